@@ -1,0 +1,105 @@
+"""The errors a user can mend, each with its exit code; a bug of ours is any other exception."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LayerprobeError(Exception):
+    """What a user can mend, in one line: what was asked, what is wrong, what would be right.
+
+    Args:
+        message: what is wrong, without the file's name and without a full stop.
+        file: the file or folder it is about.
+        fix: what would be right, as a sentence without its full stop.
+    """
+
+    exit_code = 2
+    code = "usage"
+
+    def __init__(self, message: str, *, file: object = None, fix: str = "") -> None:
+        super().__init__(message, file, fix)
+        self.message = message
+        self.file = None if file is None else str(file)
+        self.fix = fix
+
+    def __str__(self) -> str:
+        head = self.message if self.file is None else f"{self.file}: {self.message}"
+        return ". ".join(part.rstrip(".") for part in (head, self.fix) if part) + "."
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # A data worker's error travels to the main process as a pickle.
+        return (_rebuild, (type(self), self.message, self.file, self.fix))
+
+
+def _rebuild(kind: type[LayerprobeError], message: str, file: str | None, fix: str) -> LayerprobeError:
+    return kind(message, file=file, fix=fix)
+
+
+class RecipeError(LayerprobeError):
+    """A recipe or a command line that cannot be carried out; `problems` holds one line each."""
+
+    code = "recipe"
+
+    def __init__(self, message: str, *, file: object = None, fix: str = "", problems: Iterable[str] = ()) -> None:
+        super().__init__(message, file=file, fix=fix)
+        self.problems = tuple(problems)
+
+
+class UnknownNameError(LayerprobeError):
+    """A name that is not among the known ones; the message names the nearest."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, file: object = None) -> None:
+        known = list(known)
+        super().__init__(f"unknown {kind} {name!r}", file=file, fix=near_miss(name, known))
+        self.arguments = (kind, name, tuple(known))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (UnknownNameError, self.arguments)
+
+
+class DataError(LayerprobeError):
+    """A data set, image, checkpoint or stored file that is missing or bad."""
+
+    exit_code = 3
+    code = "data"
+
+
+class NumericError(LayerprobeError):
+    """A number that is not finite."""
+
+    exit_code = 4
+    code = "numeric"
+
+
+class EnvironmentFault(LayerprobeError):  # noqa: N818 - EnvironmentError is a name of Python's own
+    """Disk, memory, device or a dependency."""
+
+    exit_code = 5
+    code = "environment"
+
+
+class BusyError(LayerprobeError):
+    """Another process works on the run."""
+
+    exit_code = 6
+    code = "busy"
+
+
+class InterruptedRun(LayerprobeError):  # noqa: N818 - an ending, not a fault
+    """A signal ended the command cleanly; 130 for SIGINT, 143 for SIGTERM."""
+
+    code = "interrupted"
+
+    def __init__(self, message: str, *, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
+def near_miss(name: str, known: Iterable[str]) -> str:
+    """`Did you mean 'pool5.3'? Known: fc6, pool5.3`, the question only where something is near."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    question = f"Did you mean {near[0]!r}? " if near else ""
+    return f"{question}Known: {', '.join(known)}" if known else "There is none"

@@ -1,0 +1,62 @@
+"""Files that are whole or absent: written aside, synced, renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+TEMPORARY = ".tmp"
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its name when the block ends without an error.
+
+    A file that has its final name is complete; after an error, a kill or a full disk the old one still stands.
+
+    Args:
+        path: the final name; its folder is made.
+
+    Yields:
+        The temporary path to write to, in the same folder; the writer closes it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
+    try:
+        yield aside
+        _sync(aside, os.O_RDWR)
+        aside.replace(path)
+        _sync(path.parent, os.O_RDONLY)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole, in UTF-8 with `\\n` line ends."""
+    with written_whole(path) as aside:
+        aside.write_text(text, encoding="utf-8", newline="\n")
+
+
+def remove_leftovers(folder: Path) -> int:
+    """Remove the temporary files that a killed run left below `folder`; how many there were."""
+    leftovers = [path for path in folder.rglob(f".*{TEMPORARY}") if path.is_file()]
+    for path in leftovers:
+        path.unlink(missing_ok=True)
+    return len(leftovers)
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

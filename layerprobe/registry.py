@@ -1,0 +1,49 @@
+"""Names -> parts, as text, so that listing the names imports nothing."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from layerprobe.errors import UnknownNameError
+
+DATASETS = {
+    "glyphs": "layerprobe.data.glyphs:load",
+    "folder": "layerprobe.data.folder:load",
+    "csv": "layerprobe.data.table:load",
+}
+NETS = {
+    "vgg16_bn": "layerprobe.nets.vgg16_bn:build",
+    "resnet50": "layerprobe.nets.resnet50:build",
+    "googlenet": "layerprobe.nets.googlenet:build",
+}
+LOSSES = {
+    "smooth_triplet": "layerprobe.losses.smooth_triplet:SmoothTriplet",
+    "softmax": "layerprobe.losses.softmax:Softmax",
+}
+PLOTS = {
+    "train-vs-test": "layerprobe.plots.train_vs_test:draw",
+    "curves": "layerprobe.plots.curves:draw",
+    "layers": "layerprobe.plots.layers:draw",
+}
+
+
+def load(kind: str, registered: Mapping[str, str], name: str) -> Any:
+    """Import the part that a name stands for.
+
+    Args:
+        kind: what it is called in the error ("loss").
+        registered: one of the tables above.
+        name: a key of it.
+
+    Returns:
+        The factory, class or function.
+
+    Raises:
+        UnknownNameError: no such name; the message has the near miss.
+    """
+    if name not in registered:
+        raise UnknownNameError(kind, name, registered)
+    module, _, attribute = registered[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
