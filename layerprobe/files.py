@@ -35,7 +35,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole, in UTF-8 with `\\n` line ends."""
+    """Write a text file whole, in UTF-8, lines ending in a line feed."""
     with written_whole(path) as aside:
         aside.write_text(text, encoding="utf-8", newline="\n")
 

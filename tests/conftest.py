@@ -1,0 +1,38 @@
+"""Options and data that all tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Two test processes on two cores: GNU OpenMP's spinning waiters would cost a scheduler tick an operation.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "slow" in item.keywords and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
+        if "gpu" in item.keywords and not _has_gpu():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@pytest.fixture
+def real_images() -> Path:
+    """The folder of real test images; a test that needs it is skipped where it is absent."""
+    folder = Path(os.environ.get("LAYERPROBE_TEST_DATA", "../shared/data"))
+    if not folder.is_dir():
+        pytest.skip(f"no real images: {folder} is absent and LAYERPROBE_TEST_DATA is not set")
+    return folder
