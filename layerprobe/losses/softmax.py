@@ -1,0 +1,40 @@
+"""Softmax cross-entropy over the training classes."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from layerprobe.losses.loss import Loss
+
+
+class Softmax(Loss):
+    """Cross-entropy of a linear classifier on the embedding.
+
+    Vo & Hays, Generalization in Metric Learning, section 4.1: the baseline network with "classification-output-fc7
+    and classification-loss (Softmax-CrossEntropy)" in the place of the metric loss. The classifier belongs to the
+    loss and is no layer.
+
+    Args:
+        embedding_dim: D.
+        num_classes: C, the training classes.
+        relu: a ReLU between the embedding and the classifier. The paper puts one between its other new layers
+            (section 4.3) and does not say whether one stands here.
+        bias: the classifier has one.
+    """
+
+    sampler = "shuffled"
+    needs_positives = False
+
+    def __init__(self, embedding_dim: int, num_classes: int, *, relu: bool = True, bias: bool = True) -> None:
+        super().__init__()
+        self.relu = relu
+        self.classifier = nn.Linear(embedding_dim, num_classes, bias=bias)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """(B, D) embeddings and (B,) labels -> scalar; ln C for logits that are all equal."""
+        return F.cross_entropy(self.logits(embeddings), labels)
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """(B, D) -> (B, C)."""
+        return self.classifier(F.relu(embeddings) if self.relu else embeddings)  # type: ignore[no-any-return] # torch's Module is untyped here
