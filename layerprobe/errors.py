@@ -26,7 +26,7 @@ class LayerprobeError(Exception):
 
     def __str__(self) -> str:
         head = self.message if self.file is None else f"{self.file}: {self.message}"
-        return ". ".join(part.rstrip(".") for part in (head, self.fix) if part) + "."
+        return " ".join(part if part.endswith("?") else f"{part.rstrip('.')}." for part in (head, self.fix) if part)
 
     def __reduce__(self) -> tuple[object, ...]:
         # A data worker's error travels to the main process as a pickle.

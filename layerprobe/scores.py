@@ -93,4 +93,3 @@ def _score(row: dict[str, str]) -> Score:
         number = _NUMBERS.get(field.name)
         values[field.name] = text if number is None else (None if text == "" else number(text))
     return Score(**values)  # type: ignore[arg-type] # the field's own type, by _NUMBERS
-

@@ -1,0 +1,74 @@
+"""The command line: text -> one call -> text."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+
+import typer
+
+from layerprobe.cli import demo, inspect, plot, probe, train
+from layerprobe.cli.output import show_error
+from layerprobe.errors import EnvironmentFault, InterruptedRun, LayerprobeError
+
+app = typer.Typer(
+    name="layerprobe",
+    help="Which layer of an embedding network generalises? Train, probe every layer, compare train and test recall.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for module in (demo, train, probe, plot, inspect):
+    module.register(app)
+
+# typer carries click inside or beside itself, by version; its public BadParameter is a usage error in both.
+_UsageError = typer.BadParameter.__mro__[1]
+
+
+def main() -> None:
+    """Run the command line and leave with the exit code of the contracts."""
+    # Set before torch is imported: GNU OpenMP's spinning waiters starve a second process on the same cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    debug, as_json = "--debug" in sys.argv, "--json" in sys.argv
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`); what is left must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except (Exception, KeyboardInterrupt) as error:  # the one place where every fault ends
+        if debug:
+            traceback.print_exc()
+        fault = _as_fault(error)
+        if fault is None:
+            if not debug:
+                print(f"error: a bug in layerprobe: {error!r}. --debug shows where; please report it.", file=sys.stderr)
+            code = 1
+        else:
+            show_error(fault, as_json=as_json)
+            code = fault.exit_code
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _as_fault(error: BaseException) -> LayerprobeError | None:
+    """What a user can mend of an exception; None for a bug of ours."""
+    if isinstance(error, LayerprobeError):
+        return error
+    if isinstance(error, _UsageError):
+        return LayerprobeError(error.format_message(), fix="layerprobe --help shows the commands and flags")  # type: ignore[attr-defined] # click's UsageError, under either of its names
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return InterruptedRun("interrupted", signal_number=2)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return EnvironmentFault("out of memory", fix="Lower train.batch_size with --set, or use another --device")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return EnvironmentFault(
+            "disk full; whatever has its final name is whole",
+            file=error.filename,
+            fix="Free space, then run the same command again",
+        )
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return EnvironmentFault(f"{error.strerror}", file=error.filename, fix="Choose a folder you may write to")
+    return None

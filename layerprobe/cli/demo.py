@@ -1,0 +1,40 @@
+"""layerprobe demo."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
+from layerprobe.cli.output import Terminal
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(demo)
+
+
+def demo(
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """Train, probe and plot a small network on embedded data: the finding in a few minutes."""
+    from layerprobe.tables import layer_table
+    from layerprobe.workflow.demo import demo as run_demo
+
+    terminal = Terminal(as_json, quiet)
+    shown = run_demo(cache, terminal)
+    values = {
+        "run": shown.run.name,
+        "finding": shown.finding,
+        "plots": [str(path) for path in shown.plots],
+        "scores": [asdict(score) for score in shown.scores],
+    }
+    terminal.result(values, layer_table(shown.scores))
+    if not as_json:
+        for line in (shown.finding, *map(str, shown.plots)):
+            print(line)
+    terminal.say("with your own images: layerprobe train netA --data folder:DIR (one folder a class)")

@@ -1,0 +1,97 @@
+"""layerprobe recipes, runs, layers and doctor: what there is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
+from layerprobe.cli.output import Terminal
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (layers, recipes, runs, doctor):
+        app.command()(command)
+
+
+def layers(
+    name: Annotated[str, typer.Argument(metavar="NET|RECIPE|RUN", help="A network, a recipe or a run.")],
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """List the layers that can be probed, in execution order."""
+    from layerprobe.tables import listing
+    from layerprobe.workflow.layers import layers as list_layers
+
+    rows = list_layers(name, cache)
+    columns = ("layer", "module", "dim", *(["weights"] if rows[0].weights else []))
+    table = listing(columns, [[str(getattr(row, column)) for column in columns] for row in rows])
+    Terminal(as_json, quiet).result({"name": name, "layers": [asdict(row) for row in rows]}, table)
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Show this one whole.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """List the recipes, one line each."""
+    from layerprobe.recipe import find_recipe, list_recipes, summary
+    from layerprobe.tables import listing
+
+    terminal = Terminal(as_json, quiet)
+    if name is not None:
+        text = find_recipe(name).read_text(encoding="utf-8")
+        terminal.result({"recipe": name, "text": text}, text.rstrip())
+        return
+    rows = [[found, summary(path)] for found, path in list_recipes().items()]
+    terminal.result({"recipes": dict(rows)}, listing(("recipe", "what it trains"), rows))
+
+
+def runs(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one whole.")] = None,
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """List the runs, the one touched last first."""
+    from layerprobe.runs import find_run, list_runs
+    from layerprobe.tables import listing
+
+    terminal = Terminal(as_json, quiet)
+    if name is not None:
+        record = find_run(cache, name).read()
+        shown = {key: value for key, value in record.items() if key not in ("hashes", "new_parameters")}
+        lines = [[key, str(value)] for key, value in shown.items()]
+        terminal.result({"run": name, "record": record}, listing(("field", "value"), lines))
+        return
+    found = list_runs(cache)
+    keys = ("recipe_name", "state", "epochs_done", "seed", "touched")
+    rows = [[run.name, *(str(record.get(key)) for key in keys)] for run, record in found]
+    values = [{"run": run.name, **{key: record.get(key) for key in keys}} for run, record in found]
+    terminal.result({"runs": values}, listing(("run", "recipe", "state", "epochs", "seed", "touched"), rows))
+
+
+def doctor(
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """Show versions, devices, disk and weights, and what to mend."""
+    from layerprobe.tables import listing
+    from layerprobe.workflow.doctor import doctor as examine
+
+    findings = examine(cache)
+    rows = [[finding.subject, finding.found, finding.fix] for finding in findings]
+    Terminal(as_json, quiet).result(
+        {"findings": [asdict(finding) for finding in findings]}, listing(("", "found", "fix"), rows)
+    )
+    if any(finding.fix for finding in findings):
+        raise typer.Exit(5)

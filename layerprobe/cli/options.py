@@ -1,0 +1,27 @@
+"""The options that every command takes, and those that several share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Cache = Annotated[
+    Path, typer.Option("--cache", envvar="LAYERPROBE_CACHE", help="Folder of all runs.", show_default="./cache")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no messages.")]
+# Read by `main`, which stands above the commands.
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:i.")]
+Workers = Annotated[int | None, typer.Option("--workers", min=0, help="Data worker processes.", show_default="auto")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Estimate time, memory and disk; do nothing.")]
+RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run touched last, unless named.")]
+
+DEFAULT_CACHE = Path("cache")
+
+
+def listed(text: str | None) -> tuple[str, ...] | None:
+    """`a,b` -> ("a", "b"); None stays None."""
+    return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,44 @@
+"""layerprobe plot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
+from layerprobe.cli.output import Terminal
+from layerprobe.registry import PLOTS
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(plot)
+
+
+def plot(
+    kind: Annotated[str, typer.Argument(help=f"{', '.join(PLOTS)}.")],
+    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN ...]", help="The run touched last.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="A .png, .pdf or .svg file.")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the drawn numbers as a table too.")] = None,
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """Draw the scores of one or more runs."""
+    from layerprobe.errors import UnknownNameError
+    from layerprobe.runs import find_run
+    from layerprobe.workflow.plot import PlotRequest
+    from layerprobe.workflow.plot import plot as draw
+
+    if kind not in PLOTS:
+        raise UnknownNameError("plot", kind, PLOTS)
+    terminal = Terminal(as_json, quiet)
+    found = [find_run(cache, name) for name in runs or [None]]
+    if not runs:
+        terminal.say(f"run {found[0].name}")
+    path = draw(PlotRequest(kind, found, out, csv))
+    values = {"runs": [run.name for run in found], "plot": kind, "file": str(path), "csv": str(csv) if csv else None}
+    terminal.result(values, str(path))

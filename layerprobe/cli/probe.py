@@ -1,0 +1,65 @@
+"""layerprobe probe."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Device, DryRun, Json, Quiet, RunName, Workers, listed
+from layerprobe.cli.output import Terminal
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(probe)
+
+
+def probe(
+    run: RunName = None,
+    layers: Annotated[
+        str | None, typer.Option("--layers", metavar="L,...", help="Names, globs, module paths.")
+    ] = None,
+    pool: Annotated[str | None, typer.Option("--pool", metavar="P,...", help="max, avg, gem, grid:s.")] = None,
+    epochs: Annotated[str, typer.Option("--epochs", metavar="all|last|best|0,5", help="Which epochs.")] = "all",
+    splits: Annotated[str | None, typer.Option("--splits", metavar="S,...", help="Which splits.")] = None,
+    k: Annotated[str | None, typer.Option("--k", metavar="1,2,4", help="K of Recall@K.")] = None,
+    device: Device = "auto",
+    workers: Workers = None,
+    dry_run: DryRun = False,
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """Measure how well each layer retrieves training and unseen classes."""
+    from layerprobe.runs import find_run
+    from layerprobe.tables import layer_table
+    from layerprobe.workflow.probe import ProbeRequest, estimate_probe
+    from layerprobe.workflow.probe import probe as probe_run
+
+    terminal = Terminal(as_json, quiet)
+    found = find_run(cache, run)
+    if run is None:
+        terminal.say(f"run {found.name}")
+    request = ProbeRequest(listed(layers), listed(pool), epochs, listed(splits), _counts(k), device, workers)
+    if dry_run:
+        terminal.estimate(found.name, estimate_probe(found, request))
+        return
+    scores = probe_run(found, request, terminal)
+    last = max(score.epoch for score in scores)
+    shown = [score for score in scores if score.epoch == last]
+    terminal.result({"run": found.name, "scores": [asdict(score) for score in scores]}, layer_table(shown))
+    terminal.say(f"{len(scores)} scores in {found.scores}; next: layerprobe plot train-vs-test {found.name}")
+    if any(score.value is None for score in scores):
+        raise typer.Exit(4)
+
+
+def _counts(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    parts = listed(text) or ()
+    if not parts or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise typer.BadParameter(f"--k {text}: not whole numbers above 0, like 1,2,4")
+    return tuple(dict.fromkeys(int(part) for part in parts))

@@ -1,0 +1,65 @@
+"""layerprobe train."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Device, DryRun, Json, Quiet, Workers, listed
+from layerprobe.cli.output import Terminal
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(train)
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or its .toml file.")],
+    data: Annotated[str | None, typer.Option("--data", metavar="NAME[:ROOT]", help="Another data set.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key; repeatable.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Override train.seed.")] = None,
+    device: Device = "auto",
+    workers: Workers = None,
+    run: Annotated[str | None, typer.Option("--run", metavar="NAME", help="The run's name.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Move an old run of that name aside.")] = False,
+    probe: Annotated[str | None, typer.Option("--probe", metavar="LAYERS", help="Probe after every epoch.")] = None,
+    dry_run: DryRun = False,
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """Train a recipe; the same command again resumes it."""
+    from layerprobe.recipe import Overrides, load_recipe
+
+    overrides = Overrides(data, tuple(settings or ()), seed)
+    loaded = load_recipe(recipe, overrides)
+
+    from layerprobe.workflow.estimate import estimate_training
+    from layerprobe.workflow.train import TrainRequest, build
+    from layerprobe.workflow.train import train as train_run
+
+    terminal = Terminal(as_json, quiet)
+    request = TrainRequest(
+        recipe=loaded,
+        overridden=bool(overrides),
+        cache=cache,
+        run=run,
+        device=device,
+        workers=workers,
+        fresh=fresh,
+        probe=listed(probe),
+    )
+    target = request.target()
+    if dry_run:
+        terminal.estimate(target.name, estimate_training(target, build(request).trainer))
+        return
+    trained = train_run(request, terminal)
+    record = trained.read()
+    values = {"run": trained.name, "folder": str(trained.folder)}
+    terminal.result(values | {key: record[key] for key in ("state", "epochs_done")}, str(trained.folder))
+    terminal.say(f"next: layerprobe probe {trained.name}")

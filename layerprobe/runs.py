@@ -1,0 +1,185 @@
+"""The folder of a run: its name, its run.json and its lock."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import re
+import shlex
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerprobe.errors import BusyError, DataError, EnvironmentFault, RecipeError, UnknownNameError
+from layerprobe.files import write_text
+
+SCHEMA = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder below the cache, and where its files lie."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+    @property
+    def file(self) -> Path:
+        """run.json."""
+        return self.folder / "run.json"
+
+    @property
+    def scores(self) -> Path:
+        """scores.csv."""
+        return self.folder / "scores.csv"
+
+    @property
+    def metrics(self) -> Path:
+        """metrics.jsonl, a line per training epoch."""
+        return self.folder / "metrics.jsonl"
+
+    def checkpoint(self, epoch: int) -> Path:
+        """Weights of an epoch."""
+        return self.folder / "checkpoints" / f"epoch-{epoch:04d}.safetensors"
+
+    def resume(self, *, previous: bool = False) -> Path:
+        """State to go on from."""
+        return self.folder / "checkpoints" / ("resume.previous.pt" if previous else "resume.pt")
+
+    def features(self, epoch: int, split: str) -> Path:
+        """Features of an epoch and split."""
+        return self.folder / "features" / f"epoch-{epoch:04d}.{split}.h5"
+
+    def plot(self, kind: str) -> Path:
+        """Where a plot goes unless told."""
+        return self.folder / "plots" / f"{kind}.png"
+
+    def exists(self) -> bool:
+        """Whether anything was written under this name."""
+        return self.file.is_file()
+
+    def read(self) -> dict[str, Any]:
+        """run.json.
+
+        Raises:
+            DataError: absent, not JSON, or of a newer layerprobe.
+        """
+        try:
+            record = json.loads(self.file.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise DataError("no such run", file=self.folder, fix="layerprobe runs lists the known ones") from error
+        except ValueError as error:
+            raise DataError(f"not JSON: {error}", file=self.file, fix="Train it again with --fresh") from error
+        if not isinstance(record, dict) or not isinstance(record.get("schema"), int):
+            raise DataError("not the record of a run", file=self.file, fix="Train it again with --fresh")
+        if record["schema"] > SCHEMA:
+            raise DataError(
+                f"written by layerprobe {record.get('versions', {}).get('layerprobe')} (format {record['schema']});"
+                f" this one reads format {SCHEMA}",
+                file=self.file,
+                fix="Update layerprobe",
+            )
+        return record
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Write run.json whole, with the present time as `touched`."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        write_text(self.file, json.dumps({**record, "schema": SCHEMA, "touched": now}, indent=1) + "\n")
+
+    def log(self, text: str) -> None:
+        """Append a line to log.txt."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        with (self.folder / "log.txt").open("a", encoding="utf-8") as stream:
+            stream.write(f"{now} {text}\n")
+
+
+def named_run(cache: Path, name: str) -> Run:
+    """The run of a name, whether or not it exists.
+
+    Raises:
+        RecipeError: a name that is no folder name.
+    """
+    if not _NAME.fullmatch(name) or name == "images":
+        raise RecipeError(f"{name!r} cannot name a run", fix="Use letters, digits and . _ + ~ -")
+    return Run(cache / name)
+
+
+def list_runs(cache: Path) -> list[tuple[Run, dict[str, Any]]]:
+    """Every readable run and its record, the one touched last first."""
+    found = []
+    for file in cache.glob("*/run.json"):
+        with contextlib.suppress(DataError):
+            found.append((Run(file.parent), Run(file.parent).read()))
+    return sorted(found, key=lambda item: str(item[1].get("touched")), reverse=True)
+
+
+def find_run(cache: Path, name: str | None) -> Run:
+    """The run of a name, or without one the run that was touched last.
+
+    Raises:
+        DataError: there is no run at all.
+        UnknownNameError: none of that name.
+    """
+    if name is not None and named_run(cache, name).exists():
+        return named_run(cache, name)
+    runs = [run for run, _ in list_runs(cache)]
+    if not runs:
+        raise DataError("there is no run yet", file=cache, fix="Train one: layerprobe train netA")
+    if name is not None:
+        raise UnknownNameError("run", name, [run.name for run in runs], file=cache)
+    return runs[0]
+
+
+def set_aside(run: Run) -> Run:
+    """Move a run's folder to the first free of NAME~1, NAME~2 ... and return it there."""
+    number = 1
+    while (aside := run.folder.with_name(f"{run.name}~{number}")).exists():
+        number += 1
+    run.folder.rename(aside)
+    return Run(aside)
+
+
+@contextlib.contextmanager
+def locked(run: Run) -> Iterator[None]:
+    """Hold the run's lock; the kernel frees it when the process ends, however it ends.
+
+    Raises:
+        BusyError: another process holds it; the message says which.
+        EnvironmentFault: the folder cannot be written to.
+    """
+    import fcntl
+
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        stream = (run.folder / ".lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot write: {error.strerror}", file=run.folder, fix="Choose another --cache"
+        ) from error
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            stream.seek(0)
+            holder = stream.read().strip() or "another process"
+            raise BusyError(f"run is in use by {holder}", file=run.folder, fix="Wait for it or end it") from error
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+        stream.truncate(0)
+        stream.write(f"pid {os.getpid()} on {socket.gethostname()} since {now}")
+        stream.flush()
+        yield
+
+
+def command_line() -> str:
+    """The command as it was typed, to be pasted again."""
+    return shlex.join(["layerprobe", *sys.argv[1:]])

@@ -1,0 +1,90 @@
+"""Weights and resume state on disk: whole, hashed, and never executed."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import nn
+
+from layerprobe.errors import DataError
+from layerprobe.files import sha256, written_whole
+
+
+def save_weights(path: Path, modules: Mapping[str, nn.Module]) -> str:
+    """Write the modules' parameters and buffers as `<key>.<name>` to one safetensors file; its sha256."""
+    tensors = {
+        f"{key}.{name}": tensor.detach().to("cpu").contiguous()
+        for key, module in modules.items()
+        for name, tensor in module.state_dict().items()
+    }
+    with written_whole(path) as aside:
+        safetensors.torch.save_file(tensors, aside)
+        return sha256(aside)
+
+
+def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Collection[str]) -> None:
+    """Load what `save_weights` wrote into modules of the same shape.
+
+    Args:
+        path: the file.
+        modules: key -> module; every tensor of each must be there.
+        expected: sha256s of which the file has one; empty where none is known.
+
+    Raises:
+        DataError: absent, changed since it was written, no safetensors file, or of another network.
+    """
+    require_unchanged(path, expected)
+    try:
+        tensors = safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise DataError(f"not a readable checkpoint ({error})", file=path, fix="Train it again with --fresh") from error
+    for key, module in modules.items():
+        own = {name.removeprefix(f"{key}."): tensor for name, tensor in tensors.items() if name.startswith(f"{key}.")}
+        try:
+            module.load_state_dict(own)
+        except RuntimeError as error:
+            first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+            raise DataError(f"weights of another network: {first}", file=path) from error
+
+
+def save_state(path: Path, previous: Path, state: dict[str, Any]) -> str:
+    """Write the resume state; the one before stays as `previous`. The new file's sha256."""
+    with written_whole(path) as aside:
+        torch.save(state, aside)
+        digest = sha256(aside)
+        if path.exists():
+            path.replace(previous)
+    return digest
+
+
+def load_state(path: Path, *, expected: Collection[str]) -> dict[str, Any]:
+    """Read a resume state; code in the file is never run.
+
+    Raises:
+        DataError: absent, changed since it was written, or unreadable.
+    """
+    require_unchanged(path, expected)
+    try:
+        return dict(torch.load(path, weights_only=True, map_location="cpu"))
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise DataError("not a readable resume state", file=path) from error
+
+
+def require_unchanged(path: Path, expected: Collection[str]) -> None:
+    """Check a file's sha256 against those it may have; none given, none checked.
+
+    Raises:
+        DataError: absent, or another sha256.
+    """
+    try:
+        digest = sha256(path)
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", file=path, fix="Train it again with --fresh") from error
+    if expected and digest not in expected:
+        raise DataError("is not the file that the run wrote", file=path, fix="Train it again with --fresh")

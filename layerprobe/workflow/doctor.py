@@ -1,0 +1,77 @@
+"""doctor: what of this machine layerprobe depends on, and what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from layerprobe.nets.weights import weights_file
+from layerprobe.registry import NETS
+from layerprobe.workflow.estimate import as_size, free_bytes
+
+_PACKAGES = ("layerprobe", "torch", "torchvision", "captum", "h5py", "numpy", "pillow", "pytorch-metric-learning")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: a subject, what was found, and how to mend it where it is wrong."""
+
+    subject: str
+    found: str
+    fix: str = ""
+
+
+def doctor(cache: Path) -> list[Finding]:
+    """Versions, devices, faiss, disk and cached weights."""
+    return [
+        Finding("python", f"{platform.python_version()} on {platform.platform()}"),
+        *(
+            Finding(name, _version(name) or "absent", "" if _version(name) else f"pip install {name}")
+            for name in _PACKAGES
+        ),
+        _faiss(),
+        *_devices(),
+        Finding("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores"),
+        Finding("disk", f"{as_size(free_bytes(cache))} free for {cache}"),
+        *(_weights(name) for name in NETS),
+    ]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _faiss() -> Finding:
+    found = {name: version for name in ("faiss-gpu", "faiss-cpu") if (version := _version(name))}
+    text = ", ".join(f"{name} {version}" for name, version in found.items())
+    if len(found) == 2:
+        return Finding(
+            "faiss",
+            f"{text}: both own the folder faiss/ and break one another",
+            "pip uninstall -y faiss-cpu faiss-gpu; then pip install faiss-gpu",
+        )
+    return Finding("faiss", text or "absent", "" if found else "pip install faiss-gpu (Linux x86-64) or faiss-cpu")
+
+
+def _devices() -> list[Finding]:
+    if not torch.cuda.is_available():
+        built = torch.version.cuda or "without CUDA"
+        return [Finding("GPU", f"none that torch sees (torch built with CUDA {built})")]
+    return [
+        Finding(f"cuda:{i}", f"{p.name}, {as_size(p.total_memory)}")
+        for i in range(torch.cuda.device_count())
+        for p in [torch.cuda.get_device_properties(i)]
+    ]
+
+
+def _weights(net: str) -> Finding:
+    path = weights_file(net)
+    return Finding(f"{net} weights", f"{path}: {'there' if path.exists() else 'absent, needed for weights = imagenet'}")

@@ -1,0 +1,99 @@
+"""What a run will need: time, memory, disk."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from layerprobe.errors import EnvironmentFault
+from layerprobe.recipe import Recipe
+from layerprobe.runs import Run
+from layerprobe.training.loop import Trainer
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of work, bytes of memory at the peak, bytes on disk, and what is free there."""
+
+    seconds: float
+    memory: int
+    disk: int
+    free: int
+
+
+def training_disk(trainer: Trainer) -> int:
+    """Bytes of the checkpoints still to be written: weights of each epoch, and two resume states."""
+    tensors = [*trainer.net.module.state_dict().values(), *trainer.loss.state_dict().values()]
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return weights * (trainer.plan.epochs - trainer.epoch + 1 + 2)
+
+
+def require_space(run: Run, trainer: Trainer, recipe: Recipe) -> None:
+    """Check that the run's checkpoints fit on its disk, before the first is written.
+
+    Raises:
+        EnvironmentFault: they do not; with both numbers.
+    """
+    done = sum(1 for epoch in range(recipe.train.epochs + 1) if run.checkpoint(epoch).exists())
+    needed = training_disk(trainer) * max(0, recipe.train.epochs + 1 - done) // (recipe.train.epochs + 1)
+    free = free_bytes(run.folder)
+    if needed > free:
+        raise EnvironmentFault(
+            f"{recipe.train.epochs} epochs need {as_size(needed)}, {as_size(free)} are free",
+            file=run.folder,
+            fix="Free space, choose another --cache, or train fewer epochs",
+        )
+
+
+def estimate_training(run: Run, trainer: Trainer) -> Estimate:
+    """Time three steps of the run on its own images and extend them to the whole; the trainer is used up."""
+    marks: list[float] = []
+
+    def three_steps(loss: float) -> bool:  # noqa: ARG001 - the trainer's callback
+        marks.append(time.perf_counter())
+        return len(marks) < 4
+
+    for _ in trainer.epochs(after_step=three_steps):
+        pass
+    # The first step also sets things up.
+    step = (marks[-1] - marks[0]) / max(1, len(marks) - 1)
+    steps = sum(len(trainer.plan.batches(epoch)) for epoch in range(1, trainer.plan.epochs + 1))
+    return Estimate(step * steps, peak_memory(trainer.device), training_disk(trainer), free_bytes(run.folder))
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes that this process has held, on the device if it is a GPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kilobytes
+
+
+def free_bytes(folder: Path) -> int:
+    """Free bytes on the disk that a folder is or will be on."""
+    return shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
+
+
+def feature_disk(dims: Iterable[int], images: int) -> int:
+    """Bytes of float32 features of so many images."""
+    return 4 * images * sum(dims)
+
+
+def as_size(count: int) -> str:
+    """Bytes for people: `1.8 GB`."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def as_time(seconds: float) -> str:
+    """Seconds for people: `3 min 20 s`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,64 @@
+"""layers: what a network's layers are called, and what they give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from layerprobe.errors import UnknownNameError
+from layerprobe.nets.net import Net
+from layerprobe.recipe import find_recipe, list_recipes, load_recipe, resolve
+from layerprobe.registry import NETS, load
+from layerprobe.runs import list_runs, named_run
+from layerprobe.taps import list_layers
+from layerprobe.workflow.parts import build_net
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """A layer: its name, module path, dimension when pooled, and what it starts from (empty for a bare network)."""
+
+    layer: str
+    module: str
+    dim: int
+    weights: str
+
+
+def layers(name: str, cache: Path) -> list[LayerRow]:
+    """The layers of a network, recipe or run, in execution order.
+
+    Raises:
+        UnknownNameError: it is none of the three.
+    """
+    if name in NETS:
+        return _rows(load("network", NETS, name)(), 224, known=False)
+    if name in list_recipes() or name.endswith(".toml"):
+        recipe = load_recipe(str(find_recipe(name)))
+        return _rows(build_net(recipe, cache=cache), recipe.data.image_size, known=True)
+    runs = [run.name for run, _ in list_runs(cache)]
+    if name not in runs:
+        raise UnknownNameError("network, recipe or run", name, [*NETS, *list_recipes(), *runs])
+    record = named_run(cache, name).read()
+    recipe = resolve(record["recipe_name"], record["recipe"], source=name)
+    net = build_net(recipe)
+    trained = Net(net.module, net.layers, net.embedding_dim, frozenset(record["new_parameters"]))
+    return _rows(trained, recipe.data.image_size, known=True)
+
+
+def _rows(net: Net, image_size: int, *, known: bool) -> list[LayerRow]:
+    return [
+        LayerRow(info.name, info.module, info.dim, _origin(net, info.module) if known else "")
+        for info in list_layers(net, image_size)
+    ]
+
+
+def _origin(net: Net, path: str) -> str:
+    """Where the nearest parameters at or before a layer come from: a ReLU has its convolution's."""
+    named = list(net.module.named_parameters())
+    own = [name for name, _ in named if name.startswith(f"{path}.")]
+    if not own:
+        order = [name for name, _ in net.module.named_modules()]
+        before = set(order[: order.index(path) + 1])
+        own = [name for name, _ in named if name.rpartition(".")[0] in before][-1:]
+    new = [name in net.new_parameters for name in own]
+    return "new" if all(new) else "partly new" if any(new) else "pretrained"

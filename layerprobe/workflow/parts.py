@@ -1,0 +1,156 @@
+"""Recipe -> the parts it names: data set, network, loss, plan."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from layerprobe import registry
+from layerprobe.data import batches
+from layerprobe.data.memory import held
+from layerprobe.data.splits import Dataset, require_retrieval
+from layerprobe.data.transforms import Normalise, describe_transform, inverted, resized
+from layerprobe.errors import EnvironmentFault, RecipeError
+from layerprobe.losses.loss import Loss
+from layerprobe.nets.net import Net
+from layerprobe.nets.weights import file_weights, imagenet_weights
+from layerprobe.recipe import Recipe
+from layerprobe.runs import find_run
+from layerprobe.training.loop import Plan
+from layerprobe.training.schedule import Schedule, milestones
+
+
+def build_dataset(recipe: Recipe) -> Dataset:
+    """The data set as the network gets it: read, resized, inverted; every split checked."""
+    data = recipe.data
+    load = registry.load("data set", registry.DATASETS, data.name)
+    takes = inspect.signature(load).parameters
+    common = {"root": Path(data.root or ""), "image_size": data.image_size}
+    dataset = load(**{name: value for name, value in common.items() if name in takes}, **data.options())
+    dataset = resized(require_retrieval(dataset, source=data.root or data.name), data.image_size)
+    return held(inverted(dataset) if data.invert else dataset)
+
+
+def build_normalise(recipe: Recipe) -> Normalise:
+    """What turns pixels into the network's input."""
+    return Normalise.of(recipe.data.mean, recipe.data.std)
+
+
+def transform_text(recipe: Recipe) -> str:
+    """The whole way from a file to the network's input, as stored with features."""
+    data = recipe.data
+    return describe_transform(image_size=data.image_size, invert=data.invert, mean=data.mean, std=data.std)
+
+
+def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
+    """The network.
+
+    Args:
+        recipe: its [net], and the seed that initialises what is new.
+        cache: where `run:NAME` is looked up; None leaves the weights out, for a checkpoint to fill in.
+    """
+    net = recipe.net
+    build = registry.load("network", registry.NETS, net.name)
+    weights = None if cache is None else _pretrained(net.weights, net.name, cache)
+    built: Net = build(
+        fc=net.fc,
+        pool=net.pool,
+        weights=weights,
+        from_scratch=net.from_scratch,
+        seed=recipe.train.seed,
+        **net.options(),
+    )
+    return built
+
+
+def _pretrained(weights: str, net: str, cache: Path) -> Any:
+    if weights == "none":
+        return None
+    if weights == "imagenet":
+        return imagenet_weights(net)
+    if weights.startswith("run:"):
+        run = find_run(cache, weights.removeprefix("run:"))
+        return file_weights(run.checkpoint(run.read()["epochs_done"]))
+    return file_weights(Path(weights))
+
+
+def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:
+    """The loss; what it learns is initialised from the seed, whatever was drawn before."""
+    factory = registry.load("loss", registry.LOSSES, recipe.loss.name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.train.seed)
+        try:
+            loss: Loss = factory(embedding_dim, num_classes, **recipe.loss.options())
+        except ValueError as error:
+            raise RecipeError(f"[loss]: {error}") from error
+    return loss
+
+
+def build_plan(recipe: Recipe, dataset: Dataset, *, workers: int) -> Plan:
+    """Batches and schedule on the training split."""
+    train, labels = recipe.train, dataset.splits["train"].labels
+    if train.sampler == "classes":
+        epoch_batches = partial(
+            batches.class_batches, labels, batch_size=train.batch_size, images_per_class=train.images_per_class
+        )
+    else:
+        epoch_batches = partial(batches.shuffled_batches, labels, batch_size=train.batch_size)
+    per_epoch = len(epoch_batches(seed=train.seed, epoch=1))
+    return Plan(
+        epochs=train.epochs,
+        batches=lambda epoch: epoch_batches(seed=train.seed, epoch=epoch),
+        schedule=build_schedule(recipe, per_epoch),
+        learning_rate=train.learning_rate,
+        new_layers_factor=train.new_layers_factor,
+        momentum=train.momentum,
+        weight_decay=train.weight_decay,
+        augment=recipe.data.augment,
+        seed=train.seed,
+        workers=workers,
+    )
+
+
+def build_schedule(recipe: Recipe, iterations_per_epoch: int) -> Schedule:
+    """When the learning rate falls."""
+    train = recipe.train
+    steps = milestones(
+        iterations_per_epoch,
+        train.epochs,
+        fractions=train.decay_at,
+        at_epochs=train.decay_epochs,
+        at_iterations=train.decay_iterations,
+    )
+    return Schedule(steps, train.decay_factor, train.warmup_iterations, train.warmup == "freeze")
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto`, `cpu`, `cuda` or `cuda:i` as a device that is there.
+
+    Raises:
+        RecipeError: another name.
+        EnvironmentFault: CUDA was asked for and is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+        raise RecipeError(f"unknown device {name!r}", fix="Known: auto, cpu, cuda, cuda:0")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise EnvironmentFault(
+            f"no device {name}: torch {torch.__version__} (CUDA {torch.version.cuda or 'not built in'}) sees"
+            f" {torch.cuda.device_count()} GPUs",
+            fix="Use --device cpu, or see layerprobe doctor",
+        )
+    return torch.device(name)
+
+
+def choose_workers(workers: int | None, device: torch.device) -> int:
+    """How many data workers: as told; else none where the CPU trains, and one a spare core where a GPU does."""
+    if workers is not None:
+        return workers
+    return 0 if device.type == "cpu" else min(8, max(1, (os.cpu_count() or 1) - 1))

@@ -1,0 +1,65 @@
+"""plot: the scores of runs -> a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from layerprobe import registry
+from layerprobe.errors import DataError
+from layerprobe.files import write_text
+from layerprobe.metrics.recall import chance_recall
+from layerprobe.plots.figure import save
+from layerprobe.plots.values import points_csv
+from layerprobe.runs import Run
+from layerprobe.scores import Score, read_scores
+from layerprobe.store import read_index
+
+
+@dataclass(frozen=True)
+class PlotRequest:
+    """What `layerprobe plot` was asked for.
+
+    Args:
+        kind: a registered plot.
+        runs: at least one.
+        out: the file, by its suffix png, pdf or svg; None puts it below the first run.
+        csv: where the drawn numbers go as a table; None for no table.
+    """
+
+    kind: str
+    runs: Sequence[Run]
+    out: Path | None = None
+    csv: Path | None = None
+
+
+def plot(request: PlotRequest) -> Path:
+    """Draw and write the plot; its file.
+
+    Raises:
+        UnknownNameError: no such plot.
+        DataError: a run without scores.
+    """
+    draw = registry.load("plot", registry.PLOTS, request.kind)
+    scores = [score for run in request.runs for score in read_scores(run.scores)]
+    if not scores:
+        raise DataError("no scores", file=request.runs[0].scores, fix="Run layerprobe probe first")
+    figure = draw(scores, chance=_chance(request.runs[0], scores))
+    out = request.out or request.runs[0].plot(request.kind)
+    save(figure, out)
+    if request.csv:
+        write_text(request.csv, points_csv(scores))
+    return out
+
+
+def _chance(run: Run, scores: Sequence[Score]) -> dict[str, float]:
+    """R@1 of a random order, by split, from the labels beside the features."""
+    chance = {}
+    for split in dict.fromkeys(score.split for score in scores):
+        epoch = max(score.epoch for score in scores if score.split == split and score.run == run.name)
+        labels, gallery = run.features(epoch, split), run.features(epoch, "gallery")
+        if labels.exists():
+            searched = read_index(gallery)[0] if split == "test" and gallery.exists() else None
+            chance[split] = chance_recall(read_index(labels)[0], 1, searched)
+    return chance

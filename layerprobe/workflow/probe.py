@@ -1,0 +1,298 @@
+"""probe: a run's checkpoints -> features of every layer asked for -> scores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from layerprobe import store
+from layerprobe.analysis import Features, score_recall
+from layerprobe.data.loading import plain_batches
+from layerprobe.data.splits import Dataset, manifest_sha256
+from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.extraction import extract
+from layerprobe.files import remove_leftovers, sha256
+from layerprobe.progress import Listener, Task
+from layerprobe.recipe import resolve
+from layerprobe.runs import Run, locked
+from layerprobe.scores import Score, merge_scores, read_scores, write_scores
+from layerprobe.taps import Tap, resolve_taps
+from layerprobe.training.checkpoints import load_weights
+from layerprobe.workflow import parts
+from layerprobe.workflow.estimate import Estimate, feature_disk, free_bytes, peak_memory
+from layerprobe.workflow.signals import Stop, stoppable
+
+# Recorded with the features, since it may change their last bits; large enough for a GPU, small enough for a laptop.
+BATCH_SIZE = 64
+
+
+@dataclass(frozen=True)
+class ProbeRequest:
+    """What `layerprobe probe` was asked for; None takes the recipe's [probe], or everything.
+
+    Args:
+        layers: layer expressions.
+        pools: max, avg, gem or grid:s.
+        epochs: all, last, or epochs with commas between.
+        splits: names of splits.
+        ks: K of Recall@K.
+        device: auto, cpu, cuda or cuda:i.
+        workers: data worker processes.
+    """
+
+    layers: tuple[str, ...] | None = None
+    pools: tuple[str, ...] | None = None
+    epochs: str = "all"
+    splits: tuple[str, ...] | None = None
+    ks: tuple[int, ...] | None = None
+    device: str = "auto"
+    workers: int | None = None
+
+
+class Prober:
+    """Measures epochs of one run, each layer's features extracted once and stored.
+
+    Args:
+        run: it exists.
+        request: what to measure.
+        dataset: the run's, where the caller has it already.
+    """
+
+    def __init__(self, run: Run, request: ProbeRequest, dataset: Dataset | None = None) -> None:
+        self.run, self.request, self.record = run, request, run.read()
+        self.recipe = resolve(self.record["recipe_name"], self.record["recipe"], source=run.file)
+        self.device = parts.choose_device(request.device)
+        self.dataset = dataset or parts.build_dataset(self.recipe)
+        self.net = parts.build_net(self.recipe)
+        self.net.module.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
+        probe = self.recipe.probe
+        self.taps: list[Tap] = resolve_taps(
+            request.layers or probe.layers,
+            self.net,
+            pools=request.pools or probe.pool,
+            image_size=self.recipe.data.image_size,
+        )
+        self.splits = self._splits()
+        self.dropped: set[int] = set()
+        self._digests: dict[int, str] = {}
+        self._loaded: int | None = None
+
+    def _splits(self) -> list[str]:
+        known = [name for name in self.dataset.splits if name not in self._galleries]
+        for name in self.request.splits or ():
+            if name not in known:
+                raise UnknownNameError("split", name, known)
+        return [name for name in known if name in (self.request.splits or known)]
+
+    @cached_property
+    def _galleries(self) -> set[str]:
+        return {gallery for query, gallery in self.dataset.search_in.items() if gallery != query}
+
+    @cached_property
+    def stored_splits(self) -> list[str]:
+        """The splits whose features are needed: those asked for and the galleries they are searched in."""
+        needed = [*self.splits, *(self.dataset.search_in.get(name, name) for name in self.splits)]
+        return list(dict.fromkeys(needed))
+
+    def epochs(self) -> list[int]:
+        """The epochs asked for.
+
+        Raises:
+            RecipeError: one that has no checkpoint, or `best` without validation classes.
+        """
+        done, text = self.record["epochs_done"], self.request.epochs
+        if text == "all":
+            return list(range(done + 1))
+        if text == "last":
+            return [done]
+        if text == "best":
+            return [self._best_epoch()]
+        numbers = [part.strip() for part in text.split(",")]
+        if not all(number.isdigit() for number in numbers):
+            raise RecipeError(f"--epochs {text}: neither all, last, best nor numbers like 0,5")
+        asked = sorted({int(number) for number in numbers})
+        if asked[-1] > done:
+            raise RecipeError(f"--epochs {text}: {self.run.name} has epochs 0 to {done}")
+        return asked
+
+    def _best_epoch(self) -> int:
+        if "validation" not in self.dataset.splits:
+            raise RecipeError("--epochs best needs validation classes, which this run has none of", fix="Use last")
+        embedding = list(self.net.layers)[-1]
+        rows = [
+            score
+            for score in (read_scores(self.run.scores) if self.run.scores.exists() else [])
+            if (score.split, score.layer, score.metric) == ("validation", embedding, "R@1") and score.value is not None
+        ]
+        if len({score.epoch for score in rows}) <= self.record["epochs_done"]:
+            raise RecipeError(
+                f"--epochs best needs {embedding} measured on the validation split at every epoch",
+                fix=f"First layerprobe probe {self.run.name} --layers {embedding} --splits validation",
+            )
+        return max(rows, key=lambda score: (score.value or 0.0, -score.epoch)).epoch
+
+    def missing(self, epoch: int, split: str) -> list[Tap]:
+        """The taps whose features of an epoch and split are not stored, or no longer valid."""
+        stored = store.stored_layers(self.run.features(epoch, split), self._key(epoch, split))
+        return [tap for tap in self.taps if tap.key not in stored]
+
+    def _key(self, epoch: int, split: str) -> store.FeatureKey:
+        return store.FeatureKey(
+            run=self.run.name,
+            epoch=epoch,
+            split=split,
+            weights_sha256=self._weights_sha256(epoch),
+            transform=parts.transform_text(self.recipe),
+            manifest_sha256=manifest_sha256(self.dataset.splits[split], self.dataset.class_names),
+        )
+
+    def _weights_sha256(self, epoch: int) -> str:
+        if epoch not in self._digests:
+            path = self.run.checkpoint(epoch)
+            if not path.exists():
+                raise DataError("no such checkpoint", file=path, fix="Train the run again with --fresh")
+            self._digests[epoch] = sha256(path)
+        return self._digests[epoch]
+
+    def ks(self) -> list[int]:
+        """The K that every gallery is large enough for; a recipe's others are dropped.
+
+        Raises:
+            RecipeError: a K that was asked for on the command line is too large.
+        """
+        items = {name: self._searched(name) for name in self.splits}
+        smallest = min(items, key=items.__getitem__)
+        ks = list(self.request.ks or self.recipe.probe.k)
+        large = [k for k in ks if k > items[smallest]]
+        if large and self.request.ks:
+            raise RecipeError(f"--k {large[0]}: a {smallest} query is searched among {items[smallest]} items")
+        self.dropped = set(large)
+        return [k for k in ks if k not in self.dropped]
+
+    def _searched(self, split: str) -> int:
+        gallery = self.dataset.search_in.get(split, split)
+        return len(self.dataset.splits[gallery]) - (gallery == split)
+
+    def measure(self, epochs: Sequence[int], listener: Listener, stop: Stop) -> list[Score]:
+        """Extract what is missing, score everything asked for, and write scores.csv after each epoch.
+
+        Raises:
+            InterruptedRun: a signal came; whole epochs are kept.
+        """
+        self.record = self.run.read()  # training has gone on since
+        ks, found = self.ks(), []
+        if self.dropped:
+            listener.say(f"K = {', '.join(map(str, sorted(self.dropped)))} left out: not so many items to search")
+        work = [(epoch, split, self.missing(epoch, split)) for epoch in epochs for split in self.stored_splits]
+        images = sum(len(self.dataset.splits[split]) for _, split, taps in work if taps)
+        with listener.task(f"probing {self.run.name}", images, "images") as task:
+            for epoch in epochs:
+                for _, split, taps in (item for item in work if item[0] == epoch and item[2]):
+                    self._extract(epoch, split, taps, self._told(task, stop))
+                scores = self._scores(epoch, ks)
+                found += scores
+                old = read_scores(self.run.scores) if self.run.scores.exists() else []
+                write_scores(self.run.scores, merge_scores(old, scores))
+        return found
+
+    @staticmethod
+    def _told(task: Task, stop: Stop) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:
+        def tell(batches: Iterable[Tensor]) -> Iterator[Tensor]:
+            for batch in stop.between(batches, "probing stopped; what is stored is whole, the same command goes on"):
+                yield batch
+                task.advance(len(batch))
+
+        return tell
+
+    def _extract(
+        self, epoch: int, split: str, taps: Sequence[Tap], tell: Callable[[Iterable[Tensor]], Iterator[Tensor]]
+    ) -> None:
+        self._load(epoch)
+        images = self.dataset.splits[split]
+        workers = parts.choose_workers(self.request.workers, self.device)
+        pixels = tell(plain_batches(images, batch_size=BATCH_SIZE, workers=workers))
+        batches = extract(self.net.module, taps, pixels, parts.build_normalise(self.recipe), device=self.device)
+        path, key = self.run.features(epoch, split), self._key(epoch, split)
+        keep = store.stored_layers(path, key)
+        store.write_features(path, key, images.labels, images.ids, batches, taps, keep, self.device)
+
+    def _load(self, epoch: int) -> None:
+        if self._loaded != epoch:
+            path = self.run.checkpoint(epoch)
+            load_weights(path, {"net": self.net.module}, expected=[self.record["hashes"].get(path.name, "")])
+            self._loaded = epoch
+
+    def _scores(self, epoch: int, ks: Sequence[int]) -> list[Score]:
+        record, found = self.record, []
+        for split in self.splits:
+            gallery = self.dataset.search_in.get(split, split)
+            for tap in self.taps:
+                row = Score(
+                    run=self.run.name,
+                    experiment=record["experiment"],
+                    seed=record["seed"],
+                    epoch=epoch,
+                    split=split,
+                    layer=tap.layer,
+                    pool=tap.pool,
+                    reduction="none",
+                    similarity="cosine",
+                    metric="",
+                    value=None,
+                    low=None,
+                    high=None,
+                    n=0,
+                )
+                searched = None if gallery == split else self.features(epoch, gallery, tap)
+                found += score_recall(self.features(epoch, split, tap), searched, row, ks)
+        return found
+
+    def features(self, epoch: int, split: str, tap: Tap) -> Features:
+        """The stored features of a layer."""
+        images = self.dataset.splits[split]
+        values = store.read_features(self.run.features(epoch, split), tap.key)
+        return Features(values, images.labels, images.ids)
+
+
+def probe(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
+    """Measure a run as asked and return the scores asked for; scores.csv keeps all of them.
+
+    Raises:
+        LayerprobeError: what a user can mend.
+    """
+    with locked(run), stoppable() as stop:
+        remove_leftovers(run.folder)
+        prober = Prober(run, request)
+        epochs = prober.epochs()
+        run.write(prober.record)
+        return prober.measure(epochs, listener, stop)
+
+
+def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
+    """Time one batch of the extraction and extend it to all that is missing."""
+    prober = Prober(run, request)
+    missing = [
+        (split, taps)
+        for epoch in prober.epochs()
+        for split in prober.stored_splits
+        if (taps := prober.missing(epoch, split))
+    ]
+    if not missing:
+        return Estimate(0.0, peak_memory(prober.device), 0, free_bytes(run.folder))
+    batch = next(iter(plain_batches(prober.dataset.splits[missing[0][0]], batch_size=BATCH_SIZE, workers=0)))
+    for _ in range(2):  # the first also sets things up
+        started = time.perf_counter()
+        list(
+            extract(
+                prober.net.module, missing[0][1], [batch], parts.build_normalise(prober.recipe), device=prober.device
+            )
+        )
+    seconds = (time.perf_counter() - started) / len(batch)
+    images = [len(prober.dataset.splits[split]) for split, _ in missing]
+    disk = sum(feature_disk((tap.dim for tap in taps), n) for n, (_, taps) in zip(images, missing, strict=True))
+    return Estimate(seconds * sum(images), peak_memory(prober.device), disk, free_bytes(run.folder))

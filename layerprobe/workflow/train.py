@@ -1,0 +1,268 @@
+"""train: recipe -> a run with a checkpoint per epoch, begun, gone on with, or left alone."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+
+from layerprobe import __version__
+from layerprobe.data.splits import Dataset, manifest_sha256
+from layerprobe.errors import DataError, LayerprobeError, RecipeError
+from layerprobe.files import remove_leftovers, write_text
+from layerprobe.losses.loss import Loss
+from layerprobe.nets.net import Net
+from layerprobe.progress import Listener
+from layerprobe.recipe import Recipe, resolve
+from layerprobe.runs import Run, command_line, locked, named_run, set_aside
+from layerprobe.training.checkpoints import load_state, load_weights, save_state, save_weights
+from layerprobe.training.loop import EpochResult, Trainer
+from layerprobe.workflow import parts
+from layerprobe.workflow.estimate import require_space
+from layerprobe.workflow.probe import Prober, ProbeRequest
+from layerprobe.workflow.signals import Stop, stoppable
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What `layerprobe train` was asked for.
+
+    Args:
+        recipe: resolved.
+        overridden: whether the command line changed the recipe; decides the run's name.
+        cache: folder of all runs.
+        run: the run's name; None for the recipe's.
+        device: auto, cpu, cuda or cuda:i.
+        workers: data worker processes; None chooses.
+        fresh: move an old run of that name aside.
+        probe: layer expressions to probe after every epoch; None for no probing.
+    """
+
+    recipe: Recipe
+    overridden: bool
+    cache: Path
+    run: str | None = None
+    device: str = "auto"
+    workers: int | None = None
+    fresh: bool = False
+    probe: tuple[str, ...] | None = None
+
+    def target(self) -> Run:
+        """The run that this trains."""
+        name = self.recipe.name
+        return named_run(self.cache, self.run or (f"{name}-{self.recipe.identity()[:6]}" if self.overridden else name))
+
+
+@dataclass(eq=False)
+class Parts:
+    """What a run is trained with."""
+
+    dataset: Dataset
+    net: Net
+    loss: Loss
+    trainer: Trainer
+
+
+def build(request: TrainRequest) -> Parts:
+    """Data set, network, loss and trainer of a request; nothing is written."""
+    recipe = request.recipe
+    device = parts.choose_device(request.device)
+    dataset = parts.build_dataset(recipe)
+    net = parts.build_net(recipe, cache=request.cache)
+    net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
+    train = dataset.splits["train"]
+    loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=train.num_classes).to(device)
+    plan = parts.build_plan(recipe, dataset, workers=parts.choose_workers(request.workers, device))
+    return Parts(dataset, net, loss, Trainer(net, loss, train, parts.build_normalise(recipe), plan))
+
+
+def train(request: TrainRequest, listener: Listener) -> Run:
+    """Train a run to its last epoch: a new one from epoch 0, an unfinished one from where it stopped.
+
+    Raises:
+        RecipeError: the run was trained with another recipe.
+        InterruptedRun: a signal came; the epochs done are kept and the same command goes on.
+        LayerprobeError: whatever else a user can mend.
+    """
+    run = request.target()
+    if not request.fresh and _is_done(run, request.recipe):
+        listener.say(f"{run.name}: nothing to do, {request.recipe.train.epochs} epochs are trained")
+        return run
+    built = build(request)
+    require_space(run, built.trainer, request.recipe)
+    if request.fresh and run.exists():
+        with locked(run):
+            listener.say(f"{run.name}: the old run is now {set_aside(run).name}")
+    with locked(run), stoppable() as stop:
+        remove_leftovers(run.folder)
+        if run.exists():
+            _require_same(run, request.recipe, built)
+            _go_on(run, built, listener)
+        else:
+            _begin(run, request, built)
+        prober = None if request.probe is None else _prober(run, request, built)
+        _train_epochs(run, built, listener, stop, prober)
+    return run
+
+
+def _is_done(run: Run, recipe: Recipe) -> bool:
+    if not run.exists():
+        return False
+    record = run.read()
+    return record["epochs_done"] >= recipe.train.epochs and not changed_keys(record, recipe)
+
+
+def changed_keys(record: dict[str, Any], recipe: Recipe) -> list[str]:
+    """The keys in which a recipe differs from the one a run was trained with: `train.seed: 0 -> 1`."""
+    try:
+        # Through the same defaults, so that a key that is new in this version is no difference.
+        stored = resolve(record["recipe_name"], record["recipe"], source="run.json").as_dict()
+    except LayerprobeError:
+        stored = record["recipe"]
+    new, changes = recipe.as_dict(), []
+    for section in ("data", "net", "loss", "train"):
+        old_keys, new_keys = stored.get(section, {}), new[section]
+        for key in dict.fromkeys([*old_keys, *new_keys]):
+            before, after = old_keys.get(key), new_keys.get(key)
+            if before != after and (section, key) != ("data", "root"):
+                changes.append(f"{section}.{key}: {json.dumps(before)} -> {json.dumps(after)}")
+    return changes
+
+
+def _require_same(run: Run, recipe: Recipe, built: Parts) -> None:
+    record = run.read()
+    changes = changed_keys(record, recipe)
+    grown = recipe.train.epochs > record["recipe"]["train"]["epochs"]
+    only_epochs = len(changes) == 1 and changes[0].startswith("train.epochs:")
+    if changes and not (grown and only_epochs and _same_so_far(record, built)):
+        why = " (the learning rate of epochs that are done would change)" if grown and only_epochs else ""
+        raise RecipeError(
+            f"was trained with another recipe: {', '.join(changes)}{why}",
+            file=run.folder,
+            fix="Use --run NAME for a new run, or --fresh to move the old one aside",
+        )
+    for name, split in built.dataset.splits.items():
+        if record["manifests"].get(name) != manifest_sha256(split, built.dataset.class_names):
+            raise DataError(
+                f"the {name} images are not those the run began with",
+                file=recipe.data.root or recipe.data.name,
+                fix="Restore them, or use --run NAME for a new run",
+            )
+
+
+def _same_so_far(record: dict[str, Any], built: Parts) -> bool:
+    old = resolve(record["recipe_name"], record["recipe"], source="run.json")
+    plan = built.trainer.plan
+    per_epoch = len(plan.batches(1))
+    return parts.build_schedule(old, per_epoch).agrees(plan.schedule, per_epoch * record["epochs_done"])
+
+
+def _begin(run: Run, request: TrainRequest, built: Parts) -> None:
+    recipe = request.recipe
+    record = {
+        "state": "training",
+        "command": command_line(),
+        "recipe_name": recipe.name,
+        "recipe": recipe.as_dict(),
+        "experiment": recipe.identity(with_seed=False)[:12],
+        "seed": recipe.train.seed,
+        "versions": {
+            "layerprobe": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+        },
+        "device": str(built.trainer.device),
+        "threads": torch.get_num_threads(),
+        "transform": parts.transform_text(recipe),
+        "new_parameters": sorted(built.net.new_parameters),
+        "manifests": {name: manifest_sha256(s, built.dataset.class_names) for name, s in built.dataset.splits.items()},
+        "epochs_done": 0,
+        "hashes": {},
+    }
+    _save(run, record, built)
+    run.log(f"begun: {record['command']}")
+
+
+def _save(run: Run, record: dict[str, Any], built: Parts) -> None:
+    """Checkpoint the present epoch: weights, then resume state, then the record that knows both."""
+    epoch, hashes = built.trainer.epoch, record["hashes"]
+    weights = run.checkpoint(epoch)
+    hashes[weights.name] = save_weights(weights, {"net": built.net.module, "loss": built.loss})
+    digest = save_state(run.resume(), run.resume(previous=True), built.trainer.state())
+    if run.resume().name in hashes:
+        hashes[run.resume(previous=True).name] = hashes[run.resume().name]
+    hashes[run.resume().name] = digest
+    run.write(
+        record | {"epochs_done": epoch, "state": "finished" if epoch >= built.trainer.plan.epochs else "training"}
+    )
+
+
+def _go_on(run: Run, built: Parts, listener: Listener) -> None:
+    """Load the newest whole checkpoint; an older one where that is damaged, saying so."""
+    record = run.read()
+    hashes = record["hashes"]
+    # A run killed between the state and run.json has its last known state under the other name.
+    states = [hashes[path.name] for path in (run.resume(), run.resume(previous=True)) if path.name in hashes]
+    for older in (False, True):
+        try:
+            state = load_state(run.resume(previous=older), expected=states)
+            weights = run.checkpoint(state["epoch"])
+            modules = {"net": built.net.module, "loss": built.loss}
+            load_weights(weights, modules, expected=[hashes[weights.name]])
+        except DataError as error:
+            if older:
+                raise
+            listener.say(f"{error} Trying the checkpoint before it.")
+            continue
+        built.trainer.load_state(state)
+        break
+    listener.say(f"{run.name}: continuing after epoch {built.trainer.epoch}")
+    run.log(f"continued after epoch {built.trainer.epoch}: {command_line()}")
+
+
+def _prober(run: Run, request: TrainRequest, built: Parts) -> Prober:
+    wanted = ProbeRequest(layers=request.probe, device=request.device, workers=request.workers)
+    return Prober(run, wanted, built.dataset)
+
+
+def _train_epochs(run: Run, built: Parts, listener: Listener, stop: Stop, prober: Prober | None) -> None:
+    trainer = built.trainer
+    if prober is not None and trainer.epoch == 0:
+        prober.measure([0], listener, stop)
+    if trainer.epoch >= trainer.plan.epochs:
+        _save(run, run.read(), built)
+        return
+    batch = len(trainer.plan.batches(1)[0])
+    left = sum(len(trainer.plan.batches(epoch)) for epoch in range(trainer.epoch + 1, trainer.plan.epochs + 1))
+    with listener.task(f"training {run.name}", left * batch, "images") as task:
+
+        def after_step(loss: float) -> bool:
+            task.advance(batch, loss=loss)
+            return not stop
+
+        for result in trainer.epochs(after_step=after_step):
+            _save(run, run.read(), built)
+            _append_metrics(run, result)
+            listener.say(
+                f"epoch {result.epoch}/{trainer.plan.epochs}: loss {result.loss:.4f},"
+                f" {result.images / result.seconds:.0f} images/s, learning rate {result.learning_rate:g}"
+            )
+            if prober is not None:
+                prober.measure([result.epoch], listener, stop)
+    if trainer.epoch < trainer.plan.epochs:
+        run.write(run.read() | {"state": "interrupted"})
+        run.log(f"interrupted in epoch {trainer.epoch + 1}")
+        stop.raise_if_asked(f"{run.name}: stopped after epoch {trainer.epoch}; the same command goes on from there")
+
+
+def _append_metrics(run: Run, result: EpochResult) -> None:
+    """One line an epoch; the lines of epochs that a resume trains again go."""
+    lines = run.metrics.read_text(encoding="utf-8").splitlines() if run.metrics.exists() else []
+    kept = [line for line in lines if json.loads(line)["epoch"] < result.epoch]
+    write_text(run.metrics, "\n".join([*kept, json.dumps(asdict(result))]) + "\n")

@@ -1,0 +1,115 @@
+"""Imports only go down the list of the architecture; a second test shows that the first can fail."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "layerprobe"
+GROUND = {"scores", "retrieval", "registry", "errors", "files", "progress"}
+ROOMS = {
+    "data", "nets", "losses", "taps", "store", "runs", "reductions", "ranking", "metrics", "statistics", "attribution",
+    "plots", "report", "papers", "tables",
+}  # fmt: skip
+STAGES = {"recipe", "training", "extraction", "analysis"}
+TOP = {"__main__", "cli", "workflow"}
+MAY_IMPORT_RANKING = {"metrics", "statistics"}
+# Lists of names that users of the whole package see; they import nothing until asked.
+LAZY = {"__init__"}
+HEAVY = ("torch", "torchvision", "numpy", "h5py", "matplotlib", "faiss", "captum", "sklearn", "scipy")
+
+
+def level(room: str) -> int:
+    return next(
+        i for i, rooms in enumerate((GROUND, ROOMS, STAGES, {"workflow"}, {"cli"}, {"__main__"})) if room in rooms
+    )
+
+
+def allowed(importer: str, imported: str) -> bool:
+    if importer == imported or importer in LAZY or imported == "__init__":
+        return True
+    if importer in MAY_IMPORT_RANKING and imported == "ranking":
+        return True
+    return level(imported) < level(importer) or {importer, imported} <= GROUND
+
+
+def rooms_imported(source: str) -> set[str]:
+    """The rooms that a module imports, at its top or inside a function."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        names: Iterable[str] = ()
+        if isinstance(node, ast.ImportFrom) and node.module == "layerprobe":
+            names = (f"layerprobe.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = (node.module or "",)
+        elif isinstance(node, ast.Import):
+            names = (alias.name for alias in node.names)
+        for name in names:
+            if name.startswith("layerprobe."):
+                room = name.split(".")[1]
+                found.add("__init__" if room.startswith("__v") else room)
+    return found
+
+
+def modules() -> dict[Path, str]:
+    return {path: path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")}
+
+
+def violations(importer: str, source: str) -> list[str]:
+    return [f"{importer} -> {room}" for room in sorted(rooms_imported(source)) if not allowed(importer, room)]
+
+
+def test_every_module_stands_in_a_known_room() -> None:
+    known = GROUND | ROOMS | STAGES | TOP | LAZY
+    assert set(modules().values()) <= known
+
+
+def test_imports_only_go_down() -> None:
+    assert [fault for path, room in modules().items() for fault in violations(room, path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "line"),
+    [
+        ("store", "from layerprobe.metrics.recall import recall_name"),
+        ("metrics", "import layerprobe.store"),
+        ("training", "from layerprobe import extraction"),
+        ("errors", "def f():\n    from layerprobe.taps import Tap"),
+        ("extraction", "from layerprobe.workflow import parts"),
+    ],
+)
+def test_the_import_test_can_fail(importer: str, line: str) -> None:
+    assert len(violations(importer, line)) == 1
+
+
+@pytest.mark.parametrize("importer", sorted(MAY_IMPORT_RANKING))
+def test_metrics_and_statistics_may_import_ranking(importer: str) -> None:
+    assert violations(importer, "from layerprobe.ranking import recall_at_k") == []
+
+
+def heavy_after(code: str) -> set[str]:
+    """The heavy packages that a fresh interpreter has imported after running some code."""
+    shown = f"import sys\n{code}\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    return set(result.stdout.splitlines()[-1].split())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "sys.argv = ['layerprobe', '--help']\nfrom layerprobe.cli import main\ntry:\n    main()\nexcept SystemExit:\n    pass"
+    assert heavy_after(code) == set()
+
+
+def test_the_help_test_can_fail() -> None:
+    assert heavy_after("import layerprobe.losses.loss") >= {"torch"}
+
+
+@pytest.mark.parametrize(
+    "package", [path.parent.relative_to(PACKAGE.parent) for path in sorted(PACKAGE.rglob("__init__.py"))], ids=str
+)
+def test_a_package_imports_nothing_heavy(package: Path) -> None:
+    assert heavy_after(f"import {'.'.join(package.parts)}") == set()

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from layerprobe.errors import DataError, LayerprobeError, NumericError, UnknownNameError
+
+
+def test_an_error_is_one_line_of_file_reason_and_cure() -> None:
+    error = DataError("the file is empty", file="train/a/1.jpg", fix="Download it again")
+    assert str(error) == "train/a/1.jpg: the file is empty. Download it again."
+
+
+def test_a_question_keeps_its_mark() -> None:
+    assert str(LayerprobeError("No such command. Did you mean 'train'?")) == "No such command. Did you mean 'train'?"
+
+
+def test_an_unknown_name_has_the_near_miss() -> None:
+    error = UnknownNameError("layer", "pool5.4", ["fc6", "pool5.2", "pool5.3"])
+    assert str(error) in (
+        "unknown layer 'pool5.4'. Did you mean 'pool5.3'? Known: fc6, pool5.2, pool5.3.",
+        "unknown layer 'pool5.4'. Did you mean 'pool5.2'? Known: fc6, pool5.2, pool5.3.",
+    )
+
+
+def test_a_name_far_from_all_has_no_question() -> None:
+    assert str(UnknownNameError("loss", "xyz", ["softmax"])) == "unknown loss 'xyz'. Known: softmax."
+
+
+@pytest.mark.parametrize(
+    "error",
+    [DataError("empty", file="a", fix="b"), NumericError("NaN"), UnknownNameError("loss", "x", ["softmax"])],
+)
+def test_an_error_survives_the_way_from_a_worker(error: LayerprobeError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.exit_code) == (type(error), str(error), error.exit_code)
