@@ -100,7 +100,7 @@ def heavy_after(code: str) -> set[str]:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "sys.argv = ['layerprobe', '--help']\nfrom layerprobe.cli import main\ntry:\n    main()\nexcept SystemExit:\n    pass"
+    code = "sys.argv[1:] = ['--help']\nfrom layerprobe.cli import main\ntry: main()\nexcept SystemExit: pass"
     assert heavy_after(code) == set()
 
 

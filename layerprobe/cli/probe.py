@@ -18,9 +18,7 @@ def register(app: typer.Typer) -> None:
 
 def probe(
     run: RunName = None,
-    layers: Annotated[
-        str | None, typer.Option("--layers", metavar="L,...", help="Names, globs, module paths.")
-    ] = None,
+    layers: Annotated[str | None, typer.Option("--layers", metavar="L,...", help="Names, globs, module paths.")] = None,
     pool: Annotated[str | None, typer.Option("--pool", metavar="P,...", help="max, avg, gem, grid:s.")] = None,
     epochs: Annotated[str, typer.Option("--epochs", metavar="all|last|best|0,5", help="Which epochs.")] = "all",
     splits: Annotated[str | None, typer.Option("--splits", metavar="S,...", help="Which splits.")] = None,

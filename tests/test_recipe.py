@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.recipe import Overrides, Recipe, find_recipe, list_recipes, load_recipe, summary
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text((RECIPES / "netA.toml").read_text())
+    return path
+
+
+def load(*settings: str, name: str = "netA", data: str | None = None, seed: int | None = None) -> Recipe:
+    return load_recipe(name, Overrides(data, settings, seed))
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_recipe_loads_and_says_what_it_is(path: Path) -> None:
+    assert load_recipe(str(path)).name == path.stem
+    assert summary(path).startswith(f"{path.stem[0].upper()}{path.stem[1:]}:") or summary(path).startswith(path.stem)
+
+
+@pytest.mark.parametrize(
+    ("name", "fc"),
+    [("netA", (512,)), ("netB", (512,)), ("netC", (512,)), ("netD", ()), ("netE", (512,) * 2), ("netF", (512,) * 3)],
+)
+def test_the_heads_are_the_papers(name: str, fc: tuple[int, ...]) -> None:
+    assert load(name=name).net.fc == fc
+
+
+def test_all_problems_are_told_at_once(recipe_file: Path) -> None:
+    text = recipe_file.read_text().replace("epochs = 15", 'epohcs = 15\nlearning_rate = "fast"')
+    text = text.replace("learning_rate = 0.01\n", "").replace("scale = 4.0", "skale = 4.0").replace("[probe]", "[prob]")
+    recipe_file.write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(str(recipe_file))
+    problems = "\n".join(caught.value.problems)
+    assert "unknown section [prob]. Did you mean 'probe'?" in problems
+    assert "[train]: unknown key 'epohcs'. Did you mean 'epochs'?" in problems
+    assert "[train]: epochs is missing" in problems
+    assert '[train]: learning_rate = "fast": input should be a valid number' in problems
+    assert "[loss]: unknown key 'skale'. Did you mean 'scale'?" in problems
+    assert len(caught.value.problems) == 5
+
+
+def test_an_unknown_loss_has_the_near_miss() -> None:
+    with pytest.raises(RecipeError, match=r"\[loss\]: unknown loss 'softmaxx'. Did you mean 'softmax'?"):
+        load("loss.name=softmaxx")
+
+
+def test_an_unknown_recipe_has_the_near_miss() -> None:
+    with pytest.raises(UnknownNameError, match="unknown recipe 'neta'. Did you mean 'netA'?"):
+        find_recipe("neta")
+
+
+def test_a_number_in_quotes_is_no_number() -> None:
+    with pytest.raises(RecipeError, match="train.*epochs"):
+        load("train.epochs='15'")
+
+
+def test_settings_are_toml_and_text_needs_no_quotes() -> None:
+    recipe = load("train.epochs=30", "data.invert=true", "net.pool=avg", "train.decay_at=[0.5, 0.75]")
+    assert (recipe.train.epochs, recipe.data.invert, recipe.net.pool) == (30, True, "avg")
+    assert recipe.train.decay_at == (0.5, 0.75)
+
+
+@pytest.mark.parametrize("text", ["train.epochs", "epochs=3", "=3", "train.=3"])
+def test_a_setting_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(RecipeError, match="not of the form section.key=value"):
+        load(text)
+
+
+def test_another_loss_brings_its_own_defaults_and_sampler() -> None:
+    recipe = load("loss.relu=false", "loss.name=softmax")
+    assert recipe.loss.options() == {"relu": False, "bias": True}
+    assert (recipe.train.sampler, recipe.train.images_per_class) == ("shuffled", None)
+
+
+def test_another_data_set_replaces_the_whole_section(tmp_path: Path) -> None:
+    recipe = load("data.image_size=64", data=f"folder:{tmp_path}")
+    assert recipe.data.root == str(tmp_path)
+    assert recipe.data.image_size == 64
+    assert recipe.data.augment == "photo"
+    assert "images_per_class" not in recipe.as_dict()["data"]
+
+
+def test_a_root_is_stored_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    packaged = find_recipe("netA").absolute()
+    monkeypatch.chdir(tmp_path)
+    assert load(name=str(packaged), data="folder:images").data.root == str(tmp_path / "images")
+
+
+def test_a_data_set_without_its_root_says_so() -> None:
+    with pytest.raises(RecipeError, match="folder needs a root. Give --data folder:PATH"):
+        load(data="folder")
+
+
+def test_a_pair_loss_refuses_shuffled_batches() -> None:
+    with pytest.raises(RecipeError, match="smooth_triplet needs each class twice in a batch"):
+        load("train.sampler=shuffled")
+
+
+def test_two_decays_contradict() -> None:
+    with pytest.raises(RecipeError, match="decay_at and decay_epochs both say"):
+        load("train.decay_epochs=[3]")
+
+
+def test_the_identity_ignores_root_and_probe_and_sees_the_seed(tmp_path: Path) -> None:
+    one, two = load(data=f"folder:{tmp_path}"), load("probe.k=[1]", data=f"folder:{tmp_path / 'other'}")
+    assert one.identity() == two.identity()
+    seeded = load(data=f"folder:{tmp_path}", seed=1)
+    assert seeded.identity() != one.identity()
+    assert seeded.identity(with_seed=False) == one.identity(with_seed=False)
+
+
+def test_a_default_that_is_written_out_changes_nothing() -> None:
+    assert load("loss.margin=0.2").identity() != load().identity()
+    assert load("train.decay_factor=0.1").identity() == load().identity()
+
+
+def test_a_local_recipe_hides_the_packaged_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "netA.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert list_recipes()["netA"] == Path("recipes/netA.toml")
+    assert list_recipes()["netB"].is_file()
+
+
+def test_a_file_that_is_no_toml_says_where(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("[data\n")
+    with pytest.raises(RecipeError, match="x.toml: not a TOML file: .*line 1"):
+        load_recipe(str(tmp_path / "x.toml"))
+
+
+def test_the_augmentations_are_those_of_the_data_room() -> None:
+    from typing import get_args
+
+    from layerprobe.data.transforms import AUGMENTATIONS
+    from layerprobe.recipe import Data
+
+    assert set(get_args(Data.model_fields["augment"].annotation)) == set(AUGMENTATIONS)
