@@ -3,18 +3,139 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.errors import DataError
+
 CountArray = NDArray[np.int32]
+Ties = Literal["expected", "optimistic", "pessimistic"]
+Lone = Literal["miss", "exclude", "error"]
+
+# Above this share of tied queries a layer counts as collapsed: its order says little, whatever its recall.
+COLLAPSED_SHARE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Where each query's nearest same-class item stands. Filled in by ranking."""
+    """Where each query's nearest same-class item stands; filled in by ranking.
+
+    Every Recall@K follows from it. A query without another item of its class is *lone*: `tied_positives` is 0, every
+    negative is `closer`, and it never scores.
+
+    Args:
+        closer: (Q,) negatives strictly closer than the nearest positive.
+        closer_high: (Q,) upper end of that count where it was not resolved; equal to `closer` where it was.
+        tied_negatives: (Q,) negatives as close as the nearest positive.
+        tied_positives: (Q,) positives at its similarity, itself included.
+        zeros: zero vectors among queries and gallery; their cosine with everything is 0.
+
+    Raises:
+        ValueError: the counts are not four vectors of one length, at least 1.
+    """
 
     closer: CountArray
     closer_high: CountArray
     tied_negatives: CountArray
     tied_positives: CountArray
+    zeros: int = 0
+
+    def __post_init__(self) -> None:
+        shapes = {x.shape for x in (self.closer, self.closer_high, self.tied_negatives, self.tied_positives)}
+        if len(shapes) != 1 or len(self.closer.shape) != 1 or not len(self.closer):
+            raise ValueError(f"ranks need four vectors of one length, at least 1; got {sorted(shapes)}")
+
+    def __len__(self) -> int:
+        return len(self.closer)
+
+    @property
+    def lone(self) -> int:
+        """How many queries have no other item of their class."""
+        return int((self.tied_positives == 0).sum())
+
+    @property
+    def tied_share(self) -> float:
+        """Share of the queries with a positive whose nearest one ties with a negative, in [0, 1]."""
+        paired = self.tied_positives > 0
+        return float((self.tied_negatives[paired] > 0).mean()) if paired.any() else 0.0
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether more than half of those queries are tied."""
+        return self.tied_share > COLLAPSED_SHARE
+
+    def hits(self, k: int, ties: Ties = "expected") -> NDArray[np.float64]:
+        """Each query's probability that one of its `k` nearest items has its class.
+
+        With g negatives closer than the nearest positive, and t_n negatives and t_p positives tied with it, a random
+        order of the tied fills m = k - g places: the probability is 1 - C(t_n, m) / C(t_n + t_p, m), 0 where
+        g >= k and 1 where m > t_n. Exact to 1e-12.
+
+        Args:
+            k: at least 1.
+            ties: expected value under a random order of the tied, or positives first (optimistic) or last
+                (pessimistic).
+
+        Returns:
+            (Q,) in [0, 1]; 0 for lone queries.
+
+        Raises:
+            ValueError: k below 1, an unknown rule for ties, or a k that falls inside an unresolved count.
+        """
+        if k < 1:
+            raise ValueError(f"K = {k}: must be at least 1")
+        unsettled = (
+            (self.closer != self.closer_high) & (self.closer < k) & (self.closer_high + self.tied_negatives >= k)
+        )
+        if unsettled.any():
+            raise ValueError(f"K = {k} falls inside the unresolved counts of {int(unsettled.sum())} queries")
+        paired = self.tied_positives > 0
+        if ties == "expected":
+            return np.where(paired, 1 - self._missed(k), 0.0)
+        if ties == "optimistic":
+            return (paired & (self.closer < k)).astype(np.float64)
+        if ties == "pessimistic":
+            return (paired & (self.closer.astype(np.int64) + self.tied_negatives < k)).astype(np.float64)
+        raise ValueError(f"unknown rule for ties {ties!r}: expected, optimistic or pessimistic")
+
+    def _missed(self, k: int) -> NDArray[np.float64]:
+        """(Q,) probability that the places left hold tied negatives only."""
+        places = k - self.closer.astype(np.float64)
+        negatives, positives = self.tied_negatives.astype(np.float64), self.tied_positives.astype(np.float64)
+        # C(t_n, m) / C(t_n + t_p, m) is symmetric in m and t_p, so that the shorter product serves. Its factors are
+        # quotients of whole numbers: no cancellation, unlike differences of log-gammas at large counts.
+        short, long = np.minimum(places, positives), np.maximum(places, positives)
+        missed = np.where(places > negatives, 0.0, 1.0)
+        open_ = np.flatnonzero((places > 0) & (places <= negatives))
+        for i in range(int(short[open_].max(initial=0))):
+            open_ = open_[short[open_] > i]
+            left = negatives[open_] + positives[open_] - i
+            missed[open_] *= (left - long[open_]) / left
+        return missed
+
+    def recall(self, k: int, ties: Ties = "expected", lone: Lone = "miss") -> float:
+        """Recall@K: the mean of `hits` over the queries.
+
+        Args:
+            k: at least 1; the caller sees to it that it is below the gallery's size.
+            ties: as for `hits`.
+            lone: lone queries count as misses, are left out of the mean, or are an error.
+
+        Returns:
+            A fraction in [0, 1].
+
+        Raises:
+            DataError: a query is lone where that is an error, or all are where they are left out.
+            ValueError: as for `hits`, or an unknown rule for lone queries.
+        """
+        if lone not in ("miss", "exclude", "error"):
+            raise ValueError(f"unknown rule for lone queries {lone!r}: miss, exclude or error")
+        hits, paired = self.hits(k, ties), self.tied_positives > 0
+        if (lone == "error" and self.lone) or (lone == "exclude" and not paired.any()):
+            raise DataError(
+                f"{self.lone} of {len(self)} queries have no other item of their class",
+                fix="Count lone queries as misses, or give every class two items",
+            )
+        return float(hits[paired].mean() if lone == "exclude" else hits.mean())
