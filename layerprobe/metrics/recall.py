@@ -1,0 +1,48 @@
+"""Recall@K: its name and its chance level.
+
+Convention (paper 004, section 4): a query scores 1 if one of its K nearest items, itself excluded, has its class.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from layerprobe.retrieval import Ranks
+
+
+def recall_name(k: int) -> str:
+    """`R@1`, as tables and files have it."""
+    return f"R@{k}"
+
+
+def chance_recall(labels: ArrayLike, k: int, gallery_labels: ArrayLike | None = None) -> float:
+    """Recall@K that a random order of the gallery is expected to reach, exactly.
+
+    A query with p items of its class among the T searched misses with probability C(T - p, K) / C(T, K); a lone query
+    (p = 0) always.
+
+    Args:
+        labels: (Q,) class of each query.
+        k: at least 1 and below the gallery's size (Q without a gallery).
+        gallery_labels: (G,) classes of what is searched, the queries not among it; None for the other queries.
+
+    Returns:
+        A fraction in [0, 1].
+
+    Raises:
+        ValueError: k out of range, or labels that are not a vector.
+    """
+    queries = np.asarray(labels)
+    gallery = queries if gallery_labels is None else np.asarray(gallery_labels)
+    if queries.ndim != 1 or gallery.ndim != 1:
+        raise ValueError(f"labels: expected vectors, got {queries.shape} and {gallery.shape}")
+    if not 1 <= k < len(gallery):
+        raise ValueError(f"K = {k}: must be at least 1 and below the gallery's size, {len(gallery)}")
+    itself = gallery_labels is None
+    classes, counts = np.unique(gallery, return_counts=True)
+    place = np.minimum(np.searchsorted(classes, queries), len(classes) - 1)
+    positives = np.where(classes[place] == queries, counts[place], 0) - itself
+    # A random order is one in which everything ties.
+    none, negatives = np.zeros(len(queries), np.int32), len(gallery) - itself - positives
+    return Ranks(none, none, negatives.astype(np.int32), positives.astype(np.int32)).recall(k)
