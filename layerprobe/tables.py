@@ -1,0 +1,139 @@
+"""Score rows -> rich table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from layerprobe.scores import Score
+
+_ABSENT = "-"
+_BEST = "*"
+_SPLITS = {"train": "train", "validation": "valid.", "test": "test"}  # and how a narrow column names them
+_Row = tuple[str, str, str, str]  # layer, pool, reduction, similarity
+
+
+def layer_table(scores: Sequence[Score], *, metric: str = "R@1") -> Table:
+    """One row a layer: the metric on every split, the gap between train and test, and the other R@K on test.
+
+    Percent with one decimal; the gap is train - test in points, from the unrounded fractions. The best test layer has a
+    star and is bold. An invalid value shows its note, other notes stand below the table.
+
+    Args:
+        scores: of one run and one epoch, layers in the order of the rows.
+        metric: what is compared between the splits.
+
+    Raises:
+        ValueError: no scores, or scores of several runs or epochs.
+    """
+    if len({(score.run, score.epoch) for score in scores}) != 1:
+        raise ValueError("a layer table shows the scores of one run and one epoch")
+    cells = {(_row(score), score.split, score.metric): score for score in scores}
+    rows = list(dict.fromkeys(map(_row, scores)))
+    splits = [split for split in _SPLITS if any(score.split == split for score in scores)]
+    further = list(dict.fromkeys(s.metric for s in scores if s.split == "test" and _is_recall(s.metric)))
+    further = [name for name in further if name != metric]
+    # The similarity, and a reduction where there is one for all, stand in the title.
+    named = [i for i in (2, 3) if len({row[i] for row in rows}) > 1]
+    both = {"train", "test"} <= set(splits)
+
+    table = _table()
+    table.title, table.title_justify, table.title_style = _title(scores[0], rows, named, metric), "left", "bold"
+    table.add_column("", no_wrap=True)
+    for header in ("layer", "pool", *(("", "", "reduction", "similarity")[i] for i in named)):
+        table.add_column(header, overflow="fold")
+    headers = (
+        [f"{_SPLITS[split]}\n{metric}" for split in splits] + ["gap"] * both + [f"test\n{name}" for name in further]
+    )
+    # Names and notes are folded first where the terminal is narrow, numbers last.
+    invalid = any(score.value is None for score in scores)
+    for header in headers:
+        table.add_column(_text(header), justify="right", overflow="fold", no_wrap=not invalid)
+
+    values = {row: _value(cells.get((row, "test", metric))) for row in rows}
+    best = max((value for value in values.values() if value is not None), default=None)
+    for row in rows:
+        shown = [_percent(cells.get((row, split, metric))) for split in splits]
+        shown += [_gap(cells.get((row, "train", metric)), cells.get((row, "test", metric)))] * both
+        shown += [_percent(cells.get((row, "test", name))) for name in further]
+        star = values[row] is not None and values[row] == best
+        texts = (_BEST if star else "", row[0], row[1], *(row[i] for i in named), *shown)
+        table.add_row(*map(_text, texts), style="bold" if star else None)
+
+    notes = ([f"{_BEST} best test {metric}"] if best is not None else []) + _notes(scores, rows)
+    table.caption = _text("\n".join(notes))
+    table.caption_justify = "left"
+    return table
+
+
+def listing(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A plain table, every cell shown as the text it is.
+
+    Args:
+        columns: the headers.
+        rows: as many cells each as there are columns.
+    """
+    table = _table()
+    for column in columns:
+        table.add_column(_text(column), overflow="fold")
+    for row in rows:
+        table.add_row(*map(_text, row))
+    return table
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, show_edge=False)
+
+
+def _row(score: Score) -> _Row:
+    return score.layer, score.pool, score.reduction, score.similarity
+
+
+def _is_recall(metric: str) -> bool:
+    return metric.startswith("R@")
+
+
+def _title(first: Score, rows: Sequence[_Row], named: Sequence[int], metric: str) -> Text:
+    parts = [f"{first.run}, epoch {first.epoch}", f"{metric} in %"]
+    if 2 not in named and rows[0][2] != "none":
+        parts.append(rows[0][2])
+    if 3 not in named:
+        parts.append(rows[0][3])
+    return _text(", ".join(parts))
+
+
+def _text(cell: str) -> Text:
+    """The characters themselves: names come from files, and must neither style nor steer the terminal."""
+    return Text("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in cell))
+
+
+def _value(score: Score | None) -> float | None:
+    return None if score is None else score.value
+
+
+def _percent(score: Score | None) -> str:
+    if score is None:
+        return _ABSENT
+    return score.note if score.value is None else f"{100 * score.value:.1f}"
+
+
+def _gap(train: Score | None, test: Score | None) -> str:
+    before, after = _value(train), _value(test)
+    return _ABSENT if before is None or after is None else f"{100 * (before - after):+.1f}"
+
+
+def _notes(scores: Sequence[Score], rows: Sequence[_Row]) -> list[str]:
+    """One line a note and split, naming its layers; notes of invalid values stand in their cells."""
+    found: dict[tuple[str, str], dict[_Row, None]] = {}
+    for score in scores:
+        if score.value is not None:
+            for note in filter(None, score.note.split("; ")):
+                found.setdefault((score.split, note), {})[_row(score)] = None
+    lines = []
+    for (split, note), noted in found.items():
+        where = "every layer" if len(noted) == len(rows) > 1 else ", ".join(dict.fromkeys(row[0] for row in noted))
+        lines.append(f"{split}, {where}: {note}")
+    return lines
