@@ -1,0 +1,40 @@
+"""The pool between the last map and the head."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from layerprobe.errors import UnknownNameError
+
+POOLS = ("max", "avg", "gem")
+_GEM_POWER = 3
+_GEM_FLOOR = 1e-6
+
+
+class GlobalPool(nn.Module):
+    """(B, C, H, W) -> (B, C): one number a channel, whatever the map's size.
+
+    Args:
+        kind: `max`, `avg`, or `gem`: the cube root of the mean cube, values below 1e-6 raised to it.
+
+    Raises:
+        UnknownNameError: another kind.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        if kind not in POOLS:
+            raise UnknownNameError("pool", kind, POOLS)
+        self.kind = kind
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C)."""
+        if self.kind == "max":
+            return maps.amax((2, 3))
+        if self.kind == "avg":
+            return maps.mean((2, 3))
+        return maps.clamp(min=_GEM_FLOOR).pow(_GEM_POWER).mean((2, 3)).pow(1 / _GEM_POWER)
+
+    def extra_repr(self) -> str:
+        """The kind, for print(module)."""
+        return self.kind
