@@ -1,0 +1,204 @@
+"""What a user gets for a wrong word, file or flag: one line, the right exit code, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from layerprobe.cli import main
+
+Outcome = tuple[int, str, str]
+
+
+@pytest.fixture
+def layerprobe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Outcome]:
+    """Run a command line in this process, in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["layerprobe", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capsys.readouterr()
+        return int(str(caught.value.code)), out, err
+
+    return run
+
+
+Command = Callable[..., Outcome]
+
+
+def folder(root: Path, classes: int, *, images: int = 4) -> Path:
+    rng = np.random.default_rng(0)
+    for label in range(classes):
+        (root / f"c{label}").mkdir(parents=True)
+        for i in range(images):
+            pixels = rng.integers(0, 256, (16, 16, 3), np.uint8)
+            Image.fromarray(pixels).save(root / f"c{label}" / f"{i}.png")
+    return root
+
+
+def train_words(root: Path, *more: str) -> list[str]:
+    small = ["net.fc=[8]", "data.image_size=16", "train.batch_size=4", "train.images_per_class=2", "train.epochs=1"]
+    settings = [word for setting in small for word in ("--set", setting)]
+    return ["train", "netA", "--data", f"folder:{root}", "--run", "tiny", "--device", "cpu", *settings, *more]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["trian"], 2, "No such command 'trian'. Did you mean 'train'?"),
+        (["train", "netA", "--sed", "1"], 2, "No such option: --sed"),
+        (["train", "neta"], 2, "unknown recipe 'neta'. Did you mean 'netA'?"),
+        (["train", "x.toml"], 2, "x.toml: no such recipe"),
+        (["train", "netA", "--set", "train.epohcs=3"], 2, "[train]: unknown key 'epohcs'. Did you mean 'epochs'?"),
+        (["train", "netA", "--set", "tain.epochs=3"], 2, "unknown section in --set tain.epochs=3: 'tain'"),
+        (["train", "netA", "--data", "folders:x"], 2, "[data]: unknown data set 'folders'. Did you mean 'folder'?"),
+        (["train", "netA", "--device", "gpu"], 2, "unknown device 'gpu'. Known: auto, cpu, cuda, cuda:0"),
+        (["train", "netA", "--data", "folder:absent"], 3, "absent"),
+        (["probe"], 3, "there is no run yet. Train one: layerprobe train netA"),
+        (["probe", "netA"], 3, "there is no run yet"),
+        (["plot", "train-vs-tset"], 2, "unknown plot 'train-vs-tset'. Did you mean 'train-vs-test'?"),
+        (["plot", "curves"], 3, "there is no run yet"),
+        (["layers", "vgg16"], 2, "unknown network, recipe or run 'vgg16'. Did you mean 'vgg16_bn'?"),
+        (["recipes", "netX"], 2, "unknown recipe 'netX'. Did you mean 'net"),
+        (["runs", "nope"], 3, "there is no run yet"),
+    ],
+)
+def test_a_wrong_word_is_one_line_with_its_exit_code(
+    layerprobe: Command, tmp_path: Path, words: list[str], code: int, message: str
+) -> None:
+    found, out, err = layerprobe(*words)
+    assert (found, out) == (code, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert not (tmp_path / "cache").exists()
+
+
+def test_an_error_is_json_where_json_was_asked_for(layerprobe: Command) -> None:
+    code, out, err = layerprobe("probe", "--json")
+    assert (code, err) == (3, "")
+    assert json.loads(out) == {
+        "schema": 1,
+        "error": {
+            "code": "data", "file": "cache", "message": "there is no run yet",
+            "fix": "Train one: layerprobe train netA",
+        },
+    }  # fmt: skip
+
+
+def test_all_problems_of_a_recipe_are_told_at_once(layerprobe: Command) -> None:
+    code, _, err = layerprobe("train", "netA", "--set", "train.epohcs=3", "--set", "net.fcs=[1]")
+    assert code == 2
+    assert [line.split("]")[0].split("[")[1] for line in err.splitlines()] == ["net", "train"]
+
+
+@pytest.mark.parametrize(("classes", "message"), [(0, "root"), (1, "1 class"), (2, "class"), (3, "class")])
+def test_too_few_classes_are_a_data_error(layerprobe: Command, tmp_path: Path, classes: int, message: str) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    code, _, err = layerprobe(*train_words(folder(root, classes)))
+    assert code == 3
+    assert message in err
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"", "the file is empty"), (None, "truncated")])
+def test_a_bad_image_is_named_and_the_run_can_go_on(
+    layerprobe: Command, tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    root = folder(tmp_path / "root", 4)
+    victim = root / "c1" / "2.png"
+    good = victim.read_bytes()
+    victim.write_bytes(good[: len(good) // 2] if content is None else content)
+    code, _, err = layerprobe(*train_words(root))
+    assert code == 3
+    assert "c1/2.png" in err
+    assert err.splitlines()[-1].startswith("error: ")
+    victim.write_bytes(good)
+    code, out, _ = layerprobe(*train_words(root, "--fresh"))
+    assert (code, out) == (0, "cache/tiny\n")
+
+
+def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path) -> None:
+    root = folder(tmp_path / "root", 8)
+    code, out, err = layerprobe(*train_words(root))
+    assert (code, out) == (0, "cache/tiny\n")
+    assert "epoch 1/1: loss" in err
+    assert "nothing to do" in layerprobe(*train_words(root))[2]
+
+    code, out, err = layerprobe("probe", "--layers", "pool5.3,fc6", "--k", "1,2")
+    assert code == 0
+    assert err.startswith("run tiny\n")
+    assert [word in out for word in ("tiny", "pool5.3", "fc6", "R@1", "train", "test", "gap")] == [True] * 7
+    code, out, _ = layerprobe("probe", "tiny", "--layers", "fc6", "--json")
+    shown = json.loads(out)
+    assert (code, shown["schema"], shown["run"]) == (0, 1, "tiny")
+    assert set(shown["scores"][0]) == {
+        "run", "experiment", "seed", "epoch", "split", "layer", "pool", "reduction", "similarity", "metric", "value",
+        "low", "high", "n", "note",
+    }  # fmt: skip
+
+    code, out, _ = layerprobe("plot", "train-vs-test", "--csv", "points.csv")
+    assert (code, out) == (0, "cache/tiny/plots/train-vs-test.png\n")
+    assert Path("cache/tiny/plots/train-vs-test.png").read_bytes().startswith(b"\x89PNG")
+    assert Path("points.csv").read_text().count("\n") > 4
+    assert layerprobe("plot", "layers", "--out", "x.gif")[0] == 2
+
+    code, out, _ = layerprobe("layers", "tiny", "--json")
+    rows = json.loads(out)["layers"]
+    assert rows[-1] == {"layer": "fc6", "module": "fc6", "dim": 8, "weights": "new"}
+    assert json.loads(layerprobe("runs", "--json")[1])["runs"][0]["run"] == "tiny"
+
+
+def test_a_dry_run_of_training_writes_nothing(layerprobe: Command, tmp_path: Path) -> None:
+    code, out, _ = layerprobe(*train_words(folder(tmp_path / "root", 8), "--dry-run"))
+    assert code == 0
+    assert out.startswith("tiny: about ")
+    assert "on disk" in out
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_busy_run_is_exit_6(layerprobe: Command, tmp_path: Path) -> None:
+    root = folder(tmp_path / "root", 8)
+    layerprobe(*train_words(root))
+    holder = (
+        "import time, sys; from pathlib import Path; from layerprobe.runs import Run, locked\n"
+        "with locked(Run(Path('cache/tiny'))): print(1, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        code, _, err = layerprobe("probe", "tiny")
+        process.kill()
+    assert code == 6
+    assert f"run is in use by pid {process.pid} on " in err
+
+
+def test_a_name_with_control_characters_cannot_steer_the_terminal(layerprobe: Command) -> None:
+    _, _, err = layerprobe("layers", "\x1b[31mred")
+    assert "\x1b" not in err
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    command = f"{sys.executable} -m layerprobe recipes netA | head -n 1; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_the_recipes_are_listed_with_what_they_train(layerprobe: Command) -> None:
+    code, out, _ = layerprobe("recipes", "--json")
+    listed = json.loads(out)["recipes"]
+    assert code == 0
+    assert {"netA", "netB", "netC", "netD", "netE", "netF", "netA-softmax", "quick"} <= set(listed)
+    assert all(listed.values())

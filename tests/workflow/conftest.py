@@ -1,0 +1,67 @@
+"""A run small enough for tests: eight folders of noise, VGG16-BN at 16 pixels, two epochs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from layerprobe.progress import Task
+from layerprobe.recipe import Overrides, load_recipe
+from layerprobe.workflow.train import TrainRequest
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+class Silent:
+    """A listener that keeps what it heard, and may act on it."""
+
+    def __init__(self, act: Callable[[str], None] = lambda text: None) -> None:
+        self.heard: list[str] = []
+        self.act = act
+
+    def say(self, text: str) -> None:
+        self.heard.append(text)
+        self.act(text)
+
+    @contextlib.contextmanager
+    def task(self, name: str, total: int, unit: str) -> Iterator[Task]:
+        yield self
+
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        pass
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Eight classes of four 20 x 20 images, told apart by their colour."""
+    root = tmp_path / "images"
+    rng = np.random.default_rng(0)
+    for label in range(8):
+        folder = root / f"class{label}"
+        folder.mkdir(parents=True)
+        colour = rng.integers(0, 256, 3)
+        for i in range(4):
+            noise = rng.integers(-40, 40, (20, 20, 3))
+            Image.fromarray((colour + noise).clip(0, 255).astype(np.uint8)).save(folder / f"{i}.png")
+    return root
+
+
+@pytest.fixture
+def request_for(images: Path, tmp_path: Path) -> Callable[..., TrainRequest]:
+    """A request to train on them, in a cache below tmp_path."""
+
+    def make(
+        *settings: str, recipe: str = "netA", run: str = "tiny", workers: int = 0, **fields: object
+    ) -> TrainRequest:
+        small = ("data.image_size=16", "train.batch_size=8", "train.images_per_class=2", "train.epochs=2")
+        loaded = load_recipe(
+            str(RECIPES / f"{recipe}.toml"), Overrides(f"folder:{images}", ("net.fc=[8]", *small, *settings))
+        )
+        return TrainRequest(loaded, True, tmp_path / "cache", run, "cpu", workers, **fields)  # type: ignore[arg-type] # one test's fields each
+
+    return make

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import csv
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from PIL import Image
+
+from layerprobe.errors import InterruptedRun, RecipeError, UnknownNameError
+from layerprobe.files import sha256
+from layerprobe.runs import Run
+from layerprobe.scores import Score, read_scores
+from layerprobe.workflow import probe as module
+from layerprobe.workflow.probe import ProbeRequest, estimate_probe, probe
+from layerprobe.workflow.train import TrainRequest, train
+from tests.workflow.conftest import Silent
+
+Requests = Callable[..., TrainRequest]
+REQUEST = ProbeRequest(layers=("pool5.3", "fc6"), ks=(1, 2), device="cpu", workers=0)
+
+
+@pytest.fixture
+def run(request_for: Requests) -> Run:
+    return train(request_for(), Silent())
+
+
+def by_hand(run: Run, images: Path, classes: range, epoch: int) -> dict[str, float]:
+    """R@1 of pool5.3 and fc6 from the files alone: pixels, checkpoint, a forward and a loop of our own."""
+    from torchvision.models.vgg import cfgs, make_layers
+
+    tensors = safetensors.torch.load_file(run.checkpoint(epoch))
+    trunk = make_layers(cfgs["D"], batch_norm=True)[:-1].eval()
+    head = torch.nn.Linear(512, 8)
+    prefix = "net.features."
+    trunk.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+    head.load_state_dict({"weight": tensors["net.fc6.weight"], "bias": tensors["net.fc6.bias"]})
+    paths = [(label, images / f"class{label}" / f"{i}.png") for label in classes for i in range(4)]
+    pixels = np.stack([np.asarray(Image.open(p).resize((16, 16), Image.Resampling.BILINEAR)) for _, p in paths])
+    x = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
+    x = (x - torch.tensor([0.485, 0.456, 0.406])[:, None, None]) / torch.tensor([0.229, 0.224, 0.225])[:, None, None]
+    with torch.inference_mode():
+        pooled = trunk(x).amax((2, 3))
+        features = {"pool5.3": pooled, "fc6": head(pooled)}
+    return {name: _recall_at_1(f.double().numpy(), [label for label, _ in paths]) for name, f in features.items()}
+
+
+def _recall_at_1(features: np.ndarray, labels: list[int]) -> float:
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    hits = 0
+    for i in range(len(unit)):
+        nearest = max((j for j in range(len(unit)) if j != i), key=lambda j: float(unit[i] @ unit[j]))
+        hits += labels[nearest] == labels[i]
+    return hits / len(unit)
+
+
+def only(scores: list[Score], **fields: object) -> list[Score]:
+    return [score for score in scores if all(getattr(score, name) == value for name, value in fields.items())]
+
+
+@pytest.mark.parametrize(("split", "classes"), [("train", range(4)), ("test", range(4, 8))])
+def test_recall_equals_a_computation_from_the_files_alone(run: Run, images: Path, split: str, classes: range) -> None:
+    scores = probe(run, REQUEST, Silent())
+    for epoch in range(3):
+        expected = by_hand(run, images, classes, epoch)
+        for layer, value in expected.items():
+            (score,) = only(scores, split=split, epoch=epoch, layer=layer, metric="R@1")
+            assert score.value == value
+            assert score.n == 16
+
+
+def test_a_second_probe_extracts_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = probe(run, REQUEST, Silent())
+    monkeypatch.setattr(module, "extract", None)
+    assert probe(run, REQUEST, Silent()) == first
+
+
+def test_further_layers_take_the_old_ones_along(run: Run) -> None:
+    probe(run, REQUEST, Silent())
+    before = h5py.File(run.features(2, "test"))["features/fc6@none"][:]
+    probe(run, replace(REQUEST, layers=("pool4.1",), pools=("max", "avg")), Silent())
+    with h5py.File(run.features(2, "test")) as file:
+        assert set(file["features"]) == {"pool5.3@max", "fc6@none", "pool4.1@max", "pool4.1@avg"}
+        assert np.array_equal(file["features/fc6@none"][:], before)
+    assert {(score.layer, score.pool) for score in read_scores(run.scores)} == {
+        ("pool5.3", "max"), ("fc6", "none"), ("pool4.1", "max"), ("pool4.1", "avg"),
+    }  # fmt: skip
+
+
+def test_features_of_other_weights_are_not_trusted(run: Run, request_for: Requests) -> None:
+    probe(run, REQUEST, Silent())
+    stale = run.features(2, "test").read_bytes()
+    train(request_for("train.learning_rate=0.1", fresh=True), Silent())
+    run.features(2, "test").parent.mkdir()
+    run.features(2, "test").write_bytes(stale)
+    fresh = probe(run, REQUEST, Silent())
+    with h5py.File(run.features(2, "test")) as file:
+        assert file.attrs["weights_sha256"] == sha256(run.checkpoint(2))
+    assert only(fresh, epoch=2)
+
+
+def test_scores_are_written_as_a_table(run: Run) -> None:
+    scores = probe(run, REQUEST, Silent())
+    with run.scores.open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == len(scores) == 3 * 2 * 2 * 2  # epochs, splits, layers, K
+    assert rows[0]["experiment"] == run.read()["experiment"]
+    assert {row["similarity"] for row in rows} == {"cosine"}
+
+
+@pytest.mark.parametrize(("text", "epochs"), [("all", {0, 1, 2}), ("last", {2}), ("0,2", {0, 2})])
+def test_epochs_are_chosen(run: Run, text: str, epochs: set[int]) -> None:
+    assert {score.epoch for score in probe(run, replace(REQUEST, epochs=text), Silent())} == epochs
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("3", "tiny has epochs 0 to 2"), ("first", "neither all, last, best"), ("best", "needs validation classes")],
+)
+def test_epochs_that_are_not_there_are_refused(run: Run, text: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        probe(run, replace(REQUEST, epochs=text), Silent())
+
+
+def test_an_unknown_split_has_the_near_miss(run: Run) -> None:
+    with pytest.raises(UnknownNameError, match="unknown split 'tset'. Did you mean 'test'"):
+        probe(run, replace(REQUEST, splits=("tset",)), Silent())
+
+
+def test_an_unknown_layer_has_the_near_miss_and_loses_nothing(run: Run) -> None:
+    probe(run, REQUEST, Silent())
+    before = sha256(run.scores)
+    with pytest.raises(UnknownNameError, match=r"'pool5.4'. Did you mean 'pool5.\d'"):
+        probe(run, replace(REQUEST, layers=("pool5.4",)), Silent())
+    assert sha256(run.scores) == before
+
+
+def test_a_large_k_is_refused_when_asked_for_and_dropped_from_a_recipe(run: Run) -> None:
+    with pytest.raises(RecipeError, match="--k 16: a train query is searched among 15 items"):
+        probe(run, replace(REQUEST, ks=(1, 16)), Silent())
+    listener = Silent()
+    scores = probe(run, replace(REQUEST, ks=None), listener)
+    assert "K = 16, 32 left out: not so many items to search" in listener.heard
+    assert {score.metric for score in scores} == {"R@1", "R@2", "R@4", "R@8"}
+
+
+def test_a_layer_with_nan_has_no_number_and_the_others_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    extract = module.extract
+
+    def spoilt(*arguments: object, **keywords: object):  # type: ignore[no-untyped-def] # passes on what it gets
+        for batch in extract(*arguments, **keywords):  # type: ignore[arg-type] # likewise
+            batch["fc6@none"][1] = np.nan
+            yield batch
+
+    monkeypatch.setattr(module, "extract", spoilt)
+    scores = probe(run, replace(REQUEST, epochs="last"), Silent())
+    assert {(s.value, s.note) for s in only(scores, layer="fc6")} == {(None, "NaN (1 rows)")}
+    assert all(score.value is not None for score in only(scores, layer="pool5.3"))
+
+
+def test_a_signal_leaves_whole_files_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    extract = module.extract
+
+    def slow(*arguments: object, **keywords: object):  # type: ignore[no-untyped-def] # passes on what it gets
+        for batch in extract(*arguments, **keywords):  # type: ignore[arg-type] # likewise
+            yield batch
+            if run.features(0, "test").exists():
+                os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(module, "extract", slow)
+    monkeypatch.setattr(module, "BATCH_SIZE", 4)
+    with pytest.raises(InterruptedRun, match="probing stopped"):
+        probe(run, REQUEST, Silent())
+    assert sorted(path.name for path in run.features(0, "test").parent.iterdir()) == [
+        "epoch-0000.test.h5", "epoch-0000.train.h5",
+    ]  # fmt: skip
+    monkeypatch.undo()
+    assert len(probe(run, REQUEST, Silent())) == 24
+
+
+def test_a_dry_run_writes_nothing_and_knows_the_bytes(run: Run) -> None:
+    estimate = estimate_probe(run, REQUEST)
+    assert not run.features(0, "test").exists()
+    # 3 epochs x 32 images x (512 + 8) float32
+    assert estimate.disk == 3 * 32 * 520 * 4
+    assert estimate.seconds > 0
+
+
+def test_the_best_epoch_is_the_best_on_validation_classes(images: Path, request_for: Requests, tmp_path: Path) -> None:
+    splits = {0: "train", 1: "train", 2: "train", 3: "train", 4: "validation", 5: "validation", 6: "test", 7: "test"}
+    rows = [f"class{c}/{i}.png,{c},{split}" for c, split in splits.items() for i in range(4)]
+    (images / "table.csv").write_text("\n".join(["path,label,split", *rows]))
+    made = request_for()
+    from layerprobe.recipe import Overrides, load_recipe
+
+    recipe = load_recipe("netA", Overrides(f"csv:{images / 'table.csv'}", (
+        "net.fc=[8]", "data.image_size=16", "train.batch_size=8", "train.images_per_class=2", "train.epochs=2",
+    )))  # fmt: skip
+    run = train(replace(made, recipe=recipe), Silent())
+    with pytest.raises(RecipeError, match="--epochs best needs fc6 measured on the validation split at every epoch"):
+        probe(run, replace(REQUEST, epochs="best"), Silent())
+    scores = only(probe(run, replace(REQUEST, splits=("validation",)), Silent()), layer="fc6", metric="R@1")
+    values = {score.epoch: score.value or 0.0 for score in scores}
+    (epoch,) = {score.epoch for score in probe(run, replace(REQUEST, epochs="best"), Silent())}
+    assert values[epoch] == max(values.values())
+    assert epoch == min(e for e, value in values.items() if value == max(values.values()))

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from layerprobe.errors import DataError, InterruptedRun, NumericError, RecipeError
+from layerprobe.files import sha256
+from layerprobe.runs import Run
+from layerprobe.scores import read_scores
+from layerprobe.workflow.train import TrainRequest, train
+from tests.workflow.conftest import Silent
+
+Requests = Callable[..., TrainRequest]
+
+
+def interrupt_after(epoch: int, number: int = signal.SIGINT) -> Silent:
+    def act(text: str) -> None:
+        if text.startswith(f"epoch {epoch}/"):
+            os.kill(os.getpid(), number)
+
+    return Silent(act)
+
+
+def weights(run: Run, epoch: int) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(run.checkpoint(epoch))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stop_and_resume_end_with_the_bytes_of_a_straight_run(request_for: Requests, workers: int) -> None:
+    straight = train(request_for(run="straight"), Silent())
+    with pytest.raises(InterruptedRun, match="stopped after epoch 1; the same command goes on") as caught:
+        train(request_for(run="resumed", workers=workers), interrupt_after(1))
+    assert caught.value.exit_code == 130
+    listener = Silent()
+    resumed = train(request_for(run="resumed", workers=workers), listener)
+    assert listener.heard[0] == "resumed: continuing after epoch 1"
+    for epoch in range(3):
+        assert sha256(straight.checkpoint(epoch)) == sha256(resumed.checkpoint(epoch))
+
+
+def test_sigterm_ends_with_143(request_for: Requests) -> None:
+    with pytest.raises(InterruptedRun) as caught:
+        train(request_for(), interrupt_after(1, signal.SIGTERM))
+    assert caught.value.exit_code == 143
+
+
+def test_probing_while_training_changes_no_weight(request_for: Requests) -> None:
+    plain = train(request_for(run="plain"), Silent())
+    probed = train(request_for(run="probed", probe=("*",)), Silent())
+    assert sha256(plain.checkpoint(2)) == sha256(probed.checkpoint(2))
+    assert probed.features(1, "train").exists()
+    assert len({score.epoch for score in read_scores(probed.scores)}) == 3
+
+
+def test_epoch_zero_is_the_untrained_network(request_for: Requests) -> None:
+    run = train(request_for(), Silent())
+    tensors = weights(run, 0)
+    assert tensors["net.features.1.num_batches_tracked"] == 0
+    assert not tensors["net.features.1.running_mean"].any()
+    assert weights(run, 1)["net.features.1.num_batches_tracked"] == 2  # 16 images, batches of 8
+
+
+def test_a_finished_run_is_left_alone(request_for: Requests) -> None:
+    run = train(request_for(), Silent())
+    before = sha256(run.file)
+    listener = Silent()
+    train(request_for(), listener)
+    assert listener.heard == ["tiny: nothing to do, 2 epochs are trained"]
+    assert sha256(run.file) == before
+
+
+def test_another_recipe_under_the_name_is_refused_with_the_keys(request_for: Requests) -> None:
+    train(request_for(), Silent())
+    with pytest.raises(RecipeError, match=r"another recipe: train.learning_rate: 0.01 -> 0.1. Use --run NAME"):
+        train(request_for("train.learning_rate=0.1"), Silent())
+
+
+def test_epochs_may_grow_where_the_schedule_agrees(request_for: Requests) -> None:
+    grown = train(request_for("train.decay_at=[]"), Silent())
+    train(request_for("train.decay_at=[]", "train.epochs=3"), Silent())
+    straight = train(request_for("train.decay_at=[]", "train.epochs=3", run="straight"), Silent())
+    assert sha256(grown.checkpoint(3)) == sha256(straight.checkpoint(3))
+
+
+def test_epochs_may_not_grow_where_done_epochs_would_change(request_for: Requests) -> None:
+    train(request_for(), Silent())  # falls after 0.6 of 4 iterations, that is at 2
+    with pytest.raises(RecipeError, match="the learning rate of epochs that are done would change"):
+        train(request_for("train.epochs=4"), Silent())
+
+
+def test_fresh_moves_the_old_run_aside(request_for: Requests) -> None:
+    run = train(request_for(), Silent())
+    old = sha256(run.checkpoint(2))
+    train(request_for("train.learning_rate=0.1", fresh=True), Silent())
+    aside = Run(run.folder.with_name("tiny~1"))
+    assert sha256(aside.checkpoint(2)) == old
+    assert sha256(run.checkpoint(2)) != old
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("victim", ["resume.pt", "epoch-0001.safetensors"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(request_for: Requests, victim: str) -> None:
+    straight = train(request_for(run="straight"), Silent())
+    with pytest.raises(InterruptedRun):
+        train(request_for(), interrupt_after(1))
+    run = request_for().target()
+    damage(run.folder / "checkpoints" / victim)
+    listener = Silent()
+    train(request_for(), listener)
+    assert listener.heard[0].endswith(
+        "is not the file that the run wrote. Train it again with --fresh. Trying the checkpoint before it."
+    )
+    assert listener.heard[1] == "tiny: continuing after epoch 0"
+    assert sha256(run.checkpoint(2)) == sha256(straight.checkpoint(2))
+
+
+def test_two_damaged_states_are_one_clear_error_and_lose_nothing(request_for: Requests) -> None:
+    with pytest.raises(InterruptedRun):
+        train(request_for(), interrupt_after(1))
+    run = request_for().target()
+    damage(run.resume())
+    damage(run.resume(previous=True))
+    before = sha256(run.checkpoint(1))
+    with pytest.raises(DataError, match=r"resume.previous.pt: is not the file that the run wrote. Train it again"):
+        train(request_for(), Silent())
+    assert sha256(run.checkpoint(1)) == before
+
+
+def test_a_run_killed_between_its_state_and_its_record_goes_on(request_for: Requests) -> None:
+    straight = train(request_for(run="straight"), Silent())
+    run = request_for().target()
+    kept: list[str] = []
+    with pytest.raises(InterruptedRun):
+        train(request_for(), interrupt_after(1))
+    kept.append(run.file.read_text())
+    train(request_for(), Silent())
+    run.file.write_text(kept[0])  # the record of epoch 1 beside the state of epoch 2
+    train(request_for(), Silent())
+    assert sha256(run.checkpoint(2)) == sha256(straight.checkpoint(2))
+
+
+def test_images_that_changed_are_noticed(request_for: Requests, images: Path) -> None:
+    with pytest.raises(InterruptedRun):
+        train(request_for(), interrupt_after(1))
+    (images / "class0" / "0.png").unlink()
+    with pytest.raises(DataError, match="the train images are not those the run began with"):
+        train(request_for(), Silent())
+
+
+def test_bad_data_leaves_no_folder_behind(request_for: Requests, images: Path, tmp_path: Path) -> None:
+    for path in sorted(images.rglob("*.png")):
+        path.unlink()
+    with pytest.raises(DataError):
+        train(request_for(), Silent())
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_images(request_for: Requests) -> None:
+    with pytest.raises(NumericError, match=r"at epoch \d, iteration \d+ \(images class.*last good checkpoint: epoch 0"):
+        train(request_for("train.learning_rate=1e30"), Silent())
+
+
+def test_metrics_have_one_line_an_epoch_after_a_resume(request_for: Requests) -> None:
+    with pytest.raises(InterruptedRun):
+        train(request_for(), interrupt_after(1))
+    run = train(request_for(), Silent())
+    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2]
+    assert lines[0]["images"] == 16
+
+
+def test_softmax_trains_on_shuffled_batches_and_keeps_its_classifier(request_for: Requests) -> None:
+    run = train(request_for(recipe="netA-softmax"), Silent())
+    assert weights(run, 2)["loss.classifier.weight"].shape == (4, 8)
+
+
+def test_pretrained_weights_of_a_run_are_loaded_and_only_the_rest_is_new(request_for: Requests) -> None:
+    first = train(request_for(run="first"), Silent())
+    second = train(request_for("net.weights=run:first", "net.fc=[8, 4]", "train.epochs=0", run="second"), Silent())
+    before, after = weights(first, 2), weights(second, 0)
+    assert torch.equal(before["net.features.0.weight"], after["net.features.0.weight"])
+    assert torch.equal(before["net.fc6.weight"], after["net.fc6.weight"])
+    assert second.read()["new_parameters"] == ["fc7.bias", "fc7.weight"]
+
+
+@pytest.mark.parametrize("warmup", ["zero_rate", "freeze"])
+def test_warm_up_holds_pretrained_weights_and_only_freezing_their_statistics(
+    request_for: Requests, warmup: str
+) -> None:
+    train(request_for(run="first"), Silent())
+    settings = ("net.weights=run:first", "net.fc=[8, 4]", "train.epochs=1", "train.warmup_iterations=2")
+    run = train(request_for(*settings, f"train.warmup={warmup}", run="second"), Silent())
+    before, after = weights(run, 0), weights(run, 1)
+    assert torch.equal(before["net.features.0.weight"], after["net.features.0.weight"])
+    assert not torch.equal(before["net.fc7.weight"], after["net.fc7.weight"])
+    moved = not torch.equal(before["net.features.1.running_mean"], after["net.features.1.running_mean"])
+    assert moved == (warmup == "zero_rate")
