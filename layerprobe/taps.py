@@ -1,0 +1,302 @@
+"""Forward hooks: a network's layers by name, and their output pooled as it appears."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fnmatch
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from layerprobe.errors import RecipeError, UnknownNameError
+
+POOLS = ("max", "avg", "gem", "grid:s")
+NO_POOL = "none"
+_GEM_POWER = 3
+_GEM_FLOOR = 1e-6
+
+
+class NamedLayers(Protocol):
+    """A network whose layers have names, in execution order -> module paths."""
+
+    @property
+    def module(self) -> nn.Module:
+        """(B, 3, H, W) -> (B, D)."""
+
+    @property
+    def layers(self) -> Mapping[str, str]:
+        """Names -> module paths."""
+
+
+@dataclass(frozen=True)
+class Tap:
+    """One feature: a layer's output, pooled.
+
+    Args:
+        layer: the paper's name, else the module path, with `#i` where the module is called several times.
+        module: its path.
+        call: which call of the module in a forward, from 1.
+        pool: max, avg, gem or grid:s of a map (B, C, H, W); none of a vector (B, D).
+        dim: how many numbers an image has.
+    """
+
+    layer: str
+    module: str
+    call: int
+    pool: str
+    dim: int
+
+    @property
+    def key(self) -> str:
+        """`layer@pool`, the feature's name."""
+        return f"{self.layer}@{self.pool}"
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """A named layer: module path, numbers after max or avg pooling, `map` or `vector`, and its calls in a forward."""
+
+    name: str
+    module: str
+    dim: int
+    kind: str
+    calls: int
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a module gave in one call: when, and the shape without B, or the structure where it is no tensor."""
+
+    order: int
+    shape: tuple[int, ...] | None
+    structure: str
+
+
+_Calls = Mapping[str, list[_Call]]  # by module path
+
+
+def list_layers(net: NamedLayers, image_size: int) -> list[LayerInfo]:
+    """The network's named layers in execution order, found by one forward that leaves no trace.
+
+    Raises:
+        RecipeError: the network does not take images of that size, or a layer gives no map or vector.
+    """
+    calls = _dry_forward(net.module, image_size)
+    found = []
+    for name, path in net.layers.items():
+        last = _require_calls(name, calls.get(path, []))[-1]
+        shape = _require_shape(name, last)
+        kind = "map" if len(shape) == 3 else "vector"
+        found.append((last.order, LayerInfo(name, path, shape[0], kind, len(calls[path]))))
+    return [info for _, info in sorted(found, key=lambda pair: pair[0])]
+
+
+def resolve_taps(
+    expressions: Sequence[str], net: NamedLayers, *, pools: Sequence[str] = ("max",), image_size: int
+) -> list[Tap]:
+    """Layer expressions -> taps in execution order, each once.
+
+    Args:
+        expressions: `NAME[#i][@pool]`; NAME is a layer's name, a glob over those names, or a module path; `#i` is the
+            i-th call of a module, from 1.
+        net: the network.
+        pools: for expressions without a pool: max, avg, gem (cube root of the mean cube) or grid:s (s x s adaptive
+            maxima, C * s * s numbers). A vector has the pool `none`, once, whatever was asked.
+        image_size: side of the square images in pixels, which decides the maps' sizes.
+
+    Raises:
+        UnknownNameError: no such layer, module or pool, with the near miss.
+        RecipeError: a module that never runs, that runs several times without `#i`, or whose output cannot be pooled.
+    """
+    calls = _dry_forward(net.module, image_size)
+    names = {path: name for name, path in net.layers.items()}
+    found: dict[tuple[int, str], Tap] = {}
+    for expression in expressions:
+        layer, _, pool = expression.partition("@")
+        target, _, number = layer.partition("#")
+        for path in _paths(target, net, calls):
+            name = names.get(path, path)
+            call = _choose_call(name, calls[path], number)
+            shape = _require_shape(name, calls[path][call - 1])
+            name = name if len(calls[path]) == 1 else f"{name}#{call}"
+            for kind in [pool] if pool else pools:
+                _require_pool(kind)
+                kind = NO_POOL if len(shape) == 1 else kind
+                tap = Tap(name, path, call, kind, _pooled_dim(name, shape, kind))
+                found.setdefault((calls[path][call - 1].order, kind), tap)
+    return [tap for _, tap in sorted(found.items(), key=lambda item: item[0][0])]
+
+
+@contextlib.contextmanager
+def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor], dict[str, Tensor]]]:
+    """Hooks on a module for as long as the block lasts.
+
+    A map is pooled and a vector copied in the hook: the next module may overwrite it in place. In the block the module
+    is in evaluation mode and its forward in inference mode; afterwards, also after an error, every hook is gone and
+    every submodule has its own mode back. Parameters, statistics, gradients and generators stay as they are.
+
+    Args:
+        module: not compiled and not wrapped for several devices: hooks there see nothing or a part.
+        taps: of this module.
+
+    Yields:
+        images -> {tap.key: (B, dim) float32 on the module's device}, pooled in the module's own type. Raises
+        ValueError where a tap's module did not run.
+    """
+    features: dict[str, Tensor] = {}
+    called: dict[str, int] = defaultdict(int)
+    wanted: dict[str, list[Tap]] = defaultdict(list)
+    for tap in taps:
+        wanted[tap.module].append(tap)
+
+    def hook(path: str, _module: nn.Module, _inputs: object, output: Tensor) -> None:
+        called[path] += 1
+        for tap in wanted[path]:
+            if tap.call == called[path]:
+                features[tap.key] = _pooled(output, tap.pool)
+
+    def features_of(images: Tensor) -> dict[str, Tensor]:
+        features.clear()
+        called.clear()
+        with torch.inference_mode():
+            module(images)
+        for tap in taps:
+            if tap.key not in features:
+                raise ValueError(f"{tap.module} was called {called[tap.module]} times, {tap.key} needs {tap.call}")
+        return {tap.key: features[tap.key] for tap in taps}
+
+    with _hooked(module, {path: partial(hook, path) for path in wanted}):
+        yield features_of
+
+
+@contextlib.contextmanager
+def _hooked(module: nn.Module, hooks: Mapping[str, Callable[..., None]]) -> Iterator[None]:
+    """Evaluation mode with a hook on each module path; no hook is left, and each submodule has its own mode back."""
+    modes = [(part, part.training) for part in module.modules()]
+    with contextlib.ExitStack() as stack:
+        for path, hook in hooks.items():
+            stack.callback(module.get_submodule(path).register_forward_hook(hook).remove)
+        # One by one: a blanket train() would wake frozen batch normalisation.
+        for part, training in modes:
+            stack.callback(setattr, part, "training", training)
+        module.eval()
+        yield
+
+
+def _pooled(output: Tensor, pool: str) -> Tensor:
+    """A layer's output -> (B, dim) float32 that shares no memory with it."""
+    if pool == NO_POOL:
+        return output.to(torch.float32, copy=True)
+    if pool == "max":
+        return output.amax((2, 3)).float()
+    if pool == "avg":
+        return output.mean((2, 3)).float()
+    if pool == "gem":
+        # In float32 from here: cubes of ordinary activations overflow float16.
+        return output.float().clamp(min=_GEM_FLOOR).pow(_GEM_POWER).mean((2, 3)).pow(1 / _GEM_POWER)
+    return F.adaptive_max_pool2d(output, _grid_side(pool)).flatten(1).float()
+
+
+def _pooled_dim(name: str, shape: tuple[int, ...], pool: str) -> int:
+    """How many numbers pooling leaves of a shape without B."""
+    if len(shape) == 1:
+        return shape[0]
+    if pool == NO_POOL:
+        raise RecipeError(f"{name} is a map {shape} and needs a pool", fix=f"Known: {', '.join(POOLS)}")
+    if not pool.startswith("grid:"):
+        return shape[0]
+    side = _grid_side(pool)
+    if side > min(shape[1:]):
+        raise RecipeError(f"{name}@{pool}: the map is {shape[1]} x {shape[2]}", fix="Choose a smaller grid, or max")
+    return shape[0] * side**2
+
+
+def _grid_side(pool: str) -> int:
+    return int(pool.removeprefix("grid:"))
+
+
+def _require_pool(pool: str) -> None:
+    side = pool.removeprefix("grid:")
+    if pool not in (*POOLS[:3], NO_POOL) and not (side != pool and side.isdecimal() and int(side) > 0):
+        raise UnknownNameError("pool", pool, POOLS)
+
+
+def _paths(target: str, net: NamedLayers, calls: _Calls) -> list[str]:
+    """The module paths that a name, glob or path stands for."""
+    if target in net.layers:
+        return [net.layers[target]]
+    if target in calls:
+        return [target]
+    globbed = [path for name, path in net.layers.items() if fnmatch.fnmatchcase(name, target)]
+    if not globbed:
+        near = difflib.get_close_matches(target, list(calls), n=1)
+        raise UnknownNameError("layer", target, [*net.layers, *(path for path in near if path not in net.layers)])
+    return globbed
+
+
+def _choose_call(name: str, calls: list[_Call], number: str) -> int:
+    """Which call `#number` means, or the only one."""
+    _require_calls(name, calls)
+    if not number and len(calls) == 1:
+        return 1
+    listed = ", ".join(f"#{i} {call.structure}" for i, call in enumerate(calls, start=1))
+    if not number:
+        raise RecipeError(f"{name} is called {len(calls)} times: {listed}", fix=f"Choose one, as {name}#1")
+    if not number.isdecimal() or not 1 <= int(number) <= len(calls):
+        raise RecipeError(f"{name}#{number}: there is no such call", fix=f"Known: {listed}")
+    return int(number)
+
+
+def _require_calls(name: str, calls: list[_Call]) -> list[_Call]:
+    if not calls:
+        raise RecipeError(f"{name} does not run in evaluation", fix="Choose another layer")
+    return calls
+
+
+def _require_shape(name: str, call: _Call) -> tuple[int, ...]:
+    if call.shape is None or len(call.shape) not in (1, 3):
+        raise RecipeError(
+            f"{name} gives {call.structure}, neither a map (C, H, W) nor a vector (D)",
+            fix="Choose a module inside or after it",
+        )
+    return call.shape
+
+
+def _dry_forward(module: nn.Module, image_size: int) -> _Calls:
+    """Every submodule's calls in one forward of a black image; an empty list where it did not run."""
+    calls: dict[str, list[_Call]] = {path: [] for path, _ in module.named_modules() if path}
+    ended = 0
+
+    def hook(path: str, _module: nn.Module, _inputs: object, output: object) -> None:
+        nonlocal ended
+        shape = tuple(output.shape[1:]) if isinstance(output, Tensor) else None
+        calls[path].append(_Call(ended, shape, _structure(output)))
+        ended += 1
+
+    parameter = next(module.parameters())
+    image = torch.zeros(1, 3, image_size, image_size, device=parameter.device, dtype=parameter.dtype)
+    with _hooked(module, {path: partial(hook, path) for path in calls}), torch.inference_mode():
+        try:
+            module(image)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise RecipeError(f"the network does not take images of {image_size} px: {reason}") from error
+    return calls
+
+
+def _structure(output: object) -> str:
+    """A forward's result for people: `(512, 7, 7)`, `tuple of (64, 8, 8), None`."""
+    if isinstance(output, Tensor):
+        return str(tuple(output.shape[1:]))
+    if isinstance(output, Mapping):
+        return f"{type(output).__name__} of {', '.join(f'{key}: {_structure(part)}' for key, part in output.items())}"
+    if isinstance(output, tuple | list):
+        return f"{type(output).__name__} of {', '.join(map(_structure, output))}"
+    return "None" if output is None else type(output).__name__
