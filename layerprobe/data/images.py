@@ -1,0 +1,108 @@
+"""Image files -> RGB pixels, decoded by PIL; a file that is not a whole image is named with the reason."""
+
+from __future__ import annotations
+
+import re
+import struct
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+from PIL.Image import DecompressionBombError, DecompressionBombWarning
+
+from layerprobe.data.splits import Image
+from layerprobe.errors import DataError
+
+# By ending, for those who look for images in a folder.
+EXTENSIONS = frozenset(
+    (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".avif", ".jp2")
+)
+
+# By content, whatever the ending. PIL reads further ones, of which EPS starts Ghostscript.
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
+_PIXEL_LIMIT = 89_000_000
+# What PIL's decoders raise on broken data, beside OSError.
+_BROKEN = (SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error, zlib.error)
+_AGAIN = "Get it again or remove it"
+
+
+def read_image(path: Path) -> Image:
+    """An image as 8-bit RGB, at its size.
+
+    Grey, palette, 1-bit and CMYK images become RGB; 16-bit grey is divided by 257; what is transparent is laid on
+    white; of an animation the first frame is taken; an EXIF orientation is not applied, as in the papers' benchmarks.
+
+    Args:
+        path: JPEG, PNG, GIF, BMP, WebP, TIFF, PPM, AVIF or JPEG 2000, whatever the name's ending.
+
+    Returns:
+        uint8 (H, W, 3), which may be read-only.
+
+    Raises:
+        DataError: the file is absent, unreadable, empty, truncated, broken, no image, or above 89 million pixels.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DecompressionBombWarning)
+            # PIL's remarks on metadata, which is not used.
+            warnings.simplefilter("ignore", UserWarning)
+            with PIL.Image.open(path, formats=_FORMATS) as image:
+                if image.width * image.height > _PIXEL_LIMIT:
+                    raise _too_large(path, image.width * image.height)
+                return _rgb(image, path)
+    except (DecompressionBombError, DecompressionBombWarning) as error:
+        raise _too_large(path, int("".join(re.findall(r"\d+", str(error))[:1]) or _PIXEL_LIMIT + 1)) from error
+    except PIL.UnidentifiedImageError as error:
+        raise _not_an_image(path) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except _BROKEN as error:
+        raise DataError(f"the image is broken ({_one_line(error)})", file=path, fix=_AGAIN) from error
+
+
+def _rgb(image: PIL.Image.Image, path: Path) -> Image:
+    # PIL's own conversion would clip 16 bits to 8. It scales what a PPM's mode I holds to 16 bits.
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
+        grey = (np.asarray(image).astype(np.uint32) + 128) // 257
+        return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
+    if image.mode in ("I", "F"):
+        raise DataError("32-bit pixels have no agreed range", file=path, fix="Save it with 8 or 16 bits a channel")
+    if image.has_transparency_data:
+        above = image.convert("RGBA")
+        white = PIL.Image.new("RGBA", image.size, "white")
+        return np.asarray(PIL.Image.alpha_composite(white, above).convert("RGB"))
+    return np.asarray(image.convert("RGB"))
+
+
+def _too_large(path: Path, pixels: int) -> DataError:
+    return DataError(f"{pixels:,} pixels, limit 89 million", file=path, fix="Make it smaller or remove it")
+
+
+def _not_an_image(path: Path) -> DataError:
+    with path.open("rb") as stream:
+        head = stream.read(256)
+    if not head:
+        return DataError("the file is empty", file=path, fix=_AGAIN)
+    if head.startswith(b"version https://git-lfs"):
+        return DataError("this is a git-lfs pointer, not an image", file=path, fix="Run git lfs pull")
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith((b"<!doctype html", b"<html")):
+        return DataError("this is an HTML page, not an image", file=path, fix=_AGAIN)
+    return DataError("not an image that can be read", file=path, fix=_AGAIN)
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    if isinstance(error, FileNotFoundError):
+        return DataError("no such image", file=path, fix="Restore it or leave it out of the data set")
+    if isinstance(error, PermissionError):
+        return DataError("permission denied", file=path, fix="Give yourself the right to read it")
+    if error.errno is not None:
+        return DataError(f"cannot be read ({error.strerror})", file=path)
+    # PIL's own have no number: a stream that ends too early, or that no decoder can go on with.
+    fault = "truncated" if "truncated" in str(error) else f"broken ({_one_line(error)})"
+    return DataError(f"the image is {fault}", file=path, fix=_AGAIN)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
