@@ -1,0 +1,92 @@
+"""Which images make a batch: a function of (labels, seed, epoch), the same wherever and however often it is asked."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.data.splits import LabelArray
+from layerprobe.errors import RecipeError
+
+Indices = NDArray[np.int64]  # (B,)
+
+
+def class_batches(
+    labels: LabelArray, *, batch_size: int, images_per_class: int, seed: int, epoch: int
+) -> list[Indices]:
+    """An epoch of batches of p classes with k images each.
+
+    Vo & Hays (paper 004), section 3.3: m = pk with p, k > 1. As in their released code, classes are drawn without
+    replacement, with probabilities proportional to their sizes and classes of one image left out. p is
+    batch_size // k, so that a batch that k does not divide is smaller than asked: 75 with k = 37 gives 74 images,
+    75 with k = 12 gives 72.
+
+    Args:
+        labels: (N,) classes.
+        batch_size: m, at most N.
+        images_per_class: k, from 2 to batch_size. Drawn without replacement; classes with fewer than k images, and
+            only these, repeat some.
+        seed: of the run.
+        epoch: from 1.
+
+    Returns:
+        N // batch_size arrays (p * k,) of indices into `labels`, the images of a class side by side.
+
+    Raises:
+        RecipeError: k outside its range, fewer than batch_size images, or fewer than p classes of 2 images.
+    """
+    _require_enough(labels, batch_size)
+    if not 2 <= images_per_class <= batch_size:
+        raise RecipeError(
+            f"train.images_per_class = {images_per_class}: must be from 2 to train.batch_size = {batch_size}"
+        )
+    classes, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    members = np.split(np.argsort(inverse, kind="stable"), np.cumsum(sizes)[:-1])
+    eligible = np.flatnonzero(sizes >= 2)
+    count = batch_size // images_per_class
+    if len(eligible) < count:
+        raise RecipeError(
+            f"train.batch_size = {batch_size} with train.images_per_class = {images_per_class} takes {count} classes of"
+            f" 2 images or more; {len(eligible)} of the {len(classes)} training classes have them",
+            fix="Lower train.batch_size or raise train.images_per_class",
+        )
+    chances = sizes[eligible] / sizes[eligible].sum()
+    rng = np.random.default_rng([seed, epoch])
+    return [
+        np.concatenate(
+            [
+                rng.choice(members[c], images_per_class, replace=bool(sizes[c] < images_per_class))
+                for c in rng.choice(eligible, count, replace=False, p=chances)
+            ]
+        )
+        for _ in range(len(labels) // batch_size)
+    ]
+
+
+def shuffled_batches(labels: LabelArray, *, batch_size: int, seed: int, epoch: int) -> list[Indices]:
+    """An epoch of batches without regard to class: a random order, cut.
+
+    Args:
+        labels: (N,) classes, of which only the number counts.
+        batch_size: at most N.
+        seed: of the run.
+        epoch: from 1.
+
+    Returns:
+        N // batch_size arrays (batch_size,) of indices; the N % batch_size images at the end are left out.
+
+    Raises:
+        RecipeError: fewer than batch_size images.
+    """
+    _require_enough(labels, batch_size)
+    order = np.random.default_rng([seed, epoch]).permutation(len(labels))
+    return list(order[: len(labels) // batch_size * batch_size].reshape(-1, batch_size))
+
+
+def _require_enough(labels: LabelArray, batch_size: int) -> None:
+    if batch_size < 1:
+        raise RecipeError(f"train.batch_size = {batch_size}: must be at least 1")
+    if len(labels) < batch_size:
+        raise RecipeError(
+            f"train.batch_size = {batch_size}: there are {len(labels)} training images", fix="Lower train.batch_size"
+        )

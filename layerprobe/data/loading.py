@@ -1,0 +1,182 @@
+"""Batches of pixels, read in this process or by workers; the same pixels either way."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from layerprobe.data.batches import Indices
+from layerprobe.data.splits import Image, Split
+from layerprobe.data.transforms import AUGMENTATIONS
+from layerprobe.errors import DataError, EnvironmentFault, LayerprobeError, UnknownNameError
+
+
+def load_batches(  # noqa: PLR0913 - what to read, and the three keys of the augmentation
+    split: Split, batches: Sequence[Indices], *, epoch: int, seed: int, augment: str, workers: int
+) -> Generator[tuple[Tensor, Indices], None, None]:
+    """An epoch's batches, augmented by a generator keyed by (seed, epoch, image index) alone.
+
+    The number of workers changes nothing but the speed, and nothing is drawn from the global generators. Closing the
+    iterator ends the workers.
+
+    Args:
+        split: images of one size; picklable where there are workers.
+        batches: indices of the images of each batch.
+        epoch: from 1.
+        seed: of the run.
+        augment: a name of AUGMENTATIONS.
+        workers: processes that read ahead; 0 reads in this one.
+
+    Yields:
+        uint8 (B, H, W, 3) in main memory, and the indices (B,) it was made from.
+
+    Raises:
+        DataError: an image cannot be read or has another size than those before it in the batch.
+        UnknownNameError: no such augmentation.
+        EnvironmentFault: a worker ended unasked, or shared memory is full.
+    """
+    if augment not in AUGMENTATIONS:
+        raise UnknownNameError("augmentation", augment, AUGMENTATIONS)
+    reader = _Reader(split, augment, seed, epoch)
+    loaded = _read(reader, batches, workers)
+    return ((pixels, indices) for pixels, indices in zip(loaded, batches, strict=True))
+
+
+def plain_batches(split: Split, *, batch_size: int, workers: int) -> Generator[Tensor, None, None]:
+    """All images in order, not augmented; the last batch may be smaller.
+
+    Args:
+        split: as for `load_batches`.
+        batch_size: at least 1.
+        workers: as for `load_batches`.
+
+    Yields:
+        uint8 (B, H, W, 3) in main memory.
+
+    Raises:
+        LayerprobeError: as for `load_batches`.
+        ValueError: batch_size below 1.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size = {batch_size}: must be at least 1")
+    batches = [
+        np.arange(start, min(start + batch_size, len(split)), dtype=np.int64)
+        for start in range(0, len(split), batch_size)
+    ]
+    reader = _Reader(split, "none", seed=0, epoch=0)
+    return _read(reader, batches, workers)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reader(TorchDataset[Tensor | LayerprobeError]):
+    """Indices of a batch -> its pixels; sent to every worker whole."""
+
+    split: Split
+    augment: str
+    seed: int
+    epoch: int
+
+    def read(self, indices: Indices) -> Tensor:
+        images = [self._image(index) for index in indices.tolist()]
+        for index, image in zip(indices.tolist(), images, strict=True):
+            if image.shape != images[0].shape:
+                raise DataError(
+                    f"{_size(image)} pixels in a batch of {_size(images[0])} pixels",
+                    file=self.split.ids[index],
+                    fix="Resize the data set to one size",
+                )
+        return torch.from_numpy(np.stack(images))
+
+    def _image(self, index: int) -> Image:
+        image = self.split.image(index)
+        if self.augment == "none":
+            return image
+        return AUGMENTATIONS[self.augment](image, np.random.default_rng([self.seed, self.epoch, index]))
+
+    def __getitem__(self, indices: Indices) -> Tensor | LayerprobeError:
+        """In a worker: the pixels, or as a value the error that the main process is to raise.
+
+        torch would raise an error here again as a text with the worker's traceback in it.
+        """
+        try:
+            pixels = self.read(indices)
+        except LayerprobeError as error:
+            return error
+        try:
+            pixels.share_memory_()
+        except RuntimeError as error:
+            return EnvironmentFault(
+                f"shared memory is full ({str(error).splitlines()[0]})",
+                fix="Use --workers 0, or give the container more with --shm-size",
+            )
+        return pixels
+
+
+def _size(image: Image) -> str:
+    return f"{image.shape[1]}x{image.shape[0]}"
+
+
+def _read(reader: _Reader, batches: Sequence[Indices], workers: int) -> Generator[Tensor, None, None]:
+    if not workers:
+        for indices in batches:
+            yield reader.read(indices)
+        return
+    loader: DataLoader[Tensor | LayerprobeError] = DataLoader(
+        reader,
+        batch_size=None,  # an item is a batch already
+        sampler=batches,
+        num_workers=min(workers, max(1, len(batches))),
+        collate_fn=_unchanged,
+        worker_init_fn=_ignore_signals,
+        # Its own: otherwise each epoch would draw from the global one, and dropout would depend on it.
+        generator=torch.Generator(),
+        multiprocessing_context=_start_method(),
+    )
+    loaded = iter(loader)
+    try:
+        for _ in batches:
+            pixels = _next(loaded)
+            if isinstance(pixels, LayerprobeError):
+                raise pixels
+            yield pixels
+    finally:
+        # The last reference: torch ends the workers where its iterator ends.
+        del loaded
+
+
+def _next(loaded: Iterator[Tensor | LayerprobeError]) -> Tensor | LayerprobeError:
+    try:
+        return next(loaded)
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        # As a value: the traceback of this error holds the iterator, and with it the other workers.
+        return EnvironmentFault("a data worker was killed (memory?)", fix="Use --workers 1")
+
+
+def _start_method() -> str:
+    # A fork would copy the locks of torch's threads in whatever state they are; Python 3.12 warns of it. A fork of the
+    # fork server, which has imported torch and has no threads, is as quick to start at each epoch.
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return "spawn"
+    multiprocessing.set_forkserver_preload([__name__])
+    return "forkserver"
+
+
+def _ignore_signals(worker: int) -> None:  # noqa: ARG001 - torch passes the worker's number
+    # A terminal's Ctrl-C and a scheduler's SIGTERM reach every process: the main one finishes its step, then ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
