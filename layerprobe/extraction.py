@@ -1,0 +1,57 @@
+"""Images -> batches of pooled features per layer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from layerprobe.taps import Tap, tapped
+
+
+def extract(
+    module: nn.Module,
+    taps: Sequence[Tap],
+    pixels: Iterable[Tensor],
+    normalise: Callable[[Tensor], Tensor],
+    *,
+    device: torch.device,
+) -> Iterator[dict[str, NDArray[np.float32]]]:
+    """Run batches of images through a network and yield what its taps give.
+
+    Between two batches the module is as it was: no hook, its own modes. Float32 is computed as float32, without TF32.
+
+    Args:
+        module: on `device`, in channels_last format.
+        taps: of this module.
+        pixels: uint8 (B, H, W, 3) batches, in the order of the split; the last may be smaller.
+        normalise: uint8 (B, H, W, 3) on `device` -> float32 (B, 3, H, W) in channels_last format.
+        device: where the network runs; pixels travel there as bytes.
+
+    Yields:
+        For each batch {tap.key: float32 (B, dim)}.
+    """
+    for batch in pixels:
+        with _full_precision(), tapped(module, taps) as features_of:
+            features = features_of(normalise(batch.to(device)))
+            arrays = {key: values.cpu().numpy() for key, values in features.items()}
+        yield arrays
+
+
+@contextlib.contextmanager
+def _full_precision() -> Iterator[None]:
+    """GPUs convolve float32 in TF32 unless told; its 10-bit mantissa would change features."""
+    convolutions = torch.backends.cudnn.conv  # type: ignore[attr-defined] # made at import; torch's stub lacks it
+    switches = (convolutions, torch.backends.cuda.matmul)
+    before = [switch.fp32_precision for switch in switches]
+    try:
+        for switch in switches:
+            switch.fp32_precision = "ieee"
+        yield
+    finally:
+        for switch, precision in zip(switches, before, strict=True):
+            switch.fp32_precision = precision
