@@ -1,0 +1,132 @@
+"""Recall of each layer over the epochs, test solid and training dashed (as in paper 004, Fig. 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from layerprobe.plots import figure as fig
+from layerprobe.plots.values import Point, Series, by_run, missing, points
+from layerprobe.scores import Score
+
+_WIDTH, _HEIGHT = 5.6, 4.6  # inches
+_LABEL = 0.165  # inches of height that a label needs
+_SPLITS = ("test", "train")
+# More layers than this, and each split gets a panel of its own.
+_TOGETHER = 8
+_MARKS = 8  # markers a curve, about
+
+
+def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, float] | None = None) -> Figure:
+    """A panel for each run, or one for each of its splits; percent, curves named with their last value.
+
+    Args:
+        scores: of one or more runs.
+        metric: what is drawn.
+        chance: split -> the metric of a random order, as a fraction.
+
+    Raises:
+        LayerprobeError: no score of this metric.
+    """
+    found = points(scores, metric)
+    runs = by_run(found)
+    names = list(dict.fromkeys(name for series in runs.values() for name in series))
+    styles = fig.styles(names)
+    epochs = sorted({point.epoch for point in found})
+    floors = {split: 100 * value for split, value in (chance or {}).items()}
+    y_limits = _limits(found, floors)
+    notes = missing(runs, _SPLITS) + fig.chance_outside(dict.fromkeys(_SPLITS, y_limits), floors)
+    if len(epochs) == 1:
+        notes.append(f"One epoch only ({epochs[0]}): no curves.")
+
+    shown = [split for split in _SPLITS if any(point.percent(split) is not None for point in found)] or ["test"]
+    groups = [[split] for split in shown] if len(names) > _TOGETHER else [shown]
+    cells = [(run, group) for run in runs for group in groups]
+    labels = [_labels(runs[run], styles, group) for run, group in cells]
+    layout = fig.Layout(
+        _WIDTH,
+        max(_HEIGHT, _LABEL * max(map(len, labels))),
+        fig.width_of([label.text for panel in labels for label in panel]) + 0.35,
+        columns=len(groups) if len(groups) > 1 else 3,
+        notes=notes,
+    )
+    titles = [f"{run}: {' and '.join(group)} {metric} over epochs, {found[0].similarity}" for run, group in cells]
+    figure, panels = fig.panels(titles, layout)
+    for axes, (run, group), named in zip(panels, cells, labels, strict=True):
+        _set_axes(axes, epochs, y_limits, metric)
+        _draw_chance(axes, {split: floors[split] for split in group if split in floors})
+        _draw_curves(axes, runs[run], styles, group)
+        fig.label_right(axes, named)
+        fig.key_below(axes, [_mark(split, fig.GREY) | {"label": split} for split in group])
+    return figure
+
+
+def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float, float]:
+    values = [value for point in found for split in _SPLITS if (value := point.percent(split)) is not None]
+    return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
+
+
+def _valid(layer: Sequence[Point], split: str) -> tuple[list[int], list[float]]:
+    """Epochs and percent of the valid values."""
+    valid = [(point.epoch, value) for point in layer if (value := point.percent(split)) is not None]
+    return [epoch for epoch, _ in valid], [value for _, value in valid]
+
+
+def _labels(series: Series, styles: Mapping[str, fig.Style], group: Sequence[str]) -> list[fig.Label]:
+    last = max(point.epoch for layer in series.values() for point in layer)
+    labels = []
+    for name, layer in series.items():
+        for split in group:
+            epochs, values = _valid(layer, split)
+            if values:
+                parts = [name, *([split] if len(group) > 1 else []), f"{values[-1]:.1f} %"]
+                parts += [f"(epoch {epochs[-1]})"] if epochs[-1] != last else []
+                labels.append(fig.Label(" ".join(parts), epochs[-1], values[-1], styles[name].text))
+    return labels
+
+
+def _set_axes(axes: Axes, epochs: Sequence[int], y_limits: tuple[float, float], metric: str) -> None:
+    margin = 0.02 * (epochs[-1] - epochs[0]) or 0.5
+    axes.set_xlim(epochs[0] - margin, epochs[-1] + margin)
+    axes.set_ylim(y_limits)
+    if len(epochs) == 1:
+        axes.set_xticks(epochs)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    fig.in_percent(axes, "y")
+    axes.set_xlabel("epoch", fontsize=fig.FONT + 1)
+    axes.set_ylabel(metric, fontsize=fig.FONT + 1)
+
+
+def _draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:
+    bottom, top = axes.get_ylim()
+    inside = {split: floor for split, floor in floors.items() if bottom < floor < top}
+    for split, floor in inside.items():
+        axes.axhline(floor, color="0.55", linewidth=1, linestyle=":", zorder=1, label=f"_chance {split}")
+    if inside:
+        text = "chance: " + ", ".join(f"{split} {floor:.1f} %" for split, floor in inside.items())
+        place = (axes.get_xlim()[1], max(inside.values()))
+        note = axes.annotate(text, place, xytext=(-3, 3), textcoords="offset points")
+        note.set(ha="right", fontsize=fig.FONT - 1, color=fig.GREY)
+
+
+def _draw_curves(axes: Axes, series: Series, styles: Mapping[str, fig.Style], group: Sequence[str]) -> None:
+    for i, (name, layer) in enumerate(series.items()):
+        style = styles[name]
+        for split in group:
+            epochs, values = _valid(layer, split)
+            # Where curves run together, markers at different epochs still tell them apart.
+            step = max(1, len(epochs) // _MARKS)
+            (curve,) = axes.plot(epochs, values)
+            curve.set(**_mark(split, style.colour), marker=style.marker, markersize=style.size * 0.55)
+            curve.set(markevery=(i % step, step), clip_on=False, label=f"{name} {split}")
+
+
+def _mark(split: str, colour: fig.Colour | str) -> dict[str, object]:
+    """How a split is drawn: test solid and filled, training dashed and hollow."""
+    if split == "test":
+        return {"color": colour, "linestyle": "-", "linewidth": 1.6, "markerfacecolor": colour}
+    return {"color": colour, "linestyle": (0, (5, 2)), "linewidth": 1.0, "markerfacecolor": "white"}

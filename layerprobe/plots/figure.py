@@ -1,0 +1,279 @@
+"""What the plots share: panels, colours, labels that do not collide, and files."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.textpath import text_to_path
+from matplotlib.ticker import FuncFormatter
+
+from layerprobe.errors import LayerprobeError
+from layerprobe.files import written_whole
+
+FORMATS = ("png", "pdf", "svg")
+FONT = 9.0  # points
+GREY = "0.35"
+LINES = ("-", (0, (6, 1.5)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+_MARKERS = "osD^vPX<>*"
+_DPI = 200
+_LINE = 1.25  # line spacing
+_MARGIN = 0.06
+_DATA_SHARE = 0.6
+
+
+Colour = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a layer is drawn: a colour that also orders the layers in grey, and a marker, so that neither is alone."""
+
+    colour: Colour
+    marker: str
+
+    @property
+    def text(self) -> Colour:
+        """The colour for letters, which need more contrast than areas."""
+        red, green, blue = self.colour
+        return 0.8 * red, 0.8 * green, 0.8 * blue
+
+    @property
+    def size(self) -> float:
+        """Points; markers of equal size look unequal."""
+        return 12.0 if self.marker == "*" else 8.0
+
+
+@dataclass(frozen=True)
+class Label:
+    """A text beside the right end of what it names.
+
+    Args:
+        text: shown as it is.
+        x: data coordinates of what is named.
+        y: its height; the label stands there, or as near as the others let it.
+        colour: of the text.
+    """
+
+    text: str
+    x: float
+    y: float
+    colour: Colour | str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of a figure of equal panels, in inches.
+
+    Args:
+        width: of a panel's axes.
+        height: of a panel's axes.
+        right: beside the axes, for labels.
+        below: under the axes, for ticks and the axis' name.
+        columns: panels in a row, at most.
+        notes: lines under the whole figure.
+    """
+
+    width: float
+    height: float
+    right: float
+    below: float = 0.85
+    columns: int = 3
+    notes: Sequence[str] = ()
+
+
+def styles(names: Sequence[str]) -> dict[str, Style]:
+    """A style for each layer, from dark (first) to light (last), distinct without colour for up to ten."""
+    # cividis and viridis keep their order for every kind of colour blindness and in grey; viridis has more range.
+    # Its last sixth is too light for lines on white.
+    shades = np.linspace(0.0, 0.82, len(names)) if len(names) > 1 else [0.35]
+    colours = [colormaps["viridis"](float(shade)) for shade in shades]
+    return {
+        name: Style((red, green, blue), _MARKERS[i % len(_MARKERS)])
+        for i, (name, (red, green, blue, _)) in enumerate(zip(names, colours, strict=True))
+    }
+
+
+def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
+    """A figure with one titled panel each, in rows, and the notes below."""
+    columns = min(len(titles), layout.columns)
+    rows = -(-len(titles) // columns)
+    notes = [line for note in layout.notes for line in _wrapped(note, columns * (layout.width + layout.right))]
+    foot = 0.12 + len(notes) * FONT * _LINE / 72
+    cell = np.array([0.75 + layout.width + layout.right, 0.55 + layout.height + layout.below])
+    size = cell * (columns, rows) + (0, foot)
+    figure = Figure(figsize=(float(size[0]), float(size[1])), facecolor="white")
+    FigureCanvasAgg(figure)
+    drawn: list[Axes] = []
+    for i, title in enumerate(titles):
+        left = (i % columns) * cell[0] + 0.75
+        bottom = foot + (rows - 1 - i // columns) * cell[1] + layout.below
+        place = (left / size[0], bottom / size[1], layout.width / size[0], layout.height / size[1])
+        axes = figure.add_axes(place)
+        lines = _wrapped(title, layout.width * 0.9)
+        axes.set_title("\n".join(lines), fontsize=FONT + 1.5, loc="left", parse_math=False)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=FONT)
+        axes.grid(color="0.92", linewidth=0.8)
+        axes.set_axisbelow(True)
+        drawn.append(axes)
+    figure.text(0.75 / size[0], foot / size[1], "\n".join(notes), fontsize=FONT, color=GREY, va="top", parse_math=False)
+    return figure, drawn
+
+
+def in_percent(axes: Axes, which: str) -> None:
+    """Ticks of the x or y axis with a per cent sign; the values are percent already."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+
+
+def limits(values: Sequence[float], floor: float | None = None) -> tuple[float, float]:
+    """Limits of an axis of percent: all values, and the chance level where that leaves them most of the axis."""
+    low, high = min(values), max(values)
+    if floor is not None and high - low >= _DATA_SHARE * (high - floor):
+        low = min(low, floor)
+    margin = max(_MARGIN * (high - low), 0.5)
+    return max(low - margin, -1.0), min(high + margin, 101.0)
+
+
+def chance_outside(axes: Mapping[str, tuple[float, float]], floors: Mapping[str, float]) -> list[str]:
+    """A line that gives the chance levels which the limits (by split) leave out; none where there are none."""
+    out = [split for split, (low, high) in axes.items() if split in floors and not low < floors[split] < high]
+    levels = ", ".join(f"{split} {floors[split]:.1f} %" for split in out)
+    return [f"Chance level outside the axes: {levels}."] if out else []
+
+
+def shown(text: str) -> str:
+    """The text with its control characters visible: names come from files."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def width_of(texts: Sequence[str]) -> float:
+    """Width of the widest text, in inches."""
+    font = FontProperties(size=FONT)
+    return (
+        max((text_to_path.get_text_width_height_descent(shown(text), font, False)[0] for text in texts), default=0) / 72
+    )
+
+
+def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Move positions apart, as little as possible (least squares), keeping their order.
+
+    Args:
+        positions: any order; equal ones keep the order given.
+        gap: least distance of neighbours afterwards.
+        low: nothing below; nor above `high`, unless there are too many: then they stand centred at `gap`.
+        high: see `low`.
+
+    Returns:
+        The new positions, in the order given.
+    """
+    order = np.argsort(positions, kind="stable")
+    # Minus the gaps owed, it is the nearest non-decreasing sequence: pool neighbours that fall.
+    pools: list[list[float]] = []  # mean, count
+    for place, i in enumerate(order):
+        pools.append([positions[i] - place * gap, 1])
+        while len(pools) > 1 and pools[-2][0] >= pools[-1][0]:
+            mean, count = pools.pop()
+            before, members = pools[-1]
+            pools[-1] = [(before * members + mean * count) / (members + count), members + count]
+    level = np.repeat([mean for mean, _ in pools], [int(count) for _, count in pools])
+    top = high - (len(order) - 1) * gap
+    level = np.clip(level, low, top) if top >= low else np.full(len(order), (low + top) / 2)
+    moved = np.empty(len(order))
+    moved[order] = level + np.arange(len(order)) * gap
+    return [float(position) for position in moved]
+
+
+def height_of(axes: Axes) -> float:
+    """Height of the axes, in inches."""
+    return float(axes.get_window_extent().height / axes.figure.dpi)
+
+
+def label_right(axes: Axes, labels: Sequence[Label]) -> None:
+    """Name things in a column right of the axes, each joined to what it names by a thin line."""
+    # In points of height, so that the gap is the font's and holds at any resolution.
+    height = height_of(axes) * 72
+    bottom, top = axes.get_ylim()
+    wanted = [(label.y - bottom) / (top - bottom) * height for label in labels]
+    for label, place in zip(labels, spread(wanted, FONT * _LINE, 0, height), strict=True):
+        axes.annotate(
+            shown(label.text),
+            xy=(label.x, label.y),
+            xytext=(1.04, place / height),
+            textcoords="axes fraction",
+            color=label.colour,
+            fontsize=FONT,
+            va="center",
+            arrowprops={
+                "arrowstyle": "-",
+                "color": "0.72",
+                "linewidth": 0.7,
+                "shrinkA": 1,
+                "shrinkB": 0,
+                "relpos": (0, 0.5),
+            },
+            annotation_clip=False,
+            parse_math=False,
+            zorder=1.5,
+        )
+
+
+def key_below(axes: Axes, kinds: Sequence[Mapping[str, object]]) -> None:
+    """A legend in one row under the axis' name: what line or marker means what.
+
+    Args:
+        axes: of one panel.
+        kinds: properties of a line each, `label` among them.
+    """
+    handles = []
+    for kind in kinds:
+        handle = Line2D([], [], color=GREY, marker="o", markersize=4.5, linestyle="none")
+        handle.set(**kind)
+        handles.append(handle)
+    axes.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0, -0.5 / height_of(axes)),
+        ncols=max(1, len(handles)),
+        frameon=False,
+        fontsize=FONT - 0.5,
+        borderaxespad=0,
+        handlelength=3 if any(handle.get_linestyle() != "None" for handle in handles) else 1.2,
+        columnspacing=1.5,
+    )
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure whole, as its suffix says.
+
+    Args:
+        figure: any.
+        path: ends in .png, .pdf or .svg.
+
+    Raises:
+        LayerprobeError: another suffix.
+    """
+    suffix = path.suffix.lower().removeprefix(".")
+    if suffix not in FORMATS:
+        raise LayerprobeError(f"cannot write a plot as {path.suffix or 'nothing'!r}", file=path, fix=_FORMATS_FIX)
+    # Text stays text in a pdf, so that it can be searched and edited.
+    with written_whole(path) as aside, rc_context({"pdf.fonttype": 42}):
+        figure.savefig(aside, format=suffix, dpi=_DPI, bbox_inches="tight", pad_inches=0.08)
+
+
+_FORMATS_FIX = f"Name it {', '.join(f'.{name}' for name in FORMATS[:-1])} or .{FORMATS[-1]}"
+
+
+def _wrapped(text: str, inches: float) -> list[str]:
+    # A character of the default font is about 0.55 of its size wide.
+    return textwrap.wrap(shown(text), max(20, int(inches * 72 / (0.55 * FONT)))) or [""]

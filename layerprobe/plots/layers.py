@@ -1,0 +1,130 @@
+"""Recall of every layer in network order, training and test (as in paper 004, Fig. 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from layerprobe.plots import figure as fig
+from layerprobe.plots.values import Series, by_run, missing, points
+from layerprobe.scores import Score
+
+_HEIGHT = 4.4  # inches
+_LAYER = 0.36  # inches of width for each layer
+_WIDTHS = (4.2, 9.0)
+_SPLITS = ("train", "validation", "test")
+# Two colours that stay apart for every kind of colour blindness, and in grey (Okabe and Ito's vermilion, blue).
+_COLOURS = {"train": "#d55e00", "validation": "#767676", "test": "#0072b2"}
+_MARKERS = {"train": "s", "validation": "^", "test": "o"}
+_BEST = "#000000"
+
+
+def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, float] | None = None) -> Figure:
+    """A panel for each run: every split at the last epoch, the untrained lightly, the gap of train and test shaded.
+
+    Args:
+        scores: of one or more runs.
+        metric: what is drawn.
+        chance: split -> the metric of a random order, as a fraction.
+
+    Raises:
+        LayerprobeError: no score of this metric.
+    """
+    found = points(scores, metric)
+    runs = by_run(found)
+    last = {run: max(point.epoch for layer in series.values() for point in layer) for run, series in runs.items()}
+    floors = {split: 100 * value for split, value in (chance or {}).items()}
+    drawn = [point for point in found if point.epoch in (0, last[point.run])]
+    values = [value for point in drawn for split in _SPLITS if (value := point.percent(split)) is not None]
+    y_limits = fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
+    at_last = {run: _at(series, last[run]) for run, series in runs.items()}
+    notes = missing(at_last, ("train", "test")) + fig.chance_outside(dict.fromkeys(("train", "test"), y_limits), floors)
+    names = list(dict.fromkeys(name for series in runs.values() for name in series))
+    layout = fig.Layout(
+        min(max(_WIDTHS[0], _LAYER * len(names)), _WIDTHS[1]),
+        _HEIGHT,
+        fig.width_of(["validation, untrained"]) + 0.35,
+        below=fig.width_of(names) + 0.6,
+        columns=2,
+        notes=notes,
+    )
+    titles = [f"{run}: {metric} of every layer after epoch {last[run]}, {found[0].similarity}" for run in runs]
+    figure, panels = fig.panels(titles, layout)
+    for axes, (run, series) in zip(panels, runs.items(), strict=True):
+        axes.set_ylim(y_limits)
+        fig.in_percent(axes, "y")
+        axes.set_ylabel(metric, fontsize=fig.FONT + 1)
+        _name_layers(axes, list(series))
+        _draw_chance(axes, floors)
+        labels = _draw_splits(axes, series, last[run])
+        fig.label_right(axes, labels)
+    return figure
+
+
+def _at(series: Series, epoch: int) -> Series:
+    return {name: [point for point in layer if point.epoch == epoch] for name, layer in series.items()}
+
+
+def _values(series: Series, split: str) -> list[float]:
+    """Percent of each layer's only point, NaN where there is none."""
+    found = [layer[0].percent(split) if layer else None for layer in series.values()]
+    return [np.nan if value is None else value for value in found]
+
+
+def _name_layers(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.set_xticks(range(len(names)), list(map(fig.shown, names)))
+    axes.grid(visible=False, axis="x")
+    for label in axes.get_xticklabels():
+        label.set(rotation=90 if len(names) > 5 else 0, parse_math=False)
+
+
+def _draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:
+    bottom, top = axes.get_ylim()
+    for split, floor in floors.items():
+        if split in ("train", "test") and bottom < floor < top:
+            axes.axhline(floor, color=_COLOURS[split], linewidth=1, linestyle=":", zorder=1, label=f"_chance {split}")
+
+
+def _draw_splits(axes: Axes, series: Series, last: int) -> list[fig.Label]:
+    """Draw the lines and the gap, and mark the best test layer; the lines' labels."""
+    place = np.arange(len(series))
+    labels = []
+    for epoch in sorted({0, last}):
+        light = epoch != last
+        layers = _at(series, epoch)
+        for split in _SPLITS:
+            values = _values(layers, split)
+            valid = [i for i in place if np.isfinite(values[i])]
+            if not valid:
+                continue
+            name = f"{split}, untrained" if epoch == 0 else split
+            (line,) = axes.plot(place, values, color=_COLOURS[split], marker=_MARKERS[split], label=name)
+            line.set(linewidth=1.0 if light else 1.8, markersize=4 if light else 6, alpha=0.5 if light else 1)
+            if epoch == 0:
+                line.set(linestyle=(0, (2, 2)), markerfacecolor="white")
+            labels.append(fig.Label(name, valid[-1], values[valid[-1]], _COLOURS[split]))
+    layers = _at(series, last)
+    train, test = _values(layers, "train"), _values(layers, "test")
+    axes.fill_between(place, train, test, color="0.5", alpha=0.13, linewidth=0, label="_gap", zorder=0.5)
+    _mark_best(axes, list(series), test)
+    return labels
+
+
+def _mark_best(axes: Axes, names: Sequence[str], test: Sequence[float]) -> None:
+    if not np.isfinite(test).any():
+        return
+    best = int(np.nanargmax(test))
+    (ring,) = axes.plot([best], [test[best]], marker="o", markersize=13, linestyle="none", label="_best")
+    ring.set(markerfacecolor="none", markeredgecolor=_BEST, markeredgewidth=1.4, zorder=4)
+    text = axes.annotate(
+        f"best test: {fig.shown(names[best])} {test[best]:.1f} %",
+        (best, test[best]),
+        xytext=(0, -20),
+        textcoords="offset points",
+        parse_math=False,
+    )
+    text.set(ha="center", va="top", fontsize=fig.FONT, weight="bold")

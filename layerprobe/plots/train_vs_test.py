@@ -1,0 +1,201 @@
+"""Test recall against training recall, a path over epochs for each layer.
+
+Which layer generalises best at equal fit? At similar training performance, the higher point does (the comparison that
+paper 004 makes in its section 5.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from layerprobe.plots import figure as fig
+from layerprobe.plots.values import Point, Series, by_run, missing, points
+from layerprobe.scores import Score
+
+_WIDTH, _HEIGHT = 5.2, 4.4  # inches; the height where the axes differ in scale
+# One scale for both axes, unless the test range is so much narrower (or wider) that it would press the paths flat.
+_EQUAL = (0.4, 2.5)
+# Where they share it, the flattest and the tallest panel: room for 18 names, and for the page.
+_FLATTEST, _TALLEST = 0.68, 1.0
+
+Limits = tuple[float, float]
+
+
+def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, float] | None = None) -> Figure:
+    """A panel for each run; points in percent, in network order, the untrained hollow and the last epoch large.
+
+    Args:
+        scores: of one or more runs.
+        metric: what is drawn.
+        chance: split -> the metric of a random order, as a fraction.
+
+    Raises:
+        LayerprobeError: no score of this metric.
+    """
+    found = points(scores, metric)
+    runs = by_run(found)
+    floors = {split: 100 * value for split, value in (chance or {}).items()}
+    window = _window(found, floors)
+    names = list(dict.fromkeys(name for series in runs.values() for name in series))
+    styles = fig.styles(names)
+    titles = [f"{run}: {metric} of every layer, {found[0].similarity}" for run in runs]
+    notes = missing(runs, ("train", "test")) + _reading(found, window, floors)
+    labels = {run: _labels(series, styles, window) for run, series in runs.items()}
+    right = fig.width_of([label.text for panel in labels.values() for label in panel])
+    layout = fig.Layout(_WIDTH, window.height, right + 0.35, notes=notes)
+    figure, panels = fig.panels(titles, layout)
+    for axes, (run, series) in zip(panels, runs.items(), strict=True):
+        axes.set_xlim(window.x)
+        axes.set_ylim(window.y)
+        _name_axes(axes, metric, _scored(found))
+        _draw_references(axes, floors, _scored(found))
+        _draw_paths(axes, series, styles, window)
+        fig.label_right(axes, labels[run])
+        fig.key_below(axes, _kinds(found))
+    return figure
+
+
+@dataclass(frozen=True)
+class _Window:
+    """What part of the plane is shown, in percent, and how tall, in inches."""
+
+    x: Limits
+    y: Limits
+    height: float = _HEIGHT
+
+
+def _scored(found: Sequence[Point]) -> set[str]:
+    return {split for point in found for split, value in point.values.items() if value is not None}
+
+
+def _window(found: Sequence[Point], floors: Mapping[str, float]) -> _Window:
+    x, y = _limits(found, "train", floors), _limits(found, "test", floors)
+    if x is None or y is None:
+        both = x or y or (0.0, 100.0)
+        return _Window(both, both)
+    (left, right), (bottom, top) = x, y
+    ratio = (top - bottom) / (right - left)
+    if not _EQUAL[0] <= ratio <= _EQUAL[1]:
+        return _Window(x, y)
+    # Upwards and to the right, where the line test = train comes into view.
+    top = max(top, bottom + _FLATTEST * (right - left))
+    right = max(right, left + (top - bottom) / _TALLEST)
+    return _Window((left, right), (bottom, top), _WIDTH * (top - bottom) / (right - left))
+
+
+def _limits(found: Sequence[Point], split: str, floors: Mapping[str, float]) -> Limits | None:
+    values = [value for point in found if (value := point.percent(split)) is not None]
+    return fig.limits(values, floors.get(split)) if values else None
+
+
+def _reading(found: Sequence[Point], window: _Window, floors: Mapping[str, float]) -> list[str]:
+    """What must be said to read the figure right."""
+    if not {"train", "test"} <= _scored(found):
+        return ["Layers without a value on one axis stand at its edge."]
+    lines = []
+    lines += fig.chance_outside({"train": window.x, "test": window.y}, floors)
+    if window.height == _HEIGHT:
+        lines.append("The axes differ in scale.")
+    if max(window.x[0], window.y[0]) >= min(window.x[1], window.y[1]):
+        lines.append("The line test = train lies outside the axes.")
+    if len({point.epoch for point in found}) == 1:
+        lines.append(f"One epoch only ({found[0].epoch}): no paths.")
+    return lines
+
+
+def _name_axes(axes: Axes, metric: str, scored: set[str]) -> None:
+    axes.set_xlabel(f"train {metric}", fontsize=fig.FONT + 1)
+    axes.set_ylabel(f"test {metric}", fontsize=fig.FONT + 1)
+    for split, which, axis in (("train", "x", axes.xaxis), ("test", "y", axes.yaxis)):
+        if split in scored:
+            fig.in_percent(axes, which)
+        else:
+            axis.set_ticks([])
+
+
+def _draw_references(axes: Axes, floors: Mapping[str, float], scored: set[str]) -> None:
+    """The line test = train and the chance levels, as far as they are in view."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    low, high = max(left, bottom), min(right, top)
+    if low < high and {"train", "test"} <= scored:
+        axes.plot([low, high], [low, high], color="0.6", linewidth=1, zorder=1, label="_diagonal")
+        middle = low + 0.6 * (high - low)
+        text = axes.annotate("test = train", (middle, middle), xytext=(0, 3), textcoords="offset points", ha="center")
+        text.set(
+            rotation=45, transform_rotates_text=True, rotation_mode="anchor", fontsize=fig.FONT - 1, color=fig.GREY
+        )
+    lines = {"color": "0.55", "linewidth": 1.0, "linestyle": ":", "zorder": 1.0}
+    train, test = floors.get("train", left), floors.get("test", bottom)
+    if left < train < right and "train" in scored:
+        axes.axvline(train, label="_chance train").set(**lines)
+        text = axes.annotate(f"chance {train:.1f} %", (train, top), xytext=(3, -3), textcoords="offset points")
+        text.set(rotation=90, va="top", fontsize=fig.FONT - 1, color=fig.GREY)
+    if bottom < test < top and "test" in scored:
+        axes.axhline(test, label="_chance test").set(**lines)
+        text = axes.annotate(f"chance {test:.1f} %", (right, test), xytext=(-3, 3), textcoords="offset points")
+        text.set(ha="right", fontsize=fig.FONT - 1, color=fig.GREY)
+
+
+def _labels(series: Series, styles: Mapping[str, fig.Style], window: _Window) -> list[fig.Label]:
+    """Names of the layers at their last points; with the epoch where that is not the last of all."""
+    last = max(point.epoch for layer in series.values() for point in layer)
+    labels = []
+    for name, layer in series.items():
+        places = _places(layer, window)
+        if places:
+            epoch, x, y = places[-1]
+            text = name if epoch == last else f"{name} (epoch {epoch})"
+            labels.append(fig.Label(text, x, y, styles[name].text))
+    return labels
+
+
+def _draw_paths(axes: Axes, series: Series, styles: Mapping[str, fig.Style], window: _Window) -> None:
+    last = max(point.epoch for layer in series.values() for point in layer)
+    for i, (name, layer) in enumerate(series.items()):
+        style, places = styles[name], _places(layer, window)
+        if not places:
+            continue
+        epochs, x, y = zip(*places, strict=True)
+        (path,) = axes.plot(x, y, color=style.colour, linewidth=1.1, linestyle=fig.LINES[i % len(fig.LINES)])
+        path.set(alpha=0.75, label=name)
+        (dots,) = axes.plot(x, y, color=style.colour, linestyle="none", marker=style.marker, markersize=3)
+        dots.set(label=f"_epochs of {name}", clip_on=False)
+        if epochs[-1] == last > 0:
+            (end,) = axes.plot(x[-1:], y[-1:], color=style.colour, marker=style.marker, markersize=style.size)
+            end.set(markeredgecolor="black", markeredgewidth=0.7, zorder=4, clip_on=False, label=f"_end of {name}")
+        if epochs[0] == 0:
+            (start,) = axes.plot(x[:1], y[:1], color=style.colour, marker=style.marker, markersize=style.size * 0.7)
+            start.set(markerfacecolor="white", zorder=3, clip_on=False, label=f"_start of {name}")
+
+
+def _places(layer: Sequence[Point], window: _Window) -> list[tuple[int, float, float]]:
+    """(epoch, x, y) of the points that can be drawn; at the axes' edge where the layer has no such split at all."""
+    x = [point.percent("train") for point in layer]
+    y = [point.percent("test") for point in layer]
+    if not any("train" in point.values for point in layer):
+        x = [window.x[0]] * len(layer)
+    if not any("test" in point.values for point in layer):
+        y = [window.y[0]] * len(layer)
+    epochs = [point.epoch for point in layer]
+    return [
+        (epoch, train, test)
+        for epoch, train, test in zip(epochs, x, y, strict=True)
+        if train is not None and test is not None
+    ]
+
+
+def _kinds(found: Sequence[Point]) -> list[dict[str, object]]:
+    """The markers that occur, for the key."""
+    epochs = sorted({point.epoch for point in found})
+    kinds: list[dict[str, object]] = []
+    if epochs[0] == 0:
+        kinds.append({"label": "hollow: untrained", "markersize": 6, "markerfacecolor": "white"})
+    if len(epochs) > 1:
+        kinds.append({"label": "small: each epoch", "markersize": 3})
+    if epochs[-1] > 0:
+        kinds.append({"label": f"large: epoch {epochs[-1]}", "markersize": 8, "markeredgecolor": "black"})
+    return kinds

@@ -1,0 +1,159 @@
+"""The numbers behind a plot, as points and as a CSV table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from layerprobe.errors import LayerprobeError
+from layerprobe.scores import Score
+
+_KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One layer at one epoch: the metric on every split.
+
+    Args:
+        run: the run's name.
+        layer: the layer's name.
+        pool: its pool.
+        reduction: none, or the chain of reductions.
+        similarity: cosine, dot, euclidean or hamming.
+        epoch: 0 = before any step.
+        values: split -> fraction; absent where the split was not scored, None where its value is invalid.
+        notes: split -> why the value is invalid.
+    """
+
+    run: str
+    layer: str
+    pool: str
+    reduction: str
+    similarity: str
+    epoch: int
+    values: Mapping[str, float | None]
+    notes: Mapping[str, str]
+
+    def percent(self, split: str) -> float | None:
+        """The value in percent; None where there is none."""
+        value = self.values.get(split)
+        return None if value is None else 100 * value
+
+
+Series = dict[str, list[Point]]  # a label for each layer, in network order -> its points by epoch
+
+
+def points(scores: Iterable[Score], metric: str = "R@1") -> list[Point]:
+    """One point a run, layer and epoch; runs and layers in the order of the scores, epochs ascending.
+
+    Raises:
+        LayerprobeError: no score of this metric.
+    """
+    scores = list(scores)
+    chosen: dict[tuple[object, ...], dict[str, Score]] = {}
+    for score in scores:
+        if score.metric == metric:
+            chosen.setdefault(tuple(getattr(score, name) for name in _KEY), {})[score.split] = score
+    if not chosen:
+        known = ", ".join(dict.fromkeys(score.metric for score in scores))
+        raise LayerprobeError(f"no scores of {metric}", fix=f"There is {known}" if known else "Probe a layer first")
+    order = {key[:-1]: place for place, key in reversed(list(enumerate(chosen)))}
+    found = [_point(splits) for splits in chosen.values()]
+    runs = list(dict.fromkeys(point.run for point in found))
+    return sorted(found, key=lambda p: (runs.index(p.run), order[_layer(p)], p.epoch))
+
+
+def _point(splits: Mapping[str, Score]) -> Point:
+    any_ = next(iter(splits.values()))
+    values = {split: score.value for split, score in splits.items()}
+    notes = {split: score.note for split, score in splits.items() if score.value is None}
+    return Point(any_.run, any_.layer, any_.pool, any_.reduction, any_.similarity, any_.epoch, values, notes)
+
+
+def points_csv(scores: Iterable[Score], metric: str = "R@1") -> str:
+    """The points as CSV: what identifies them, then a column for each split with fractions, empty where invalid."""
+    found = points(scores, metric)
+    splits = _splits(found)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*_KEY, *(f"{split} {metric}" for split in splits)])
+    for point in found:
+        writer.writerow([*(getattr(point, name) for name in _KEY), *(point.values.get(split) for split in splits)])
+    return text.getvalue()
+
+
+def by_run(found: Sequence[Point]) -> dict[str, Series]:
+    """Run -> label -> points; the label is the layer's name and, where that is not unique, what tells it apart."""
+    labels = _labels(found)
+    runs: dict[str, Series] = {}
+    for point in found:
+        runs.setdefault(point.run, {}).setdefault(labels[_layer(point)[1:]], []).append(point)
+    return runs
+
+
+def missing(runs: Mapping[str, Series], splits: Sequence[str]) -> list[str]:
+    """What a plot of these splits cannot show, a line each: splits without scores, and invalid values."""
+    lines = []
+    for run, series in runs.items():
+        prefix = f"{run}: " if len(runs) > 1 else ""
+        for split in splits:
+            without = [name for name, layer in series.items() if all(split not in point.values for point in layer)]
+            if without:
+                lines.append(f"{prefix}no {split} scores" + ("" if len(without) == len(series) else _of(without)))
+            lines += [f"{prefix}not valid: {fault}" for fault in _invalid(series, split)]
+    return lines
+
+
+def _of(names: Sequence[str]) -> str:
+    return f" of {', '.join(names)}"
+
+
+def _invalid(series: Series, split: str) -> list[str]:
+    faults: dict[tuple[str, str], list[int]] = {}
+    for name, layer in series.items():
+        for point in layer:
+            if split in point.notes:
+                faults.setdefault((name, point.notes[split]), []).append(point.epoch)
+    return [
+        f"{name}, {split}, epoch{'s' * (len(epochs) > 1)} {_ranges(epochs)}: {note}"
+        for (name, note), epochs in faults.items()
+    ]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """`3, 12-30` for ascending numbers."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _layer(point: Point) -> tuple[str, str, str, str, str]:
+    return point.run, point.layer, point.pool, point.reduction, point.similarity
+
+
+def _labels(found: Sequence[Point]) -> dict[tuple[str, ...], str]:
+    keys = list(dict.fromkeys(_layer(point)[1:] for point in found))
+    labels: dict[tuple[str, ...], str] = {}
+    for key in keys:
+        layer, pool, reduction, similarity = key
+        alike = [other for other in keys if other[0] == layer]
+        parts = [layer]
+        if len({other[1] for other in alike}) > 1:
+            parts.append(f"@{pool}")
+        if len({other[2] for other in keys}) > 1 and reduction != "none":
+            parts.append(f" {reduction}")
+        if len({other[3] for other in keys}) > 1:
+            parts.append(f" {similarity}")
+        labels[key] = "".join(parts)
+    return labels
+
+
+def _splits(found: Sequence[Point]) -> list[str]:
+    return list(dict.fromkeys(split for point in found for split in point.values))
