@@ -218,8 +218,13 @@ class Prober:
         pixels = tell(plain_batches(images, batch_size=BATCH_SIZE, workers=workers))
         batches = extract(self.net.module, taps, pixels, parts.build_normalise(self.recipe), device=self.device)
         path, key = self.run.features(epoch, split), self._key(epoch, split)
-        keep = store.stored_layers(path, key)
-        store.write_features(path, key, images.labels, images.ids, batches, taps, keep, self.device)
+        columns = store.Columns(
+            dims={tap.key: tap.dim for tap in taps},
+            device=str(self.device),
+            batch_size=BATCH_SIZE,
+            keep=frozenset(store.stored_layers(path, key)),
+        )
+        store.write_features(path, key, store.Rows(images.labels, images.ids), columns, batches)
 
     def _load(self, epoch: int) -> None:
         if self._loaded != epoch:
