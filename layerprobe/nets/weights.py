@@ -1,0 +1,157 @@
+"""Pretrained weights: torchvision's, or a file's; read without running code in them."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+from torchvision.models import GoogLeNet_Weights, ResNet50_Weights, VGG16_BN_Weights
+
+from layerprobe.errors import DataError, EnvironmentFault, NumericError, UnknownNameError
+from layerprobe.files import sha256
+
+# By version: DEFAULT would be another one on another day.
+_IMAGENET = {
+    "vgg16_bn": VGG16_BN_Weights.IMAGENET1K_V1,
+    "resnet50": ResNet50_Weights.IMAGENET1K_V1,
+    "googlenet": GoogLeNet_Weights.IMAGENET1K_V1,
+}
+_ALTERNATIVES = "--set net.weights=none, or --set net.weights=PATH"
+# What wrappers put before every name: several devices, torch.compile.
+_WRAPPERS = ("module.", "_orig_mod.")
+# Where training scripts keep the weights beside the optimiser's state.
+_NESTED = ("state_dict", "model")
+
+
+def weights_file(name: str) -> Path:
+    """Where torchvision's ImageNet weights of a network lie, or would: below TORCH_HOME.
+
+    Raises:
+        UnknownNameError: a network that there are none for.
+    """
+    if name not in _IMAGENET:
+        raise UnknownNameError("network with ImageNet weights", name, _IMAGENET)
+    return Path(str(torch.hub.get_dir()), "checkpoints", Path(_IMAGENET[name].url).name)
+
+
+def imagenet_weights(name: str) -> dict[str, Tensor]:
+    """ImageNet weights of torchvision, version IMAGENET1K_V1, from TORCH_HOME; fetched where absent.
+
+    Args:
+        name: vgg16_bn, resnet50 or googlenet.
+
+    Returns:
+        torchvision's names -> tensors.
+
+    Raises:
+        EnvironmentFault: the file is absent and cannot be fetched.
+        DataError: its sha256 is not the one in its name.
+    """
+    path = weights_file(name)
+    digest = path.stem.rpartition("-")[2]
+    if not path.exists():
+        _fetch(_IMAGENET[name].url, path, digest)
+    # torchvision compares the hash only on download, and would take any file that lies there.
+    if not sha256(path).startswith(digest):
+        raise DataError("sha256 differs from the one in its name", file=path, fix="Delete it")
+    return file_weights(path)
+
+
+def _fetch(url: str, path: Path, digest: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        torch.hub.download_url_to_file(url, str(path), hash_prefix=digest, progress=sys.stderr.isatty())
+    except (OSError, RuntimeError) as error:
+        raise EnvironmentFault(
+            f"{path.name} is not there and {url} cannot be fetched: {error}",
+            file=path.parent,
+            fix=f"Put the file there, or use {_ALTERNATIVES}",
+        ) from error
+
+
+def file_weights(path: Path) -> dict[str, Tensor]:
+    """A network's weights from a safetensors file or a torch file; code in it is never run.
+
+    `module.`, `_orig_mod.` and a layerprobe checkpoint's `net.` are taken off the names; its `loss.` stays out.
+
+    Returns:
+        Names -> tensors on the CPU.
+
+    Raises:
+        DataError: absent, empty, truncated, no weights file, or one that holds code.
+        NumericError: a tensor is not finite.
+    """
+    _require_weights_file(path)
+    tensors = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    tensors = {_bare(name): tensor for name, tensor in tensors.items()}
+    if any(name.startswith("net.") for name in tensors):
+        tensors = {name.removeprefix("net."): value for name, value in tensors.items() if name.startswith("net.")}
+    for name, tensor in tensors.items():
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise DataError(f"{name} claims more numbers than the file holds", file=path)
+        if not tensor.isfinite().all():
+            raise NumericError(f"{name} has {'NaN' if tensor.isnan().any() else 'infinite'} values", file=path)
+    return tensors
+
+
+def _bare(name: str) -> str:
+    while name.startswith(_WRAPPERS):
+        name = name.partition(".")[2]
+    return name
+
+
+def _require_weights_file(path: Path) -> None:
+    """Name what is commonly saved in the place of weights."""
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(512).lstrip().lower()
+    except OSError as error:
+        raise DataError(f"no readable weights file: {error.strerror}", file=path, fix=f"Use {_ALTERNATIVES}") from error
+    found = ""
+    if path.stat().st_size == 0:
+        found = "the file is empty"
+    elif start.startswith((b"<!doctype", b"<html")):
+        found = "this is an HTML page, not weights"
+    elif start.startswith(b"version https://git-lfs"):
+        found = "this is a git-lfs pointer, not weights"
+    if found:
+        raise DataError(found, file=path, fix="Download it again")
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return dict(safetensors.torch.load_file(path))
+    except safetensors.SafetensorError as error:
+        raise DataError(f"truncated, or no safetensors file ({error})", file=path, fix="Download it again") from error
+
+
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+                raise DataError("compressed, which torch.save never does", file=path, fix="Ask for safetensors")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # torch's own message recommends to switch the protection off.
+        code = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if code is None:
+            raise DataError("truncated, or no weights file", file=path, fix="Download it again") from error
+        raise DataError(
+            f"holds Python code ({code[1]}); layerprobe does not run it", file=path, fix="Ask for safetensors"
+        ) from error
+    except (RuntimeError, EOFError) as error:
+        raise DataError("truncated, or no weights file", file=path, fix="Download it again") from error
+    if isinstance(content, Mapping):
+        content = next((content[key] for key in _NESTED if isinstance(content.get(key), Mapping)), content)
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise DataError("holds no names -> tensors", file=path, fix="Save the network's state_dict() alone")
+    return dict(content)
