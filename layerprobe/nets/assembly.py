@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -57,72 +58,69 @@ def assemble(backbone: Backbone, options: Options) -> Net:
         DataError: weights that lack a tensor of the trunk, or have it in another shape, or are of a deeper one.
         ValueError: a size in `fc` below 1.
     """
+    head = {f"fc{number}": (f"fc{number}",) for number, _ in enumerate(options.fc, start=6)}
+    units = {**backbone.units, **head}
     for name in options.from_scratch:
-        if name not in backbone.units:
-            raise UnknownNameError(f"layer of {backbone.name} to train from scratch", name, backbone.units)
-    children: OrderedDict[str, nn.Module] = OrderedDict()
+        if name not in units:
+            raise UnknownNameError(f"layer of {backbone.name} to train from scratch", name, units)
     # The default generator alone is reseeded: torch.manual_seed would also reseed every GPU, which the fork leaves out.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(options.seed)
-        children.update(backbone.trunk())
-        trunk = tuple(children)
-        children["pool5"] = GlobalPool(options.pool)
-        children.update(_head(backbone.channels, options.fc))
-    module = nn.Sequential(children)
+        trunk = backbone.trunk()
+        children = {**trunk, "pool5": GlobalPool(options.pool), **_head(backbone.channels, options.fc)}
+    module = nn.Sequential(OrderedDict(children))
     loaded: set[str] = set()
     if options.weights is not None:
-        anew = [path for name in options.from_scratch for path in backbone.units[name]]
-        loaded = _load(module, options.weights, trunk=trunk, anew=anew, name=backbone.name)
-    layers = dict(backbone.layers)
-    if backbone.lists_pool:
-        layers["pool5"] = "pool5"
-    layers.update((name, name) for name in children if name.startswith("fc"))
+        anew = tuple(f"{path}." for name in options.from_scratch for path in units[name])
+        _require_trunk(backbone.name, module, list(trunk), options.weights)
+        loaded = _load(module, options.weights, anew)
+    pool = {"pool5": "pool5"} if backbone.lists_pool else {}
     return Net(
         module=module,
-        layers=layers,
+        layers={**backbone.layers, **pool, **{name: name for name in head}},
         embedding_dim=options.fc[-1] if options.fc else backbone.channels,
         new_parameters=frozenset(name for name, _ in module.named_parameters() if name not in loaded),
     )
 
 
-def _head(channels: int, sizes: Sequence[int]) -> OrderedDict[str, nn.Module]:
+def _head(channels: int, sizes: Sequence[int]) -> dict[str, nn.Module]:
     """fc6, relu6, fc7 ...; nothing for no sizes (NetD). Linear layers keep torch's initialisation."""
     if any(size < 1 for size in sizes):
         raise ValueError(f"fc = {list(sizes)}: a layer needs at least 1 output")
-    head: OrderedDict[str, nn.Module] = OrderedDict()
-    for number, size in enumerate(sizes, start=6):
-        if number > 6:
+    head: dict[str, nn.Module] = {}
+    for number, (inputs, outputs) in enumerate(pairwise((channels, *sizes)), start=6):
+        if head:
             head[f"relu{number - 1}"] = nn.ReLU()
-        head[f"fc{number}"] = nn.Linear(channels, size)
-        channels = size
+        head[f"fc{number}"] = nn.Linear(inputs, outputs)
     return head
 
 
-def _load(
-    module: nn.Module, weights: Mapping[str, Tensor], *, trunk: Sequence[str], anew: Sequence[str], name: str
-) -> set[str]:
-    """Copy weights into the module; the names of what was copied.
+def _require_trunk(name: str, module: nn.Module, trunk: Sequence[str], weights: Mapping[str, Tensor]) -> None:
+    """Check that weights have every tensor of the trunk, in its shape, and none more of it."""
+    own = {key: tensor.shape for key, tensor in module.state_dict().items() if key.partition(".")[0] in trunk}
+    given = {key: tensor.shape for key, tensor in weights.items() if key.partition(".")[0] in trunk}
+    problems = [f"{key} is missing" for key in own if key not in given and not key.endswith(_OPTIONAL)]
+    problems += [
+        f"{key} has shape {tuple(given[key])}, not {tuple(own[key])}"
+        for key in own
+        if given.get(key, own[key]) != own[key]
+    ]
+    problems += [f"there is no place for {key}" for key in given if key not in own]
+    if problems:
+        raise DataError(f"weights of another network: {problems[0]}", fix=f"The network asked for is {name}")
 
-    The trunk is loaded strictly. A head's tensors are taken where name and shape agree; a classifier and auxiliary
-    heads have names that the module has not, and stay out.
+
+def _load(module: nn.Module, weights: Mapping[str, Tensor], anew: tuple[str, ...]) -> set[str]:
+    """Copy what agrees in name and shape, except below the prefixes `anew`; the names of what was copied.
+
+    A head of another size is left out like the classifiers of torchvision, whose names no module here has. What starts
+    anew keeps the seed's draw and BN's fresh statistics: it is not loaded and drawn again, but never loaded.
     """
     own = module.state_dict()
-    fix = f"The recipe's network is {name}"
-    unknown = next((key for key in weights if key.partition(".")[0] in trunk and key not in own), None)
-    taken: dict[str, Tensor] = {}
-    for key, tensor in own.items():
-        in_trunk = key.partition(".")[0] in trunk
-        given = weights.get(key)
-        if given is not None and given.shape == tensor.shape:
-            taken[key] = given
-        elif in_trunk and given is not None:
-            shapes = f"{tuple(given.shape)}, not {tuple(tensor.shape)}"
-            raise DataError(f"weights of another network: {key} has shape {shapes}", fix=fix)
-        elif in_trunk and not key.endswith(_OPTIONAL):
-            raise DataError(f"weights of another network: {key} is missing", fix=fix)
-    if unknown is not None:
-        raise DataError(f"weights of another network: {unknown} has no place", fix=fix)
-    # What starts anew keeps the seed's draw and BN's fresh statistics: it is left out, not drawn again.
-    taken = {key: tensor for key, tensor in taken.items() if not key.startswith(tuple(f"{path}." for path in anew))}
+    taken = {
+        key: tensor
+        for key, tensor in weights.items()
+        if key in own and tensor.shape == own[key].shape and not key.startswith(anew)
+    }
     module.load_state_dict(taken, strict=False)
     return set(taken)
