@@ -100,6 +100,7 @@ class InterruptedRun(LayerprobeError):  # noqa: N818 - an ending, not a fault
 def near_miss(name: str, known: Iterable[str]) -> str:
     """`Did you mean 'pool5.3'? Known: fc6, pool5.3`, the question only where something is near."""
     known = list(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    question = f"Did you mean {near[0]!r}? " if near else ""
+    folded = {other.casefold(): other for other in known}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1)
+    question = f"Did you mean {folded[near[0]]!r}? " if near else ""
     return f"{question}Known: {', '.join(known)}" if known else "There is none"

@@ -18,10 +18,11 @@ def test_a_question_keeps_its_mark() -> None:
 
 def test_an_unknown_name_has_the_near_miss() -> None:
     error = UnknownNameError("layer", "pool5.4", ["fc6", "pool5.2", "pool5.3"])
-    assert str(error) in (
-        "unknown layer 'pool5.4'. Did you mean 'pool5.3'? Known: fc6, pool5.2, pool5.3.",
-        "unknown layer 'pool5.4'. Did you mean 'pool5.2'? Known: fc6, pool5.2, pool5.3.",
-    )
+    assert str(error) == "unknown layer 'pool5.4'. Did you mean 'pool5.3'? Known: fc6, pool5.2, pool5.3."
+
+
+def test_case_is_the_nearest_miss() -> None:
+    assert "Did you mean 'netA'?" in str(UnknownNameError("recipe", "neta", ["netA", "netF"]))
 
 
 def test_a_name_far_from_all_has_no_question() -> None:

@@ -34,11 +34,6 @@ def main() -> None:
     debug, as_json = "--debug" in sys.argv, "--json" in sys.argv
     try:
         code = app(standalone_mode=False)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`); what is left must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     except (Exception, KeyboardInterrupt) as error:  # the one place where every fault ends
         if debug:
             traceback.print_exc()

@@ -33,8 +33,5 @@ def demo(
         "plots": [str(path) for path in shown.plots],
         "scores": [asdict(score) for score in shown.scores],
     }
-    terminal.result(values, layer_table(shown.scores))
-    if not as_json:
-        for line in (shown.finding, *map(str, shown.plots)):
-            print(line)
+    terminal.result(values, layer_table(shown.scores), shown.finding, *map(str, shown.plots))
     terminal.say("with your own images: layerprobe train netA --data folder:DIR (one folder a class)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -57,15 +58,20 @@ class Terminal:
         else:
             yield _Lines(self, name, total, unit)
 
-    def result(self, values: dict[str, Any], shown: Table | str) -> None:
-        """The command's result: `values` as JSON, or a table or text."""
-        if self.as_json:
-            print(json.dumps({"schema": SCHEMA, **values}, ensure_ascii=False))
-        elif isinstance(shown, str):
-            print(shown)
-        else:
+    def result(self, values: dict[str, Any], *shown: Table | str) -> None:
+        """The command's result: `values` as JSON, or tables and lines."""
+        try:
+            if self.as_json:
+                print(json.dumps({"schema": SCHEMA, **values}, ensure_ascii=False))
+                shown = ()
             # A pipe has no width: nothing may be cut there.
-            Console(width=None if sys.stdout.isatty() else 200).print(shown)
+            console = Console(width=None if sys.stdout.isatty() else 200)
+            for item in shown:
+                print(item) if isinstance(item, str) else console.print(item)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader has gone (`| head`); what is left in the buffer must not fail again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def estimate(self, run: str, estimate: Estimate) -> None:
         """What a dry run found."""
