@@ -46,7 +46,7 @@ class Pixels:
 def build(net: str) -> Net:
     """The network in the format that training uses."""
     built: Net = load("network", NETS, net)(fc=(512,), seed=0)
-    built.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub
+    built.module.to(memory_format=torch.channels_last)
     return built
 
 

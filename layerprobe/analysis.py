@@ -33,20 +33,19 @@ class Features:
         return int((~np.isfinite(self.values)).any(1).sum())
 
 
-def rank(queries: Features, gallery: Features | None, *, similarity: str = "cosine") -> Ranks:
-    """Rank of each query's nearest same-class item, among the other queries or in a gallery of its own.
+def rank(queries: Features, gallery: Features | None) -> Ranks:
+    """Rank of each query's nearest same-class item by cosine, among the other queries or in a gallery of its own.
 
     Raises:
         NumericError: a feature is not finite.
     """
     if gallery is None:
-        return nearest_positive_ranks(queries.values, queries.labels, similarity=similarity)
+        return nearest_positive_ranks(queries.values, queries.labels)
     return nearest_positive_ranks(
         queries.values,
         queries.labels,
         gallery=gallery.values,
         gallery_labels=gallery.labels,
-        similarity=similarity,
         ids=queries.ids,
         gallery_ids=gallery.ids,
     )
@@ -58,19 +57,19 @@ def score_recall(queries: Features, gallery: Features | None, row: Score, ks: Se
     Args:
         queries: searched for in `gallery`, or among themselves without the query where that is None.
         gallery: what is searched, for data sets that have one.
-        row: what the rows share; metric, value, n and note are filled in.
+        row: what the rows share; similarity, metric, value, n and note are filled in.
         ks: each below the number of items searched.
 
     Returns:
         Values with lone queries as misses and the expected value under random order of ties; no value, and a note,
         where a feature is not finite.
     """
-    row = replace(row, n=len(queries.labels))
+    row = replace(row, similarity="cosine", n=len(queries.labels))
     bad = queries.bad_rows() + (gallery.bad_rows() if gallery is not None else 0)
     if bad:
         note = f"NaN ({bad} rows)"
         return [replace(row, metric=recall_name(k), value=None, note=note) for k in ks]
-    ranks = rank(queries, gallery, similarity=row.similarity)
+    ranks = rank(queries, gallery)
     row = replace(row, note=_note(ranks))
     return [replace(row, metric=recall_name(k), value=ranks.recall(k)) for k in ks]
 

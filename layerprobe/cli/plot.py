@@ -36,7 +36,7 @@ def plot(
     if kind not in PLOTS:
         raise UnknownNameError("plot", kind, PLOTS)
     terminal = Terminal(as_json, quiet)
-    found = [find_run(cache, name) for name in runs or [None]]
+    found = [find_run(cache, name) for name in runs] if runs else [find_run(cache, None)]
     if not runs:
         terminal.say(f"run {found[0].name}")
     path = draw(PlotRequest(kind, found, out, csv))

@@ -25,7 +25,8 @@ class _Held:
         if not self.known[index]:
             self.pixels[index] = self.split.image(index)
             self.known[index] = True
-        return self.pixels[index]
+        image: Image = self.pixels[index]
+        return image
 
 
 def held(dataset: Dataset) -> Dataset:

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from layerprobe.errors import EnvironmentFault
-from layerprobe.recipe import Recipe
 from layerprobe.runs import Run
 from layerprobe.training.loop import Trainer
 
@@ -28,32 +27,24 @@ class Estimate:
     free: int
 
 
-def training_disk(trainer: Trainer) -> int:
-    """Bytes of the checkpoints still to be written: weights of each epoch, and two resume states."""
-    tensors = [*trainer.net.module.state_dict().values(), *trainer.loss.state_dict().values()]
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    return weights * (trainer.plan.epochs - trainer.epoch + 1 + 2)
-
-
-def require_space(run: Run, trainer: Trainer, recipe: Recipe) -> None:
+def require_space(run: Run, trainer: Trainer) -> None:
     """Check that the run's checkpoints fit on its disk, before the first is written.
 
     Raises:
         EnvironmentFault: they do not; with both numbers.
     """
-    done = sum(1 for epoch in range(recipe.train.epochs + 1) if run.checkpoint(epoch).exists())
-    needed = training_disk(trainer) * max(0, recipe.train.epochs + 1 - done) // (recipe.train.epochs + 1)
-    free = free_bytes(run.folder)
-    if needed > free:
+    left = _epochs_left(run, trainer)
+    needed, free = _disk(trainer, len(left)), free_bytes(run.folder)
+    if left and needed > free:
         raise EnvironmentFault(
-            f"{recipe.train.epochs} epochs need {as_size(needed)}, {as_size(free)} are free",
+            f"{len(left)} checkpoints need {as_size(needed)}, {as_size(free)} are free",
             file=run.folder,
             fix="Free space, choose another --cache, or train fewer epochs",
         )
 
 
 def estimate_training(run: Run, trainer: Trainer) -> Estimate:
-    """Time three steps of the run on its own images and extend them to the whole; the trainer is used up."""
+    """Time three steps of the run on its own images and extend them to what is left; the trainer is used up."""
     marks: list[float] = []
 
     def three_steps(loss: float) -> bool:  # noqa: ARG001 - the trainer's callback
@@ -63,9 +54,22 @@ def estimate_training(run: Run, trainer: Trainer) -> Estimate:
     for _ in trainer.epochs(after_step=three_steps):
         pass
     # The first step also sets things up.
-    step = (marks[-1] - marks[0]) / max(1, len(marks) - 1)
-    steps = sum(len(trainer.plan.batches(epoch)) for epoch in range(1, trainer.plan.epochs + 1))
-    return Estimate(step * steps, peak_memory(trainer.device), training_disk(trainer), free_bytes(run.folder))
+    step = (marks[-1] - marks[0]) / max(1, len(marks) - 1) if marks else 0.0
+    left = _epochs_left(run, trainer)
+    steps = sum(len(trainer.plan.batches(epoch)) for epoch in left if epoch > 0)
+    disk = _disk(trainer, len(left))
+    return Estimate(step * steps, peak_memory(trainer.device), disk, free_bytes(run.folder))
+
+
+def _epochs_left(run: Run, trainer: Trainer) -> list[int]:
+    return [epoch for epoch in range(trainer.plan.epochs + 1) if not run.checkpoint(epoch).exists()]
+
+
+def _disk(trainer: Trainer, checkpoints: int) -> int:
+    """Bytes of so many checkpoints, and of two resume states, whose momentum is as large as the weights."""
+    tensors: list[torch.Tensor] = [*trainer.net.module.state_dict().values(), *trainer.loss.state_dict().values()]
+    weights: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return weights * (checkpoints + 2) if checkpoints else 0
 
 
 def peak_memory(device: torch.device) -> int:

@@ -94,7 +94,7 @@ def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:
 def build_plan(recipe: Recipe, dataset: Dataset, *, workers: int) -> Plan:
     """Batches and schedule on the training split."""
     train, labels = recipe.train, dataset.splits["train"].labels
-    if train.sampler == "classes":
+    if train.images_per_class is not None:  # the recipe has it for the sampler `classes` alone
         epoch_batches = partial(
             batches.class_batches, labels, batch_size=train.batch_size, images_per_class=train.images_per_class
         )

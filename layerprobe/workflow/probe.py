@@ -246,7 +246,7 @@ class Prober:
                     layer=tap.layer,
                     pool=tap.pool,
                     reduction="none",
-                    similarity="cosine",
+                    similarity="",
                     metric="",
                     value=None,
                     low=None,

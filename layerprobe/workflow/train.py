@@ -94,7 +94,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         listener.say(f"{run.name}: nothing to do, {request.recipe.train.epochs} epochs are trained")
         return run
     built = build(request)
-    require_space(run, built.trainer, request.recipe)
+    require_space(run, built.trainer)
     if request.fresh and run.exists():
         with locked(run):
             listener.say(f"{run.name}: the old run is now {set_aside(run).name}")

@@ -152,7 +152,7 @@ def test_a_large_k_is_refused_when_asked_for_and_dropped_from_a_recipe(run: Run)
 
 
 def test_a_layer_with_nan_has_no_number_and_the_others_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    extract = module.extract
+    from layerprobe.extraction import extract
 
     def spoilt(*arguments: object, **keywords: object):  # type: ignore[no-untyped-def] # passes on what it gets
         for batch in extract(*arguments, **keywords):  # type: ignore[arg-type] # likewise
@@ -166,7 +166,7 @@ def test_a_layer_with_nan_has_no_number_and_the_others_go_on(run: Run, monkeypat
 
 
 def test_a_signal_leaves_whole_files_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    extract = module.extract
+    from layerprobe.extraction import extract
 
     def slow(*arguments: object, **keywords: object):  # type: ignore[no-untyped-def] # passes on what it gets
         for batch in extract(*arguments, **keywords):  # type: ignore[arg-type] # likewise
