@@ -13,7 +13,7 @@ import torchvision
 
 from layerprobe import __version__
 from layerprobe.data.splits import Dataset, manifest_sha256
-from layerprobe.errors import DataError, LayerprobeError, RecipeError
+from layerprobe.errors import DataError, InterruptedRun, LayerprobeError, RecipeError
 from layerprobe.files import remove_leftovers, write_text
 from layerprobe.losses.loss import Loss
 from layerprobe.nets.net import Net
@@ -106,7 +106,12 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         else:
             _begin(run, request, built)
         prober = None if request.probe is None else _prober(run, request, built)
-        _train_epochs(run, built, listener, stop, prober)
+        try:
+            _train_epochs(run, built, listener, stop, prober)
+        except InterruptedRun:
+            run.write(run.read() | {"state": "interrupted"})
+            run.log(f"interrupted after epoch {built.trainer.epoch}")
+            raise
     return run
 
 
@@ -256,8 +261,6 @@ def _train_epochs(run: Run, built: Parts, listener: Listener, stop: Stop, prober
             if prober is not None:
                 prober.measure([result.epoch], listener, stop)
     if trainer.epoch < trainer.plan.epochs:
-        run.write(run.read() | {"state": "interrupted"})
-        run.log(f"interrupted in epoch {trainer.epoch + 1}")
         stop.raise_if_asked(f"{run.name}: stopped after epoch {trainer.epoch}; the same command goes on from there")
 
 

@@ -38,6 +38,7 @@ def test_stop_and_resume_end_with_the_bytes_of_a_straight_run(request_for: Reque
     with pytest.raises(InterruptedRun, match="stopped after epoch 1; the same command goes on") as caught:
         train(request_for(run="resumed", workers=workers), interrupt_after(1))
     assert caught.value.exit_code == 130
+    assert Run(straight.folder.with_name("resumed")).read()["state"] == "interrupted"
     listener = Silent()
     resumed = train(request_for(run="resumed", workers=workers), listener)
     assert listener.heard[0] == "resumed: continuing after epoch 1"
