@@ -64,7 +64,7 @@ def layer_table(scores: Sequence[Score], *, metric: str = "R@1") -> Table:
         table.add_row(*map(_text, texts), style="bold" if star else None)
 
     notes = ([f"{_BEST} best test {metric}"] if best is not None else []) + _notes(scores, rows)
-    table.caption = _text("\n".join(notes))
+    table.caption = _beside("\n".join(notes))
     table.caption_justify = "left"
     return table
 
@@ -102,12 +102,19 @@ def _title(first: Score, rows: Sequence[_Row], named: Sequence[int], metric: str
         parts.append(rows[0][2])
     if 3 not in named:
         parts.append(rows[0][3])
-    return _text(", ".join(parts))
+    return _beside(", ".join(parts))
 
 
 def _text(cell: str) -> Text:
     """The characters themselves: names come from files, and must neither style nor steer the terminal."""
     return Text("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in cell))
+
+
+def _beside(text: str) -> Text:
+    """A title or caption, which may be wider than its table: rich would fold it to the table's width."""
+    wide = _text(text)
+    wide.no_wrap, wide.overflow = True, "ignore"
+    return wide
 
 
 def _value(score: Score | None) -> float | None:

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from layerprobe.scores import Score
+from layerprobe.tables import layer_table, listing
+
+
+def score(
+    layer: str, split: str, value: float | None, *, metric: str = "R@1", note: str = "", **other: str | int
+) -> Score:
+    fields: dict[str, object] = {
+        "run": "omni", "experiment": "e", "seed": 0, "epoch": 30, "split": split, "layer": layer, "pool": "max",
+        "reduction": "none", "similarity": "cosine", "metric": metric, "value": value, "low": None, "high": None,
+        "n": 100, "note": note,
+    }  # fmt: skip
+    return Score(**(fields | other))  # type: ignore[arg-type] # the fields of a score
+
+
+def printed(table: Table, width: int = 120) -> list[str]:
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as capture:
+        console.print(table)
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def row(lines: list[str], layer: str) -> list[str]:
+    return next(line.split() for line in lines if layer in line.split())
+
+
+def test_a_row_has_train_test_and_gap_in_percent() -> None:
+    lines = printed(layer_table([score("fc6", "train", 0.95), score("fc6", "test", 0.612), score("p", "test", 0.7)]))
+    assert row(lines, "fc6") == ["fc6", "max", "95.0", "61.2", "+33.8"]
+
+
+def test_the_gap_is_of_the_unrounded_fractions() -> None:
+    # 50.04 - 49.96 = 0.08, not 50.0 - 50.0.
+    lines = printed(layer_table([score("a", "train", 0.5004), score("a", "test", 0.4996)]))
+    assert row(lines, "a")[-1] == "+0.1"
+
+
+def test_a_gap_may_be_negative() -> None:
+    lines = printed(layer_table([score("a", "train", 0.4), score("a", "test", 0.5)]))
+    assert row(lines, "a")[-1] == "-10.0"
+
+
+def test_rows_keep_the_order_of_the_scores() -> None:
+    layers = ["pool5.2", "fc6", "pool1.1"]
+    lines = printed(layer_table([score(layer, split, 0.5) for split in ("test", "train") for layer in layers]))
+    assert [line.split()[1] for line in lines if " max " in line] == layers
+
+
+def test_a_layer_with_two_pools_has_two_rows() -> None:
+    lines = printed(layer_table([score("a", "test", 0.5), score("a", "test", 0.6, pool="avg")]))
+    assert [line.split()[-2:] for line in lines if "max" in line or "avg" in line] == [["max", "50.0"], ["avg", "60.0"]]
+
+
+def test_the_best_test_layer_has_a_star_and_is_bold() -> None:
+    table = layer_table([score("a", "test", 0.5), score("b", "test", 0.6), score("b", "train", 0.1)])
+    lines = printed(table)
+    assert [line.split()[1] for line in lines if line.startswith("*  ")] == ["b"]
+    assert [row.style for row in table.rows] == [None, "bold"]
+    assert "* best test R@1" in lines
+
+
+def test_equally_good_layers_all_have_the_star() -> None:
+    lines = printed(layer_table([score("a", "test", 0.6), score("b", "test", 0.6), score("c", "test", 0.59)]))
+    assert [line.split()[1] for line in lines if line.startswith("*  ")] == ["a", "b"]
+
+
+def test_further_k_of_the_test_split_follow() -> None:
+    scores = [
+        score("a", split, value, metric=metric)
+        for split, metric, value in [
+            ("train", "R@1", 0.9), ("train", "R@2", 0.95),
+            ("test", "R@1", 0.5), ("test", "R@2", 0.6), ("test", "R@8", 1),
+        ]
+    ]  # fmt: skip
+    lines = printed(layer_table(scores))
+    assert row(lines, "a")[-5:] == ["90.0", "50.0", "+40.0", "60.0", "100.0"]
+    assert [line.split() for line in lines[1:3]] == [
+        ["train", "test", "test", "test"],
+        ["layer", "pool", "R@1", "R@1", "gap", "R@2", "R@8"],
+    ]
+
+
+def test_another_metric_can_be_compared() -> None:
+    scores = [score("a", "test", 0.5, metric="R@1"), score("a", "test", 0.25, metric="MAP@R")]
+    lines = printed(layer_table(scores, metric="MAP@R"))
+    assert row(lines, "a")[-2:] == ["25.0", "50.0"]
+    assert "MAP@R in %" in lines[0]
+
+
+def test_validation_has_a_column_where_there_is_one() -> None:
+    lines = printed(layer_table([score("a", split, 0.5) for split in ("train", "validation", "test")]))
+    assert lines[1].split() == ["train", "valid.", "test"]
+    assert "valid." not in "".join(printed(layer_table([score("a", "train", 0.5)])))
+
+
+def test_an_invalid_value_is_its_note_and_leaves_the_best_to_others() -> None:
+    scores = [
+        score("a", "train", 0.9), score("a", "test", None, note="NaN (312 rows)"),
+        score("b", "train", 0.8), score("b", "test", 0.1),
+    ]  # fmt: skip
+    lines = printed(layer_table(scores))
+    assert any("NaN (312 rows)" in line and line.split()[-1] == "-" for line in lines)
+    assert [line.split()[1] for line in lines if line.startswith("*  ")] == ["b"]
+    assert sum("NaN" in line for line in lines) == 1
+
+
+def test_without_a_valid_test_value_nothing_is_best() -> None:
+    lines = printed(layer_table([score("a", "train", 0.9), score("a", "test", None, note="NaN (1 rows)")]))
+    assert "best" not in "".join(lines)
+
+
+def test_a_split_that_a_layer_lacks_is_a_dash() -> None:
+    lines = printed(layer_table([score("a", "train", 0.9), score("b", "test", 0.5)]))
+    assert row(lines, "a")[-3:] == ["90.0", "-", "-"]
+
+
+def test_notes_stand_below_once_with_their_layers() -> None:
+    note = "12 lone queries count as misses"
+    scores = [
+        score("a", "test", 0.5, note=note), score("a", "test", 0.6, metric="R@2", note=note),
+        score("b", "test", 0.1, note=f"collapsed: 98 % tied; {note}"), score("a", "train", 0.5),
+    ]  # fmt: skip
+    lines = printed(layer_table(scores))
+    assert lines[-2:] == [f"test, every layer: {note}", "test, b: collapsed: 98 % tied"]
+
+
+def test_a_reduction_or_similarity_has_a_column_where_rows_differ() -> None:
+    scores = [score("a", "test", 0.5), score("a", "test", 0.6, reduction="pca:8", similarity="dot")]
+    lines = printed(layer_table(scores))
+    assert row(lines, "pca:8") == ["*", "a", "max", "pca:8", "dot", "60.0"]
+    assert lines[0] == "omni, epoch 30, R@1 in %"
+
+
+def test_what_all_rows_share_stands_in_the_title() -> None:
+    assert printed(layer_table([score("a", "test", 0.5)]))[0] == "omni, epoch 30, R@1 in %, cosine"
+    reduced = layer_table([score("a", "test", 0.5, reduction="pca:8")])
+    assert printed(reduced)[0] == "omni, epoch 30, R@1 in %, pca:8, cosine"
+
+
+def test_six_k_and_three_splits_fit_80_columns() -> None:
+    scores = [
+        score("layer4.2", split, 1.0, metric=f"R@{k}")
+        for split in ("train", "validation", "test")
+        for k in (1, 2, 4, 8, 16, 32)
+    ]
+    assert row(printed(layer_table(scores), 80), "layer4.2")[3:] == ["100.0"] * 3 + ["+0.0"] + ["100.0"] * 5
+
+
+@pytest.mark.parametrize("other", [score("a", "test", 0.5, epoch=29), score("a", "test", 0.5, run="second")])
+def test_a_table_is_of_one_run_and_one_epoch(other: Score) -> None:
+    with pytest.raises(ValueError, match="one run and one epoch"):
+        layer_table([score("a", "test", 0.5), other])
+
+
+def test_no_scores_are_no_table() -> None:
+    with pytest.raises(ValueError, match="one run and one epoch"):
+        layer_table([])
+
+
+def test_names_are_shown_as_the_text_they_are() -> None:
+    lines = printed(layer_table([score("[red]a[/]", "test", 0.5, run="[bold]x", note="[link=u]n")]))
+    assert lines[0].startswith("[bold]x, epoch 30")
+    assert row(lines, "[red]a[/]")
+    assert lines[-1] == "test, [red]a[/]: [link=u]n"
+
+
+def test_a_listing_shows_its_cells_as_text() -> None:
+    lines = printed(listing(("[b]run", "state"), [("[green]x", "done"), (":smile:", "")]))
+    assert [line.split() for line in (lines[0], *lines[2:])] == [["[b]run", "state"], ["[green]x", "done"], [":smile:"]]
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    (_, _, line) = printed(listing(("run",), [("a\x1b[31mb\x07c\x9bd",)]))
+    assert line == "a\ufffd[31mb\ufffdc\ufffdd"
+
+
+def test_a_title_and_a_note_may_be_wider_than_the_table() -> None:
+    lines = printed(layer_table([score("a", "test", 0.5, run="r" * 60, note="n" * 70)]))
+    assert lines[0].startswith("r" * 60 + ", epoch 30, R@1")
+    assert lines[-1] == "test, a: " + "n" * 70
+
+
+def test_a_listing_folds_rather_than_cuts() -> None:
+    assert "".join(printed(listing(("run",), [("x" * 50,)]), 20)).count("x") == 50
