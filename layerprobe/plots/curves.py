@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.values import Point, Series, by_run, missing, points
+from layerprobe.plots.values import Point, Series, by_run, compared, missing, points
 from layerprobe.scores import Score
 
 _WIDTH, _HEIGHT = 5.6, 4.6  # inches
@@ -53,7 +53,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, f
         columns=len(groups) if len(groups) > 1 else 3,
         notes=notes,
     )
-    titles = [f"{run}: {' and '.join(group)} {metric} over epochs, {found[0].similarity}" for run, group in cells]
+    titles = [f"{run}: {' and '.join(group)} {metric} over epochs, {compared(found)}" for run, group in cells]
     figure, panels = fig.panels(titles, layout)
     for axes, (run, group), named in zip(panels, cells, labels, strict=True):
         _set_axes(axes, epochs, y_limits, metric)

@@ -119,7 +119,7 @@ def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
         bottom = foot + (rows - 1 - i // columns) * cell[1] + layout.below
         place = (left / size[0], bottom / size[1], layout.width / size[0], layout.height / size[1])
         axes = figure.add_axes(place)
-        lines = _wrapped(title, layout.width * 0.9)
+        lines = [line for part in title.splitlines() for line in _wrapped(part, layout.width * 0.9)]
         axes.set_title("\n".join(lines), fontsize=FONT + 1.5, loc="left", parse_math=False)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=FONT)
@@ -265,13 +265,11 @@ def save(figure: Figure, path: Path) -> None:
     """
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
-        raise LayerprobeError(f"cannot write a plot as {path.suffix or 'nothing'!r}", file=path, fix=_FORMATS_FIX)
+        kind = repr(path.suffix) if path.suffix else "a file without a suffix"
+        raise LayerprobeError(f"cannot write a plot as {kind}", file=path, fix="Name it .png, .pdf or .svg")
     # Text stays text in a pdf, so that it can be searched and edited.
     with written_whole(path) as aside, rc_context({"pdf.fonttype": 42}):
         figure.savefig(aside, format=suffix, dpi=_DPI, bbox_inches="tight", pad_inches=0.08)
-
-
-_FORMATS_FIX = f"Name it {', '.join(f'.{name}' for name in FORMATS[:-1])} or .{FORMATS[-1]}"
 
 
 def _wrapped(text: str, inches: float) -> list[str]:

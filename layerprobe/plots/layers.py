@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.values import Series, by_run, missing, points
+from layerprobe.plots.values import Series, by_run, compared, missing, points
 from layerprobe.scores import Score
 
 _HEIGHT = 4.4  # inches
@@ -19,7 +19,6 @@ _SPLITS = ("train", "validation", "test")
 # Two colours that stay apart for every kind of colour blindness, and in grey (Okabe and Ito's vermilion, blue).
 _COLOURS = {"train": "#d55e00", "validation": "#767676", "test": "#0072b2"}
 _MARKERS = {"train": "s", "validation": "^", "test": "o"}
-_BEST = "#000000"
 
 
 def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, float] | None = None) -> Figure:
@@ -42,25 +41,30 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, f
     y_limits = fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
     at_last = {run: _at(series, last[run]) for run, series in runs.items()}
     notes = missing(at_last, ("train", "test")) + fig.chance_outside(dict.fromkeys(("train", "test"), y_limits), floors)
-    names = list(dict.fromkeys(name for series in runs.values() for name in series))
+    widest = fig.width_of([name for series in runs.values() for name in series])
+    count = max(map(len, runs.values()))
+    width = min(max(_WIDTHS[0], _LAYER * count), _WIDTHS[1])
+    upright = widest + 0.1 > width / count
     layout = fig.Layout(
-        min(max(_WIDTHS[0], _LAYER * len(names)), _WIDTHS[1]),
+        width,
         _HEIGHT,
         fig.width_of(["validation, untrained"]) + 0.35,
-        below=fig.width_of(names) + 0.6,
+        below=(widest if upright else 0.15) + 0.35,
         columns=2,
         notes=notes,
     )
-    titles = [f"{run}: {metric} of every layer after epoch {last[run]}, {found[0].similarity}" for run in runs]
+    titles = [
+        f"{run}: {metric} of every layer, epoch {last[run]}, {compared(found)}\n{_best(at_last[run])}" for run in runs
+    ]
     figure, panels = fig.panels(titles, layout)
     for axes, (run, series) in zip(panels, runs.items(), strict=True):
         axes.set_ylim(y_limits)
         fig.in_percent(axes, "y")
         axes.set_ylabel(metric, fontsize=fig.FONT + 1)
-        _name_layers(axes, list(series))
-        _draw_chance(axes, floors)
+        _name_layers(axes, list(series), upright=upright)
         labels = _draw_splits(axes, series, last[run])
-        fig.label_right(axes, labels)
+        _mark_best(axes, at_last[run])
+        fig.label_right(axes, labels + _draw_chance(axes, floors))
     return figure
 
 
@@ -74,24 +78,28 @@ def _values(series: Series, split: str) -> list[float]:
     return [np.nan if value is None else value for value in found]
 
 
-def _name_layers(axes: Axes, names: Sequence[str]) -> None:
+def _name_layers(axes: Axes, names: Sequence[str], *, upright: bool) -> None:
     axes.set_xlim(-0.5, len(names) - 0.5)
     axes.set_xticks(range(len(names)), list(map(fig.shown, names)))
     axes.grid(visible=False, axis="x")
     for label in axes.get_xticklabels():
-        label.set(rotation=90 if len(names) > 5 else 0, parse_math=False)
+        label.set(rotation=90 if upright else 0, parse_math=False)
 
 
-def _draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:
-    bottom, top = axes.get_ylim()
+def _draw_chance(axes: Axes, floors: Mapping[str, float]) -> list[fig.Label]:
+    """Lines at the chance levels in view; their labels."""
+    labels = []
+    (_, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     for split, floor in floors.items():
         if split in ("train", "test") and bottom < floor < top:
             axes.axhline(floor, color=_COLOURS[split], linewidth=1, linestyle=":", zorder=1, label=f"_chance {split}")
+            labels.append(fig.Label(f"chance {floor:.1f} %, {split}", right, floor, _COLOURS[split]))
+    return labels
 
 
 def _draw_splits(axes: Axes, series: Series, last: int) -> list[fig.Label]:
-    """Draw the lines and the gap, and mark the best test layer; the lines' labels."""
-    place = np.arange(len(series))
+    """Draw the lines and the gap; the lines' labels."""
+    place = range(len(series))
     labels = []
     for epoch in sorted({0, last}):
         light = epoch != last
@@ -110,21 +118,22 @@ def _draw_splits(axes: Axes, series: Series, last: int) -> list[fig.Label]:
     layers = _at(series, last)
     train, test = _values(layers, "train"), _values(layers, "test")
     axes.fill_between(place, train, test, color="0.5", alpha=0.13, linewidth=0, label="_gap", zorder=0.5)
-    _mark_best(axes, list(series), test)
     return labels
 
 
-def _mark_best(axes: Axes, names: Sequence[str], test: Sequence[float]) -> None:
-    if not np.isfinite(test).any():
-        return
-    best = int(np.nanargmax(test))
-    (ring,) = axes.plot([best], [test[best]], marker="o", markersize=13, linestyle="none", label="_best")
-    ring.set(markerfacecolor="none", markeredgecolor=_BEST, markeredgewidth=1.4, zorder=4)
-    text = axes.annotate(
-        f"best test: {fig.shown(names[best])} {test[best]:.1f} %",
-        (best, test[best]),
-        xytext=(0, -20),
-        textcoords="offset points",
-        parse_math=False,
-    )
-    text.set(ha="center", va="top", fontsize=fig.FONT, weight="bold")
+def _best_test(layers: Series) -> tuple[int, float] | None:
+    """Place and percent of the best test layer, the first of equals."""
+    test = _values(layers, "test")
+    return (int(np.nanargmax(test)), float(np.nanmax(test))) if np.isfinite(test).any() else None
+
+
+def _best(layers: Series) -> str:
+    best = _best_test(layers)
+    return f"best on test: {list(layers)[best[0]]}, {best[1]:.1f} %" if best else ""
+
+
+def _mark_best(axes: Axes, layers: Series) -> None:
+    if best := _best_test(layers):
+        (ring,) = axes.plot(*best, marker="o", markersize=13, linestyle="none", label="_best")
+        ring.set(markerfacecolor="none", markeredgecolor="black", markeredgewidth=1.4, zorder=4)
+        axes.get_xticklabels()[best[0]].set(weight="bold")

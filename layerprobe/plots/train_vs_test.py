@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.values import Point, Series, by_run, missing, points
+from layerprobe.plots.values import Point, Series, by_run, compared, missing, points
 from layerprobe.scores import Score
 
 _WIDTH, _HEIGHT = 5.2, 4.4  # inches; the height where the axes differ in scale
@@ -42,7 +42,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, f
     window = _window(found, floors)
     names = list(dict.fromkeys(name for series in runs.values() for name in series))
     styles = fig.styles(names)
-    titles = [f"{run}: {metric} of every layer, {found[0].similarity}" for run in runs]
+    titles = [f"{run}: {metric} of every layer, {compared(found)}" for run in runs]
     notes = missing(runs, ("train", "test")) + _reading(found, window, floors)
     labels = {run: _labels(series, styles, window) for run, series in runs.items()}
     right = fig.width_of([label.text for panel in labels.values() for label in panel])
@@ -66,6 +66,7 @@ class _Window:
     x: Limits
     y: Limits
     height: float = _HEIGHT
+    equal: bool = False  # one scale for both axes
 
 
 def _scored(found: Sequence[Point]) -> set[str]:
@@ -84,7 +85,7 @@ def _window(found: Sequence[Point], floors: Mapping[str, float]) -> _Window:
     # Upwards and to the right, where the line test = train comes into view.
     top = max(top, bottom + _FLATTEST * (right - left))
     right = max(right, left + (top - bottom) / _TALLEST)
-    return _Window((left, right), (bottom, top), _WIDTH * (top - bottom) / (right - left))
+    return _Window((left, right), (bottom, top), _WIDTH * (top - bottom) / (right - left), equal=True)
 
 
 def _limits(found: Sequence[Point], split: str, floors: Mapping[str, float]) -> Limits | None:
@@ -98,7 +99,7 @@ def _reading(found: Sequence[Point], window: _Window, floors: Mapping[str, float
         return ["Layers without a value on one axis stand at its edge."]
     lines = []
     lines += fig.chance_outside({"train": window.x, "test": window.y}, floors)
-    if window.height == _HEIGHT:
+    if not window.equal:
         lines.append("The axes differ in scale.")
     if max(window.x[0], window.y[0]) >= min(window.x[1], window.y[1]):
         lines.append("The line test = train lies outside the axes.")

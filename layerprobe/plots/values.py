@@ -94,6 +94,13 @@ def by_run(found: Sequence[Point]) -> dict[str, Series]:
     return runs
 
 
+def compared(found: Sequence[Point]) -> str:
+    """How the features were compared, for a title: the similarities, after the reduction that all of them share."""
+    reductions = {point.reduction for point in found} - {"none"}
+    shared = reductions if len({point.reduction for point in found}) == 1 else ()
+    return ", ".join([*shared, *dict.fromkeys(point.similarity for point in found)])
+
+
 def missing(runs: Mapping[str, Series], splits: Sequence[str]) -> list[str]:
     """What a plot of these splits cannot show, a line each: splits without scores, and invalid values."""
     lines = []

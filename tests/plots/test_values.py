@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from layerprobe.errors import LayerprobeError
+from layerprobe.plots.values import by_run, compared, missing, points, points_csv
+from layerprobe.scores import Score
+
+MakeScores = Callable[..., list[Score]]
+
+
+def test_a_point_joins_the_splits_of_a_layer_and_epoch(make_scores: MakeScores) -> None:
+    scores = make_scores(["a", "b"], [0, 3])
+    found = points(scores)
+    assert [(point.layer, point.epoch) for point in found] == [("a", 0), ("a", 3), ("b", 0), ("b", 3)]
+    assert found[1].values == {s.split: s.value for s in scores if (s.layer, s.epoch) == ("a", 3)}
+
+
+def test_layers_keep_the_order_of_the_scores_and_epochs_ascend(make_scores: MakeScores) -> None:
+    found = points(make_scores(["pool5", "fc6", "alpha"], [7, 2, 5]))
+    assert [point.layer for point in found] == ["pool5"] * 3 + ["fc6"] * 3 + ["alpha"] * 3
+    assert [point.epoch for point in found][:3] == [2, 5, 7]
+
+
+def test_only_the_metric_asked_for_is_taken(make_scores: MakeScores) -> None:
+    scores = make_scores(["a"], [1])
+    others = [replace(score, metric="R@2", value=1.0) for score in scores]
+    assert points([*scores, *others]) == points(scores)
+    assert points([*scores, *others], "R@2")[0].values == {"train": 1.0, "test": 1.0}
+
+
+def test_a_metric_without_scores_is_an_error_that_names_the_others(make_scores: MakeScores) -> None:
+    with pytest.raises(LayerprobeError, match=r"^no scores of MAP@R\. There is R@1\.$"):
+        points(make_scores(), "MAP@R")
+
+
+def test_no_scores_at_all_are_an_error() -> None:
+    with pytest.raises(LayerprobeError, match=r"^no scores of R@1\. Probe a layer first\.$"):
+        points([])
+
+
+def test_percent_is_of_the_fraction(make_scores: MakeScores) -> None:
+    (point,) = points([replace(make_scores(["a"], [1], ["test"])[0], value=0.25)])
+    assert (point.percent("test"), point.percent("train")) == (25, None)
+
+
+def test_the_csv_holds_fractions_and_an_empty_cell_where_invalid(make_scores: MakeScores) -> None:
+    train, test = make_scores(["a,b"], [4])
+    text = points_csv([replace(train, value=0.1 + 0.2), replace(test, value=None, note="NaN (3 rows)")])
+    header, row = csv.reader(text.splitlines())
+    assert header == ["run", "layer", "pool", "reduction", "similarity", "epoch", "train R@1", "test R@1"]
+    assert row == ["netA", "a,b", "max", "none", "cosine", "4", repr(0.1 + 0.2), ""]
+
+
+def test_runs_keep_their_own_points(make_scores: MakeScores) -> None:
+    found = by_run(points(make_scores(["a"], [1]) + make_scores(["b"], [1, 2], run="netE")))
+    assert {run: {name: len(layer) for name, layer in series.items()} for run, series in found.items()} == {
+        "netA": {"a": 1},
+        "netE": {"b": 2},
+    }
+
+
+def test_a_label_is_the_layer_with_what_tells_it_apart(make_scores: MakeScores) -> None:
+    scores = make_scores(["a", "b"], [1], ["test"])
+    scores += [replace(scores[0], pool="avg"), replace(scores[0], reduction="pca:8"), replace(scores[1], pool="none")]
+    (series,) = by_run(points(scores)).values()
+    assert set(series) == {"a@max", "a@avg", "a@max pca:8", "b@max", "b@none"}
+
+
+def test_a_pool_that_tells_nothing_apart_is_left_out(make_scores: MakeScores) -> None:
+    first, second = make_scores(["a", "b"], [1], ["test"])
+    (series,) = by_run(points([first, replace(second, pool="none")])).values()
+    assert list(series) == ["a", "b"]
+
+
+def test_two_similarities_are_told_apart(make_scores: MakeScores) -> None:
+    (score,) = make_scores(["a"], [1], ["test"])
+    found = points([score, replace(score, similarity="dot")])
+    assert list(by_run(found)["netA"]) == ["a cosine", "a dot"]
+    assert compared(found) == "cosine, dot"
+
+
+def test_a_reduction_that_all_share_is_part_of_how_they_were_compared(make_scores: MakeScores) -> None:
+    scores = [replace(score, reduction="pca:8") for score in make_scores(["a"], [1])]
+    assert compared(points(scores)) == "pca:8, cosine"
+    assert compared(points(make_scores(["a"], [1]) + scores)) == "cosine"
+
+
+def test_a_missing_split_is_said(make_scores: MakeScores) -> None:
+    runs = by_run(points(make_scores(["a"], [1], ["test"])))
+    assert missing(runs, ("train", "test")) == ["no train scores"]
+
+
+def test_the_layers_that_lack_a_split_are_named(make_scores: MakeScores) -> None:
+    runs = by_run(points(make_scores(["a"], [1]) + make_scores(["b", "c"], [1], ["test"])))
+    assert missing(runs, ("train", "test")) == ["no train scores of b, c"]
+
+
+def test_invalid_values_are_said_with_their_epochs(make_scores: MakeScores) -> None:
+    scores = [
+        replace(s, value=None, note="NaN (3 rows)") if s.split == "test" and s.epoch in (1, 3, 4, 5) else s
+        for s in make_scores(["a"])
+    ]
+    assert missing(by_run(points(scores)), ("train", "test")) == ["not valid: a, test, epochs 1, 3-5: NaN (3 rows)"]
+
+
+def test_what_is_missing_names_its_run_among_several(make_scores: MakeScores) -> None:
+    runs = by_run(points(make_scores(["a"], [1]) + make_scores(["a"], [1], ["train"], run="netE")))
+    assert missing(runs, ("train", "test")) == ["netE: no test scores"]
