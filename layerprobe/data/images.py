@@ -24,7 +24,10 @@ EXTENSIONS = frozenset(
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
 _PIXEL_LIMIT = 89_000_000
 # What PIL's decoders raise on broken data, beside OSError.
-_BROKEN = (SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error, zlib.error)
+_BROKEN = (
+    SyntaxError, ValueError, RuntimeError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error,
+    zlib.error,
+)  # fmt: skip
 _AGAIN = "Get it again or remove it"
 
 
@@ -59,7 +62,7 @@ def read_image(path: Path) -> Image:
     except OSError as error:
         raise _unreadable(path, error) from error
     except _BROKEN as error:
-        raise DataError(f"the image is broken ({_one_line(error)})", file=path, fix=_AGAIN) from error
+        raise _broken(path, error) from error
 
 
 def _rgb(image: PIL.Image.Image, path: Path) -> Image:
@@ -100,9 +103,10 @@ def _unreadable(path: Path, error: OSError) -> DataError:
     if error.errno is not None:
         return DataError(f"cannot be read ({error.strerror})", file=path)
     # PIL's own have no number: a stream that ends too early, or that no decoder can go on with.
-    fault = "truncated" if "truncated" in str(error) else f"broken ({_one_line(error)})"
+    return _broken(path, error)
+
+
+def _broken(path: Path, error: Exception) -> DataError:
+    reason = " ".join(str(error).split())
+    fault = "truncated" if "truncated" in reason.lower() else f"broken ({reason})"
     return DataError(f"the image is {fault}", file=path, fix=_AGAIN)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
