@@ -44,7 +44,7 @@ def demo(cache: Path, listener: Listener) -> Demo:
 
 
 @dataclass(frozen=True)
-class _Pair:
+class Pair:
     """Two layers' R@1 on a split and the interval of their difference, as fractions."""
 
     before: float
@@ -54,28 +54,41 @@ class _Pair:
 
 
 def _finding(run: Run) -> str:
-    """The embedding against the layer before it, a pair fixed beforehand: the best of many is also the luckiest."""
     prober = Prober(run, ProbeRequest(epochs="last"))
     before, embedding = (tap.layer for tap in prober.taps[-2:])
-    test, train_ = _compare(prober, "test"), _compare(prober, "train")
-    figures = (
-        f"R@1 {test.before:.1%} against {test.embedding:.1%}, a difference of"
-        f" {100 * (test.before - test.embedding):+.1f} points (95 % interval over classes"
-        f" {100 * test.low:+.1f} to {100 * test.high:+.1f})"
-    )
-    fit = f"on the training classes {train_.before:.1%} against {train_.embedding:.1%}"
+    return sentence(before, embedding, _compare(prober, "test"), _compare(prober, "train"))
+
+
+def _compare(prober: Prober, split: str) -> Pair:
+    (epoch,) = prober.epochs()
+    layers = [prober.features(epoch, split, tap) for tap in prober.taps[-2:]]
+    before, embedding = (rank(features, None).hits(1) for features in layers)
+    difference = paired_difference(before, embedding, layers[0].labels)
+    return Pair(float(before.mean()), float(embedding.mean()), difference.low, difference.high)
+
+
+def sentence(before: str, embedding: str, test: Pair, train: Pair) -> str:
+    """The embedding against the layer before it, a pair fixed beforehand: the best of many is also the luckiest.
+
+    Args:
+        before: the name of the layer before the embedding.
+        embedding: the name of the embedding layer.
+        test: both on unseen classes; a claim is made where the interval leaves out 0.
+        train: both on the training classes.
+    """
     if test.low > 0:
         claim = f"{before}, the layer before the embedding, retrieves unseen classes better than {embedding}"
     elif test.high < 0:
         claim = f"The embedding {embedding} retrieves unseen classes better than {before} before it"
     else:
         claim = f"{before} and the embedding {embedding} are not distinguishable here on unseen classes"
-    return f"{claim}: {figures}; {fit}."
+    return (
+        f"{claim}: R@1 {_percent(test.before)} against {_percent(test.embedding)}, a difference of"
+        f" {100 * (test.before - test.embedding):+.1f} points (95 % interval over classes"
+        f" {100 * test.low:+.1f} to {100 * test.high:+.1f}); on the training classes"
+        f" {_percent(train.before)} against {_percent(train.embedding)}."
+    )
 
 
-def _compare(prober: Prober, split: str) -> _Pair:
-    (epoch,) = prober.epochs()
-    layers = [prober.features(epoch, split, tap) for tap in prober.taps[-2:]]
-    before, embedding = (rank(features, None).hits(1) for features in layers)
-    difference = paired_difference(before, embedding, layers[0].labels)
-    return _Pair(float(before.mean()), float(embedding.mean()), difference.low, difference.high)
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
