@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 
 import numpy as np
 import pytest
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from layerprobe.scores import Score
 
@@ -41,6 +45,35 @@ def make_scores() -> MakeScores:
         ]  # fmt: skip
 
     return make
+
+
+@pytest.fixture
+def overlaps() -> Callable[[Figure], list[tuple[str, str]]]:
+    """Pairs of texts of a figure whose boxes overlap, of all that it shows."""
+
+    def find(figure: Figure) -> list[tuple[str, str]]:
+        figure.draw_without_rendering()
+        hidden = {id(text) for axis in figure.findobj(Axis) for text in _out_of_view(axis)}
+        texts = [text for text in figure.findobj(Text) if isinstance(text, Text) and id(text) not in hidden]
+        # A text's own box: that of an annotation has its line in it.
+        texts = [text for text in texts if text.get_text() and text.get_visible()]
+        boxes = [(text.get_text(), Text.get_window_extent(text)) for text in texts]
+        return [
+            (a, b)
+            for (a, first), (b, second) in combinations(boxes, 2)
+            if min(first.x1, second.x1) - max(first.x0, second.x0) > 0.5
+            and min(first.y1, second.y1) - max(first.y0, second.y0) > 0.5
+        ]
+
+    return find
+
+
+def _out_of_view(axis: object) -> list[Text]:
+    """Labels of the ticks that an axis holds but does not draw."""
+    if not isinstance(axis, Axis):
+        return []
+    low, high = sorted(axis.get_view_interval())
+    return [tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high]
 
 
 def _value(split: str, epoch: int, depth: float, near: bool, rng: np.random.Generator) -> float:

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from layerprobe.errors import LayerprobeError
+from layerprobe.plots.curves import draw
+from layerprobe.scores import Score
+
+MakeScores = Callable[..., list[Score]]
+Overlaps = Callable[[Figure], list[tuple[str, str]]]
+DEEP = ["pool5.1", "pool5.2", "pool5.3", "fc6"]
+
+
+def line(axes: Axes, label: str) -> Line2D:
+    (found,) = (line for line in axes.lines if line.get_label() == label)
+    return found
+
+
+def xy(drawn: Line2D) -> list[list[float]]:
+    """The points of a line."""
+    return [[float(x), float(y)] for x, y in np.asarray(drawn.get_xydata(), float)]
+
+
+def x(drawn: Line2D) -> list[float]:
+    return [point[0] for point in xy(drawn)]
+
+
+def y(drawn: Line2D) -> list[float]:
+    return [point[1] for point in xy(drawn)]
+
+
+def notes(figure: Figure) -> str:
+    return "\n".join(text.get_text() for text in figure.texts)
+
+
+def test_a_curve_is_a_split_in_percent_over_epochs(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP, [0, 2, 5])
+    (axes,) = draw(scores).axes
+    for layer in DEEP:
+        for split in ("train", "test"):
+            own = [s for s in scores if (s.layer, s.split) == (layer, split)]
+            curve = line(axes, f"{layer} {split}")
+            assert x(curve) == [0, 2, 5]
+            assert y(curve) == pytest.approx([100 * (s.value or 0) for s in own], rel=1e-12)
+
+
+def test_test_is_solid_and_train_dashed_and_hollow(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores(DEEP)).axes
+    solid, dashed = line(axes, "fc6 test"), line(axes, "fc6 train")
+    assert (solid.get_linestyle(), dashed.get_linestyle()) == ("-", "--")
+    assert dashed.get_markerfacecolor() == "white"
+    assert (solid.get_color(), solid.get_marker()) == (dashed.get_color(), dashed.get_marker())
+
+
+def test_curves_are_named_with_their_last_value(make_scores: MakeScores) -> None:
+    scores = make_scores(["fc6"], [0, 1])
+    (axes,) = draw(scores).axes
+    last = {s.split: f"fc6 {s.split} {100 * (s.value or 0):.1f} %" for s in scores if s.epoch == 1}
+    assert [text.get_text() for text in axes.texts] == [last["test"], last["train"]]
+
+
+def test_many_layers_have_a_panel_for_each_split(make_scores: MakeScores) -> None:
+    figure = draw(make_scores())
+    assert [axes.get_title("left") for axes in figure.axes] == [
+        "netA: test R@1 over epochs, cosine",
+        "netA: train R@1 over epochs, cosine",
+    ]
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
+    assert all(str(curve.get_label()).endswith("test") for curve in figure.axes[0].lines)
+
+
+def test_few_layers_share_a_panel(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores(DEEP)).axes
+    assert axes.get_title("left") == "netA: test and train R@1 over epochs, cosine"
+
+
+@pytest.mark.parametrize("near", [False, True])
+@pytest.mark.parametrize("layers", [1, 4, 8, 14, 18])
+def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, layers: int, near: bool) -> None:
+    names = [f"layer{i // 4}.{i % 4}" for i in range(layers)]
+    assert overlaps(draw(make_scores(names, near=near), chance={"train": 0.02, "test": 0.03})) == []
+
+
+def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlaps: Overlaps) -> None:
+    scores = [score for run in ("netA", "netA-softmax", "netE") for score in make_scores(run=run)]
+    assert overlaps(draw(scores, chance={"train": 0.02, "test": 0.03})) == []
+
+
+def test_chance_lines_stand_at_the_levels_given(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores(["pool1.1", "fc6"]), chance={"train": 0.02, "test": 0.03}).axes
+    assert y(line(axes, "_chance train")) == [2, 2]
+    assert y(line(axes, "_chance test")) == [3, 3]
+    assert "chance: test 3.0 %, train 2.0 %" in [text.get_text() for text in axes.texts]
+
+
+def test_a_chance_level_out_of_view_is_written(make_scores: MakeScores) -> None:
+    figure = draw(make_scores(DEEP, near=True), chance={"train": 0.02, "test": 0.03})
+    assert "Chance level outside the axes: test 3.0 %, train 2.0 %." in notes(figure)
+
+
+def test_a_missing_split_is_said_and_the_other_drawn(make_scores: MakeScores) -> None:
+    figure = draw(make_scores(DEEP, splits=("test",)))
+    assert [curve.get_label() for curve in figure.axes[0].lines] == [f"{layer} test" for layer in DEEP]
+    assert "no train scores" in notes(figure)
+    assert figure.axes[0].get_title("left") == "netA: test R@1 over epochs, cosine"
+
+
+def test_one_epoch_is_drawn_and_said(make_scores: MakeScores) -> None:
+    figure = draw(make_scores(DEEP, [15]))
+    assert x(line(figure.axes[0], "fc6 test")) == [15]
+    assert list(figure.axes[0].get_xticks()) == [15]
+    assert "One epoch only (15): no curves." in notes(figure)
+
+
+def test_invalid_values_are_left_out_and_said(make_scores: MakeScores) -> None:
+    scores = [
+        replace(s, value=None, note="NaN (3 rows)") if (s.layer, s.split) == ("fc6", "test") and s.epoch > 2 else s
+        for s in make_scores(DEEP)
+    ]
+    figure = draw(scores)
+    assert x(line(figure.axes[0], "fc6 test")) == [0, 1, 2]
+    assert "not valid: fc6, test, epochs 3-5: NaN (3 rows)" in notes(figure)
+    assert any(t.get_text().startswith("fc6 test") and "(epoch 2)" in t.get_text() for t in figure.axes[0].texts)
+
+
+def test_no_valid_value_at_all_is_drawn_as_such(make_scores: MakeScores) -> None:
+    figure = draw([replace(s, value=None, note="NaN (3 rows)") for s in make_scores(["fc6"], [1])])
+    assert "not valid: fc6, test, epoch 1: NaN (3 rows)" in notes(figure)
+
+
+def test_no_scores_of_the_metric_are_an_error(make_scores: MakeScores) -> None:
+    with pytest.raises(LayerprobeError, match="no scores of R@8"):
+        draw(make_scores(), metric="R@8")

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from layerprobe.errors import LayerprobeError
+from layerprobe.plots.layers import draw
+from layerprobe.scores import Score
+
+MakeScores = Callable[..., list[Score]]
+Overlaps = Callable[[Figure], list[tuple[str, str]]]
+DEEP = ["pool5.1", "pool5.2", "pool5.3", "fc6"]
+
+
+def line(axes: Axes, label: str) -> Line2D:
+    (found,) = (line for line in axes.lines if line.get_label() == label)
+    return found
+
+
+def xy(drawn: Line2D) -> list[list[float]]:
+    """The points of a line."""
+    return [[float(x), float(y)] for x, y in np.asarray(drawn.get_xydata(), float)]
+
+
+def x(drawn: Line2D) -> list[float]:
+    return [point[0] for point in xy(drawn)]
+
+
+def y(drawn: Line2D) -> list[float]:
+    return [point[1] for point in xy(drawn)]
+
+
+def has(axes: Axes, label: str) -> bool:
+    return any(line.get_label() == label for line in axes.lines)
+
+
+def notes(figure: Figure) -> str:
+    return "\n".join(text.get_text() for text in figure.texts)
+
+
+@pytest.mark.parametrize(("name", "split", "epoch"), [("train", "train", 5), ("test, untrained", "test", 0)])
+def test_a_line_is_a_split_in_percent_over_layers(make_scores: MakeScores, name: str, split: str, epoch: int) -> None:
+    scores = make_scores()
+    (axes,) = draw(scores).axes
+    own = [100 * (s.value or 0) for s in scores if (s.split, s.epoch) == (split, epoch)]
+    assert y(line(axes, name)) == pytest.approx(own, rel=1e-12)
+    assert x(line(axes, name)) == list(range(14))
+
+
+def test_layers_stand_in_network_order(make_scores: MakeScores) -> None:
+    names = ["pool5.2", "fc6", "alpha"]
+    (axes,) = draw(make_scores(names)).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == names
+
+
+def test_the_gap_between_train_and_test_is_shaded(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores(DEEP)).axes
+    (gap,) = (collection for collection in axes.collections if isinstance(collection, PolyCollection))
+    corners = np.asarray(gap.get_paths()[0].vertices, float).tolist()
+    for name in ("train", "test"):
+        assert all(corner in corners for corner in xy(line(axes, name)))
+
+
+def test_the_best_test_layer_is_ringed_bold_and_named(make_scores: MakeScores) -> None:
+    scores = [
+        replace(s, value=0.625) if (s.layer, s.split, s.epoch) == ("pool5.2", "test", 5) else s
+        for s in make_scores(DEEP)
+    ]
+    (axes,) = draw(scores).axes
+    assert xy(line(axes, "_best")) == [[1, 62.5]]
+    bold = [label.get_text() for label in axes.get_xticklabels() if label.get_fontweight() == "bold"]
+    assert bold == ["pool5.2"]
+    assert axes.get_title("left").splitlines() == [
+        "netA: R@1 of every layer, epoch 5, cosine",
+        "best on test: pool5.2, 62.5 %",
+    ]
+
+
+def test_validation_is_drawn_where_there_is_one(make_scores: MakeScores) -> None:
+    splits = ("train", "validation", "test")
+    assert has(draw(make_scores(DEEP, splits=splits)).axes[0], "validation")
+    assert not has(draw(make_scores(DEEP)).axes[0], "validation")
+
+
+@pytest.mark.parametrize("near", [False, True])
+@pytest.mark.parametrize("layers", [1, 4, 14, 18])
+def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, layers: int, near: bool) -> None:
+    names = [f"inception{i // 4}.{i % 4}" for i in range(layers)]
+    scores = make_scores(names, near=near, splits=("train", "validation", "test"))
+    assert overlaps(draw(scores, chance={"train": 0.02, "test": 0.03})) == []
+
+
+def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlaps: Overlaps) -> None:
+    scores = [score for run in ("netA", "netA-softmax", "netE") for score in make_scores(run=run)]
+    assert overlaps(draw(scores, chance={"train": 0.02, "test": 0.03})) == []
+
+
+def test_each_run_is_drawn_at_its_own_last_epoch(make_scores: MakeScores) -> None:
+    figure = draw(make_scores(DEEP, [0, 3]) + make_scores(DEEP, [0, 8], run="netE"))
+    assert ["epoch 3," in axes.get_title("left") for axes in figure.axes] == [True, False]
+    assert "epoch 8," in figure.axes[1].get_title("left")
+
+
+def test_chance_lines_stand_at_the_levels_given(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores(), chance={"train": 0.02, "test": 0.03}).axes
+    assert y(line(axes, "_chance train")) == [2, 2]
+    assert {"chance 2.0 %, train", "chance 3.0 %, test"} <= {text.get_text() for text in axes.texts}
+
+
+def test_a_chance_level_out_of_view_is_written(make_scores: MakeScores) -> None:
+    figure = draw(make_scores(DEEP, near=True), chance={"train": 0.02, "test": 0.03})
+    assert "Chance level outside the axes: train 2.0 %, test 3.0 %." in notes(figure)
+
+
+@pytest.mark.parametrize(("split", "absent"), [("test", "train"), ("train", "test")])
+def test_a_missing_split_is_said_and_the_other_drawn(make_scores: MakeScores, split: str, absent: str) -> None:
+    figure = draw(make_scores(DEEP, splits=(split,)))
+    assert has(figure.axes[0], split)
+    assert not has(figure.axes[0], absent)
+    assert f"no {absent} scores" in notes(figure)
+    assert has(figure.axes[0], "_best") == (split == "test")
+
+
+def test_an_invalid_value_breaks_the_line_and_is_said(make_scores: MakeScores) -> None:
+    scores = [
+        replace(s, value=None, note="NaN (3 rows)") if (s.layer, s.split, s.epoch) == ("fc6", "test", 5) else s
+        for s in make_scores(DEEP)
+    ]
+    figure = draw(scores)
+    assert np.isnan(y(line(figure.axes[0], "test"))).tolist() == [False] * 3 + [True]
+    assert "not valid: fc6, test, epoch 5: NaN (3 rows)" in notes(figure)
+
+
+def test_untrained_alone_is_drawn_as_such(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores(DEEP, [0])).axes
+    assert has(axes, "test, untrained")
+    assert not has(axes, "test")
+
+
+def test_no_valid_value_at_all_is_drawn_as_such(make_scores: MakeScores) -> None:
+    figure = draw([replace(s, value=None, note="NaN (3 rows)") for s in make_scores(["fc6"], [1])])
+    assert not has(figure.axes[0], "_best")
+    assert "not valid: fc6, test, epoch 1: NaN (3 rows)" in notes(figure)
+
+
+def test_no_scores_of_the_metric_are_an_error(make_scores: MakeScores) -> None:
+    with pytest.raises(LayerprobeError, match="no scores of R@8"):
+        draw(make_scores(), metric="R@8")

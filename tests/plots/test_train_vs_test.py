@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from layerprobe.errors import LayerprobeError
+from layerprobe.plots.train_vs_test import draw
+from layerprobe.scores import Score
+
+MakeScores = Callable[..., list[Score]]
+Overlaps = Callable[[Figure], list[tuple[str, str]]]
+DEEP = ["pool5.1", "pool5.2", "pool5.3", "fc6"]
+
+
+def line(axes: Axes, label: str) -> Line2D:
+    (found,) = (line for line in axes.lines if line.get_label() == label)
+    return found
+
+
+def xy(drawn: Line2D) -> list[list[float]]:
+    """The points of a line."""
+    return [[float(x), float(y)] for x, y in np.asarray(drawn.get_xydata(), float)]
+
+
+def x(drawn: Line2D) -> list[float]:
+    return [point[0] for point in xy(drawn)]
+
+
+def y(drawn: Line2D) -> list[float]:
+    return [point[1] for point in xy(drawn)]
+
+
+def has(axes: Axes, label: str) -> bool:
+    return any(line.get_label() == label for line in axes.lines)
+
+
+def values(scores: Sequence[Score], layer: str, split: str) -> list[float]:
+    return [100 * score.value for score in scores if (score.layer, score.split) == (layer, split) and score.value]
+
+
+def texts(figure: Figure) -> str:
+    return "\n".join(text.get_text() for text in figure.texts)
+
+
+def test_a_path_is_train_and_test_in_percent_over_epochs(make_scores: MakeScores) -> None:
+    scores = make_scores()
+    (axes,) = draw(scores).axes
+    for layer in dict.fromkeys(score.layer for score in scores):
+        path = line(axes, layer)
+        assert x(path) == pytest.approx(values(scores, layer, "train"), rel=1e-12)
+        assert y(path) == pytest.approx(values(scores, layer, "test"), rel=1e-12)
+
+
+def test_the_last_epoch_is_large_and_the_untrained_hollow(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP)
+    (axes,) = draw(scores).axes
+    end, start = line(axes, "_end of fc6"), line(axes, "_start of fc6")
+    train, test = values(scores, "fc6", "train"), values(scores, "fc6", "test")
+    assert xy(start) == [pytest.approx([train[0], test[0]])]
+    assert xy(end) == [pytest.approx([train[-1], test[-1]])]
+    assert start.get_markerfacecolor() == "white"
+    assert end.get_markersize() > 2 * line(axes, "_epochs of fc6").get_markersize()
+
+
+def test_without_epoch_zero_nothing_is_hollow(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores(DEEP, [1, 2])).axes
+    assert not has(axes, "_start of fc6")
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["small: each epoch", "large: epoch 2"]
+
+
+def test_the_diagonal_is_where_test_equals_train(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores()).axes
+    diagonal = line(axes, "_diagonal")
+    assert x(diagonal) == y(diagonal)
+
+
+def test_chance_lines_stand_at_the_levels_given(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores(), chance={"train": 0.02, "test": 0.03}).axes
+    assert x(line(axes, "_chance train")) == [2, 2]
+    assert y(line(axes, "_chance test")) == [3, 3]
+    assert {"chance 2.0 %", "chance 3.0 %"} <= {text.get_text() for text in axes.texts}
+
+
+def test_a_chance_level_out_of_view_is_written(make_scores: MakeScores) -> None:
+    figure = draw(make_scores(DEEP, near=True), chance={"train": 0.02, "test": 0.03})
+    assert not has(figure.axes[0], "_chance test")
+    assert "Chance level outside the axes: train 2.0 %, test 3.0 %." in texts(figure)
+
+
+@pytest.mark.parametrize("near", [False, True])
+@pytest.mark.parametrize("layers", [1, 4, 14, 18])
+def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, layers: int, near: bool) -> None:
+    names = [f"layer{i // 4}.{i % 4}" for i in range(layers)]
+    assert overlaps(draw(make_scores(names, near=near), chance={"train": 0.02, "test": 0.03})) == []
+
+
+def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlaps: Overlaps) -> None:
+    scores = [score for run in ("netA", "netA-softmax", "netE") for score in make_scores(run=run)]
+    figure = draw(scores, chance={"train": 0.02, "test": 0.03})
+    assert overlaps(figure) == []
+    assert [axes.get_title("left").split(":")[0] for axes in figure.axes] == ["netA", "netA-softmax", "netE"]
+
+
+def test_every_layer_is_named_in_its_panel(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores(DEEP)).axes
+    assert [text.get_text() for text in axes.texts if text.get_text() in DEEP] == DEEP
+
+
+def test_the_title_says_run_metric_and_similarity(make_scores: MakeScores) -> None:
+    scores = [replace(score, similarity="dot", metric="R@4") for score in make_scores(DEEP)]
+    (axes,) = draw(scores, metric="R@4").axes
+    assert axes.get_title("left") == "netA: R@4 of every layer, dot"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("train R@4", "test R@4")
+
+
+def units_per_inch(figure: Figure) -> tuple[float, float]:
+    (axes,) = figure.axes
+    box, (left, right), (bottom, top) = axes.get_window_extent(), axes.get_xlim(), axes.get_ylim()
+    return (right - left) / box.width, (top - bottom) / box.height
+
+
+def test_both_axes_have_one_scale(make_scores: MakeScores) -> None:
+    figure = draw(make_scores())
+    across, up = units_per_inch(figure)
+    assert across == pytest.approx(up, rel=1e-6)
+    assert "scale" not in texts(figure)
+
+
+def test_a_narrow_test_range_has_its_own_scale_and_says_so(make_scores: MakeScores) -> None:
+    scores = [replace(s, value=0.3 + 0.02 * (s.value or 0)) if s.split == "test" else s for s in make_scores(DEEP)]
+    figure = draw(scores)
+    across, up = units_per_inch(figure)
+    assert up < across / 2
+    assert "The axes differ in scale." in texts(figure)
+
+
+def test_a_diagonal_out_of_view_is_said(make_scores: MakeScores) -> None:
+    # Train between 50 and 90 %, test between 30 and 31 %.
+    scores = [
+        replace(s, value=0.3 + 0.01 * (s.value or 0) if s.split == "test" else 0.5 + 0.4 * (s.value or 0))
+        for s in make_scores(DEEP)
+    ]
+    figure = draw(scores)
+    assert not has(figure.axes[0], "_diagonal")
+    assert "The line test = train lies outside the axes." in texts(figure)
+
+
+@pytest.mark.parametrize(("split", "absent", "coordinate"), [("test", "train", 0), ("train", "test", 1)])
+def test_a_missing_split_is_said_and_the_other_drawn(
+    make_scores: MakeScores, split: str, absent: str, coordinate: int
+) -> None:
+    scores = make_scores(DEEP, splits=(split,))
+    figure = draw(scores, chance={"train": 0.02, "test": 0.03})
+    (axes,) = figure.axes
+    drawn = list(zip(*xy(line(axes, "fc6")), strict=True))
+    assert drawn[1 - coordinate] == pytest.approx(values(scores, "fc6", split))
+    assert set(drawn[coordinate]) == {(axes.get_xlim(), axes.get_ylim())[coordinate][0]}
+    assert f"no {absent} scores" in texts(figure)
+    assert not has(axes, f"_chance {absent}")
+    assert not has(axes, "_diagonal")
+
+
+def test_one_epoch_is_drawn_and_said(make_scores: MakeScores) -> None:
+    figure = draw(make_scores(DEEP, [15]))
+    assert len(x(line(figure.axes[0], "_end of fc6"))) == 1
+    assert "One epoch only (15): no paths." in texts(figure)
+
+
+def test_untrained_alone_is_hollow(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores(DEEP, [0])).axes
+    assert has(axes, "_start of fc6")
+    assert not has(axes, "_end of fc6")
+
+
+def test_invalid_values_are_left_out_and_said(make_scores: MakeScores) -> None:
+    scores = [
+        replace(s, value=None, note="NaN (3 rows)") if (s.layer, s.split) == ("fc6", "test") and s.epoch > 2 else s
+        for s in make_scores(DEEP)
+    ]
+    figure = draw(scores)
+    (axes,) = figure.axes
+    assert len(x(line(axes, "fc6"))) == 3
+    assert "not valid: fc6, test, epochs 3-5: NaN (3 rows)" in texts(figure)
+    # Its path ends early: no large marker, which stands for the last epoch, and the epoch beside the name.
+    assert not has(axes, "_end of fc6")
+    assert "fc6 (epoch 2)" in [text.get_text() for text in axes.texts]
+
+
+def test_a_layer_without_a_valid_value_is_left_out(make_scores: MakeScores) -> None:
+    scores = [
+        replace(s, value=None, note="NaN (3 rows)") if s.layer == "fc6" else s for s in make_scores(["pool5", "fc6"])
+    ]
+    (axes,) = draw(scores).axes
+    assert not has(axes, "fc6")
+    assert has(axes, "pool5")
+
+
+def test_no_valid_value_at_all_is_drawn_as_such(make_scores: MakeScores) -> None:
+    scores = [replace(s, value=None, note="NaN (3 rows)") for s in make_scores(["fc6"], [1])]
+    figure = draw(scores)
+    assert not has(figure.axes[0], "fc6")
+    assert "not valid: fc6, test, epoch 1: NaN (3 rows)" in texts(figure)
+
+
+def test_no_scores_of_the_metric_are_an_error(make_scores: MakeScores) -> None:
+    with pytest.raises(LayerprobeError, match="no scores of R@8"):
+        draw(make_scores(), metric="R@8")
