@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -16,13 +15,21 @@ from numpy.typing import NDArray
 
 from layerprobe.errors import DataError, EnvironmentFault
 from layerprobe.files import written_whole
+from layerprobe.store.hdf5 import (
+    HDF5_ERRORS,
+    SCHEMA,
+    attribute,
+    damaged,
+    disk_is_full,
+    fixed_text,
+    opened,
+    set_attributes,
+    stored_dataset,
+)
 
 FeatureArray = NDArray[np.float32]  # (N, D)
 
-SCHEMA = 1
 CHUNK_ROWS = 512
-_COMPARED_LIBRARIES = ("torch", "torchvision")
-_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True)
@@ -88,20 +95,19 @@ def write_features(
     Raises:
         EnvironmentFault: the disk is full.
         DataError: the old file cannot be read.
-        ValueError: a `/` in a layer's name, or batches that are not N rows of the layers and dimensions given.
+        ValueError: a `/` in a layer's name, layers to keep of an old file with another key, or batches that are not N
+            rows of the layers and dimensions given.
     """
     _require_layer_names({*columns.dims, *columns.keep})
     kept = columns.keep - columns.dims.keys()
     try:
-        with written_whole(path) as aside, h5py.File(aside, "w", locking=False) as file:
+        # The newer format has checksums on its own structures too; the older can hang on a flipped bit.
+        with written_whole(path) as aside, h5py.File(aside, "w", libver="v110", locking=False) as file:
             _write_head(file, key, rows)
-            if kept:
-                with _opened(path) as old:
-                    for layer in sorted(kept):
-                        old.copy(_features(old, layer), file["features"], name=layer)
+            _copy_columns(path, key, kept, file["features"])
             _write_columns(file, len(rows.ids), columns, batches)
     except (OSError, RuntimeError) as error:
-        if _disk_is_full(error):
+        if disk_is_full(error):
             free = shutil.disk_usage(path.parent).free / 1e6
             needed = 4 * len(rows.ids) * sum(columns.dims.values()) / 1e6
             raise EnvironmentFault(
@@ -120,11 +126,13 @@ def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> s
         Empty where the file is absent, unreadable, of a newer format or made from something else: see `stale_note`.
     """
     found = set()
-    with contextlib.suppress(DataError), _opened(path) as file:
-        if not _difference(file, key):
-            for layer in file["features"]:
+    with contextlib.suppress(DataError), opened(path) as file:
+        for layer in [] if _difference(file, key) else file["features"]:
+            with contextlib.suppress(DataError, *HDF5_ERRORS):
                 dataset = _features(file, layer)
-                if _text(dataset.attrs.get("compute")) == compute and _is_intact(dataset):
+                for chunk in dataset.iter_chunks():
+                    dataset[chunk]  # a wrong checksum raises
+                if attribute(dataset, "compute") == compute:
                     found.add(layer)
     return found
 
@@ -134,7 +142,7 @@ def stale_note(path: Path, key: FeatureKey) -> str:
     if not path.exists():
         return ""
     try:
-        with _opened(path) as file:
+        with opened(path) as file:
             return _difference(file, key)
     except DataError as error:
         return error.message
@@ -154,17 +162,13 @@ def read_features(path: Path, layer: str) -> FeatureArray:
         DataError: absent, damaged, of a newer format, or with links out of the file; the layer is not in it.
     """
     _require_layer_names([layer])
-    with _opened(path) as file:
+    with opened(path) as file:
         dataset = _features(file, layer)
         try:
             values: FeatureArray = dataset[()]
         except OSError as error:
-            run, epoch = _text(file.attrs.get("run")), file.attrs.get("epoch")
-            raise DataError(
-                f"checksum of layer {layer} fails",
-                file=path,
-                fix=f"layerprobe probe {run} --epochs {epoch} rewrites it",
-            ) from error
+            fix = f"layerprobe probe {attribute(file, 'run')} --epochs {attribute(file, 'epoch')} rewrites it"
+            raise DataError(f"checksum of layer {layer} fails", file=path, fix=fix) from error
         return values
 
 
@@ -174,42 +178,49 @@ def read_index(path: Path) -> tuple[NDArray[np.int32], tuple[str, ...]]:
     Raises:
         DataError: as for `read_features`.
     """
-    with _opened(path) as file:
-        labels, ids = _dataset(file, "labels"), _dataset(file, "ids")
+    with opened(path) as file:
+        labels, ids = stored_dataset(file, "labels"), stored_dataset(file, "ids")
         if labels.shape != ids.shape or labels.ndim != 1 or labels.dtype != np.int32 or ids.dtype.kind != "S":
-            raise DataError("labels and ids are not two lists of one length", file=path)
-        try:
-            return labels[()], tuple(name.decode() for name in ids[()])
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError("checksum of the labels or ids fails", file=path, fix=_FIX) from error
-
-
-_FIX = "Delete it; layerprobe probe computes it again"
+            raise damaged(file.filename, "labels and ids are not two lists of one length")
+        return labels[()], tuple(name.decode(errors="surrogateescape") for name in ids[()])
 
 
 def _write_head(file: h5py.File, key: FeatureKey, rows: Rows) -> None:
-    file.attrs.update({"schema": SCHEMA, **asdict(key), **_libraries(), "layerprobe": metadata.version("layerprobe")})
-    ids = np.array([name.encode() for name in rows.ids])
-    chunks = (min(CHUNK_ROWS, len(ids)),)
-    # Of one length: a checksum covers the text itself, and not only pointers to it.
-    text = h5py.string_dtype("utf-8", max(1, ids.dtype.itemsize))
+    set_attributes(file, {"schema": SCHEMA, **_compared(key), "layerprobe": metadata.version("layerprobe")})
+    chunks = (min(CHUNK_ROWS, len(rows.ids)),)
     file.create_dataset("labels", data=rows.labels.astype(np.int32), chunks=chunks, fletcher32=True)
-    file.create_dataset("ids", data=ids.astype(text), dtype=text, chunks=chunks, fletcher32=True)
+    file.create_dataset("ids", data=fixed_text(rows.ids), chunks=chunks, fletcher32=True)
     file.create_group("features")
+
+
+def _copy_columns(path: Path, key: FeatureKey, layers: frozenset[str], group: h5py.Group) -> None:
+    """Take layers of the old file along, bytes and checksums as they are."""
+    if not layers:
+        return
+    with opened(path) as old:
+        stale = _difference(old, key)
+        for layer in [] if stale else sorted(layers):
+            old.copy(_features(old, layer), group, name=layer)
+    if stale:
+        raise ValueError(f"{path}: {stale}; nothing of it may be kept")
 
 
 def _write_columns(
     file: h5py.File, count: int, columns: Columns, batches: Iterable[Mapping[str, FeatureArray]]
 ) -> None:
     """Preallocate the layers and fill them chunk by chunk."""
-    attributes = {"compute": columns.compute, "device": columns.device, "batch_size": columns.batch_size}
+    attributes: dict[str, str | int] = {
+        "compute": columns.compute,
+        "device": columns.device,
+        "batch_size": columns.batch_size,
+    }
     size = min(CHUNK_ROWS, count)
     datasets, buffers = {}, {}
     for layer, dim in columns.dims.items():
         datasets[layer] = file["features"].create_dataset(
             layer, (count, dim), np.float32, chunks=(size, dim), fletcher32=True
         )
-        datasets[layer].attrs.update(attributes)
+        set_attributes(datasets[layer], attributes)
         buffers[layer] = np.empty((size, dim), np.float32)
     done = 0
     for batch in batches:
@@ -243,83 +254,15 @@ def _batch_length(batch: Mapping[str, FeatureArray], dims: Mapping[str, int]) ->
     return lengths.pop()
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[h5py.File]:
-    """A feature file to read; its format is known."""
-    try:
-        # No lock: a file with its final name is never written to, and network disks refuse locks.
-        file = h5py.File(path, "r", locking=False)
-    except FileNotFoundError as error:
-        raise DataError("no such feature file", file=path, fix="Run layerprobe probe first") from error
-    except OSError as error:
-        raise DataError("not a readable feature file: truncated or damaged", file=path, fix=_FIX) from error
-    with file:
-        schema = file.attrs.get("schema")
-        if not isinstance(schema, np.integer) or "features" not in file:
-            raise DataError("not a feature file", file=path, fix=_FIX)
-        if schema > SCHEMA:
-            theirs, ours = _text(file.attrs.get("layerprobe")), metadata.version("layerprobe")
-            raise DataError(
-                f"written by layerprobe {theirs} (format {schema}); this is {ours} (format {SCHEMA})",
-                file=path,
-                fix=f"Install layerprobe {theirs}",
-            )
-        if not isinstance(file.get("features", getlink=True), h5py.HardLink):
-            raise DataError("refused: links out of the file", file=path)
-        yield file
-
-
-def _features(file: h5py.File, layer: str) -> h5py.Dataset:
-    """A layer's dataset: float32, as many rows as labels."""
-    if layer not in file["features"]:
-        raise DataError(f"no features of {layer}", file=file.filename, fix="Run layerprobe probe with --layers")
-    dataset, labels = _dataset(file, f"features/{layer}"), _dataset(file, "labels")
-    if dataset.ndim != 2 or dataset.dtype != np.float32:
-        raise DataError(f"{layer} is not a float32 table", file=file.filename, fix=_FIX)
-    if dataset.shape[0] != labels.shape[0]:
-        rows = f"{layer} has {dataset.shape[0]} rows, the labels {labels.shape[0]}"
-        raise DataError(rows, file=file.filename, fix=_FIX)
-    return dataset
-
-
-def _dataset(file: h5py.File, name: str) -> h5py.Dataset:
-    """A dataset whose bytes lie in this file: no link, external or virtual storage, nothing claimed but not there."""
-    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-        raise DataError("refused: links out of the file", file=file.filename)
-    dataset = file[name]
-    if not isinstance(dataset, h5py.Dataset) or dataset.external is not None or dataset.is_virtual:
-        raise DataError("refused: links out of the file", file=file.filename)
-    filters = dataset.id.get_create_plist()
-    checksum_only = filters.get_nfilters() == 1 and filters.get_filter(0)[0] == h5py.h5z.FILTER_FLETCHER32
-    if not checksum_only or dataset.id.get_storage_size() < dataset.nbytes:
-        raise DataError(f"{name} is not stored as layerprobe stores it", file=file.filename, fix=_FIX)
-    return dataset
-
-
-def _is_intact(dataset: h5py.Dataset) -> bool:
-    """Whether every chunk has its checksum."""
-    try:
-        for start in range(0, len(dataset), dataset.chunks[0]):
-            dataset[start : start + dataset.chunks[0]]
-    except OSError:
-        return False
-    return True
-
-
 def _difference(file: h5py.File, key: FeatureKey) -> str:
     """What a file is made from that the key is not, for people; empty where nothing."""
-    for name, wanted in {**asdict(key), **_libraries()}.items():
-        if _text(file.attrs.get(name)) != str(wanted):
-            return f"{name} is not what it was"
-    return ""
+    changed = (name for name, wanted in _compared(key).items() if attribute(file, name) != str(wanted))
+    return next((f"{name} is not what it was" for name in changed), "")
 
 
-def _text(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _libraries() -> dict[str, str]:
-    return {name: metadata.version(name) for name in _COMPARED_LIBRARIES}
+def _compared(key: FeatureKey) -> dict[str, str | int]:
+    facts: dict[str, str | int] = asdict(key)
+    return {**facts, **{name: metadata.version(name) for name in ("torch", "torchvision")}}
 
 
 def _require_layer_names(names: Iterable[str]) -> None:
@@ -328,10 +271,13 @@ def _require_layer_names(names: Iterable[str]) -> None:
             raise ValueError(f"layer name {name!r}: no '/' and not empty")
 
 
-def _disk_is_full(error: BaseException | None) -> bool:
-    """Whether an error or one that it hides says so: HDF5's failure to close comes after the failed write."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in _FULL_DISK:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+def _features(file: h5py.File, layer: str) -> h5py.Dataset:
+    """A layer's dataset: float32, as many rows as labels."""
+    if layer not in file["features"]:
+        raise DataError(f"no features of {layer}", file=file.filename, fix="Run layerprobe probe with --layers")
+    dataset, labels = stored_dataset(file, f"features/{layer}"), stored_dataset(file, "labels")
+    if dataset.ndim != 2 or dataset.dtype != np.float32:
+        raise damaged(file.filename, f"{layer} is not a float32 table")
+    if dataset.shape[0] != labels.shape[0]:
+        raise damaged(file.filename, f"{layer} has {dataset.shape[0]} rows, the labels {labels.shape[0]}")
+    return dataset
