@@ -142,13 +142,15 @@ def test_counts_equal_a_loop_over_pairs_in_many_cases(kind: str, similarity: Sim
     check(kind, similarity, seed)
 
 
-def test_blocks_join_to_the_counts_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_blocks_join_to_the_counts_of_one(similarity: Similarity, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(37) % 6
-    features = clustered(rng, labels, 8)
-    whole = counts(nearest_positive_ranks(features, labels))
+    # Small whole numbers tie; lengths that grow with the row give every query a tie window of its own.
+    features = rng.integers(-2, 3, (37, 4)) * 10.0 ** np.arange(37)[:, None]
+    whole = counts(nearest_positive_ranks(features, labels, similarity=similarity))
     monkeypatch.setattr(module, "_BLOCK", 5 * 37)  # 8 blocks, the last of 2 rows
-    assert counts(nearest_positive_ranks(features, labels)) == whole
+    assert counts(nearest_positive_ranks(features, labels, similarity=similarity)) == whole
 
 
 # --- worked by hand
@@ -198,6 +200,14 @@ def test_a_difference_above_the_window_is_no_tie() -> None:
     angle = np.degrees(1e-5)
     assert counts(nearest_positive_ranks(on_circle(0, 0, angle), [0, 0, 1]))[0] == (0, 0, 1)
     assert counts(nearest_positive_ranks(on_circle(0, angle, 0), [0, 0, 1]))[0] == (1, 0, 1)
+
+
+def test_the_window_of_products_grows_with_the_longest_vector() -> None:
+    # Of length 1 the query, of 10^6 the longest: products of 1 and 1 + 5e-7 tie, those of 1 and 1 + 5e-6 do not.
+    features = np.array([[1, 0], [1, 0], [1 + 5e-7, 0], [0, 1e6]])
+    assert counts(nearest_positive_ranks(features, [0, 0, 1, 2], similarity="dot"))[0] == (0, 1, 1)
+    features[2, 0] = 1 + 5e-6
+    assert counts(nearest_positive_ranks(features, [0, 0, 1, 2], similarity="dot"))[0] == (1, 0, 1)
 
 
 def test_a_duplicate_of_the_query_is_not_the_query() -> None:
@@ -320,7 +330,7 @@ def test_a_set_of_zero_vectors_ties(similarity: Similarity) -> None:
 def test_an_offset_does_not_change_euclidean_neighbours() -> None:
     labels = np.arange(40) % 8
     features = np.round(clustered(np.random.default_rng(0), labels, 16), 4)
-    far = nearest_positive_ranks(features + 10_000.0, labels, similarity="euclidean")
+    far = nearest_positive_ranks(features + 1e6, labels, similarity="euclidean")
     assert counts(far) == counts(nearest_positive_ranks(features, labels, similarity="euclidean"))
 
 
