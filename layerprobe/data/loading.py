@@ -112,6 +112,7 @@ class _Reader(TorchDataset[Tensor | LayerprobeError]):
         except LayerprobeError as error:
             return error
         try:
+            # Now, not on its way to the main process, where the error would be lost.
             pixels.share_memory_()
         except RuntimeError as error:
             return EnvironmentFault(
@@ -156,8 +157,9 @@ def _read(reader: _Reader, batches: Sequence[Indices], workers: int) -> Generato
 def _next(loaded: Iterator[Tensor | LayerprobeError]) -> Tensor | LayerprobeError:
     try:
         return next(loaded)
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except (RuntimeError, EOFError, ConnectionError, FileNotFoundError) as error:
+        # A dead worker's end of the line is gone, or torch has counted its workers.
+        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
             raise
         # As a value: the traceback of this error holds the iterator, and with it the other workers.
         return EnvironmentFault("a data worker was killed (memory?)", fix="Use --workers 1")

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from torch import Tensor
+
+from layerprobe.data import folder, glyphs
+from layerprobe.data.batches import Indices, class_batches
+from layerprobe.data.loading import load_batches, plain_batches
+from layerprobe.data.splits import Split
+from layerprobe.errors import DataError, EnvironmentFault, UnknownNameError
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    return glyphs.load(train_classes=10, test_classes=2, images_per_class=10, image_size=16).splits["train"]
+
+
+def batches(split: Split, epoch: int = 1) -> list[Indices]:
+    return class_batches(split.labels, batch_size=8, images_per_class=2, seed=0, epoch=epoch)
+
+
+def loaded(split: Split, *, epoch: int = 1, seed: int = 0, augment: str = "affine", workers: int = 0) -> Tensor:
+    found = load_batches(split, batches(split), epoch=epoch, seed=seed, augment=augment, workers=workers)
+    return torch.stack([pixels for pixels, _ in found])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Eight images of two training and two test classes."""
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+        for i in range(4):
+            PIL.Image.new("L", (6, 5), 10 * i).save(tmp_path / name / f"{i}.png")
+    return tmp_path
+
+
+def train_split(root: Path) -> Split:
+    return folder.load(root).splits["train"]
+
+
+def workers_of(rounds: int = 200) -> list[int]:
+    """Process ids of this process's workers."""
+    for _ in range(rounds):
+        if found := [child.pid for child in multiprocessing.active_children() if child.pid]:
+            return found
+        time.sleep(0.01)
+    raise TimeoutError
+
+
+def consume(items: Iterable[object]) -> int:
+    return sum(1 for _ in items)
+
+
+@pytest.mark.parametrize("augment", ["none", "affine", "photo"])
+def test_workers_bring_the_same_pixels(split: Split, augment: str) -> None:
+    alone, helped = (loaded(split, augment=augment, workers=workers) for workers in (0, 2))
+    assert alone.shape == (12, 8, 16, 16, 3)
+    assert alone.dtype == torch.uint8
+    assert torch.equal(alone, helped)
+
+
+def test_each_batch_comes_with_the_indices_it_was_made_from(split: Split) -> None:
+    for workers in (0, 2):
+        pairs = load_batches(split, batches(split), epoch=1, seed=0, augment="none", workers=workers)
+        for (pixels, indices), expected in zip(pairs, batches(split), strict=True):
+            assert indices.tolist() == expected.tolist()
+            assert torch.equal(pixels[3], torch.from_numpy(split.image(int(indices[3]))))
+
+
+@pytest.mark.parametrize("changed", [{"epoch": 2}, {"seed": 1}])
+def test_augmentation_repeats_and_changes_with_epoch_and_seed(split: Split, changed: dict[str, int]) -> None:
+    assert torch.equal(loaded(split), loaded(split))
+    assert not torch.equal(loaded(split), loaded(split, epoch=changed.get("epoch", 1), seed=changed.get("seed", 0)))
+
+
+def test_augmentation_depends_on_the_image_and_not_on_its_batch(split: Split) -> None:
+    one, other = np.array([3, 7]), np.array([7, 7, 1])
+    found = [p for p, _ in load_batches(split, [one, other], epoch=1, seed=0, augment="affine", workers=0)]
+    assert torch.equal(found[0][1], found[1][0])
+    assert torch.equal(found[1][0], found[1][1])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_global_generators_are_not_drawn_from(split: Split, workers: int) -> None:
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002 - the global generator is what this is about
+    loaded(split, workers=workers)
+    assert torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(5).get_state())
+    assert np.random.random() == np.random.RandomState(5).random()  # noqa: NPY002 - see above
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_plain_batches_are_in_order_and_the_last_is_small(split: Split, workers: int) -> None:
+    found = list(plain_batches(split, batch_size=32, workers=workers))
+    assert [len(batch) for batch in found] == [32, 32, 32, 4]
+    everything = np.stack([split.image(i) for i in range(100)])
+    np.testing.assert_array_equal(torch.cat(found).numpy(), everything)
+
+
+def test_a_plain_batch_of_nothing_is_a_callers_bug(split: Split) -> None:
+    with pytest.raises(ValueError, match="batch_size = 0: must be at least 1"):
+        plain_batches(split, batch_size=0, workers=0)
+
+
+def test_an_unknown_augmentation_is_refused_at_once(split: Split) -> None:
+    with pytest.raises(UnknownNameError, match="unknown augmentation 'affin'. Did you mean 'affine'?"):
+        load_batches(split, [], epoch=1, seed=0, augment="affin", workers=0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_images_of_other_sizes_are_named_with_both(files: Path, workers: int) -> None:
+    PIL.Image.new("L", (9, 5)).save(files / "a" / "2.png")
+    with pytest.raises(DataError, match="a/2.png: 9x5 pixels in a batch of 6x5 pixels. Resize the data set"):
+        consume(plain_batches(train_split(files), batch_size=8, workers=workers))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_image_ends_the_loading_in_one_line_and_its_workers(files: Path, workers: int) -> None:
+    (files / "b" / "1.png").write_bytes(b"")
+    with pytest.raises(DataError) as caught:
+        consume(plain_batches(train_split(files), batch_size=2, workers=workers))
+    assert str(caught.value) == f"{files}/b/1.png: the file is empty. Get it again or remove it."
+    assert multiprocessing.active_children() == []
+
+
+def test_closing_early_ends_the_workers(split: Split) -> None:
+    pairs = load_batches(split, batches(split), epoch=1, seed=0, augment="none", workers=2)
+    next(pairs)
+    assert len(workers_of()) == 2
+    pairs.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_there_are_no_more_workers_than_batches(split: Split) -> None:
+    pairs = plain_batches(split, batch_size=100, workers=4)
+    next(pairs)
+    assert len(workers_of()) == 1
+    pairs.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_workers_leave_signals_to_the_main_process(split: Split, number: signal.Signals) -> None:
+    found = plain_batches(split, batch_size=1, workers=2)
+    first = [next(found), next(found)]  # one from each: both are ready
+    for worker in workers_of():
+        os.kill(worker, number)
+    assert len(first) + consume(found) == 100
+
+
+def test_a_killed_worker_is_named_as_such(split: Split) -> None:
+    found = plain_batches(split, batch_size=1, workers=2)
+    next(found)
+    for worker in workers_of():
+        os.kill(worker, signal.SIGKILL)
+    with pytest.raises(EnvironmentFault, match=r"a data worker was killed \(memory\?\). Use --workers 1"):
+        consume(found)
+    assert multiprocessing.active_children() == []
+
+
+def test_full_shared_memory_is_named_with_the_way_out(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    from layerprobe.data.loading import _Reader
+
+    def full(tensor: Tensor) -> Tensor:
+        raise RuntimeError("unable to allocate shared memory(shm)\nmore of torch's lines")
+
+    monkeypatch.setattr(Tensor, "share_memory_", full)
+    error = _Reader(split, "none", seed=0, epoch=0)[np.array([0])]
+    assert isinstance(error, EnvironmentFault)
+    assert "shared memory is full (unable to allocate shared memory(shm)). Use --workers 0" in str(error)
