@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from layerprobe.data.folder import load
+from layerprobe.data.splits import manifest_sha256
+from layerprobe.errors import DataError, RecipeError
+
+
+def add_image(path: Path, level: int = 0, size: int = 4) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    PIL.Image.new("L", (size, size), level).save(path, "PNG")
+
+
+def add_classes(root: Path, *names: str, images: int = 2) -> Path:
+    for name in names:
+        for i in range(images):
+            add_image(root / name / f"{i}.png", level=i)
+    return root
+
+
+def test_the_first_half_of_the_sorted_classes_trains_and_the_rest_tests(tmp_path: Path) -> None:
+    dataset = load(add_classes(tmp_path, "e", "c", "a", "d", "b"))
+    assert dataset.class_names == ("a", "b", "c", "d", "e")
+    assert list(dataset.splits) == ["train", "test"]
+    assert dataset.splits["train"].labels.tolist() == [0, 0, 1, 1]
+    assert dataset.splits["test"].labels.tolist() == [2, 2, 3, 3, 4, 4]
+
+
+def test_as_many_classes_train_as_asked_for(tmp_path: Path) -> None:
+    dataset = load(add_classes(tmp_path, "a", "b", "c", "d", "e"), train_classes=3)
+    assert [dataset.splits[name].num_classes for name in ("train", "test")] == [3, 2]
+
+
+def test_nested_folders_are_one_class_each(tmp_path: Path) -> None:
+    add_classes(tmp_path, "Greek/character01", "Greek/character02", "Latin/character01", "Tagalog/old/character01")
+    dataset = load(tmp_path)
+    assert dataset.class_names == (
+        "Greek/character01", "Greek/character02", "Latin/character01", "Tagalog/old/character01",
+    )  # fmt: skip
+    assert dataset.splits["test"].ids[0] == "Latin/character01/0.png"
+
+
+def test_a_folder_with_images_and_folders_is_a_class_beside_them(tmp_path: Path) -> None:
+    assert load(add_classes(tmp_path, "a", "a/b", "c", "d")).class_names == ("a", "a/b", "c", "d")
+
+
+def test_images_are_sorted_by_name_and_read_from_their_files(tmp_path: Path) -> None:
+    add_classes(tmp_path, "b", "c", "d")
+    for level, name in ((30, "z.png"), (10, "B.png"), (20, "a.png")):
+        add_image(tmp_path / "a" / name, level)
+    train = load(tmp_path).splits["train"]
+    assert train.ids[:3] == ("a/B.png", "a/a.png", "a/z.png")
+    assert [int(train.image(i)[0, 0, 0]) for i in range(3)] == [10, 20, 30]
+
+
+@pytest.mark.parametrize(
+    "name", [".hidden.png", "._a.png", "Thumbs.db", ".DS_Store", "labels.txt", "png", ".thumbs/a.png", ".git/x/a.png"]
+)
+def test_what_is_hidden_or_no_image_is_ignored(tmp_path: Path, name: str) -> None:
+    add_classes(tmp_path, "a", "b", "c", "d")
+    add_image(tmp_path / "a" / name)
+    dataset = load(tmp_path)
+    assert dataset.splits["train"].ids == ("a/0.png", "a/1.png", "b/0.png", "b/1.png")
+
+
+@pytest.mark.parametrize("name", ["x.PNG", "x.Jpg", "x.JPEG", "x.webp", "x.TIF", "x.bmp", "x.gif"])
+def test_an_images_ending_may_have_any_case(tmp_path: Path, name: str) -> None:
+    add_classes(tmp_path, "a", "b", "c", "d")
+    add_image(tmp_path / "a" / name)
+    assert f"a/{name}" in load(tmp_path).splits["train"].ids
+
+
+def test_names_with_spaces_umlauts_and_newlines_are_kept(tmp_path: Path) -> None:
+    dataset = load(add_classes(tmp_path, "a b", "ä", "c\nd", "[/bold]"))
+    assert dataset.class_names == ("[/bold]", "a b", "c\nd", "ä")
+    assert dataset.splits["test"].image(3).shape == (4, 4, 3)
+
+
+@pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="the file system refuses such names itself")
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    add_classes(tmp_path, "a", "b", "c", "d")
+    (tmp_path / "a" / "0.png").rename(os.fsdecode(os.fsencode(tmp_path) + b"/a/\xff.png"))
+    with pytest.raises(DataError, match=r"a file name that is not UTF-8: 'a/\\udcff.png'. Rename it"):
+        load(tmp_path)
+
+
+def test_links_to_classes_are_followed(tmp_path: Path) -> None:
+    add_classes(tmp_path / "far", "x", "y")
+    root = add_classes(tmp_path / "root", "a", "b")
+    (root / "far").symlink_to(tmp_path / "far")
+    assert load(root).class_names == ("a", "b", "far/x", "far/y")
+
+
+def test_a_link_that_leads_back_is_refused(tmp_path: Path) -> None:
+    add_classes(tmp_path, "a", "b", "c", "d")
+    (tmp_path / "a" / "again").symlink_to(tmp_path)
+    with pytest.raises(DataError, match="a/again: a link to a folder that it lies in. Remove it"):
+        load(tmp_path)
+
+
+def test_an_absent_root_says_the_layout(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="absent: no such folder. Expected ROOT/CLASS/IMAGE.png, classes at any depth"):
+        load(tmp_path / "absent")
+
+
+def test_a_file_as_root_is_refused(tmp_path: Path) -> None:
+    add_image(tmp_path / "x.png")
+    with pytest.raises(DataError, match="x.png: not a folder. Expected ROOT/CLASS/IMAGE.png"):
+        load(tmp_path / "x.png")
+
+
+@pytest.mark.parametrize(("names", "count"), [((), 0), (("a",), 1), (("a", "b", "c"), 3)])
+def test_too_few_classes_are_counted_and_the_layout_said(tmp_path: Path, names: tuple[str, ...], count: int) -> None:
+    with pytest.raises(
+        DataError, match=f"{count} classes with images; 2 to train and 2 to test are needed. Expected ROOT/CLASS"
+    ):
+        load(add_classes(tmp_path, *names))
+
+
+def test_images_outside_every_class_are_refused(tmp_path: Path) -> None:
+    add_classes(tmp_path, "a", "b", "c", "d")
+    add_image(tmp_path / "stray.png")
+    with pytest.raises(DataError, match="1 images lie outside every class folder. Expected ROOT/CLASS"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("count", [-1, 0, 1, 4, 5])
+def test_train_classes_that_leave_a_side_too_few_are_refused(tmp_path: Path, count: int) -> None:
+    add_classes(tmp_path, "a", "b", "c", "d", "e")
+    with pytest.raises(
+        RecipeError, match=f"data.train_classes = {count}: of 5 classes, at least 2 must train and 2 test. From 2 to 3"
+    ):
+        load(tmp_path, train_classes=count)
+
+
+def test_the_manifest_changes_when_a_file_changes_its_size(tmp_path: Path) -> None:
+    def manifests() -> list[str]:
+        dataset = load(tmp_path)
+        return [manifest_sha256(split, dataset.class_names) for split in dataset.splits.values()]
+
+    add_classes(tmp_path, "a", "b", "c", "d")
+    before = manifests()
+    assert manifests() == before
+    with (tmp_path / "d" / "0.png").open("ab") as stream:
+        stream.write(b"\0")
+    assert manifests()[0] == before[0]
+    assert manifests()[1] != before[1]
+
+
+def test_nothing_is_written_to_the_folder(tmp_path: Path) -> None:
+    add_classes(tmp_path, "a", "b", "c", "d")
+    before = sorted(path for path in tmp_path.rglob("*"))
+    load(tmp_path).splits["train"].image(0)
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+def test_labels_are_int64(tmp_path: Path) -> None:
+    assert load(add_classes(tmp_path, "a", "b", "c", "d")).splits["train"].labels.dtype == np.int64
+
+
+def test_omniglot_is_split_by_its_sorted_characters(tmp_path: Path, real_images: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(real_images / "omniglot_small1.zip") as archive:
+        archive.extractall(tmp_path)
+    dataset = load(tmp_path / "images_background_small1")
+    assert len(dataset.class_names) == 136
+    assert [(len(split), split.num_classes) for split in dataset.splits.values()] == [(1360, 68), (1360, 68)]
+    pixels = dataset.splits["train"].image(0)
+    assert pixels.shape == (105, 105, 3)
+    assert np.unique(pixels).tolist() == [0, 255]

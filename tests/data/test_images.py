@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import io
+import os
+import struct
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+from numpy.typing import NDArray
+
+from layerprobe.data.images import EXTENSIONS, read_image
+from layerprobe.errors import DataError
+
+
+def saved(image: PIL.Image.Image, path: Path, format: str | None = None, **options: object) -> Path:
+    image.save(path, format, **options)
+    return path
+
+
+def colours(seed: int = 0, size: tuple[int, int] = (24, 32)) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+
+
+def png_that_claims(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("ending", ["png", "bmp", "tif", "ppm"])
+def test_rgb_comes_back_as_it_was_saved(tmp_path: Path, ending: str) -> None:
+    path = saved(PIL.Image.fromarray(colours()), tmp_path / f"x.{ending}")
+    pixels = read_image(path)
+    assert pixels.dtype == np.uint8
+    np.testing.assert_array_equal(pixels, colours())
+
+
+def test_webp_is_read(tmp_path: Path) -> None:
+    path = saved(PIL.Image.fromarray(colours()), tmp_path / "x.webp", lossless=True)
+    np.testing.assert_array_equal(read_image(path), colours())
+
+
+def test_grey_fills_all_channels(tmp_path: Path) -> None:
+    grey = colours()[:, :, 0]
+    pixels = read_image(saved(PIL.Image.fromarray(grey), tmp_path / "x.png"))
+    np.testing.assert_array_equal(pixels, np.stack([grey] * 3, axis=2))
+
+
+def test_one_bit_becomes_black_and_white(tmp_path: Path) -> None:
+    bits = colours()[:, :, 0] > 127
+    pixels = read_image(saved(PIL.Image.fromarray(bits), tmp_path / "x.png"))
+    np.testing.assert_array_equal(pixels, np.stack([bits * np.uint8(255)] * 3, axis=2))
+
+
+def test_a_palette_becomes_its_colours(tmp_path: Path) -> None:
+    image = PIL.Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    image.putdata([1, 0])
+    assert read_image(saved(image, tmp_path / "x.png")).tolist() == [[[40, 50, 60], [10, 20, 30]]]
+
+
+def test_a_palettes_transparent_colour_becomes_white(tmp_path: Path) -> None:
+    image = PIL.Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    image.putdata([1, 0])
+    path = saved(image, tmp_path / "x.png", transparency=bytes([0, 255]))
+    assert read_image(path).tolist() == [[[40, 50, 60], [255, 255, 255]]]
+
+
+def test_cmyk_becomes_rgb(tmp_path: Path) -> None:
+    # No ink is white; full cyan leaves green and blue; full black leaves nothing.
+    image = PIL.Image.new("CMYK", (3, 1))
+    image.putdata([(0, 0, 0, 0), (255, 0, 0, 0), (0, 0, 0, 255)])
+    pixels = read_image(saved(image, tmp_path / "x.tif"))
+    assert pixels.tolist() == [[[255, 255, 255], [0, 255, 255], [0, 0, 0]]]
+
+
+def test_alpha_is_laid_on_white(tmp_path: Path) -> None:
+    # Red at alpha 0, 51 = a fifth, 255: white, 1/5 red + 4/5 white, red. What lies under alpha 0 does not show.
+    image = PIL.Image.new("RGBA", (3, 1))
+    image.putdata([(255, 0, 0, 0), (255, 0, 0, 51), (255, 0, 0, 255)])
+    pixels = read_image(saved(image, tmp_path / "x.png"))
+    assert pixels.tolist() == [[[255, 255, 255], [255, 204, 204], [255, 0, 0]]]
+
+
+def test_grey_with_alpha_is_laid_on_white(tmp_path: Path) -> None:
+    image = PIL.Image.new("LA", (2, 1))
+    image.putdata([(0, 0), (7, 255)])
+    assert read_image(saved(image, tmp_path / "x.png")).tolist() == [[[255] * 3, [7] * 3]]
+
+
+@pytest.mark.parametrize("ending", ["png", "tif", "pgm"])
+def test_sixteen_bit_grey_is_divided_by_257(tmp_path: Path, ending: str) -> None:
+    # 257 = 65535 / 255; halves round to the nearest: 128 is below half of 257, 129 above.
+    deep = np.array([[0, 128, 129, 257, 12850, 65535]], np.uint16)
+    pixels = read_image(saved(PIL.Image.fromarray(deep), tmp_path / f"x.{ending}"))
+    assert pixels.tolist() == [[[level] * 3 for level in (0, 0, 1, 1, 50, 255)]]
+
+
+def test_pixels_without_an_agreed_range_are_refused(tmp_path: Path) -> None:
+    path = saved(PIL.Image.fromarray(np.ones((4, 4), np.float32)), tmp_path / "x.tif")
+    with pytest.raises(DataError, match="x.tif: 32-bit pixels have no agreed range. Save it with 8 or 16 bits"):
+        read_image(path)
+
+
+def test_the_content_decides_not_the_ending(tmp_path: Path) -> None:
+    path = saved(PIL.Image.fromarray(colours()), tmp_path / "x.jpg", "PNG")
+    np.testing.assert_array_equal(read_image(path), colours())
+
+
+def test_an_animation_is_its_first_frame(tmp_path: Path) -> None:
+    frames = [PIL.Image.new("L", (4, 4), level) for level in (10, 200)]
+    path = saved(frames[0], tmp_path / "x.gif", save_all=True, append_images=frames[1:])
+    assert np.unique(read_image(path)).tolist() == [10]
+
+
+def test_an_exif_orientation_is_not_applied(tmp_path: Path) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    path = saved(PIL.Image.fromarray(colours()), tmp_path / "x.jpg", exif=exif)
+    assert read_image(path).shape == (24, 32, 3)
+
+
+def test_a_path_with_spaces_umlauts_and_a_newline_is_read(tmp_path: Path) -> None:
+    path = saved(PIL.Image.fromarray(colours()), tmp_path / "ein Bäume\nbild.png")
+    np.testing.assert_array_equal(read_image(path), colours())
+
+
+def test_an_absent_image_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="x.png: no such image. Restore it"):
+        read_image(tmp_path / "x.png")
+
+
+def test_a_folder_is_no_image(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot be read \(Is a directory\)"):
+        read_image(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_forbidden_image_is_named(tmp_path: Path) -> None:
+    path = saved(PIL.Image.fromarray(colours()), tmp_path / "x.png")
+    path.chmod(0)
+    with pytest.raises(DataError, match="x.png: permission denied"):
+        read_image(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty. Get it again or remove it"),
+        (b"\n <!DOCTYPE html><html><body>404</body></html>", "this is an HTML page, not an image"),
+        (b"<html lang='en'>", "this is an HTML page, not an image"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "this is a git-lfs pointer, not an image"),
+        (b"plain text", "not an image that can be read"),
+    ],
+)
+def test_what_is_no_image_is_said(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "x.jpg"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"x.jpg: {message}"):
+        read_image(path)
+
+
+def test_postscript_is_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "x.png"
+    PIL.Image.fromarray(colours()).save(path, "EPS")
+    with pytest.raises(DataError, match="not an image that can be read"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG"])
+def test_a_truncated_image_is_named(tmp_path: Path, format: str) -> None:
+    path = saved(PIL.Image.fromarray(colours(size=(100, 100))), tmp_path / "x.bin", format)
+    path.write_bytes(path.read_bytes()[:-500])
+    with pytest.raises(DataError, match="x.bin: the image is truncated. Get it again or remove it"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM"])
+def test_an_image_cut_or_changed_anywhere_gives_pixels_or_a_data_error(tmp_path: Path, format: str) -> None:
+    stream = io.BytesIO()
+    PIL.Image.fromarray(colours(size=(9, 11))).save(stream, format)
+    whole, path, rng = stream.getvalue(), tmp_path / "x.bin", np.random.default_rng(0)
+    messages = []
+    for round_ in range(150):
+        broken = bytearray(whole[: rng.integers(len(whole))] if round_ % 2 else whole)
+        for place in rng.integers(0, max(1, min(len(broken), 80)), 2):
+            broken[place : place + 1] = bytes([rng.integers(256)])
+        path.write_bytes(broken)
+        try:
+            assert read_image(path).dtype == np.uint8
+        except DataError as error:
+            messages.append(str(error))
+    assert len(messages) > 50
+    assert all("x.bin: " in message and "\n" not in message for message in messages)
+
+
+@pytest.mark.parametrize(("width", "height", "pixels"), [(11_000, 11_000, "121,000,000"), (60_000, 60_000, "3,6.*")])
+def test_a_bomb_is_refused_without_decoding(tmp_path: Path, width: int, height: int, pixels: str) -> None:
+    path = tmp_path / "x.png"
+    path.write_bytes(png_that_claims(width, height))
+    with pytest.raises(DataError, match=f"x.png: {pixels} pixels, limit 89 million. Make it smaller or remove it"):
+        read_image(path)
+
+
+def test_the_limit_holds_where_pils_own_is_lifted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", None)
+    path = tmp_path / "x.png"
+    path.write_bytes(png_that_claims(10_000, 8_901))
+    with pytest.raises(DataError, match="89,010,000 pixels, limit 89 million"):
+        read_image(path)
+
+
+def test_the_warning_filters_are_left_as_they_were(tmp_path: Path) -> None:
+    path = saved(PIL.Image.fromarray(colours()), tmp_path / "x.png")
+    before = list(warnings.filters)
+    read_image(path)
+    assert list(warnings.filters) == before
+
+
+def test_every_ending_looked_for_is_one_that_pil_can_read() -> None:
+    assert set(PIL.Image.registered_extensions()) >= EXTENSIONS

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from layerprobe.data.splits import Dataset, Image, Split, manifest_sha256, require_retrieval
+from layerprobe.errors import DataError
+
+
+def black(index: int) -> Image:
+    return np.zeros((2, 2, 3), np.uint8)
+
+
+def split(name: str, *labels: int) -> Split:
+    return Split(name, np.array(labels, np.int64), tuple(f"{name}/{i}" for i in range(len(labels))), black)
+
+
+def dataset(*splits: Split, **search_in: str) -> Dataset:
+    return Dataset({s.name: s for s in splits}, ("ant", "bee", "cat", "dog"), search_in)
+
+
+def test_a_split_counts_its_images_and_classes() -> None:
+    some = split("test", 2, 3, 2)
+    assert (len(some), some.num_classes) == (3, 2)
+
+
+def test_labels_and_ids_of_other_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"split train: \(2,\) labels for 1 ids"):
+        Split("train", np.array([0, 1]), ("a",), black)
+
+
+def test_an_id_that_occurs_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="split train: an id occurs twice"):
+        Split("train", np.array([0, 1]), ("a", "a"), black)
+
+
+def test_a_zero_shot_data_set_passes() -> None:
+    good = dataset(split("train", 0, 1), split("test", 2, 3))
+    assert require_retrieval(good, source="x") is good
+
+
+def test_a_class_in_two_splits_is_named() -> None:
+    with pytest.raises(DataError, match="x.csv: class bee is in train and test: not a zero-shot split"):
+        require_retrieval(dataset(split("train", 0, 1), split("test", 1, 2)), source="x.csv")
+
+
+def test_queries_and_their_gallery_share_classes() -> None:
+    shared = dataset(split("train", 0, 1), split("test", 2, 3), split("gallery", 3, 2), test="gallery")
+    assert require_retrieval(shared, source="x") is shared
+
+
+def test_the_gallery_shares_no_class_with_training() -> None:
+    shared = dataset(split("train", 0, 1), split("test", 2, 3), split("gallery", 1, 2), test="gallery")
+    with pytest.raises(DataError, match="class bee is in train and gallery"):
+        require_retrieval(shared, source="x")
+
+
+@pytest.mark.parametrize(("labels", "counts"), [((), "0 images of 0 classes"), ((2, 2), "2 images of 1 classes")])
+def test_a_split_with_fewer_than_two_classes_is_refused(labels: tuple[int, ...], counts: str) -> None:
+    with pytest.raises(DataError, match=f"test split has {counts}; Recall@K needs 2 classes"):
+        require_retrieval(dataset(split("train", 0, 1), split("test", *labels)), source="x")
+
+
+def test_the_manifest_tells_ids_labels_class_names_and_files_apart() -> None:
+    some, names = split("test", 0, 1), ("ant", "bee")
+    manifests = {
+        manifest_sha256(some, names),
+        manifest_sha256(some, ("ant", "cow")),
+        manifest_sha256(split("test", 1, 0), names),
+        manifest_sha256(replace(some, ids=("test/0", "test/2")), names),
+        manifest_sha256(replace(some, ids=("test/1", "test/0")), names),
+        manifest_sha256(replace(some, fingerprint="other sizes"), names),
+    }
+    assert len(manifests) == 6
+
+
+def test_the_manifest_is_the_same_for_the_same_split() -> None:
+    assert manifest_sha256(split("test", 0, 1), ("ant", "bee")) == manifest_sha256(split("test", 0, 1), ("ant", "bee"))
