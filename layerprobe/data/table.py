@@ -172,9 +172,9 @@ def _require_plain_validation(table: Path, rows: Iterable[_Row]) -> None:
 def _require_files(table: Path, rows: Sequence[_Row]) -> None:
     missing = [row.path for row in rows if not (table.parent / row.path).is_file()]
     if missing:
-        named = ", ".join(missing[:_NAMED]) + (" ..." if len(missing) > _NAMED else "")
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         raise DataError(
-            f"{len(missing)} of {len(rows)} images are missing: {named}",
+            f"{len(missing)} of {len(rows)} images are missing: {', '.join(missing[:_NAMED])}{more}",
             file=table,
             fix="Paths are relative to the table's folder",
         )

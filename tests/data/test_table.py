@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import PIL.Image
+import pytest
+
+from layerprobe.data.splits import manifest_sha256, require_retrieval
+from layerprobe.data.table import load
+from layerprobe.errors import DataError
+
+PLAIN = """path,label,split
+b/1.png,bee,train
+a/1.png,ant,train
+c/1.png,cat,test
+d/1.png,dog,test
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for level, name in enumerate("abcdef"):
+        (tmp_path / name).mkdir()
+        for i in (1, 2):
+            PIL.Image.new("L", (4, 4), 10 * level + i).save(tmp_path / name / f"{i}.png")
+    return tmp_path
+
+
+def table(folder: Path, text: str | bytes) -> Path:
+    path = folder / "set.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def divided(folder: Path, *rows: str) -> Path:
+    """Two training classes, and test rows `path,label,is_query,is_gallery`."""
+    head = "path,label,is_query,is_gallery,split\na/1.png,ant,,,train\nb/1.png,bee,False,False,train\n"
+    return table(folder, head + "".join(f"{row},test\n" for row in rows))
+
+
+def test_rows_keep_their_order_and_classes_are_sorted(folder: Path) -> None:
+    dataset = load(table(folder, PLAIN))
+    assert dataset.class_names == ("ant", "bee", "cat", "dog")
+    assert list(dataset.splits) == ["train", "test"]
+    assert dataset.splits["train"].ids == ("b/1.png", "a/1.png")
+    assert dataset.splits["train"].labels.tolist() == [1, 0]
+    assert dataset.search_in == {}
+
+
+def test_paths_are_relative_to_the_tables_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table(folder, PLAIN)
+    monkeypatch.chdir(folder.parent)
+    dataset = load(Path(folder.name) / "set.csv")
+    assert int(dataset.splits["test"].image(1)[0, 0, 0]) == 31
+
+
+def test_validation_rows_are_a_split_between(folder: Path) -> None:
+    dataset = load(table(folder, PLAIN + "e/1.png,eel,validation\nf/1.png,fox,validation\n"))
+    assert list(dataset.splits) == ["train", "validation", "test"]
+    assert dataset.splits["validation"].ids == ("e/1.png", "f/1.png")
+
+
+def test_further_columns_and_any_order_of_them_are_accepted(folder: Path) -> None:
+    text = "split,x_1,label,sequence,path\ntrain,3,ant,,a/1.png\ntrain,3,bee,,b/1.png\ntest,3,cat,,c/1.png\n"
+    assert load(table(folder, text)).splits["test"].ids == ("c/1.png",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xef\xbb\xbf" + PLAIN.encode(),
+        PLAIN.replace("\n", "\r\n").encode(),
+        PLAIN.replace("\n", "\n\n").encode(),
+        PLAIN.rstrip("\n").encode(),
+        PLAIN.replace(",", ", ").encode(),
+        PLAIN.replace("b/1.png", '"b/1.png"').encode(),
+        PLAIN.replace("b/1.png", "./b//1.png").encode(),
+    ],
+    ids=["byte order mark", "CRLF", "blank lines", "no last line end", "spaces", "quotes", "other spelling"],
+)
+def test_spellings_of_the_same_table(folder: Path, text: bytes) -> None:
+    dataset = load(table(folder, text))
+    assert dataset.class_names == ("ant", "bee", "cat", "dog")
+    assert dataset.splits["train"].ids == ("b/1.png", "a/1.png")
+
+
+def test_labels_are_text(folder: Path) -> None:
+    text = PLAIN.replace("bee", "10").replace("ant", "9").replace("cat", '"sea, cat"')
+    assert load(table(folder, text)).class_names == ("10", "9", "dog", "sea, cat")
+
+
+def test_where_all_test_rows_are_both_they_are_searched_in_themselves(folder: Path) -> None:
+    dataset = load(divided(folder, "c/1.png,cat,True,True", "d/1.png,dog,True,True"))
+    assert list(dataset.splits) == ["train", "test"]
+    assert dataset.search_in == {}
+
+
+@pytest.mark.parametrize(
+    ("yes", "no"), [("True", "False"), ("true", "FALSE"), ("1", "0"), ("1.0", "0.0"), ("yes", "n")]
+)
+def test_queries_are_searched_in_the_gallery(folder: Path, yes: str, no: str) -> None:
+    rows = [f"{c}/1.png,{c},{yes},{no}" for c in "cd"] + [f"{c}/2.png,{c},{no},{yes}" for c in "cde"]
+    dataset = load(divided(folder, *rows))
+    assert list(dataset.splits) == ["train", "test", "gallery"]
+    assert dataset.search_in == {"test": "gallery"}
+    assert dataset.splits["test"].ids == ("c/1.png", "d/1.png")
+    assert dataset.splits["gallery"].ids == ("c/2.png", "d/2.png", "e/2.png")
+    assert require_retrieval(dataset, source="x") is dataset
+
+
+def test_a_row_that_is_both_is_in_both_under_one_id(folder: Path) -> None:
+    dataset = load(divided(folder, "c/1.png,cat,1,1", "c/2.png,cat,0,1", "d/1.png,dog,1,0"))
+    assert dataset.splits["test"].ids == ("c/1.png", "d/1.png")
+    assert dataset.splits["gallery"].ids == ("c/1.png", "c/2.png")
+
+
+def test_a_column_that_is_not_there_means_all(folder: Path) -> None:
+    text = PLAIN.replace("split\n", "split,is_query\n", 1).replace("train\n", "train,\n")
+    dataset = load(
+        table(folder, text.replace("c/1.png,cat,test", "c/1.png,cat,test,1").replace("dog,test", "dog,test,0"))
+    )
+    assert dataset.splits["test"].ids == ("c/1.png",)
+    assert dataset.splits["gallery"].ids == ("c/1.png", "d/1.png")
+
+
+def test_validation_cells_may_be_empty_but_not_divide(folder: Path) -> None:
+    head = "path,label,split,is_query,is_gallery\na/1.png,ant,train,,\nb/1.png,bee,train,,\nc/1.png,cat,test,1,1\n"
+    assert "validation" in load(table(folder, head + "e/1.png,eel,validation,,\n")).splits
+    with pytest.raises(DataError, match="set.csv:5: only test rows are divided .* call their split test"):
+        load(table(folder, head + "e/1.png,eel,validation,1,0\n"))
+
+
+def test_the_manifest_changes_when_a_file_changes_its_size(folder: Path) -> None:
+    def manifest() -> str:
+        dataset = load(table(folder, PLAIN))
+        return manifest_sha256(dataset.splits["test"], dataset.class_names)
+
+    before = manifest()
+    assert manifest() == before
+    with (folder / "d" / "1.png").open("ab") as stream:
+        stream.write(b"\0")
+    assert manifest() != before
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("e/1.png,eel,tset", "set.csv:6: split is 'tset'. Known: train, validation, test"),
+        ("e/1.png,eel", "set.csv:6: as many cells as the header are expected"),
+        ("e/1.png,eel,test,1", "set.csv:6: as many cells as the header are expected"),
+        (",eel,test", "set.csv:6: path is empty"),
+        ("e/1.png, ,test", "set.csv:6: label is empty"),
+        ("./a/1.png,eel,test", "set.csv:6: a/1.png is listed in line 3 already. Keep one"),
+        ("../x.png,eel,test", "set.csv:6: path leaves the data folder: '../x.png'"),
+        ("a/../../x.png,eel,test", "set.csv:6: path leaves the data folder"),
+        ("/etc/passwd,eel,test", "set.csv:6: path leaves the data folder: '/etc/passwd'"),
+        ("e\\1.png,eel,test", "set.csv:6: path leaves the data folder"),
+        ("e/1.png\0,eel,test", "set.csv:6: path leaves the data folder"),
+        ("out/x.png,eel,test", "set.csv:6: path leaves the data folder: 'out/x.png'"),
+    ],
+)
+def test_a_bad_line_is_named_by_its_number(folder: Path, row: str, message: str) -> None:
+    (folder / "out").symlink_to(folder.parent)
+    with pytest.raises(DataError) as caught:
+        load(table(folder, PLAIN + row + "\n"))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("cells", "message"), [("maybe,1", "is_query is 'maybe'"), ("1,", "is_gallery is ''")])
+def test_a_test_row_says_true_or_false(folder: Path, cells: str, message: str) -> None:
+    with pytest.raises(DataError, match=f"set.csv:4: {message}. Expected true or false"):
+        load(divided(folder, f"c/1.png,cat,{cells}"))
+
+
+def test_a_test_row_is_query_or_gallery(folder: Path) -> None:
+    with pytest.raises(DataError, match="set.csv:4: neither is_query nor is_gallery"):
+        load(divided(folder, "c/1.png,cat,0,0"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no column path, label, split. Expected a table with commas, path,label,split"),
+        ("path;label;split\na/1.png;ant;train\n", "no column path, label, split"),
+        ("path,label\na/1.png,ant\n", "no column split"),
+        ("path,label,split\n", "set.csv: no rows"),
+        ("path,label,split\na/1.png,ant,train\n", "no row is a query of the split test"),
+        ("path,label,split\na/1.png,ant,test\n", "no row has the split train"),
+    ],
+)
+def test_what_a_table_lacks_is_said(folder: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        load(table(folder, text))
+    assert message in str(caught.value)
+
+
+def test_test_rows_without_a_gallery_are_refused(folder: Path) -> None:
+    with pytest.raises(DataError, match="no row is in the gallery of the split test"):
+        load(divided(folder, "c/1.png,cat,1,0", "d/1.png,dog,1,0"))
+
+
+def test_a_line_that_is_not_utf8_is_named(folder: Path) -> None:
+    with pytest.raises(DataError, match="set.csv:6: not UTF-8. Save the table as UTF-8"):
+        load(table(folder, PLAIN.encode() + b"e/1.png,\xe4,test\n"))
+
+
+def test_a_cell_without_end_is_named(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"set.csv:\d+: field larger than field limit"):
+        load(table(folder, PLAIN + '"' + "x" * 200_000 + "\n"))
+
+
+def test_missing_images_are_counted_and_the_first_five_named(folder: Path) -> None:
+    rows = "".join(f"gone/{i}.png,gnu,test\n" for i in range(7))
+    with pytest.raises(DataError) as caught:
+        load(table(folder, PLAIN + rows))
+    named = ", ".join(f"gone/{i}.png" for i in range(5))
+    assert f"set.csv: 7 of 11 images are missing: {named} and 2 more. Paths are relative" in str(caught.value)
+
+
+def test_an_absent_table_says_the_layout(folder: Path) -> None:
+    with pytest.raises(DataError, match="set.csv: no such table. Expected a table with commas"):
+        load(folder / "set.csv")
+
+
+def test_a_folder_is_no_table(folder: Path) -> None:
+    with pytest.raises(DataError, match="a folder, not a table. Give the csv file, or use folder:DIR"):
+        load(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_forbidden_table_is_named(folder: Path) -> None:
+    path = table(folder, PLAIN)
+    path.chmod(0)
+    with pytest.raises(DataError, match="set.csv: permission denied"):
+        load(path)
