@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+
+from layerprobe.workflow.doctor import Finding, doctor
+
+
+def found(cache: Path) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in doctor(cache)}
+
+
+def test_versions_disk_and_weights_are_there(tmp_path: Path) -> None:
+    findings = found(tmp_path / "not" / "yet" / "there")
+    assert findings["torch"].found == metadata.version("torch")
+    assert "free for" in findings["disk"].found
+    assert "vgg16_bn-6c64b313.pth" in findings["vgg16_bn weights"].found
+    assert ("GPU" in findings) != torch.cuda.is_available()
+
+
+@pytest.mark.parametrize(
+    ("installed", "text", "fix"),
+    [
+        ({"faiss-gpu", "faiss-cpu"}, "break one another", "pip uninstall -y faiss-cpu faiss-gpu"),
+        (set(), "absent", "pip install faiss-gpu"),
+        ({"faiss-cpu"}, "faiss-cpu 1", ""),
+    ],
+)
+def test_faiss_is_there_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, installed: set[str], text: str, fix: str
+) -> None:
+    real = metadata.version
+
+    def version(package: str) -> str:
+        if not package.startswith("faiss"):
+            return real(package)
+        if package not in installed:
+            raise metadata.PackageNotFoundError(package)
+        return "1"
+
+    monkeypatch.setattr(metadata, "version", version)
+    finding = found(tmp_path)["faiss"]
+    assert text in finding.found
+    assert finding.fix.startswith(fix)
+    assert bool(finding.fix) == bool(fix)
