@@ -25,8 +25,8 @@ Similarity = Literal["cosine", "dot", "euclidean"]
 SIMILARITIES: tuple[Similarity, ...] = ("cosine", "dot", "euclidean")
 
 TIE_WINDOW = 1e-12
-# Similarities held at once: 32 MiB in float64, with the masks and copies beside it about 150 MiB.
-_BLOCK = 4 * 2**20
+# Similarities held at once: 8 MiB in float64; with the masks and copies beside it about 80 MiB.
+_BLOCK = 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
 
     Without a gallery the queries are searched among themselves, each without itself. In a gallery nothing is excluded,
     unless `ids` and `gallery_ids` are given: then an item with the query's id is the query and no neighbour of it.
-    Memory: the features in float64 and about 150 MiB.
+    Memory: up to four copies of the features in float64 and about 80 MiB.
 
     Args:
         features: (Q, D) array or tensor on any device, any real type, computed in float64.
