@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import re
+import struct
 import sys
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +29,11 @@ _IMAGENET = {
 _ALTERNATIVES = "--set net.weights=none, or --set net.weights=PATH"
 # What wrappers put before every name: several devices, torch.compile.
 _WRAPPERS = ("module.", "_orig_mod.")
+# What torch's unpickler makes of bytes that are no weights; it checks none of its steps.
+_UNREADABLE = (
+    pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
+    OverflowError, struct.error, zipfile.BadZipFile,
+)  # fmt: skip
 # Where training scripts keep the weights beside the optimiser's state.
 _NESTED = ("state_dict", "model")
 
@@ -134,24 +141,27 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
-                raise DataError("compressed, which torch.save never does", file=path, fix="Ask for safetensors")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+        _require_uncompressed(path)
+        with warnings.catch_warnings(action="ignore"):  # on the pickle's version, before it is refused
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
         # torch's own message recommends to switch the protection off.
         code = re.search(r"GLOBAL ([\w.]+)", str(error))
         if code is None:
             raise DataError("truncated, or no weights file", file=path, fix="Download it again") from error
-        raise DataError(
-            f"holds Python code ({code[1]}); layerprobe does not run it", file=path, fix="Ask for safetensors"
-        ) from error
-    except (RuntimeError, EOFError) as error:
-        raise DataError("truncated, or no weights file", file=path, fix="Download it again") from error
+        what = f"holds Python code ({code[1]}); layerprobe does not run it"
+        raise DataError(what, file=path, fix="Ask for safetensors") from error
     if isinstance(content, Mapping):
         content = next((content[key] for key in _NESTED if isinstance(content.get(key), Mapping)), content)
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
         raise DataError("holds no names -> tensors", file=path, fix="Save the network's state_dict() alone")
     return dict(content)
+
+
+def _require_uncompressed(path: Path) -> None:
+    """A small compressed file could unfold to any size."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+                raise DataError("compressed, which torch.save never does", file=path, fix="Ask for safetensors")
