@@ -201,19 +201,25 @@ def test_an_image_cut_or_changed_anywhere_gives_pixels_or_a_data_error(tmp_path:
     assert all("x.bin: " in message and "\n" not in message for message in messages)
 
 
-@pytest.mark.parametrize(("width", "height", "pixels"), [(11_000, 11_000, "121,000,000"), (60_000, 60_000, "3,6.*")])
-def test_a_bomb_is_refused_without_decoding(tmp_path: Path, width: int, height: int, pixels: str) -> None:
+@pytest.mark.parametrize(
+    ("width", "height", "size"),
+    [
+        (10_000, 8_901, "10000x8901 pixels"),
+        (11_000, 11_000, "11000x11000 pixels"),
+        (60_000, 60_000, "3600000000 pixels"),
+    ],
+)
+def test_a_bomb_is_refused_without_decoding(tmp_path: Path, width: int, height: int, size: str) -> None:
     path = tmp_path / "x.png"
     path.write_bytes(png_that_claims(width, height))
-    with pytest.raises(DataError, match=f"x.png: {pixels} pixels, limit 89 million. Make it smaller or remove it"):
+    with pytest.raises(DataError, match=f"x.png: .*{size}.*, limit 89 million. Make it smaller or remove it"):
         read_image(path)
 
 
-def test_the_limit_holds_where_pils_own_is_lifted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", None)
+def test_what_is_just_below_the_limit_is_decoded(tmp_path: Path) -> None:
     path = tmp_path / "x.png"
-    path.write_bytes(png_that_claims(10_000, 8_901))
-    with pytest.raises(DataError, match="89,010,000 pixels, limit 89 million"):
+    path.write_bytes(png_that_claims(10_000, 8_900))
+    with pytest.raises(DataError, match="truncated|broken"):
         read_image(path)
 
 
