@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import fnmatch
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from layerprobe.errors import RecipeError, UnknownNameError
 
-POOLS = ("max", "avg", "gem", "grid:s")
+POOLS = ("max", "avg", "gem")  # and grid:s for any s
 NO_POOL = "none"
 _GEM_POWER = 3
 _GEM_FLOOR = 1e-6
@@ -72,7 +73,7 @@ class LayerInfo:
 
 @dataclass(frozen=True)
 class _Call:
-    """What a module gave in one call: when, and the shape without B, or the structure where it is no tensor."""
+    """What a module gave in one call: when, its shape without B (None where it is no tensor), and that in words."""
 
     order: int
     shape: tuple[int, ...] | None
@@ -209,7 +210,7 @@ def _pooled_dim(name: str, shape: tuple[int, ...], pool: str) -> int:
     if len(shape) == 1:
         return shape[0]
     if pool == NO_POOL:
-        raise RecipeError(f"{name} is a map {shape} and needs a pool", fix=f"Known: {', '.join(POOLS)}")
+        raise RecipeError(f"{name} is a map {shape} and needs a pool", fix="Choose max, avg, gem or grid:s")
     if not pool.startswith("grid:"):
         return shape[0]
     side = _grid_side(pool)
@@ -223,9 +224,8 @@ def _grid_side(pool: str) -> int:
 
 
 def _require_pool(pool: str) -> None:
-    side = pool.removeprefix("grid:")
-    if pool not in (*POOLS[:3], NO_POOL) and not (side != pool and side.isdecimal() and int(side) > 0):
-        raise UnknownNameError("pool", pool, POOLS)
+    if pool not in (*POOLS, NO_POOL) and not re.fullmatch("grid:[1-9][0-9]*", pool):
+        raise UnknownNameError("pool", pool, (*POOLS, "grid:s"))
 
 
 def _paths(target: str, net: NamedLayers, calls: _Calls) -> list[str]:
@@ -249,7 +249,7 @@ def _choose_call(name: str, calls: list[_Call], number: str) -> int:
     listed = ", ".join(f"#{i} {call.structure}" for i, call in enumerate(calls, start=1))
     if not number:
         raise RecipeError(f"{name} is called {len(calls)} times: {listed}", fix=f"Choose one, as {name}#1")
-    if not number.isdecimal() or not 1 <= int(number) <= len(calls):
+    if number not in map(str, range(1, len(calls) + 1)):
         raise RecipeError(f"{name}#{number}: there is no such call", fix=f"Known: {listed}")
     return int(number)
 
@@ -262,10 +262,8 @@ def _require_calls(name: str, calls: list[_Call]) -> list[_Call]:
 
 def _require_shape(name: str, call: _Call) -> tuple[int, ...]:
     if call.shape is None or len(call.shape) not in (1, 3):
-        raise RecipeError(
-            f"{name} gives {call.structure}, neither a map (C, H, W) nor a vector (D)",
-            fix="Choose a module inside or after it",
-        )
+        what = f"{name} gives {call.structure}, neither a map (C, H, W) nor a vector (D,)"
+        raise RecipeError(what, fix="Choose a module inside or after it")
     return call.shape
 
 
@@ -292,7 +290,7 @@ def _dry_forward(module: nn.Module, image_size: int) -> _Calls:
 
 
 def _structure(output: object) -> str:
-    """A forward's result for people: `(512, 7, 7)`, `tuple of (64, 8, 8), None`."""
+    """What a module gave, for people: `(512, 7, 7)`, `tuple of (64, 8, 8), None`."""
     if isinstance(output, Tensor):
         return str(tuple(output.shape[1:]))
     if isinstance(output, Mapping):
