@@ -137,7 +137,7 @@ def _read(reader: _Reader, batches: Sequence[Indices], workers: int) -> Generato
         sampler=batches,
         num_workers=min(workers, max(1, len(batches))),
         collate_fn=_unchanged,
-        worker_init_fn=_ignore_signals,
+        worker_init_fn=_ignore_interrupts,
         # Its own: otherwise each epoch would draw from the global one, and dropout would depend on it.
         generator=torch.Generator(),
         multiprocessing_context=_start_method(),
@@ -174,10 +174,10 @@ def _start_method() -> str:
     return "forkserver"
 
 
-def _ignore_signals(worker: int) -> None:  # noqa: ARG001 - torch passes the worker's number
-    # A terminal's Ctrl-C and a scheduler's SIGTERM reach every process: the main one finishes its step, then ends us.
+def _ignore_interrupts(worker: int) -> None:  # noqa: ARG001 - torch passes the worker's number
+    # A terminal's Ctrl-C reaches every process: the main one finishes its step, then ends us. It does so by SIGTERM
+    # where it has no time left, which therefore must not be ignored.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _unchanged(batch: Any) -> Any:

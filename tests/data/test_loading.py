@@ -3,8 +3,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +86,12 @@ def test_augmentation_repeats_and_changes_with_epoch_and_seed(split: Split, chan
     assert not torch.equal(loaded(split), loaded(split, epoch=changed.get("epoch", 1), seed=changed.get("seed", 0)))
 
 
+def test_equal_images_are_augmented_each_in_its_own_way(split: Split) -> None:
+    alike = replace(split, image=lambda index: split.image(0))
+    ((pixels, _),) = load_batches(alike, [np.arange(8)], epoch=1, seed=0, augment="affine", workers=0)
+    assert len({image.numpy().tobytes() for image in pixels}) == 8
+
+
 def test_augmentation_depends_on_the_image_and_not_on_its_batch(split: Split) -> None:
     one, other = np.array([3, 7]), np.array([7, 7, 1])
     found = [p for p, _ in load_batches(split, [one, other], epoch=1, seed=0, augment="affine", workers=0)]
@@ -133,6 +142,23 @@ def test_a_bad_image_ends_the_loading_in_one_line_and_its_workers(files: Path, w
     assert multiprocessing.active_children() == []
 
 
+def test_a_process_that_ends_unasked_takes_its_workers_with_it() -> None:
+    program = """
+import os
+from layerprobe.data import glyphs
+from layerprobe.data.loading import plain_batches
+
+if __name__ == "__main__":
+    split = glyphs.load(train_classes=2, test_classes=2, images_per_class=2, image_size=8).splits["test"]
+    batches = plain_batches(split, batch_size=1, workers=1)
+    next(batches)
+    raise SystemExit(7)
+"""
+    # The module holds the batches until the interpreter is gone.
+    ended = subprocess.run([sys.executable, "-c", program], timeout=30, capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (7, b"")
+
+
 def test_closing_early_ends_the_workers(split: Split) -> None:
     pairs = load_batches(split, batches(split), epoch=1, seed=0, augment="none", workers=2)
     next(pairs)
@@ -148,12 +174,11 @@ def test_there_are_no_more_workers_than_batches(split: Split) -> None:
     pairs.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_workers_leave_signals_to_the_main_process(split: Split, number: signal.Signals) -> None:
+def test_workers_leave_an_interrupt_to_the_main_process(split: Split) -> None:
     found = plain_batches(split, batch_size=1, workers=2)
     first = [next(found), next(found)]  # one from each: both are ready
     for worker in workers_of():
-        os.kill(worker, number)
+        os.kill(worker, signal.SIGINT)
     assert len(first) + consume(found) == 100
 
 
