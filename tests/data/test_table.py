@@ -154,6 +154,7 @@ def test_the_manifest_changes_when_a_file_changes_its_size(folder: Path) -> None
         ("./a/1.png,eel,test", "set.csv:6: a/1.png is listed in line 3 already. Keep one"),
         ("../x.png,eel,test", "set.csv:6: path leaves the data folder: '../x.png'"),
         ("a/../../x.png,eel,test", "set.csv:6: path leaves the data folder"),
+        ("a/../e/1.png,eel,test", "set.csv:6: path leaves the data folder"),
         ("/etc/passwd,eel,test", "set.csv:6: path leaves the data folder: '/etc/passwd'"),
         ("e\\1.png,eel,test", "set.csv:6: path leaves the data folder"),
         ("e/1.png\0,eel,test", "set.csv:6: path leaves the data folder"),
@@ -165,6 +166,11 @@ def test_a_bad_line_is_named_by_its_number(folder: Path, row: str, message: str)
     with pytest.raises(DataError) as caught:
         load(table(folder, PLAIN + row + "\n"))
     assert message in str(caught.value)
+
+
+def test_an_absolute_path_is_refused_even_inside_the_folder(folder: Path) -> None:
+    with pytest.raises(DataError, match="path leaves the data folder: '/.*e/1.png'. Write it relative to the table's"):
+        load(table(folder, PLAIN + f"{folder}/e/1.png,eel,test\n"))
 
 
 @pytest.mark.parametrize(("cells", "message"), [("maybe,1", "is_query is 'maybe'"), ("1,", "is_gallery is ''")])

@@ -114,7 +114,7 @@ def test_one_number_serves_all_channels_and_three_serve_one_each(mean: Channels,
     assert Normalise.of(mean, 1.0).mean == expected
 
 
-@pytest.mark.parametrize("mean", ["imagenett", (0.1, 0.2), (0.1, 0.2, math.nan)])
+@pytest.mark.parametrize("mean", ["imagenett", "abc", (0.1, 0.2), (0.1, 0.2, math.nan)])
 def test_other_means_are_refused(mean: Channels) -> None:
     with pytest.raises(RecipeError, match='data.mean = .*. One number, three, or "imagenet"'):
         Normalise.of(mean, 1.0)
@@ -186,7 +186,7 @@ def test_one_odd_corner_does_not_decide_the_filling() -> None:
 
 def spread(values: NDArray[np.float64], low: float, high: float, tolerance: float) -> bool:
     """Whether values fill a range and keep to it."""
-    reach = (high - low) / 10
+    reach = (high - low) / 20
     inside = values.min() >= low - tolerance and values.max() <= high + tolerance
     return bool(inside and values.min() < low + reach and values.max() > high - reach)
 
@@ -195,6 +195,17 @@ def measured(name: str, measure: Callable[[NDArray[np.float64]], float]) -> NDAr
     """A number taken from the places of dots at the centre, 24 pixels right of it and 24 pixels below it."""
     image = dots((48, 48), (72, 48), (48, 72))
     return np.array([measure(centres(x)) for x in augmented(name, image)])
+
+
+def test_affine_moves_every_point_as_its_numbers_say() -> None:
+    places = np.array([(48, 48), (72, 48), (48, 72)])
+    middle = 95 / 2
+    for i, image in enumerate(augmented("affine", dots((48, 48), (72, 48), (48, 72)), 50)):
+        rng = np.random.default_rng([7, i])
+        angle, scale, shift = math.radians(rng.uniform(-10, 10)), rng.uniform(0.9, 1.1), rng.uniform(-0.06, 0.06, 2)
+        turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+        expected = middle + 96 * shift + scale * (places - middle) @ turn.T
+        np.testing.assert_allclose(centres(image), expected, atol=0.15)
 
 
 def test_affine_turns_by_up_to_ten_degrees_either_way() -> None:
