@@ -102,7 +102,7 @@ def test_features_of_other_weights_are_not_trusted(run: Run, request_for: Reques
     run.features(2, "test").write_bytes(stale)
     fresh = probe(run, REQUEST, Silent())
     with h5py.File(run.features(2, "test")) as file:
-        assert file.attrs["weights_sha256"] == sha256(run.checkpoint(2))
+        assert file.attrs["weights_sha256"].decode() == sha256(run.checkpoint(2))
     assert only(fresh, epoch=2)
 
 
