@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,8 +20,8 @@ from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
     SCHEMA,
     attribute,
+    created,
     damaged,
-    disk_is_full,
     fixed_text,
     opened,
     set_attributes,
@@ -30,6 +31,7 @@ from layerprobe.store.hdf5 import (
 FeatureArray = NDArray[np.float32]  # (N, D)
 
 CHUNK_ROWS = 512
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -101,20 +103,18 @@ def write_features(
     _require_layer_names({*columns.dims, *columns.keep})
     kept = columns.keep - columns.dims.keys()
     try:
-        # The newer format has checksums on its own structures too; the older can hang on a flipped bit.
-        with written_whole(path) as aside, h5py.File(aside, "w", libver="v110", locking=False) as file:
+        with written_whole(path) as aside, created(aside) as (file, sink):
             _write_head(file, key, rows)
             _copy_columns(path, key, kept, file["features"])
-            _write_columns(file, len(rows.ids), columns, batches)
-    except (OSError, RuntimeError) as error:
-        if disk_is_full(error):
-            free = shutil.disk_usage(path.parent).free / 1e6
-            needed = 4 * len(rows.ids) * sum(columns.dims.values()) / 1e6
-            raise EnvironmentFault(
-                f"disk full: {path.parent} has {free:.0f} MB, epoch {key.epoch} needs {needed:.0f} MB",
-                fix="Free space, then run the same command again",
-            ) from error
-        raise
+            _write_columns(file, len(rows.ids), columns, sink.watched(batches))
+    except OSError as error:
+        if error.errno not in _FULL_DISK:
+            raise
+        free, needed = shutil.disk_usage(path.parent).free, 4 * len(rows.ids) * sum(columns.dims.values())
+        raise EnvironmentFault(
+            f"disk full: {path.parent} has {free / 1e6:.0f} MB, epoch {key.epoch} needs {needed / 1e6:.0f} MB",
+            fix="Free space, then run the same command again",
+        ) from error
 
 
 def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> set[str]:
@@ -199,7 +199,7 @@ def _copy_columns(path: Path, key: FeatureKey, layers: frozenset[str], group: h5
         return
     with opened(path) as old:
         stale = _difference(old, key)
-        for layer in [] if stale else sorted(layers):
+        for layer in sorted(layers):
             old.copy(_features(old, layer), group, name=layer)
     if stale:
         raise ValueError(f"{path}: {stale}; nothing of it may be kept")

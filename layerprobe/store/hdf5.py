@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-from collections.abc import Iterator, Mapping, Sequence
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import h5py
 import numpy as np
@@ -14,11 +15,71 @@ from numpy.typing import NDArray
 
 from layerprobe.errors import DataError
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+T = TypeVar("T")
+
 SCHEMA = 1
 # What h5py makes of HDF5's one error, by the words in it; a damaged file gives any of them.
 HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
-_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LINKED = "refused: links out of the file"
+
+
+class SteadyFile(io.FileIO):
+    """A file that HDF5 writes to and that never fails it: HDF5 2.0 can crash the process where writing at close fails.
+
+    The first failure is kept in `fault`, and nothing is written after it.
+    """
+
+    fault: OSError | None = None
+
+    def write(self, data: Buffer, /) -> int:
+        """Write all of it, or keep the reason why not."""
+        rest = memoryview(data).cast("B")
+        length = len(rest)
+        with self._kept():
+            while self.fault is None and len(rest):
+                rest = rest[super().write(rest) :]
+        return length
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Set the length, or keep the reason why not."""
+        with self._kept():
+            if self.fault is None:
+                super().truncate(size)
+        return self.tell() if size is None else size
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.fault = error
+
+    def watched(self, items: Iterable[T]) -> Iterator[T]:
+        """The items, until a write has failed: then its error."""
+        for item in items:
+            self.require_written()
+            yield item
+
+    def require_written(self) -> None:
+        """Raise the first failure, if there was one."""
+        if self.fault is not None:
+            raise self.fault
+
+
+@contextlib.contextmanager
+def created(path: Path) -> Iterator[tuple[h5py.File, SteadyFile]]:
+    """A new file to write, and what it is written to; a failed write is raised at the end at the latest."""
+    with SteadyFile(path, "w+") as sink:
+        try:
+            # The newer format has checksums on its own structures too; the older can hang on a flipped bit. Without a
+            # cache of chunks, which are written whole: it would hold megabytes for each layer, and failures back.
+            with h5py.File(sink, "w", libver="v110", rdcc_nbytes=0) as file:
+                yield file, sink
+        finally:
+            sink.require_written()
 
 
 @contextlib.contextmanager
@@ -32,8 +93,6 @@ def opened(path: Path) -> Iterator[h5py.File]:
     except FileNotFoundError as error:
         raise DataError("no such feature file", file=path, fix="Run layerprobe probe first") from error
     except HDF5_ERRORS as error:
-        if disk_is_full(error):  # the disk that is copied to
-            raise
         raise damaged(path, "not a readable feature file: truncated or damaged") from error
 
 
@@ -88,12 +147,3 @@ def fixed_text(text: str | Sequence[str]) -> NDArray[np.bytes_]:
     parts = [part.encode(errors="surrogateescape") for part in ([text] if isinstance(text, str) else text)]
     encoded = np.array(parts[0] if isinstance(text, str) else parts)
     return encoded.astype(h5py.string_dtype("utf-8", max(1, encoded.itemsize)))
-
-
-def disk_is_full(error: BaseException | None) -> bool:
-    """Whether an error or one that it hides says so: HDF5's failure to close comes after the failed write."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in _FULL_DISK:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
