@@ -93,6 +93,13 @@ def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlap
     assert overlaps(draw(scores, chance={"train": 0.02, "test": 0.03})) == []
 
 
+def test_names_stay_beside_their_panel(make_scores: MakeScores) -> None:
+    figure = draw(make_scores([f"layer{i}" for i in range(40)], near=True))
+    for axes in figure.axes:
+        assert len(axes.texts) == 40
+        assert all(-1e-9 <= text.get_position()[1] <= 1 + 1e-9 for text in axes.texts)
+
+
 def test_chance_lines_stand_at_the_levels_given(make_scores: MakeScores) -> None:
     (axes,) = draw(make_scores(["pool1.1", "fc6"]), chance={"train": 0.02, "test": 0.03}).axes
     assert y(line(axes, "_chance train")) == [2, 2]

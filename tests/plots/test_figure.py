@@ -47,7 +47,7 @@ def test_positions_stay_within_the_bounds() -> None:
 
 
 def test_too_many_keep_the_gap_and_stand_centred() -> None:
-    assert fig.spread([5, 5, 5], 10, 0, 10) == [-5, 5, 15]
+    assert fig.spread([0, 0, 0], 10, 0, 10) == [-5, 5, 15]
 
 
 def test_equal_positions_keep_the_order_given() -> None:

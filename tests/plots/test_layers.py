@@ -106,6 +106,8 @@ def test_each_run_is_drawn_at_its_own_last_epoch(make_scores: MakeScores) -> Non
     figure = draw(make_scores(DEEP, [0, 3]) + make_scores(DEEP, [0, 8], run="netE"))
     assert ["epoch 3," in axes.get_title("left") for axes in figure.axes] == [True, False]
     assert "epoch 8," in figure.axes[1].get_title("left")
+    assert all("best on test" in axes.get_title("left") for axes in figure.axes)
+    assert notes(figure) == ""
 
 
 def test_chance_lines_stand_at_the_levels_given(make_scores: MakeScores) -> None:
