@@ -17,9 +17,10 @@ from layerprobe.plots.values import Point, Series, by_run, compared, missing, po
 from layerprobe.scores import Score
 
 _WIDTH, _HEIGHT = 5.2, 4.4  # inches; the height where the axes differ in scale
+_LABEL = 0.165  # inches of height that a label needs
 # One scale for both axes, unless the test range is so much narrower (or wider) that it would press the paths flat.
 _EQUAL = (0.4, 2.5)
-# Where they share it, the flattest and the tallest panel: room for 18 names, and for the page.
+# Where they share it, the flattest and the tallest panel, unless the names need more.
 _FLATTEST, _TALLEST = 0.68, 1.0
 
 Limits = tuple[float, float]
@@ -39,8 +40,8 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, f
     found = points(scores, metric)
     runs = by_run(found)
     floors = {split: 100 * value for split, value in (chance or {}).items()}
-    window = _window(found, floors)
     names = list(dict.fromkeys(name for series in runs.values() for name in series))
+    window = _window(found, floors, _LABEL * len(names))
     styles = fig.styles(names)
     titles = [f"{run}: {metric} of every layer, {compared(found)}" for run in runs]
     notes = missing(runs, ("train", "test")) + _reading(found, window, floors)
@@ -65,7 +66,7 @@ class _Window:
 
     x: Limits
     y: Limits
-    height: float = _HEIGHT
+    height: float
     equal: bool = False  # one scale for both axes
 
 
@@ -73,18 +74,20 @@ def _scored(found: Sequence[Point]) -> set[str]:
     return {split for point in found for split, value in point.values.items() if value is not None}
 
 
-def _window(found: Sequence[Point], floors: Mapping[str, float]) -> _Window:
+def _window(found: Sequence[Point], floors: Mapping[str, float], least: float) -> _Window:
+    """The window that shows every point, at least so many inches tall."""
     x, y = _limits(found, "train", floors), _limits(found, "test", floors)
     if x is None or y is None:
         both = x or y or (0.0, 100.0)
-        return _Window(both, both)
+        return _Window(both, both, max(_HEIGHT, least))
     (left, right), (bottom, top) = x, y
     ratio = (top - bottom) / (right - left)
     if not _EQUAL[0] <= ratio <= _EQUAL[1]:
-        return _Window(x, y)
+        return _Window(x, y, max(_HEIGHT, least))
     # Upwards and to the right, where the line test = train comes into view.
-    top = max(top, bottom + _FLATTEST * (right - left))
-    right = max(right, left + (top - bottom) / _TALLEST)
+    flattest = max(_FLATTEST, least / _WIDTH)
+    top = max(top, bottom + flattest * (right - left))
+    right = max(right, left + (top - bottom) / max(_TALLEST, flattest))
     return _Window((left, right), (bottom, top), _WIDTH * (top - bottom) / (right - left), equal=True)
 
 

@@ -109,6 +109,16 @@ def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlap
     assert [axes.get_title("left").split(":")[0] for axes in figure.axes] == ["netA", "netA-softmax", "netE"]
 
 
+@pytest.mark.parametrize("near", [False, True])
+@pytest.mark.parametrize("splits", [("train", "test"), ("test",)])
+def test_names_stay_beside_their_panel(make_scores: MakeScores, splits: tuple[str, ...], near: bool) -> None:
+    names = [f"layer{i}" for i in range(40)]
+    (axes,) = draw(make_scores(names, near=near, splits=splits)).axes
+    heights = [text.get_position()[1] for text in axes.texts if text.get_text() in names]
+    assert len(heights) == 40
+    assert all(-1e-9 <= height <= 1 + 1e-9 for height in heights)
+
+
 def test_every_layer_is_named_in_its_panel(make_scores: MakeScores) -> None:
     (axes,) = draw(make_scores(DEEP)).axes
     assert [text.get_text() for text in axes.texts if text.get_text() in DEEP] == DEEP
