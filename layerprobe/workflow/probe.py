@@ -189,6 +189,10 @@ class Prober:
         if self.dropped:
             listener.say(f"K = {', '.join(map(str, sorted(self.dropped)))} left out: not so many items to search")
         work = [(epoch, split, self.missing(epoch, split)) for epoch in epochs for split in self.stored_splits]
+        for epoch, split, _ in work:
+            path = self.run.features(epoch, split)
+            if note := store.stale_note(path, self._key(epoch, split)):
+                listener.say(f"{path.name} is computed again: {note}")
         images = sum(len(self.dataset.splits[split]) for _, split, taps in work if taps)
         with listener.task(f"probing {self.run.name}", images, "images") as task:
             for epoch in epochs:

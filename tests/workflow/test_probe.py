@@ -100,7 +100,9 @@ def test_features_of_other_weights_are_not_trusted(run: Run, request_for: Reques
     train(request_for("train.learning_rate=0.1", fresh=True), Silent())
     run.features(2, "test").parent.mkdir()
     run.features(2, "test").write_bytes(stale)
-    fresh = probe(run, REQUEST, Silent())
+    listener = Silent()
+    fresh = probe(run, REQUEST, listener)
+    assert listener.heard == ["epoch-0002.test.h5 is computed again: weights_sha256 is not what it was"]
     with h5py.File(run.features(2, "test")) as file:
         assert file.attrs["weights_sha256"].decode() == sha256(run.checkpoint(2))
     assert only(fresh, epoch=2)
