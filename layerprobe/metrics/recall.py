@@ -1,6 +1,7 @@
 """Recall@K: its name and its chance level.
 
-Convention (paper 004, section 4): a query scores 1 if one of its K nearest items, itself excluded, has its class.
+Paper 004, section 4, for K = 1: the percentage of test images whose first nearest neighbour is of the same class. Here
+for any K, the query itself excluded, as a fraction.
 """
 
 from __future__ import annotations

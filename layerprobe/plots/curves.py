@@ -1,4 +1,4 @@
-"""Recall of each layer over the epochs, test solid and training dashed (as in paper 004, Fig. 3)."""
+"""Recall of each layer on training and test set as the network is trained (paper 004, Fig. 3)."""
 
 from __future__ import annotations
 

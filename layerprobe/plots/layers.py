@@ -1,4 +1,4 @@
-"""Recall of every layer in network order, training and test (as in paper 004, Fig. 2)."""
+"""Recall of every layer in network order, on training and test set (paper 004, Fig. 2)."""
 
 from __future__ import annotations
 
