@@ -159,7 +159,7 @@ def _next(loaded: Iterator[Tensor | LayerprobeError]) -> Tensor | LayerprobeErro
         return next(loaded)
     except (RuntimeError, EOFError, ConnectionError, FileNotFoundError) as error:
         # A dead worker's end of the line is gone, or torch has counted its workers.
-        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+        if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
             raise
         # As a value: the traceback of this error holds the iterator, and with it the other workers.
         return EnvironmentFault("a data worker was killed (memory?)", fix="Use --workers 1")

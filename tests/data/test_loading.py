@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from layerprobe.data import folder, glyphs
 from layerprobe.data.batches import Indices, class_batches
-from layerprobe.data.loading import load_batches, plain_batches
+from layerprobe.data.loading import _next, _Reader, load_batches, plain_batches
 from layerprobe.data.splits import Split
 from layerprobe.errors import DataError, EnvironmentFault, UnknownNameError
 
@@ -182,19 +183,39 @@ def test_workers_leave_an_interrupt_to_the_main_process(split: Split) -> None:
     assert len(first) + consume(found) == 100
 
 
-def test_a_killed_worker_is_named_as_such(split: Split) -> None:
-    found = plain_batches(split, batch_size=1, workers=2)
-    next(found)
+def kill_workers() -> None:
     for worker in workers_of():
         os.kill(worker, signal.SIGKILL)
+
+
+def failing(error: Exception) -> Iterator[Tensor]:
+    raise error
+    yield torch.empty(0)
+
+
+@pytest.mark.parametrize("error", [EOFError(), ConnectionResetError(), FileNotFoundError()])
+def test_a_line_that_breaks_off_means_a_killed_worker(error: Exception) -> None:
+    assert "a data worker was killed" in str(_next(failing(error)))
+
+
+def test_a_bug_in_a_worker_is_not_taken_for_a_killed_one() -> None:
+    with pytest.raises(RuntimeError, match="Caught RuntimeError in DataLoader worker process 0"):
+        _next(failing(RuntimeError("Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback")))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a file whose reading lasts")
+def test_workers_killed_while_they_read_are_named_as_such(files: Path) -> None:
+    for image in files.glob("a/*.png"):
+        image.unlink()
+        os.mkfifo(image)
+    timer = threading.Timer(1, kill_workers)
+    timer.start()
     with pytest.raises(EnvironmentFault, match=r"a data worker was killed \(memory\?\). Use --workers 1"):
-        consume(found)
-    assert multiprocessing.active_children() == []
+        consume(plain_batches(train_split(files), batch_size=1, workers=2))
+    timer.join()
 
 
 def test_full_shared_memory_is_named_with_the_way_out(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    from layerprobe.data.loading import _Reader
-
     def full(tensor: Tensor) -> Tensor:
         raise RuntimeError("unable to allocate shared memory(shm)\nmore of torch's lines")
 
