@@ -1,0 +1,111 @@
+"""Capture of every layer against the plain forward: images per CPU second, and their ratio.
+
+All ways run the same network on the same images in channels_last format and inference mode, one after the other in
+interleaved rounds in one process; the median over the rounds of plain time / way's time is what counts. `hooks` is
+layerprobe's; `extractor` is torchvision's create_feature_extractor, its maps pooled afterwards; `captum` is its
+LayerActivation of all layers at once, pooled afterwards. The goal of `hooks` is 0.90.
+
+    python benchmarks/capture.py --size 64 --batch 32 --pairs 7
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: spinning waiters would count as CPU time
+
+import torch
+from captum.attr import LayerActivation
+from torch import Tensor
+from torchvision.models.feature_extraction import create_feature_extractor
+
+from layerprobe.nets.net import Net
+from layerprobe.registry import NETS, load
+from layerprobe.taps import resolve_taps, tapped
+
+GOAL = 0.90
+Forward = Callable[[Tensor], object]
+
+
+def build(name: str) -> Net:
+    """The network in the format that capture uses."""
+    net: Net = load("network", NETS, name)(seed=0)
+    net.module.to(memory_format=torch.channels_last)
+    net.module.eval()
+    return net
+
+
+def pooled(outputs: list[Tensor]) -> list[Tensor]:
+    """The largest value of each channel of a map; vectors as they are."""
+    return [output.amax((2, 3)) if output.ndim == 4 else output for output in outputs]
+
+
+def ways(net: Net, size: int) -> dict[str, Forward]:
+    """What is compared, by name; `hooks` enters and leaves its block with each batch, as extraction does."""
+    taps = resolve_taps(["*"], net, image_size=size)
+    extractor = create_feature_extractor(net.module, {path: name for name, path in net.layers.items()})
+    activation = LayerActivation(net.module, [net.module.get_submodule(path) for path in net.layers.values()])
+
+    def hooks(images: Tensor) -> object:
+        with tapped(net.module, taps) as features_of:
+            return features_of(images)
+
+    return {
+        "plain": net.module,
+        "hooks": hooks,
+        "extractor": lambda images: pooled(list(extractor(images).values())),
+        "captum": lambda images: pooled(activation.attribute(images)),
+    }
+
+
+def measure(net: Net, images: Tensor, pairs: int, repeats: int) -> dict[str, list[float]]:
+    """CPU seconds a batch of each way, one number a round."""
+    compared = ways(net, images.shape[-1])
+    seconds: dict[str, list[float]] = {name: [] for name in compared}
+    with torch.inference_mode():
+        for forward in compared.values():
+            forward(images)  # sets things up
+        for pair in range(pairs):
+            for name in sorted(compared, reverse=pair % 2 == 1):
+                started = time.process_time()
+                for _ in range(repeats):
+                    compared[name](images)
+                seconds[name].append((time.process_time() - started) / repeats)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nets", nargs="+", choices=sorted(NETS), default=list(NETS))
+    parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=2, help="forwards of one measurement")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    images = torch.randn(arguments.batch, 3, arguments.size, arguments.size).contiguous(
+        memory_format=torch.channels_last
+    )
+    print(
+        f"{arguments.size} px, batch {arguments.batch}, {arguments.threads} thread, {arguments.pairs} rounds;"
+        " plain time / way's time, median (lowest to highest)"
+    )
+    for name in arguments.nets:
+        net = build(name)
+        seconds = measure(net, images, arguments.pairs, arguments.repeats)
+        rate = arguments.batch / statistics.median(seconds["plain"])
+        print(f"{name}, {len(net.layers)} layers: plain forward {rate:.1f} images per CPU second")
+        for way in list(seconds)[1:]:
+            ratios = [plain / other for plain, other in zip(seconds["plain"], seconds[way], strict=True)]
+            median, goal = statistics.median(ratios), f"  goal {GOAL:.2f}" if way == "hooks" else ""
+            print(f"  {way:<9} {median:.3f} ({min(ratios):.3f} to {max(ratios):.3f}){goal}")
+
+
+if __name__ == "__main__":
+    main()
