@@ -45,7 +45,7 @@ def plot(request: PlotRequest) -> Path:
     scores = [score for run in request.runs for score in read_scores(run.scores)]
     if not scores:
         raise DataError("no scores", file=request.runs[0].scores, fix="Run layerprobe probe first")
-    figure = draw(scores, chance=_chance(request.runs[0], scores))
+    figure = draw(scores, chance=_chance(request.runs, scores))
     out = request.out or request.runs[0].plot(request.kind)
     save(figure, out)
     if request.csv:
@@ -53,13 +53,14 @@ def plot(request: PlotRequest) -> Path:
     return out
 
 
-def _chance(run: Run, scores: Sequence[Score]) -> dict[str, float]:
-    """R@1 of a random order, by split, from the labels beside the features."""
-    chance = {}
-    for split in dict.fromkeys(score.split for score in scores):
-        epoch = max(score.epoch for score in scores if score.split == split and score.run == run.name)
-        labels, gallery = run.features(epoch, split), run.features(epoch, "gallery")
-        if labels.exists():
-            searched = read_index(gallery)[0] if split == "test" and gallery.exists() else None
-            chance[split] = chance_recall(read_index(labels)[0], 1, searched)
-    return chance
+def _chance(runs: Sequence[Run], scores: Sequence[Score]) -> dict[str, float]:
+    """R@1 of a random order, by split, from the labels beside the features; left out where runs differ in it."""
+    levels: dict[str, set[float]] = {}
+    for run in runs:
+        epochs = {score.split: score.epoch for score in scores if score.run == run.name}
+        for split, epoch in epochs.items():
+            queries, gallery = run.features(epoch, split), run.features(epoch, "gallery")
+            if queries.exists():
+                searched = read_index(gallery)[0] if split == "test" and gallery.exists() else None
+                levels.setdefault(split, set()).add(chance_recall(read_index(queries)[0], 1, searched))
+    return {split: values.pop() for split, values in levels.items() if len(values) == 1}
