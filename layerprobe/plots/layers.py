@@ -1,4 +1,4 @@
-"""Recall of every layer in network order, on training and test set (paper 004, Fig. 2)."""
+"""Recall of the layers in network order, on training and test set (paper 004, Fig. 2)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, f
         notes=notes,
     )
     titles = [
-        f"{run}: {metric} of every layer, epoch {last[run]}, {compared(found)}\n{_best(at_last[run])}" for run in runs
+        f"{run}: {metric} by layer, epoch {last[run]}, {compared(found)}\n{_best(at_last[run])}" for run in runs
     ]
     figure, panels = fig.panels(titles, layout)
     for axes, (run, series) in zip(panels, runs.items(), strict=True):

@@ -78,7 +78,7 @@ def test_the_best_test_layer_is_ringed_bold_and_named(make_scores: MakeScores) -
     bold = [label.get_text() for label in axes.get_xticklabels() if label.get_fontweight() == "bold"]
     assert bold == ["pool5.2"]
     assert axes.get_title("left").splitlines() == [
-        "netA: R@1 of every layer, epoch 5, cosine",
+        "netA: R@1 by layer, epoch 5, cosine",
         "best on test: pool5.2, 62.5 %",
     ]
 

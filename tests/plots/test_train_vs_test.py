@@ -127,7 +127,7 @@ def test_every_layer_is_named_in_its_panel(make_scores: MakeScores) -> None:
 def test_the_title_says_run_metric_and_similarity(make_scores: MakeScores) -> None:
     scores = [replace(score, similarity="dot", metric="R@4") for score in make_scores(DEEP)]
     (axes,) = draw(scores, metric="R@4").axes
-    assert axes.get_title("left") == "netA: R@4 of every layer, dot"
+    assert axes.get_title("left") == "netA: R@4 by layer, dot"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("train R@4", "test R@4")
 
 
