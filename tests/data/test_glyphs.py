@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from layerprobe.data import glyphs
 from layerprobe.data.glyphs import DEFAULTS, draw, load
 from layerprobe.data.splits import Dataset, Split, manifest_sha256, require_retrieval
 from layerprobe.errors import RecipeError
@@ -51,6 +52,12 @@ def test_an_image_is_drawn_the_same_again() -> None:
 
 @pytest.mark.parametrize("other", [(4, 7, 1), (3, 8, 1), (3, 7, 2)])
 def test_seed_class_and_instance_change_the_image(other: tuple[int, int, int]) -> None:
+    assert not np.array_equal(draw(3, 7, 1, image_size=24), draw(*other, image_size=24))
+
+
+@pytest.mark.parametrize("other", [(4, 7, 1), (3, 8, 1), (3, 7, 2)])
+def test_every_image_has_a_hand_of_its_own(other: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glyphs, "_class_strokes", lambda seed, class_index: [np.array([[0.1, 0.2], [0.9, 0.8]])])
     assert not np.array_equal(draw(3, 7, 1, image_size=24), draw(*other, image_size=24))
 
 
