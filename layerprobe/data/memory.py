@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +16,7 @@ _LIMIT = 256 * 2**20
 
 @dataclass(eq=False)
 class _Held:
-    """Decodes an image when it is first asked for, and keeps it; a copy in a worker keeps its own."""
+    """Decodes an image when it is first asked for, and keeps it."""
 
     split: Split
     pixels: NDArray[np.uint8]  # (N, H, W, 3)
@@ -27,6 +28,14 @@ class _Held:
             self.known[index] = True
         image: Image = self.pixels[index]
         return image
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # A data worker lives for an epoch and would be sent every pixel for it: it gets the decoding alone.
+        return _itself, (self.split.image,)
+
+
+def _itself(image: Callable[[int], Image]) -> Callable[[int], Image]:
+    return image
 
 
 def held(dataset: Dataset) -> Dataset:

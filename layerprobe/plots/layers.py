@@ -53,9 +53,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, f
         columns=2,
         notes=notes,
     )
-    titles = [
-        f"{run}: {metric} by layer, epoch {last[run]}, {compared(found)}\n{_best(at_last[run])}" for run in runs
-    ]
+    titles = [f"{run}: {metric} by layer, epoch {last[run]}, {compared(found)}\n{_best(at_last[run])}" for run in runs]
     figure, panels = fig.panels(titles, layout)
     for axes, (run, series) in zip(panels, runs.items(), strict=True):
         axes.set_ylim(y_limits)

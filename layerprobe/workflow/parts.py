@@ -15,7 +15,7 @@ from layerprobe.data import batches
 from layerprobe.data.memory import held
 from layerprobe.data.splits import Dataset, require_retrieval
 from layerprobe.data.transforms import Normalise, describe_transform, inverted, resized
-from layerprobe.errors import EnvironmentFault, RecipeError
+from layerprobe.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.losses.loss import Loss
 from layerprobe.nets.net import Net
 from layerprobe.nets.weights import file_weights, imagenet_weights
@@ -57,14 +57,18 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
     net = recipe.net
     build = registry.load("network", registry.NETS, net.name)
     weights = None if cache is None else _pretrained(net.weights, net.name, cache)
-    built: Net = build(
-        fc=net.fc,
-        pool=net.pool,
-        weights=weights,
-        from_scratch=net.from_scratch,
-        seed=recipe.train.seed,
-        **net.options(),
-    )
+    try:
+        built: Net = build(
+            fc=net.fc,
+            pool=net.pool,
+            weights=weights,
+            from_scratch=net.from_scratch,
+            seed=recipe.train.seed,
+            **net.options(),
+        )
+    except DataError as error:
+        # The network sees tensors alone; the user knows them by the file they came from.
+        raise DataError(error.message, file=net.weights, fix=error.fix) from error
     return built
 
 

@@ -54,6 +54,17 @@ class ProbeRequest:
     workers: int | None = None
 
 
+@dataclass(frozen=True)
+class Work:
+    """What is to be extracted of an epoch and split, and the `layer@pool` that are stored and valid."""
+
+    epoch: int
+    split: str
+    taps: tuple[Tap, ...]
+    stored: frozenset[str]
+    images: int
+
+
 class Prober:
     """Measures epochs of one run, each layer's features extracted once and stored.
 
@@ -136,10 +147,15 @@ class Prober:
             )
         return max(rows, key=lambda score: (score.value or 0.0, -score.epoch)).epoch
 
-    def missing(self, epoch: int, split: str) -> list[Tap]:
-        """The taps whose features of an epoch and split are not stored, or no longer valid."""
-        stored = store.stored_layers(self.run.features(epoch, split), self._key(epoch, split))
-        return [tap for tap in self.taps if tap.key not in stored]
+    def work(self, epochs: Sequence[int]) -> list[Work]:
+        """For each epoch and split the taps whose features are not stored, or no longer valid."""
+        found = []
+        for epoch in epochs:
+            for split in self.stored_splits:
+                stored = store.stored_layers(self.run.features(epoch, split), self._key(epoch, split))
+                taps = tuple(tap for tap in self.taps if tap.key not in stored)
+                found.append(Work(epoch, split, taps, frozenset(stored), len(self.dataset.splits[split])))
+        return found
 
     def _key(self, epoch: int, split: str) -> store.FeatureKey:
         return store.FeatureKey(
@@ -188,16 +204,16 @@ class Prober:
         ks, found = self.ks(), []
         if self.dropped:
             listener.say(f"K = {', '.join(map(str, sorted(self.dropped)))} left out: not so many items to search")
-        work = [(epoch, split, self.missing(epoch, split)) for epoch in epochs for split in self.stored_splits]
-        for epoch, split, _ in work:
-            path = self.run.features(epoch, split)
-            if note := store.stale_note(path, self._key(epoch, split)):
+        work = [item for item in self.work(epochs) if item.taps]
+        for item in work:
+            path = self.run.features(item.epoch, item.split)
+            if note := store.stale_note(path, self._key(item.epoch, item.split)):
                 listener.say(f"{path.name} is computed again: {note}")
-        images = sum(len(self.dataset.splits[split]) for _, split, taps in work if taps)
+        images = sum(item.images for item in work)
         with listener.task(f"probing {self.run.name}", images, "images") as task:
             for epoch in epochs:
-                for _, split, taps in (item for item in work if item[0] == epoch and item[2]):
-                    self._extract(epoch, split, taps, self._told(task, stop))
+                for item in (item for item in work if item.epoch == epoch):
+                    self._extract(item, self._told(task, stop))
                 scores = self._scores(epoch, ks)
                 found += scores
                 old = read_scores(self.run.scores) if self.run.scores.exists() else []
@@ -213,21 +229,19 @@ class Prober:
 
         return tell
 
-    def _extract(
-        self, epoch: int, split: str, taps: Sequence[Tap], tell: Callable[[Iterable[Tensor]], Iterator[Tensor]]
-    ) -> None:
-        self._load(epoch)
-        images = self.dataset.splits[split]
+    def _extract(self, work: Work, tell: Callable[[Iterable[Tensor]], Iterator[Tensor]]) -> None:
+        self._load(work.epoch)
+        images = self.dataset.splits[work.split]
         workers = parts.choose_workers(self.request.workers, self.device)
         pixels = tell(plain_batches(images, batch_size=BATCH_SIZE, workers=workers))
-        batches = extract(self.net.module, taps, pixels, parts.build_normalise(self.recipe), device=self.device)
-        path, key = self.run.features(epoch, split), self._key(epoch, split)
+        batches = extract(self.net.module, work.taps, pixels, parts.build_normalise(self.recipe), device=self.device)
         columns = store.Columns(
-            dims={tap.key: tap.dim for tap in taps},
+            dims={tap.key: tap.dim for tap in work.taps},
             device=str(self.device),
             batch_size=BATCH_SIZE,
-            keep=frozenset(store.stored_layers(path, key)),
+            keep=work.stored,
         )
+        path, key = self.run.features(work.epoch, work.split), self._key(work.epoch, work.split)
         store.write_features(path, key, store.Rows(images.labels, images.ids), columns, batches)
 
     def _load(self, epoch: int) -> None:
@@ -285,23 +299,14 @@ def probe(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
 def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
     """Time one batch of the extraction and extend it to all that is missing."""
     prober = Prober(run, request)
-    missing = [
-        (split, taps)
-        for epoch in prober.epochs()
-        for split in prober.stored_splits
-        if (taps := prober.missing(epoch, split))
-    ]
-    if not missing:
+    work = [item for item in prober.work(prober.epochs()) if item.taps]
+    if not work:
         return Estimate(0.0, peak_memory(prober.device), 0, free_bytes(run.folder))
-    batch = next(iter(plain_batches(prober.dataset.splits[missing[0][0]], batch_size=BATCH_SIZE, workers=0)))
+    batch = next(plain_batches(prober.dataset.splits[work[0].split], batch_size=BATCH_SIZE, workers=0))
+    normalise = parts.build_normalise(prober.recipe)
     for _ in range(2):  # the first also sets things up
         started = time.perf_counter()
-        list(
-            extract(
-                prober.net.module, missing[0][1], [batch], parts.build_normalise(prober.recipe), device=prober.device
-            )
-        )
-    seconds = (time.perf_counter() - started) / len(batch)
-    images = [len(prober.dataset.splits[split]) for split, _ in missing]
-    disk = sum(feature_disk((tap.dim for tap in taps), n) for n, (_, taps) in zip(images, missing, strict=True))
-    return Estimate(seconds * sum(images), peak_memory(prober.device), disk, free_bytes(run.folder))
+        list(extract(prober.net.module, work[0].taps, [batch], normalise, device=prober.device))
+    seconds = (time.perf_counter() - started) / len(batch) * sum(item.images for item in work)
+    disk = sum(feature_disk((tap.dim for tap in item.taps), item.images) for item in work)
+    return Estimate(seconds, peak_memory(prober.device), disk, free_bytes(run.folder))

@@ -13,7 +13,7 @@ import torchvision
 
 from layerprobe import __version__
 from layerprobe.data.splits import Dataset, manifest_sha256
-from layerprobe.errors import DataError, InterruptedRun, LayerprobeError, RecipeError
+from layerprobe.errors import DataError, EnvironmentFault, InterruptedRun, LayerprobeError, RecipeError
 from layerprobe.files import remove_leftovers, write_text
 from layerprobe.losses.loss import Loss
 from layerprobe.nets.net import Net
@@ -107,7 +107,12 @@ def train(request: TrainRequest, listener: Listener) -> Run:
             _begin(run, request, built)
         prober = None if request.probe is None else _prober(run, request, built)
         try:
-            _train_epochs(run, built, listener, stop, prober)
+            try:
+                _train_epochs(run, built, listener, stop, prober)
+            except EnvironmentFault:
+                # A signal to the whole process group may end a data worker before this process.
+                stop.raise_if_asked(_where_it_stopped(run, built))
+                raise
         except InterruptedRun:
             run.write(run.read() | {"state": "interrupted"})
             run.log(f"interrupted after epoch {built.trainer.epoch}")
@@ -261,7 +266,11 @@ def _train_epochs(run: Run, built: Parts, listener: Listener, stop: Stop, prober
             if prober is not None:
                 prober.measure([result.epoch], listener, stop)
     if trainer.epoch < trainer.plan.epochs:
-        stop.raise_if_asked(f"{run.name}: stopped after epoch {trainer.epoch}; the same command goes on from there")
+        stop.raise_if_asked(_where_it_stopped(run, built))
+
+
+def _where_it_stopped(run: Run, built: Parts) -> str:
+    return f"{run.name}: stopped after epoch {built.trainer.epoch}; the same command goes on from there"
 
 
 def _append_metrics(run: Run, result: EpochResult) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,14 @@ def test_a_held_image_is_read_once() -> None:
     for i in (1, 1, 2, 1):
         split.image(i)
     assert source.asked == [1, 2]
+
+
+def test_a_worker_is_sent_the_reading_and_no_pixels() -> None:
+    dataset, _ = counted()
+    split = held(dataset).splits["test"]
+    copy = pickle.loads(pickle.dumps(split))
+    assert isinstance(copy.image, Counted)
+    assert np.array_equal(copy.image(2), split.image(2))
 
 
 def test_more_than_the_limit_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
