@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from layerprobe.errors import LayerprobeError, RecipeError
+from layerprobe.errors import InterruptedRun, LayerprobeError, RecipeError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -97,7 +97,9 @@ def show_error(error: LayerprobeError, *, as_json: bool) -> None:
         print(json.dumps({"schema": SCHEMA, "error": fault | ({"problems": problems} if problems else {})}))
         return
     for line in [f"{problem}." for problem in problems] or [str(error)]:
-        print(f"error: {_printable(line)}", file=sys.stderr)
+        # Who pressed Ctrl-C made no error.
+        prefix = "" if isinstance(error, InterruptedRun) else "error: "
+        print(f"{prefix}{_printable(line)}", file=sys.stderr)
 
 
 def _printable(line: str) -> str:

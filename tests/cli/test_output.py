@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+import re
+import signal
+
+import pytest
+
+from layerprobe.cli import output
+from layerprobe.cli.output import Terminal, show_error
+from layerprobe.errors import DataError, InterruptedRun, RecipeError
+
+
+def test_an_interruption_is_told_without_the_word_error(capsys: pytest.CaptureFixture[str]) -> None:
+    show_error(InterruptedRun("netA: stopped after epoch 4 (SIGINT)", signal_number=signal.SIGINT), as_json=False)
+    assert capsys.readouterr().err == "netA: stopped after epoch 4 (SIGINT).\n"
+
+
+def test_each_problem_of_a_recipe_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    show_error(RecipeError("first", problems=["first", "second. Known: a"]), as_json=False)
+    assert capsys.readouterr().err == "error: first.\nerror: second. Known: a.\n"
+
+
+def test_an_error_as_json_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    show_error(DataError("empty", file="a.png", fix="Mend it"), as_json=True)
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out)["error"] == {"code": "data", "file": "a.png", "message": "empty", "fix": "Mend it"}
+
+
+def test_quiet_says_nothing_and_still_gives_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Terminal(quiet=True)
+    terminal.say("epoch 1")
+    with terminal.task("training", 10, "images") as task:
+        task.advance(10, loss=1.0)
+    terminal.result({}, "cache/netA")
+    assert capsys.readouterr() == ("cache/netA\n", "")
+
+
+@pytest.mark.parametrize(("interval", "lines"), [(0.0, 2), (60.0, 0)])
+def test_without_a_terminal_progress_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, interval: float, lines: int
+) -> None:
+    monkeypatch.setattr(output, "_PLAIN_INTERVAL", interval)
+    with Terminal().task("training netA", 100, "images") as task:
+        task.advance(20, loss=0.7)
+        task.advance(20, loss=0.6)
+    err = capsys.readouterr().err
+    assert err.count("\n") == lines
+    if lines:
+        assert re.search(r"^training netA: 40/100 images, \d+/s, loss 0.600, \d+\.\d min left$", err, re.MULTILINE)
