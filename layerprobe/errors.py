@@ -87,6 +87,13 @@ class BusyError(LayerprobeError):
     code = "busy"
 
 
+class Bug(LayerprobeError):  # noqa: N818 - it is one
+    """A fault of ours, told in one line all the same."""
+
+    exit_code = 1
+    code = "bug"
+
+
 class InterruptedRun(LayerprobeError):  # noqa: N818 - an ending, not a fault
     """A signal ended the command cleanly; 130 for SIGINT, 143 for SIGTERM."""
 

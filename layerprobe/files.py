@@ -40,9 +40,9 @@ def write_text(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8", newline="\n")
 
 
-def remove_leftovers(folder: Path) -> int:
-    """Remove the temporary files that a killed run left below `folder`; how many there were."""
-    leftovers = [path for path in folder.rglob(f".*{TEMPORARY}") if path.is_file()]
+def remove_leftovers(*folders: Path) -> int:
+    """Remove the temporary files that a killed process left in the folders; how many there were."""
+    leftovers = [path for folder in folders for path in folder.glob(f".*{TEMPORARY}") if path.is_file()]
     for path in leftovers:
         path.unlink(missing_ok=True)
     return len(leftovers)

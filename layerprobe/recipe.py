@@ -29,7 +29,7 @@ _Channels = float | tuple[float, float, float] | Literal["imagenet"]
 
 class _Section(BaseModel):
     # Strict: "15" is no number. Read as JSON, where an array may stand for a tuple all the same.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def options(self) -> dict[str, Any]:
         """The keys that belong to the named part alone: its factory's keyword arguments."""
@@ -180,7 +180,7 @@ def list_recipes() -> dict[str, Path]:
     packaged = Path(__file__).parent / "recipes"
     # An editable install runs from the repository, where the recipes lie beside the package.
     folders = [packaged if packaged.is_dir() else Path(__file__).parents[1] / "recipes", Path("recipes")]
-    found = {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
+    found = {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml")) if path.is_file()}
     return dict(sorted(found.items()))
 
 
@@ -307,13 +307,17 @@ def _overridden(sections: dict[str, Any], overrides: Overrides, source: object) 
     # A change of loss starts from that loss's defaults, wherever it stands among the settings.
     for section, key, value in sorted(settings, key=lambda setting: setting[:2] != ("loss", "name")):
         keys = sections.setdefault(section, {})
+        if not isinstance(keys, dict):
+            continue  # the first gate says so
         if (section, key) == ("loss", "name") and keys.get("name") != value:
             keys.clear()
+            train = sections.get("train")
             for ours in ("sampler", "images_per_class"):
-                sections.get("train", {}).pop(ours, None)
+                if isinstance(train, dict):
+                    train.pop(ours, None)
         keys[key] = value
-    if overrides.seed is not None:
-        sections.setdefault("train", {})["seed"] = overrides.seed
+    if overrides.seed is not None and isinstance(sections.setdefault("train", {}), dict):
+        sections["train"]["seed"] = overrides.seed
     data = sections.get("data")
     if isinstance(data, dict) and isinstance(data.get("root"), str):
         data["root"] = str(Path(data["root"]).expanduser().absolute())
@@ -335,5 +339,5 @@ def _setting(text: str, source: object) -> tuple[str, str, Any]:
 
 def summary(path: Path) -> str:
     """What a recipe says of itself: its first comment line."""
-    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    first = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
     return first.removeprefix("#").strip() if first.startswith("#") else ""

@@ -19,6 +19,10 @@ from layerprobe.errors import BusyError, DataError, EnvironmentFault, RecipeErro
 from layerprobe.files import write_text
 
 SCHEMA = 1
+# What reading a run relies on.
+_FIELDS = {
+    "state", "recipe_name", "recipe", "experiment", "seed", "epochs_done", "hashes", "manifests", "new_parameters",
+}  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 
 
@@ -48,6 +52,11 @@ class Run:
         """metrics.jsonl, a line per training epoch."""
         return self.folder / "metrics.jsonl"
 
+    @property
+    def written_folders(self) -> tuple[Path, ...]:
+        """Where the holder of the lock writes; plots are anybody's."""
+        return self.folder, self.folder / "checkpoints", self.folder / "features"
+
     def checkpoint(self, epoch: int) -> Path:
         """Weights of an epoch."""
         return self.folder / "checkpoints" / f"epoch-{epoch:04d}.safetensors"
@@ -75,12 +84,13 @@ class Run:
             DataError: absent, not JSON, or of a newer layerprobe.
         """
         try:
-            record = json.loads(self.file.read_text(encoding="utf-8"))
+            record: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise DataError("no such run", file=self.folder, fix="layerprobe runs lists the known ones") from error
         except ValueError as error:
             raise DataError(f"not JSON: {error}", file=self.file, fix="Train it again with --fresh") from error
-        if not isinstance(record, dict) or not isinstance(record.get("schema"), int):
+        whole = isinstance(record, dict) and isinstance(record.get("schema"), int)
+        if not whole or (record["schema"] == SCHEMA and not record.keys() >= _FIELDS):
             raise DataError("not the record of a run", file=self.file, fix="Train it again with --fresh")
         if record["schema"] > SCHEMA:
             raise DataError(

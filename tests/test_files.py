@@ -35,7 +35,7 @@ def test_leftovers_of_a_killed_run_are_removed_and_counted(tmp_path: Path) -> No
     (tmp_path / "features").mkdir()
     (tmp_path / "features" / ".epoch-0001.test.h5.4711.tmp").write_text("half")
     (tmp_path / "keep.h5").write_text("whole")
-    assert remove_leftovers(tmp_path) == 1
+    assert remove_leftovers(tmp_path, tmp_path / "features") == 1
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["keep.h5"]
 
 

@@ -9,6 +9,10 @@ import pytest
 from layerprobe.errors import BusyError, DataError, RecipeError, UnknownNameError
 from layerprobe.runs import Run, find_run, list_runs, locked, named_run, set_aside
 
+RECORD = {
+    "state": "finished", "recipe_name": "netA", "recipe": {}, "experiment": "", "seed": 0, "epochs_done": 0,
+    "hashes": {}, "manifests": {}, "new_parameters": [],
+}  # fmt: skip
 HOLDER = """
 import sys, time
 from pathlib import Path
@@ -33,14 +37,14 @@ def test_a_run_that_another_process_holds_is_busy_and_names_it(tmp_path: Path) -
 
 def test_the_run_touched_last_is_the_one_meant(tmp_path: Path) -> None:
     for name in ("first", "second"):
-        Run(tmp_path / name).write({"state": "finished"})
-    Run(tmp_path / "first").write({"state": "finished"})
+        Run(tmp_path / name).write(RECORD)
+    Run(tmp_path / "first").write(RECORD)
     assert find_run(tmp_path, None).name == "first"
     assert [run.name for run, _ in list_runs(tmp_path)] == ["first", "second"]
 
 
 def test_a_run_that_does_not_exist_has_the_near_miss(tmp_path: Path) -> None:
-    Run(tmp_path / "netA").write({})
+    Run(tmp_path / "netA").write(RECORD)
     with pytest.raises(UnknownNameError, match="unknown run 'netB'. Did you mean 'netA'"):
         find_run(tmp_path, "netB")
 
@@ -67,7 +71,12 @@ def test_an_old_run_moves_aside_to_the_first_free_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "not JSON"), ("[]", "not the record of a run"), ('{"schema": 99}', r"format 99\); this one reads format 1")],
+    [
+        ("{", "not JSON"),
+        ("[]", "not the record of a run"),
+        ('{"schema": 1}', "not the record of a run"),
+        ('{"schema": 99}', r"format 99\); this one reads format 1"),
+    ],
 )
 def test_a_record_that_cannot_be_read_says_why(tmp_path: Path, text: str, message: str) -> None:
     run = Run(tmp_path / "netA")

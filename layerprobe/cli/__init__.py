@@ -11,12 +11,11 @@ import typer
 
 from layerprobe.cli import demo, inspect, plot, probe, train
 from layerprobe.cli.output import show_error
-from layerprobe.errors import EnvironmentFault, InterruptedRun, LayerprobeError
+from layerprobe.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
 
 app = typer.Typer(
     name="layerprobe",
     help="Which layer of an embedding network generalises? Train, probe every layer, compare train and test recall.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -31,6 +30,8 @@ def main() -> None:
     """Run the command line and leave with the exit code of the contracts."""
     # Set before torch is imported: GNU OpenMP's spinning waiters starve a second process on the same cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
     debug, as_json = "--debug" in sys.argv, "--json" in sys.argv
     try:
         code = app(standalone_mode=False)
@@ -38,18 +39,13 @@ def main() -> None:
         if debug:
             traceback.print_exc()
         fault = _as_fault(error)
-        if fault is None:
-            if not debug:
-                print(f"error: a bug in layerprobe: {error!r}. --debug shows where; please report it.", file=sys.stderr)
-            code = 1
-        else:
-            show_error(fault, as_json=as_json)
-            code = fault.exit_code
+        show_error(fault, as_json=as_json)
+        code = fault.exit_code
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _as_fault(error: BaseException) -> LayerprobeError | None:
-    """What a user can mend of an exception; None for a bug of ours."""
+def _as_fault(error: BaseException) -> LayerprobeError:
+    """What a user is told of an exception."""
     if isinstance(error, LayerprobeError):
         return error
     if isinstance(error, _UsageError):
@@ -64,6 +60,6 @@ def _as_fault(error: BaseException) -> LayerprobeError | None:
             file=error.filename,
             fix="Free space, then run the same command again",
         )
-    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-        return EnvironmentFault(f"{error.strerror}", file=error.filename, fix="Choose a folder you may write to")
-    return None
+    if isinstance(error, OSError) and error.filename is not None:
+        return EnvironmentFault(f"{error.strerror}", file=error.filename, fix="Choose a path you may write to")
+    return Bug(f"a bug in layerprobe: {error!r}", fix="--debug shows where; please report it")

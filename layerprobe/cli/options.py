@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from layerprobe.errors import RecipeError
+
 Cache = Annotated[
     Path, typer.Option("--cache", envvar="LAYERPROBE_CACHE", help="Folder of all runs.", show_default="./cache")
 ]
@@ -23,5 +25,14 @@ DEFAULT_CACHE = Path("cache")
 
 
 def listed(text: str | None) -> tuple[str, ...] | None:
-    """`a,b` -> ("a", "b"); None stays None."""
-    return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
+    """`a,b` -> ("a", "b"); None stays None.
+
+    Raises:
+        RecipeError: nothing between the commas.
+    """
+    if text is None:
+        return None
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not parts:
+        raise RecipeError("an empty list where names were expected", fix="Name some, or leave the flag out")
+    return parts

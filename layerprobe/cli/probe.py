@@ -38,10 +38,10 @@ def probe(
     from layerprobe.workflow.probe import probe as probe_run
 
     terminal = Terminal(as_json, quiet)
+    request = ProbeRequest(listed(layers), listed(pool), epochs, listed(splits), _counts(k), device, workers)
     found = find_run(cache, run)
     if run is None:
         terminal.say(f"run {found.name}")
-    request = ProbeRequest(listed(layers), listed(pool), epochs, listed(splits), _counts(k), device, workers)
     if dry_run:
         terminal.estimate(found.name, estimate_probe(found, request))
         return
@@ -58,6 +58,6 @@ def _counts(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     parts = listed(text) or ()
-    if not parts or not all(part.isdigit() and int(part) > 0 for part in parts):
+    if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise typer.BadParameter(f"--k {text}: not whole numbers above 0, like 1,2,4")
     return tuple(dict.fromkeys(int(part) for part in parts))

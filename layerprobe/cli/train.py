@@ -56,7 +56,7 @@ def train(
     )
     target = request.target()
     if dry_run:
-        terminal.estimate(target.name, estimate_training(target, build(request).trainer))
+        terminal.estimate(target.name, estimate_training(target, build(request).trainer, fresh=fresh))
         return
     trained = train_run(request, terminal)
     record = trained.read()

@@ -62,6 +62,10 @@ class SmoothTriplet(Loss):
             raise ValueError(f"scale is {scale}; it is the embeddings' length, a number above 0")
         if learn_scale and not normalise:
             raise ValueError("learn_scale needs normalise: embeddings as they are have no scale to learn")
+        if margin is not None and not (margin >= 0 and math.isfinite(margin)):
+            raise ValueError(f"margin is {margin}; it is a distance, a number of at least 0")
+        if half_gradient and distance == "dot":
+            raise ValueError("half_gradient leaves out the 2 of the squared distance, which the dot product has not")
         self.normalise, self.distance, self.margin = normalise, distance, margin
         self.triplet_type, self.distance_weighting, self.half_gradient = triplet_type, distance_weighting, half_gradient
         self.learn_scale = learn_scale

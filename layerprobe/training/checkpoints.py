@@ -53,12 +53,23 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Coll
             raise DataError(f"weights of another network: {first}", file=path) from error
 
 
-def save_state(path: Path, previous: Path, state: dict[str, Any]) -> str:
-    """Write the resume state; the one before stays as `previous`. The new file's sha256."""
+def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Collection[str]) -> str:
+    """Write the resume state; the one before stays as `previous`, if it is known to be whole.
+
+    Args:
+        path: where the state goes.
+        previous: where the state before it goes.
+        state: plain numbers, lists and tensors.
+        known: sha256s of states that the run's record knows. An unknown file at `path`, left by a kill before the
+            record was written, is overwritten: moved, it would push out the last known one.
+
+    Returns:
+        The new file's sha256.
+    """
     with written_whole(path) as aside:
         torch.save(state, aside)
         digest = sha256(aside)
-        if path.exists():
+        if path.exists() and sha256(path) in known:
             path.replace(previous)
     return digest
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from layerprobe.data.loading import load_batches
 from layerprobe.data.splits import Split
-from layerprobe.errors import NumericError
+from layerprobe.errors import NumericError, RecipeError
 from layerprobe.losses.loss import Loss
 from layerprobe.nets.net import Net
 from layerprobe.training.schedule import Schedule
@@ -83,6 +83,8 @@ class Trainer:
         self.iteration = 0
         self._groups = _parameter_groups(net, loss, plan)
         self.optimizer = torch.optim.SGD(self._groups, lr=plan.learning_rate, momentum=plan.momentum)
+        if plan.schedule.freeze and plan.schedule.warmup and all(group["pretrained"] for group in self._groups):
+            raise RecipeError("[train]: a frozen warm-up of a network in which nothing is new would train nothing")
         self._base_rates = [float(group["lr"]) for group in self._groups]
 
     def epochs(self, *, after_step: Callable[[float], bool] = lambda loss: True) -> Iterator[EpochResult]:  # noqa: ARG005 - the default goes on whatever the loss
@@ -152,7 +154,7 @@ class Trainer:
             self.net.module.requires_grad_(True).train()
 
     def _require_finite_weights(self, epoch: int) -> None:
-        for name, tensor in self.net.module.state_dict().items():
+        for name, tensor in [*self.net.module.state_dict().items(), *self.loss.state_dict().items()]:
             if not bool(torch.isfinite(tensor).all()):
                 raise NumericError(
                     f"{name} is not finite after epoch {epoch}; last good checkpoint: epoch {self.epoch}",

@@ -27,13 +27,13 @@ class Estimate:
     free: int
 
 
-def require_space(run: Run, trainer: Trainer) -> None:
+def require_space(run: Run, trainer: Trainer, *, fresh: bool) -> None:
     """Check that the run's checkpoints fit on its disk, before the first is written.
 
     Raises:
         EnvironmentFault: they do not; with both numbers.
     """
-    left = _epochs_left(run, trainer)
+    left = _epochs_left(run, trainer, fresh)
     needed, free = _disk(trainer, len(left)), free_bytes(run.folder)
     if left and needed > free:
         raise EnvironmentFault(
@@ -43,7 +43,7 @@ def require_space(run: Run, trainer: Trainer) -> None:
         )
 
 
-def estimate_training(run: Run, trainer: Trainer) -> Estimate:
+def estimate_training(run: Run, trainer: Trainer, *, fresh: bool) -> Estimate:
     """Time three steps of the run on its own images and extend them to what is left; the trainer is used up."""
     marks: list[float] = []
 
@@ -55,14 +55,14 @@ def estimate_training(run: Run, trainer: Trainer) -> Estimate:
         pass
     # The first step also sets things up.
     step = (marks[-1] - marks[0]) / max(1, len(marks) - 1) if marks else 0.0
-    left = _epochs_left(run, trainer)
+    left = _epochs_left(run, trainer, fresh)
     steps = sum(len(trainer.plan.batches(epoch)) for epoch in left if epoch > 0)
     disk = _disk(trainer, len(left))
     return Estimate(step * steps, peak_memory(trainer.device), disk, free_bytes(run.folder))
 
 
-def _epochs_left(run: Run, trainer: Trainer) -> list[int]:
-    return [epoch for epoch in range(trainer.plan.epochs + 1) if not run.checkpoint(epoch).exists()]
+def _epochs_left(run: Run, trainer: Trainer, fresh: bool) -> list[int]:
+    return [epoch for epoch in range(trainer.plan.epochs + 1) if fresh or not run.checkpoint(epoch).exists()]
 
 
 def _disk(trainer: Trainer, checkpoints: int) -> int:

@@ -142,7 +142,7 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
         raise RecipeError(f"unknown device {name!r}", fix="Known: auto, cpu, cuda, cuda:0")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise EnvironmentFault(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,9 @@ from layerprobe.metrics.recall import chance_recall
 from layerprobe.plots.figure import save
 from layerprobe.plots.values import points_csv
 from layerprobe.runs import Run
-from layerprobe.scores import Score, read_scores
+from layerprobe.scores import Score
 from layerprobe.store import read_index
+from layerprobe.workflow.probe import scores_of
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def plot(request: PlotRequest) -> Path:
         DataError: a run without scores.
     """
     draw = registry.load("plot", registry.PLOTS, request.kind)
-    scores = [score for run in request.runs for score in read_scores(run.scores)]
+    scores = [score for run in request.runs for score in scores_of(run)]
     if not scores:
         raise DataError("no scores", file=request.runs[0].scores, fix="Run layerprobe probe first")
     figure = draw(scores, chance=_chance(request.runs, scores))
@@ -60,7 +62,7 @@ def _chance(runs: Sequence[Run], scores: Sequence[Score]) -> dict[str, float]:
         epochs = {score.split: score.epoch for score in scores if score.run == run.name}
         for split, epoch in epochs.items():
             queries, gallery = run.features(epoch, split), run.features(epoch, "gallery")
-            if queries.exists():
+            with contextlib.suppress(DataError):  # the scores are whole without the features they came from
                 searched = read_index(gallery)[0] if split == "test" and gallery.exists() else None
                 levels.setdefault(split, set()).add(chance_recall(read_index(queries)[0], 1, searched))
     return {split: values.pop() for split, values in levels.items() if len(values) == 1}

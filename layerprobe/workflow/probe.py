@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -124,7 +124,7 @@ class Prober:
         if text == "best":
             return [self._best_epoch()]
         numbers = [part.strip() for part in text.split(",")]
-        if not all(number.isdigit() for number in numbers):
+        if not all(number.isdecimal() for number in numbers):
             raise RecipeError(f"--epochs {text}: neither all, last, best nor numbers like 0,5")
         asked = sorted({int(number) for number in numbers})
         if asked[-1] > done:
@@ -137,7 +137,7 @@ class Prober:
         embedding = list(self.net.layers)[-1]
         rows = [
             score
-            for score in (read_scores(self.run.scores) if self.run.scores.exists() else [])
+            for score in (scores_of(self.run) if self.run.scores.exists() else [])
             if (score.split, score.layer, score.metric) == ("validation", embedding, "R@1") and score.value is not None
         ]
         if len({score.epoch for score in rows}) <= self.record["epochs_done"]:
@@ -181,18 +181,15 @@ class Prober:
         Raises:
             RecipeError: a K that was asked for on the command line is too large.
         """
-        items = {name: self._searched(name) for name in self.splits}
-        smallest = min(items, key=items.__getitem__)
+        searched = {self.dataset.search_in.get(name, name) for name in self.splits}
+        sizes = {name: len(self.dataset.splits[name]) for name in searched}
+        smallest = min(sizes, key=sizes.__getitem__)
         ks = list(self.request.ks or self.recipe.probe.k)
-        large = [k for k in ks if k > items[smallest]]
-        if large and self.request.ks:
-            raise RecipeError(f"--k {large[0]}: a {smallest} query is searched among {items[smallest]} items")
+        large = [k for k in ks if k >= sizes[smallest]]
+        if large and (self.request.ks or len(large) == len(ks)):
+            raise RecipeError(f"K = {large[0]} is not below the {sizes[smallest]} images of the {smallest} split")
         self.dropped = set(large)
         return [k for k in ks if k not in self.dropped]
-
-    def _searched(self, split: str) -> int:
-        gallery = self.dataset.search_in.get(split, split)
-        return len(self.dataset.splits[gallery]) - (gallery == split)
 
     def measure(self, epochs: Sequence[int], listener: Listener, stop: Stop) -> list[Score]:
         """Extract what is missing, score everything asked for, and write scores.csv after each epoch.
@@ -202,6 +199,7 @@ class Prober:
         """
         self.record = self.run.read()  # training has gone on since
         ks, found = self.ks(), []
+        known = scores_of(self.run) if self.run.scores.exists() else []
         if self.dropped:
             listener.say(f"K = {', '.join(map(str, sorted(self.dropped)))} left out: not so many items to search")
         work = [item for item in self.work(epochs) if item.taps]
@@ -216,8 +214,8 @@ class Prober:
                     self._extract(item, self._told(task, stop))
                 scores = self._scores(epoch, ks)
                 found += scores
-                old = read_scores(self.run.scores) if self.run.scores.exists() else []
-                write_scores(self.run.scores, merge_scores(old, scores))
+                known = merge_scores(known, scores)
+                write_scores(self.run.scores, known)
         return found
 
     @staticmethod
@@ -282,6 +280,15 @@ class Prober:
         return Features(values, images.labels, images.ids)
 
 
+def scores_of(run: Run) -> list[Score]:
+    """The scores of a run under its present name, which `--fresh` may have changed.
+
+    Raises:
+        DataError: there are none, or they cannot be read.
+    """
+    return [replace(score, run=run.name) for score in read_scores(run.scores)]
+
+
 def probe(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
     """Measure a run as asked and return the scores asked for; scores.csv keeps all of them.
 
@@ -289,7 +296,7 @@ def probe(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
         LayerprobeError: what a user can mend.
     """
     with locked(run), stoppable() as stop:
-        remove_leftovers(run.folder)
+        remove_leftovers(*run.written_folders)
         prober = Prober(run, request)
         epochs = prober.epochs()
         run.write(prober.record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ import torchvision
 
 from layerprobe import __version__
 from layerprobe.data.splits import Dataset, manifest_sha256
-from layerprobe.errors import DataError, EnvironmentFault, InterruptedRun, LayerprobeError, RecipeError
-from layerprobe.files import remove_leftovers, write_text
+from layerprobe.errors import DataError, LayerprobeError, RecipeError
+from layerprobe.files import remove_leftovers, sha256, write_text
 from layerprobe.losses.loss import Loss
 from layerprobe.nets.net import Net
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe, resolve
 from layerprobe.runs import Run, command_line, locked, named_run, set_aside
+from layerprobe.taps import resolve_taps
 from layerprobe.training.checkpoints import load_state, load_weights, save_state, save_weights
 from layerprobe.training.loop import EpochResult, Trainer
 from layerprobe.workflow import parts
@@ -73,12 +74,22 @@ def build(request: TrainRequest) -> Parts:
     recipe = request.recipe
     device = parts.choose_device(request.device)
     dataset = parts.build_dataset(recipe)
-    net = parts.build_net(recipe, cache=request.cache)
+    net = _build_net(request)
+    if request.probe is not None:  # a misspelt layer is told before anything is written
+        resolve_taps(request.probe, net, pools=recipe.probe.pool, image_size=recipe.data.image_size)
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
     train = dataset.splits["train"]
     loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=train.num_classes).to(device)
     plan = parts.build_plan(recipe, dataset, workers=parts.choose_workers(request.workers, device))
     return Parts(dataset, net, loss, Trainer(net, loss, train, parts.build_normalise(recipe), plan))
+
+
+def _build_net(request: TrainRequest) -> Net:
+    """The network; of a run that goes on without the source of its weights, which the checkpoint holds."""
+    run = request.target()
+    if request.fresh or not run.exists():
+        return parts.build_net(request.recipe, cache=request.cache)
+    return replace(parts.build_net(request.recipe), new_parameters=frozenset(run.read()["new_parameters"]))
 
 
 def train(request: TrainRequest, listener: Listener) -> Run:
@@ -90,32 +101,31 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         LayerprobeError: whatever else a user can mend.
     """
     run = request.target()
-    if not request.fresh and _is_done(run, request.recipe):
+    if not request.fresh and request.probe is None and _is_done(run, request.recipe):
         listener.say(f"{run.name}: nothing to do, {request.recipe.train.epochs} epochs are trained")
         return run
     built = build(request)
-    require_space(run, built.trainer)
+    require_space(run, built.trainer, fresh=request.fresh)
     if request.fresh and run.exists():
         with locked(run):
             listener.say(f"{run.name}: the old run is now {set_aside(run).name}")
     with locked(run), stoppable() as stop:
-        remove_leftovers(run.folder)
+        remove_leftovers(*run.written_folders)
         if run.exists():
             _require_same(run, request.recipe, built)
-            _go_on(run, built, listener)
+            _go_on(run, request, built, listener)
         else:
             _begin(run, request, built)
         prober = None if request.probe is None else _prober(run, request, built)
         try:
-            try:
-                _train_epochs(run, built, listener, stop, prober)
-            except EnvironmentFault:
-                # A signal to the whole process group may end a data worker before this process.
-                stop.raise_if_asked(_where_it_stopped(run, built))
-                raise
-        except InterruptedRun:
-            run.write(run.read() | {"state": "interrupted"})
-            run.log(f"interrupted after epoch {built.trainer.epoch}")
+            _train_epochs(run, built, listener, stop, prober)
+        except LayerprobeError as error:
+            run.log(str(error))
+            record = run.read()
+            if record["epochs_done"] < built.trainer.plan.epochs:
+                run.write(record | {"state": "interrupted" if stop else "failed"})
+            # A signal to the whole process group may end a data worker before this process: that is no fault.
+            stop.raise_if_asked(_where_it_stopped(run, built))
             raise
     return run
 
@@ -204,16 +214,18 @@ def _save(run: Run, record: dict[str, Any], built: Parts) -> None:
     epoch, hashes = built.trainer.epoch, record["hashes"]
     weights = run.checkpoint(epoch)
     hashes[weights.name] = save_weights(weights, {"net": built.net.module, "loss": built.loss})
-    digest = save_state(run.resume(), run.resume(previous=True), built.trainer.state())
-    if run.resume().name in hashes:
-        hashes[run.resume(previous=True).name] = hashes[run.resume().name]
-    hashes[run.resume().name] = digest
+    newest, before = run.resume(), run.resume(previous=True)
+    known = {hashes[path.name] for path in (newest, before) if path.name in hashes}
+    hashes[newest.name] = save_state(newest, before, built.trainer.state(), known=known)
+    hashes.pop(before.name, None)
+    if before.exists() and (digest := sha256(before)) in known:
+        hashes[before.name] = digest
     run.write(
         record | {"epochs_done": epoch, "state": "finished" if epoch >= built.trainer.plan.epochs else "training"}
     )
 
 
-def _go_on(run: Run, built: Parts, listener: Listener) -> None:
+def _go_on(run: Run, request: TrainRequest, built: Parts, listener: Listener) -> None:
     """Load the newest whole checkpoint; an older one where that is damaged, saying so."""
     record = run.read()
     hashes = record["hashes"]
@@ -228,11 +240,15 @@ def _go_on(run: Run, built: Parts, listener: Listener) -> None:
         except DataError as error:
             if older:
                 raise
-            listener.say(f"{error} Trying the checkpoint before it.")
+            listener.say(f"{error.file}: {error.message}; trying the checkpoint before it")
             continue
         built.trainer.load_state(state)
         break
-    listener.say(f"{run.name}: continuing after epoch {built.trainer.epoch}")
+    if built.trainer.epoch < built.trainer.plan.epochs:
+        listener.say(f"{run.name}: continuing after epoch {built.trainer.epoch}")
+    # More epochs, or other things to probe, are part of what the run now is.
+    recipe = request.recipe
+    run.write(record | {"recipe": recipe.as_dict(), "experiment": recipe.identity(with_seed=False)[:12]})
     run.log(f"continued after epoch {built.trainer.epoch}: {command_line()}")
 
 
@@ -243,10 +259,9 @@ def _prober(run: Run, request: TrainRequest, built: Parts) -> Prober:
 
 def _train_epochs(run: Run, built: Parts, listener: Listener, stop: Stop, prober: Prober | None) -> None:
     trainer = built.trainer
-    if prober is not None and trainer.epoch == 0:
-        prober.measure([0], listener, stop)
+    if prober is not None:  # what an earlier start did not get to is measured too
+        prober.measure(range(trainer.epoch + 1), listener, stop)
     if trainer.epoch >= trainer.plan.epochs:
-        _save(run, run.read(), built)
         return
     batch = len(trainer.plan.batches(1)[0])
     left = sum(len(trainer.plan.batches(epoch)) for epoch in range(trainer.epoch + 1, trainer.plan.epochs + 1))
@@ -257,8 +272,8 @@ def _train_epochs(run: Run, built: Parts, listener: Listener, stop: Stop, prober
             return not stop
 
         for result in trainer.epochs(after_step=after_step):
-            _save(run, run.read(), built)
             _append_metrics(run, result)
+            _save(run, run.read(), built)
             listener.say(
                 f"epoch {result.epoch}/{trainer.plan.epochs}: loss {result.loss:.4f},"
                 f" {result.images / result.seconds:.0f} images/s, learning rate {result.learning_rate:g}"

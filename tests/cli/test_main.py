@@ -63,6 +63,9 @@ def train_words(root: Path, *more: str) -> list[str]:
         (["train", "netA", "--set", "train.epohcs=3"], 2, "[train]: unknown key 'epohcs'. Did you mean 'epochs'?"),
         (["train", "netA", "--set", "tain.epochs=3"], 2, "unknown section in --set tain.epochs=3: 'tain'"),
         (["train", "netA", "--data", "folders:x"], 2, "[data]: unknown data set 'folders'. Did you mean 'folder'?"),
+        (["train", "netA", "--set", "train.learning_rate=inf"], 2, "[train]: learning_rate"),
+        (["probe", "--layers", ""], 2, "an empty list where names were expected"),
+        (["probe", "--k", "\N{SUPERSCRIPT TWO}"], 2, "not whole numbers above 0"),
         (["train", "netA", "--device", "gpu"], 2, "unknown device 'gpu'. Known: auto, cpu, cuda, cuda:0"),
         (["train", "netA", "--data", "folder:absent"], 3, "absent"),
         (["probe"], 3, "there is no run yet. Train one: layerprobe train netA"),
@@ -83,6 +86,28 @@ def test_a_wrong_word_is_one_line_with_its_exit_code(
     assert err.count("\n") == 1
     assert message in err
     assert not (tmp_path / "cache").exists()
+
+
+def test_no_words_at_all_show_the_help(layerprobe: Command) -> None:
+    code, out, err = layerprobe()
+    assert (code, err) == (0, "")
+    assert "Commands:" in out
+
+
+def test_a_section_that_is_no_table_is_told_with_overrides_too(layerprobe: Command, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("train = 5\n")
+    code, _, err = layerprobe("train", "x.toml", "--seed", "1", "--set", "train.epochs=3")
+    assert code == 2
+    assert "x.toml: train is not a section" in err
+
+
+def test_a_recipe_that_cannot_be_read_hides_no_other(layerprobe: Command, tmp_path: Path) -> None:
+    (tmp_path / "recipes" / "folder.toml").mkdir(parents=True)
+    (tmp_path / "recipes" / "bytes.toml").write_bytes(b"# \xff\xfe\n")
+    code, out, _ = layerprobe("recipes", "--json")
+    assert code == 0
+    assert {"netA", "bytes"} <= set(json.loads(out)["recipes"])
+    assert "folder" not in json.loads(out)["recipes"]
 
 
 def test_an_error_is_json_where_json_was_asked_for(layerprobe: Command) -> None:
@@ -154,6 +179,10 @@ def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path)
     assert Path("cache/tiny/plots/train-vs-test.png").read_bytes().startswith(b"\x89PNG")
     assert Path("points.csv").read_text().count("\n") > 4
     assert layerprobe("plot", "layers", "--out", "x.gif")[0] == 2
+    Path("folder.png").mkdir()
+    code, _, err = layerprobe("plot", "layers", "--out", "folder.png")
+    assert code == 5
+    assert err.splitlines()[-1].startswith("error: ")
 
     code, out, _ = layerprobe("layers", "tiny", "--json")
     rows = json.loads(out)["layers"]

@@ -16,7 +16,7 @@ from PIL import Image
 
 from layerprobe.errors import InterruptedRun, RecipeError, UnknownNameError
 from layerprobe.files import sha256
-from layerprobe.runs import Run
+from layerprobe.runs import Run, set_aside
 from layerprobe.scores import Score, read_scores
 from layerprobe.workflow import probe as module
 from layerprobe.workflow.probe import ProbeRequest, estimate_probe, probe
@@ -145,12 +145,27 @@ def test_an_unknown_layer_has_the_near_miss_and_loses_nothing(run: Run) -> None:
 
 
 def test_a_large_k_is_refused_when_asked_for_and_dropped_from_a_recipe(run: Run) -> None:
-    with pytest.raises(RecipeError, match="--k 16: a train query is searched among 15 items"):
+    with pytest.raises(RecipeError, match="K = 16 is not below the 16 images of the train split"):
         probe(run, replace(REQUEST, ks=(1, 16)), Silent())
     listener = Silent()
     scores = probe(run, replace(REQUEST, ks=None), listener)
     assert "K = 16, 32 left out: not so many items to search" in listener.heard
     assert {score.metric for score in scores} == {"R@1", "R@2", "R@4", "R@8"}
+
+
+def test_a_recipe_whose_every_k_is_too_large_is_refused_before_extraction(request_for: Requests) -> None:
+    run = train(request_for("probe.k=[1000]"), Silent())
+    with pytest.raises(RecipeError, match="K = 1000 is not below the 16 images"):
+        probe(run, replace(REQUEST, ks=None), Silent())
+    assert not run.features(0, "train").exists()
+
+
+def test_a_run_moved_aside_has_its_scores_under_its_new_name(run: Run) -> None:
+    probe(run, replace(REQUEST, epochs="0"), Silent())
+    aside = set_aside(run)
+    probe(aside, replace(REQUEST, epochs="last"), Silent())
+    assert {score.run for score in read_scores(aside.scores)} == {"tiny~1"}
+    assert {score.epoch for score in read_scores(aside.scores)} == {0, 2}
 
 
 def test_a_layer_with_nan_has_no_number_and_the_others_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 
-from layerprobe.errors import DataError, InterruptedRun, NumericError, RecipeError
+from layerprobe.errors import DataError, InterruptedRun, NumericError, RecipeError, UnknownNameError
 from layerprobe.files import sha256
 from layerprobe.runs import Run
 from layerprobe.scores import read_scores
@@ -88,6 +90,10 @@ def test_epochs_may_grow_where_the_schedule_agrees(request_for: Requests) -> Non
     train(request_for("train.decay_at=[]", "train.epochs=3"), Silent())
     straight = train(request_for("train.decay_at=[]", "train.epochs=3", run="straight"), Silent())
     assert sha256(grown.checkpoint(3)) == sha256(straight.checkpoint(3))
+    assert grown.read()["experiment"] == straight.read()["experiment"]
+    listener = Silent()
+    train(request_for("train.decay_at=[]", "train.epochs=3"), listener)
+    assert listener.heard == ["tiny: nothing to do, 3 epochs are trained"]
 
 
 def test_epochs_may_not_grow_where_done_epochs_would_change(request_for: Requests) -> None:
@@ -120,9 +126,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(request_for: Requests
     damage(run.folder / "checkpoints" / victim)
     listener = Silent()
     train(request_for(), listener)
-    assert listener.heard[0].endswith(
-        "is not the file that the run wrote. Train it again with --fresh. Trying the checkpoint before it."
-    )
+    assert listener.heard[0].endswith(f"{victim}: is not the file that the run wrote; trying the checkpoint before it")
     assert listener.heard[1] == "tiny: continuing after epoch 0"
     assert sha256(run.checkpoint(2)) == sha256(straight.checkpoint(2))
 
@@ -152,6 +156,65 @@ def test_a_run_killed_between_its_state_and_its_record_goes_on(request_for: Requ
     assert sha256(run.checkpoint(2)) == sha256(straight.checkpoint(2))
 
 
+def test_two_kills_in_the_same_place_still_go_on(request_for: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
+    straight = train(request_for(run="straight"), Silent())
+    write = Run.write
+
+    def killed(run: Run, record: dict[str, Any]) -> None:
+        if record["epochs_done"] == 2:
+            raise KeyboardInterrupt
+        write(run, record)
+
+    for _ in range(2):
+        monkeypatch.setattr(Run, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(request_for(), Silent())
+        monkeypatch.undo()
+    listener = Silent()
+    run = train(request_for(), listener)
+    assert "tiny: continuing after epoch 1" in listener.heard
+    assert sha256(run.checkpoint(2)) == sha256(straight.checkpoint(2))
+    assert len(run.metrics.read_text().splitlines()) == 2
+
+
+def test_an_epoch_whose_probe_was_interrupted_is_probed_by_the_same_command(request_for: Requests) -> None:
+    with pytest.raises(InterruptedRun):
+        train(request_for(probe=("fc6",)), interrupt_after(1))
+    run = train(request_for(probe=("fc6",)), Silent())
+    assert {score.epoch for score in read_scores(run.scores)} == {0, 1, 2}
+
+
+def test_a_finished_run_can_be_probed_by_train(request_for: Requests) -> None:
+    run = train(request_for(), Silent())
+    before = sha256(run.checkpoint(2))
+    train(request_for(probe=("fc6",)), Silent())
+    assert {score.epoch for score in read_scores(run.scores)} == {0, 1, 2}
+    assert (sha256(run.checkpoint(2)), run.read()["state"]) == (before, "finished")
+
+
+def test_a_misspelt_layer_to_probe_is_told_before_the_run_begins(request_for: Requests) -> None:
+    with pytest.raises(UnknownNameError, match="pool5.4"):
+        train(request_for(probe=("pool5.4",)), Silent())
+    assert not request_for().target().folder.exists()
+
+
+def test_a_run_goes_on_without_the_source_of_its_weights(request_for: Requests) -> None:
+    train(request_for(run="source"), Silent())
+    settings = ("net.weights=run:source", "net.fc=[8, 4]")
+    straight = train(request_for(*settings, run="straight"), Silent())
+    with pytest.raises(InterruptedRun):
+        train(request_for(*settings), interrupt_after(1))
+    shutil.rmtree(straight.folder.with_name("source"))
+    run = train(request_for(*settings), Silent())
+    assert sha256(run.checkpoint(2)) == sha256(straight.checkpoint(2))
+
+
+def test_a_frozen_warm_up_with_nothing_new_is_refused(request_for: Requests) -> None:
+    train(request_for("train.epochs=0", run="source"), Silent())
+    with pytest.raises(RecipeError, match="nothing is new would train nothing"):
+        train(request_for("net.weights=run:source", "train.warmup=freeze", "train.warmup_iterations=2"), Silent())
+
+
 def test_images_that_changed_are_noticed(request_for: Requests, images: Path) -> None:
     with pytest.raises(InterruptedRun):
         train(request_for(), interrupt_after(1))
@@ -171,6 +234,9 @@ def test_bad_data_leaves_no_folder_behind(request_for: Requests, images: Path, t
 def test_a_loss_that_is_not_finite_stops_and_names_images(request_for: Requests) -> None:
     with pytest.raises(NumericError, match=r"at epoch \d, iteration \d+ \(images class.*last good checkpoint: epoch 0"):
         train(request_for("train.learning_rate=1e30"), Silent())
+    run = request_for().target()
+    assert run.read()["state"] == "failed"
+    assert "loss is" in (run.folder / "log.txt").read_text()
 
 
 def test_metrics_have_one_line_an_epoch_after_a_resume(request_for: Requests) -> None:
