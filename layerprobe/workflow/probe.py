@@ -181,7 +181,7 @@ class Prober:
         Raises:
             RecipeError: a K that was asked for on the command line is too large.
         """
-        searched = {self.dataset.search_in.get(name, name) for name in self.splits}
+        searched = [self.dataset.search_in.get(name, name) for name in self.splits]
         sizes = {name: len(self.dataset.splits[name]) for name in searched}
         smallest = min(sizes, key=sizes.__getitem__)
         ks = list(self.request.ks or self.recipe.probe.k)
