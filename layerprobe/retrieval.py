@@ -1,14 +1,19 @@
-"""Ranks: what ranking gives and metrics and statistics take."""
+"""Ranks and Retrieval: what ranking gives and metrics and statistics take."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CountArray = NDArray[np.int32]
 Ties = Literal["expected", "optimistic", "pessimistic"]
@@ -139,3 +144,31 @@ class Ranks:
                 fix="Count lone queries as misses, or give every class two items",
             )
         return float(hits[paired].mean() if lone == "exclude" else hits.mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Retrieval:
+    """Queries and what they are searched in, as a metric takes them; made by ranking.
+
+    Args:
+        features: (Q, D) of the queries, finite.
+        labels: (Q,) int64 class of each.
+        gallery: (G, D) what is searched; None for the other queries.
+        gallery_labels: (G,) int64; None without a gallery.
+        similarity: cosine, dot, euclidean or hamming.
+        own: (Q,) index in the gallery of the item that is the query, -1 where none is.
+        count: gives the ranks; called at most once, when they are first asked for.
+    """
+
+    features: NDArray[Any] | Tensor
+    labels: NDArray[np.int64]
+    gallery: NDArray[Any] | Tensor | None
+    gallery_labels: NDArray[np.int64] | None
+    similarity: Literal["cosine", "dot", "euclidean", "hamming"]
+    own: NDArray[np.intp]
+    count: Callable[[], Ranks]
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """Rank of each query's nearest item of its class, every query resolved."""
+        return self.count()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
-from layerprobe.ranking.ranks import Similarity, nearest_positive_ranks
+from layerprobe.ranking.ranks import nearest_positive_ranks
+from layerprobe.ranking.vectors import Similarity
 from layerprobe.retrieval import Lone, Ties
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from layerprobe.errors import NumericError
 from layerprobe.ranking import nearest_positive_ranks
-from layerprobe.ranking import ranks as module
+from layerprobe.ranking import vectors as module
 from layerprobe.retrieval import Ranks
 
 Array = NDArray[np.float64]
@@ -354,10 +354,11 @@ def test_bad_rows_of_queries_and_gallery_add_up() -> None:
         ({"features": np.ones((0, 3))}, r"features: expected \(N, D\), neither 0, got \(0, 3\)"),
         ({"features": np.ones((3, 0))}, r"features: expected \(N, D\), neither 0, got \(3, 0\)"),
         ({"labels": [0, 1]}, r"labels of features: expected \(3,\), got \(2,\)"),
-        ({"labels": [0.0, 1, 1]}, "labels of features: expected integers, got torch.float64"),
-        ({"similarity": "hamming"}, "unknown similarity 'hamming': cosine, dot, euclidean"),
+        ({"labels": [0.0, 1, 1]}, "labels of features: expected integers, got float64"),
+        ({"similarity": "cosin"}, "unknown similarity 'cosin': cosine, dot, euclidean, hamming"),
+        ({"similarity": "hamming"}, "features: hamming needs packed bits of uint8, got torch.float64"),
         ({"gallery": np.ones((3, 2))}, "a gallery needs gallery_labels"),
-        ({"gallery_labels": [0, 1, 1]}, "gallery_labels and gallery_ids need a gallery"),
+        ({"gallery_labels": [0, 1, 1]}, "gallery_labels need a gallery"),
         ({"gallery": np.ones((3, 5)), "gallery_labels": [0, 1, 1]}, "features have 2 dimensions, gallery 5"),
         ({"gallery": np.ones((2, 2)), "gallery_labels": [0, 1], "ids": ["a", "b", "c"]}, "ids and gallery_ids need"),
         (
