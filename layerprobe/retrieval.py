@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -55,6 +55,24 @@ class Ranks:
     def __len__(self) -> int:
         return len(self.closer)
 
+    def open(self, ks: Collection[int] | None = None) -> NDArray[np.bool_]:
+        """Queries whose counts are not exact and would have to be.
+
+        Args:
+            ks: K of Recall@K; None for whatever needs every count.
+
+        Returns:
+            (Q,)
+        """
+        unlike: NDArray[np.bool_] = self.closer != self.closer_high
+        if ks is None:
+            return unlike
+        inside = np.zeros(len(self), bool)
+        for k in ks:
+            inside |= (self.closer < k) & (self.closer_high + self.tied_negatives >= k)
+        inside &= unlike
+        return inside
+
     @property
     def lone(self) -> int:
         """How many queries have no other item of their class."""
@@ -91,11 +109,9 @@ class Ranks:
         """
         if k < 1:
             raise ValueError(f"K = {k}: must be at least 1")
-        unsettled = (
-            (self.closer != self.closer_high) & (self.closer < k) & (self.closer_high + self.tied_negatives >= k)
-        )
-        if unsettled.any():
-            raise ValueError(f"K = {k} falls inside the unresolved counts of {int(unsettled.sum())} queries")
+        unsettled = int(self.open([k]).sum())
+        if unsettled:
+            raise ValueError(f"K = {k} falls inside the unresolved counts of {unsettled} queries; resolve it")
         paired = self.tied_positives > 0
         if ties == "expected":
             return np.where(paired, 1 - self._missed(k), 0.0)

@@ -1,73 +1,176 @@
-"""Rank of the nearest same-class item for every query, exact in float64.
+"""Rank of the nearest same-class item for every query, equal to what float64 brute force finds.
 
 Conventions: the query itself is excluded by its index, never by its position in a list or by its similarity, so that
-exact duplicates of it stay in the gallery. Similarities that differ by at most `TIE_WINDOW`, relative to the lengths
-of the vectors, are tied: equal vectors must not be ordered by the rounding of a matrix product.
+exact duplicates of it stay in the gallery. Similarities that differ by at most the tie window are tied: equal vectors
+must not be ordered by the rounding of a matrix product.
+
+No neighbour is ever sorted. The similarity to the nearest positive is computed in float64; the negatives above it are
+counted in a blocked product of bfloat16 or float32, between two thresholds that a rigorous bound of the rounding sets;
+queries whose two counts leave something open are counted again, each unclear pair in float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.ranking.vectors import Comparable, Similarity, comparable, own_items, similarity_blocks, tensor_of
+from layerprobe.ranking.items import BLOCK_ROWS, Items, Table, items_of, label_array, own_items
+from layerprobe.ranking.products import full_precision
+from layerprobe.ranking.search import Search
+from layerprobe.ranking.team import Team
+from layerprobe.ranking.vectors import Similarity, form_of
 from layerprobe.retrieval import Ranks, Retrieval
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+Resolve = Iterable[int] | Literal["all"] | None
+
+# Below so many items every count is made exact; above, those that a Recall@K needs.
+RESOLVE_ALL_BELOW = 20_000
+# The K of the field's tables, made exact where nothing else is asked for.
+USUAL_KS = (1, 2, 4, 8, 10, 16, 20, 30, 32, 40, 50, 100, 1000)
+# Bytes for each number of a query that is held in memory: as it is read, as it is rounded, and copies between.
+_BYTES_PER_NUMBER = 16
+# For features on disk where nothing is said of memory.
+_MEMORY_FROM_DISK = 2**30
 
 
 def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's parts mean nothing in another call
-    features: ArrayLike | Tensor,
+    features: ArrayLike | Tensor | Table,
     labels: ArrayLike | Tensor,
     *,
-    gallery: ArrayLike | Tensor | None = None,
+    gallery: ArrayLike | Tensor | Table | None = None,
     gallery_labels: ArrayLike | Tensor | None = None,
     similarity: Similarity = "cosine",
     ids: Sequence[str] | None = None,
     gallery_ids: Sequence[str] | None = None,
+    resolve: Resolve = None,
+    known: Ranks | None = None,
+    memory: int | None = None,
+    group: ProcessGroup | None = None,
 ) -> Ranks:
     """Count, for every query, the items closer than its nearest one of the same class.
 
     Without a gallery the queries are searched among themselves, each without itself. In a gallery nothing is excluded,
     unless `ids` and `gallery_ids` are given: then an item with the query's id is the query and no neighbour of it.
-    Memory: up to four copies of the features in float64 and about 80 MiB.
 
     Args:
-        features: (Q, D) array or tensor on any device, any real type, computed in float64.
+        features: (Q, D) array, tensor on any device, or table on disk that is read in slices (an HDF5 data set), of any
+            real type; for hamming uint8 of packed bits, 8 dimensions a byte.
         labels: (Q,) integers, the class of each.
-        gallery: (G, D) what is searched; None for the queries themselves.
+        gallery: (G, D) what is searched, likewise; None for the queries themselves.
         gallery_labels: (G,) integers.
-        similarity: cosine (a zero vector has 0 with everything), dot (higher is closer) or euclidean (squared
-            distance). Tied within 1e-12 for cosine; for dot within 1e-12 |q| max|g|; for euclidean within
-            1e-12 (|q| + max|g|)^2, lengths from the gallery's mean.
+        similarity: cosine (a zero vector has 0 with everything), dot (higher is closer), euclidean (squared distance)
+            or hamming (bits that differ). Tied within 1e-12 for cosine; for dot within 1e-12 |q| max|g|; for euclidean
+            within 1e-12 (|q| + max|g|)^2, lengths from the gallery's mean; for hamming where equal.
         ids: Q names, used with `gallery_ids` only.
         gallery_ids: G different names.
+        resolve: "all" makes every count exact; K ... makes those exact that Recall@K needs, and leaves both ends of an
+            interval (`closer`, `closer_high`, no ties) in the others. Default: "all" where fewer than 20,000 items are
+            searched, otherwise K = 1, 2, 4, 8, 10, 16, 20, 30, 32, 40, 50, 100 and 1000.
+        known: ranks of the same items from an earlier call: only queries that they leave open are counted again.
+        memory: bytes that the search may take beside the features; features on disk are then read in blocks, and those
+            in memory not copied as a whole. None: 1 GiB from disk, else about 3 bytes a number and 200 MB.
+        group: processes of torch.distributed that share the work; each calls with the same arguments and gets all.
 
     Returns:
-        Counts of Q queries in their order, all resolved.
+        Counts of Q queries in their order.
 
     Raises:
         NumericError: a row holds NaN or Inf; with the number of rows.
-        ValueError: shapes, labels or ids that do not fit together, or an unknown similarity.
+        ValueError: shapes, labels or ids that do not fit together, a K below 1, or an unknown similarity.
     """
-    if gallery is None and gallery_labels is not None:
-        raise ValueError("gallery_labels need a gallery")
-    if gallery is not None and gallery_labels is None:
-        raise ValueError("a gallery needs gallery_labels")
-    items = comparable(features, gallery, similarity)
-    classes = label_array(labels, len(items.queries), "features")
-    searched = classes
-    if gallery_labels is not None:
-        searched = label_array(gallery_labels, len(items.gallery), "gallery")
-    own = own_items(len(classes), ids, None if gallery is None else len(items.gallery), gallery_ids)
-    sets = (features,) if gallery is None else (features, gallery)
-    zeros = 0 if similarity == "hamming" else sum(int((tensor_of(x) == 0).all(1).sum()) for x in sets)
-    return _count(items, (classes, searched), own, zeros)
+    queries = items_of(features, labels, "features", similarity)
+    if gallery is None:
+        if gallery_labels is not None:
+            raise ValueError("gallery_labels need a gallery")
+        searched = queries
+    else:
+        searched = items_of(gallery, gallery_labels, "gallery", similarity)
+    own = own_items(len(queries), ids, None if gallery is None else len(searched), gallery_ids)
+    ks = _ks(resolve, len(searched))
+    if known is not None and len(known) != len(queries):
+        raise ValueError(f"known: ranks of {len(known)} queries, not {len(queries)}")
+    with full_precision():
+        form = form_of(queries, searched, similarity)
+        search = Search(queries, searched, own, form, Team(group))
+        if known is not None:
+            return _completed(search, known, ks)
+        return _ranks(_counts(search, ks, memory), form.zeros)
+
+
+def _ks(resolve: Resolve, size: int) -> frozenset[int] | None:
+    if resolve is None:
+        return None if size < RESOLVE_ALL_BELOW else frozenset(USUAL_KS)
+    if isinstance(resolve, str):
+        if resolve != "all":
+            raise ValueError(f"unknown resolve {resolve!r}: 'all' or the K of Recall@K")
+        return None
+    ks = frozenset(resolve)
+    if ks and min(ks) < 1:
+        raise ValueError(f"K = {min(ks)}: must be at least 1")
+    return ks
+
+
+def _counts(search: Search, ks: frozenset[int] | None, memory: int | None) -> NDArray[np.int64]:
+    """(4, Q) of a search whose queries may be on disk, or too many to be held at once."""
+    queries, row = search.queries, search.queries.dim * _BYTES_PER_NUMBER
+    if search.form.similarity == "hamming":
+        row *= 8
+    if memory is None and queries.on_disk:
+        memory = _MEMORY_FROM_DISK
+    fits = memory is None or row * len(queries) <= memory
+    if fits and not queries.on_disk:
+        return _numpy(replace(search, in_order=search.gallery.on_disk).counts(ks))
+    rows = max(BLOCK_ROWS, (memory or 0) // row)
+    parts = []
+    for start in range(0, len(queries), rows):
+        part = slice(start, start + rows)
+        some = Items(queries.take(part), queries.labels[part])
+        parts.append(_numpy(replace(search, queries=some, own=search.own[part], in_order=True).counts(ks)))
+    return np.concatenate(parts, 1)
+
+
+def _numpy(counts: Tensor) -> NDArray[np.int64]:
+    values: NDArray[np.int64] = counts.cpu().numpy()
+    return values
+
+
+def _completed(search: Search, known: Ranks, ks: frozenset[int] | None) -> Ranks:
+    """Known ranks with the counts that are asked for and open made exact."""
+    rows = np.flatnonzero(known.open(ks))
+    if not len(rows):
+        return known
+    some = Items(_picked(search.queries, rows), search.queries.labels[rows])
+    part = replace(search, queries=some, own=search.own[rows], in_order=search.gallery.on_disk)
+    old = (known.closer, known.closer_high, known.tied_negatives, known.tied_positives)
+    merged = np.stack(old).astype(np.int64)
+    merged[:, rows] = _numpy(part.counts(None))
+    return _ranks(merged, known.zeros)
+
+
+def _picked(items: Items, rows: NDArray[np.intp]) -> Tensor:
+    """Some rows, in ascending order."""
+    import torch
+
+    if not items.on_disk:
+        return items.take(rows)
+    starts = range(0, len(items), BLOCK_ROWS)
+    bounds = np.searchsorted(rows, [*starts, len(items)])
+    blocks = zip(starts, items.blocks(), bounds[:-1], bounds[1:], strict=True)
+    return torch.cat([block[rows[first:last] - start] for start, block, first, last in blocks])
+
+
+def _ranks(counts: NDArray[np.int64], zeros: int) -> Ranks:
+    closer, closer_high, tied_negatives, tied_positives = counts.astype(np.int32)
+    return Ranks(closer, closer_high, tied_negatives, tied_positives, zeros)
 
 
 def retrieval(  # noqa: PLR0913 - as nearest_positive_ranks
@@ -90,6 +193,7 @@ def retrieval(  # noqa: PLR0913 - as nearest_positive_ranks
         similarity=similarity,
         ids=ids,
         gallery_ids=gallery_ids,
+        resolve="all",
     )
     return Retrieval(
         features=features,
@@ -100,43 +204,3 @@ def retrieval(  # noqa: PLR0913 - as nearest_positive_ranks
         own=own_items(len(features), ids, None if gallery is None else len(gallery), gallery_ids),
         count=count,
     )
-
-
-def label_array(labels: ArrayLike | Tensor | None, count: int, name: str) -> NDArray[np.int64]:
-    """(count,) int64 labels.
-
-    Raises:
-        ValueError: not that many, or no integers.
-    """
-    if labels is None:
-        raise ValueError(f"{name} needs labels")
-    classes = tensor_of(labels).cpu().numpy()
-    if classes.dtype.kind not in "iub":
-        # Beyond 2**24 classes float32 labels collide in silence.
-        raise ValueError(f"labels of {name}: expected integers, got {classes.dtype}")
-    if classes.shape != (count,):
-        raise ValueError(f"labels of {name}: expected ({count},), got {classes.shape}")
-    return classes.astype(np.int64)
-
-
-def _count(
-    items: Comparable, labels: tuple[NDArray[np.int64], NDArray[np.int64]], own: NDArray[np.intp], zeros: int
-) -> Ranks:
-    import torch
-
-    device = items.windows.device
-    classes, searched = (torch.from_numpy(values).to(device) for values in labels)
-    counts = np.empty((3, len(classes)), np.int32)  # closer, tied negatives, tied positives
-    for block, similarities in similarity_blocks(items, own):
-        same = classes[block, None] == searched
-        positives = similarities.masked_fill(~same, -torch.inf)
-        nearest = positives.amax(1, keepdim=True)
-        negatives = similarities.masked_fill_(same, -torch.inf)
-        window = items.windows[block, None]
-        closer = (negatives > nearest + window).sum(1)
-        # The nearest positive of a lone query is at -inf, where the masked items are.
-        paired = nearest[:, 0] > -torch.inf
-        tied_negatives = ((negatives >= nearest - window).sum(1) - closer) * paired
-        tied_positives = (positives >= nearest - window).sum(1) * paired
-        counts[:, block] = torch.stack([closer, tied_negatives, tied_positives]).cpu().numpy()
-    return Ranks(counts[0], counts[0].copy(), counts[1], counts[2], zeros)

@@ -64,5 +64,6 @@ def recall_at_k(  # noqa: PLR0913 - the public signature
         similarity=similarity,
         ids=ids,
         gallery_ids=gallery_ids,
+        resolve=ks,
     )
     return {k: ranks.recall(k, ties, lone) for k in ks}

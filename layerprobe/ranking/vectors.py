@@ -1,9 +1,9 @@
-"""Features made comparable: checked, and brought into the form whose products order the neighbours."""
+"""Features made comparable: vectors in float64 whose products order the neighbours."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.errors import NumericError
+from layerprobe.ranking.items import Items, items_of
+from layerprobe.ranking.items import own_items as own_items
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,13 +23,152 @@ SIMILARITIES: tuple[Similarity, ...] = ("cosine", "dot", "euclidean", "hamming")
 # Similarities of vectors of length 1 that differ by no more are tied: equal vectors must not be ordered by the rounding
 # of a matrix product.
 TIE_WINDOW = 1e-12
+# Rows enough for an offset.
+_ROWS_OF_OFFSET = 1024
 # Similarities held at once: 8 MiB in float64.
 _BLOCK = 2**20
 
 
 @dataclass(frozen=True, eq=False)
+class Form:
+    """How raw features become comparable vectors.
+
+    Args:
+        similarity: cosine, dot, euclidean or hamming.
+        scale: what dot and euclidean features are multiplied by, a power of two.
+        origin: (D,) float64, subtracted after that; the gallery's mean for euclidean, 0 otherwise.
+        longest: length of the gallery's longest vector.
+        offset: (D,) float64, about the mean of the gallery's vectors, which low precision is spared.
+        shift: what keeps the biases small: see `biases`.
+        zeros: zero rows among queries and gallery.
+    """
+
+    similarity: Similarity
+    scale: float
+    origin: Tensor
+    longest: float
+    offset: Tensor
+    shift: float
+    zeros: int
+
+    @property
+    def dim(self) -> int:
+        """D, how many numbers a vector has."""
+        return len(self.offset)
+
+    def vectors(self, raw: Tensor) -> Tensor:
+        """(N, D) float64 of raw rows."""
+        if self.similarity == "hamming":
+            return signs(raw).double()
+        if self.similarity == "cosine":
+            return _unit(raw)
+        return (raw.double() * self.scale).sub_(self.origin)  # 0 for dot
+
+    @property
+    def window(self) -> float | None:
+        """How much two similarities may differ and be tied; None where that depends on the query."""
+        return {"hamming": 0.5, "cosine": TIE_WINDOW}.get(self.similarity)
+
+    def windows(self, vectors: Tensor) -> Tensor:
+        """(N,) how much two similarities of each query may differ and be tied."""
+        if self.window is not None:
+            return vectors.new_full((len(vectors),), self.window)
+        lengths: Tensor = vectors.norm(dim=1)
+        if self.similarity == "dot":
+            return lengths * (TIE_WINDOW * self.longest)
+        return (lengths + self.longest).square() * (TIE_WINDOW / 2)
+
+    def similarities(self, queries: Tensor, gallery: Tensor) -> Tensor:
+        """(A, B) float64 of vectors (A, D) and (B, D): a higher one is closer."""
+        products = queries @ gallery.T
+        # |q - g|^2 = |q|^2 - 2 (q.g - |g|^2 / 2), and |q|^2 orders nothing.
+        return products.sub_(gallery.square().sum(1) / 2) if self.similarity == "euclidean" else products
+
+    def of_pairs(self, queries: Tensor, gallery: Tensor) -> Tensor:
+        """(P,) float64 of P queries with an item each."""
+        products = (queries * gallery).sum(1)
+        return products - gallery.square().sum(1) / 2 if self.similarity == "euclidean" else products
+
+    def biases(self, vectors: Tensor) -> Tensor:
+        """(N,) float64 b, so that similarity = (x - offset).(y - offset) + b(x) + b(y) + `constants`.
+
+        Small where the vectors are close together: a common offset would otherwise take all digits of a product.
+        """
+        if self.similarity == "euclidean":
+            return self.shift - vectors.square().sum(1) / 2
+        return vectors @ self.offset - self.shift
+
+    def constants(self, biases: Tensor) -> Tensor:
+        """(N,) float64: what `biases` leaves of each query's similarities."""
+        return -biases - self.shift if self.similarity == "euclidean" else biases * 0 + self.shift
+
+
+def form_of(queries: Items, gallery: Items, similarity: Similarity) -> Form:
+    """Read all rows and find the form that makes them comparable; nothing is kept.
+
+    Raises:
+        NumericError: a row holds NaN or Inf; with the number of rows.
+        ValueError: unlike dimensions or devices, or an unknown similarity.
+    """
+    import torch
+
+    if similarity not in SIMILARITIES:
+        raise ValueError(f"unknown similarity {similarity!r}: {', '.join(SIMILARITIES)}")
+    if queries.dim != gallery.dim:
+        raise ValueError(f"features have {queries.dim} dimensions, gallery {gallery.dim}")
+    if queries.device != gallery.device:
+        raise ValueError(f"features are on {queries.device}, gallery on {gallery.device}")
+    none = torch.zeros(gallery.dim, dtype=torch.float64, device=gallery.device)
+    if similarity == "hamming":
+        bits = none.repeat_interleave(8)
+        return Form(similarity, 1.0, bits, math.sqrt(len(bits)), bits, 0.0, 0)
+    sets = (queries,) if queries is gallery else (queries, gallery)
+    peak, zeros = _peak(sets)
+    # A power of two rounds nothing, and lengths beyond the range of their own squares come back into it.
+    plain = Form(similarity, math.ldexp(1.0, -math.frexp(peak)[1]), none, 1.0, none, 0.0, zeros)
+    mean = _mean(plain, gallery)
+    if similarity == "cosine":
+        return Form(similarity, 1.0, none, 1.0, mean, float(mean @ mean), zeros)
+    centred = Form(similarity, plain.scale, mean if similarity == "euclidean" else none, 1.0, none, 0.0, zeros)
+    squares = torch.cat([centred.vectors(block).square().sum(1) for block in gallery.blocks()])
+    longest = math.sqrt(float(squares.max()))
+    if similarity == "dot":
+        return Form(similarity, plain.scale, none, longest, mean, float(mean @ mean), zeros)
+    return Form(similarity, plain.scale, mean, longest, none, float(squares.mean()) / 2, zeros)
+
+
+def _mean(form: Form, gallery: Items) -> Tensor:
+    """The mean of all vectors for euclidean, whose tie windows rest on it; else of some: any point is right."""
+    import torch
+
+    step = max(1, len(gallery) // _ROWS_OF_OFFSET)
+    if form.similarity != "euclidean" and not gallery.on_disk and step > 1:
+        return form.vectors(gallery.take(slice(None, None, step))).mean(0)
+    total = torch.zeros_like(form.origin)
+    for block in gallery.blocks():
+        total += form.vectors(block).sum(0)
+    return total / len(gallery)
+
+
+def _peak(sets: tuple[Items, ...]) -> tuple[float, int]:
+    """The largest absolute value and the number of zero rows, of features that are finite."""
+    peak, bad, zeros = 0.0, 0, 0
+    for items in sets:
+        for block in items.blocks():
+            block = block if block.is_floating_point() else block.double()
+            peaks = block.abs().amax(1).double()
+            finite = peaks.isfinite()
+            bad += int((~finite).sum())
+            zeros += int((peaks == 0).sum())
+            peak = max(peak, float(peaks.masked_fill(~finite, 0).max()))
+    if bad:
+        raise NumericError(f"{bad} of {sum(map(len, sets))} feature rows hold NaN or Inf")
+    return peak, zeros
+
+
+@dataclass(frozen=True, eq=False)
 class Comparable:
-    """Queries and gallery in float64 whose products order the neighbours: a higher one is closer.
+    """Queries and gallery whole, in the form whose products order the neighbours: a higher one is closer.
 
     Args:
         queries: (Q, D') float64.
@@ -40,16 +181,6 @@ class Comparable:
     windows: Tensor
 
 
-def tensor_of(values: ArrayLike | Tensor) -> Tensor:
-    """On the device where it is, unless that has no float64."""
-    import torch
-
-    if isinstance(values, torch.Tensor):
-        return values.detach().cpu() if values.device.type == "mps" else values.detach()
-    # A copy: torch warns of arrays that are read-only, as those of a memory map are.
-    return torch.from_numpy(np.array(values))
-
-
 def comparable(
     features: ArrayLike | Tensor, gallery: ArrayLike | Tensor | None = None, similarity: Similarity = "cosine"
 ) -> Comparable:
@@ -60,7 +191,8 @@ def comparable(
         gallery: (G, D) what is searched; None for the queries themselves.
         similarity: cosine (a zero vector has 0 with everything), dot (higher is closer), euclidean (squared distance)
             or hamming (bits that differ). Tied within 1e-12 for cosine; for dot within 1e-12 |q| max|g|; for euclidean
-            within 1e-12 (|q| + max|g|)^2, lengths from the gallery's mean; for hamming where equal.
+            within 1e-12 / 2 (|q| + max|g|)^2, lengths from the gallery's mean and the similarity half the negative
+            squared distance; for hamming where equal.
 
     Raises:
         NumericError: a row holds NaN or Inf; with the number of rows.
@@ -68,39 +200,32 @@ def comparable(
     """
     import torch
 
-    if similarity not in SIMILARITIES:
-        raise ValueError(f"unknown similarity {similarity!r}: {', '.join(SIMILARITIES)}")
-    first = _matrix(features, "features", similarity)
-    second = first if gallery is None else _matrix(gallery, "gallery", similarity)
-    if first.shape[1] != second.shape[1]:
-        raise ValueError(f"features have {first.shape[1]} dimensions, gallery {second.shape[1]}")
-    if first.device != second.device:
-        raise ValueError(f"features are on {first.device}, gallery on {second.device}")
-    sets = (first,) if second is first else (first, second)
-    bad = sum(int((~items.isfinite()).any(1).sum()) for items in sets)
-    if bad:
-        raise NumericError(f"{bad} of {sum(map(len, sets))} feature rows hold NaN or Inf")
-    if similarity == "hamming":
-        # Bits as -1 and 1: their product falls by 2 with each bit that differs.
-        return Comparable(first, second, torch.full_like(first[:, 0], 0.5))
-    if similarity == "cosine":
-        unit = _unit(second)
-        queries = unit if second is first else _unit(first)
-        return Comparable(queries, unit, torch.full_like(queries[:, 0], TIE_WINDOW))
-    return _scaled(first, second, similarity)
+    first = _unlabelled(features, "features", similarity)
+    second = first if gallery is None else _unlabelled(gallery, "gallery", similarity)
+    form = form_of(first, second, similarity)
+    queries = torch.cat([form.vectors(block) for block in first.blocks()])
+    searched = queries if second is first else torch.cat([form.vectors(block) for block in second.blocks()])
+    windows = form.windows(queries)
+    if similarity == "euclidean":
+        halves = -searched.square().sum(1, keepdim=True) / 2
+        queries = torch.cat([queries, torch.ones_like(queries[:, :1])], 1)
+        searched = torch.cat([searched, halves], 1)
+    return Comparable(queries, searched, windows)
 
 
-def _matrix(features: ArrayLike | Tensor, name: str, similarity: Similarity) -> Tensor:
+def _unlabelled(features: ArrayLike | Tensor, name: str, similarity: Similarity) -> Items:
+    rows = tensor_of(features)
+    return items_of(rows, np.zeros(len(rows) if rows.dim() else 0, np.int64), name, similarity)
+
+
+def tensor_of(values: ArrayLike | Tensor) -> Tensor:
+    """On the device where it is, unless that has no float64."""
     import torch
 
-    vectors = tensor_of(features)
-    if vectors.dim() != 2 or 0 in vectors.shape:
-        raise ValueError(f"{name}: expected (N, D), neither 0, got {tuple(vectors.shape)}")
-    if similarity != "hamming":
-        return vectors.double()
-    if vectors.dtype != torch.uint8:
-        raise ValueError(f"{name}: hamming needs packed bits of uint8, got {vectors.dtype}")
-    return signs(vectors).double()
+    if isinstance(values, torch.Tensor):
+        return values.detach().cpu() if values.device.type == "mps" else values.detach()
+    # A copy: torch warns of arrays that are read-only, as those of a memory map are.
+    return torch.from_numpy(np.array(values))
 
 
 def signs(packed: Tensor) -> Tensor:
@@ -111,65 +236,18 @@ def signs(packed: Tensor) -> Tensor:
     return bits.flatten(1).float().mul_(2).sub_(1)
 
 
-def _scaled(first: Tensor, second: Tensor, similarity: Similarity) -> Comparable:
+def _unit(raw: Tensor) -> Tensor:
+    """(N, D) float64 vectors of length 1; zero vectors stay zero."""
     import torch
 
-    # A power of two rounds nothing, and lengths beyond the range of their own squares come back into it.
-    peak = max(float(first.abs().max()), float(second.abs().max()))
-    scale = math.ldexp(1.0, -math.frexp(peak)[1])
-    first, second = first * scale, second * scale
-    if similarity == "dot":
-        return Comparable(first, second, TIE_WINDOW * first.norm(dim=1) * second.norm(dim=1).max())
-    # Distances do not change with the origin, their rounding does: a common offset would drown them.
-    centre = second.mean(0)
-    first, second = first - centre, second - centre
-    lengths = second.norm(dim=1)
-    # |q - g|^2 = |q|^2 - 2 (q.g - |g|^2 / 2), and |q|^2 orders nothing.
-    windows = TIE_WINDOW / 2 * (first.norm(dim=1) + lengths.max()).square()
-    first = torch.cat([first, torch.ones_like(lengths[:1]).expand(len(first), 1)], 1)
-    second = torch.cat([second, -lengths.square()[:, None] / 2], 1)
-    return Comparable(first, second, windows)
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    """Vectors of length 1; zero vectors stay zero."""
-    # Divided by the largest entry first: the squares of very short or long vectors leave float64's range.
-    peaks = vectors.abs().amax(1, keepdim=True)
-    scaled = vectors / peaks.masked_fill(peaks == 0, 1)
-    lengths = scaled.norm(dim=1, keepdim=True)
-    unit: Tensor = scaled / lengths.masked_fill(lengths == 0, 1)
-    return unit
-
-
-def own_items(
-    queries: int, ids: Sequence[str] | None, gallery: int | None, gallery_ids: Sequence[str] | None
-) -> NDArray[np.intp]:
-    """(Q,) index in the gallery of the item that is the query, -1 where none is.
-
-    Args:
-        queries: Q.
-        ids: Q names, used with `gallery_ids` only.
-        gallery: G; None where the queries are searched among themselves.
-        gallery_ids: G different names.
-
-    Raises:
-        ValueError: ids that do not fit together.
-    """
-    if gallery is None:
-        if gallery_ids is not None:
-            raise ValueError("gallery_ids need a gallery")
-        return np.arange(queries)
-    if ids is None and gallery_ids is None:
-        return np.full(queries, -1)
-    if ids is None or gallery_ids is None:
-        raise ValueError("ids and gallery_ids need each other")
-    place = {name: i for i, name in enumerate(gallery_ids)}
-    if len(ids) != queries or len(gallery_ids) != gallery or len(place) != gallery:
-        raise ValueError(
-            f"expected {queries} ids and {gallery} different gallery_ids,"
-            f" got {len(ids)} and {len(gallery_ids)}, {len(place)} of them different"
-        )
-    return np.array([place.get(name, -1) for name in ids], np.intp)
+    vectors = raw.double()
+    if raw.dtype == torch.float64:
+        # Divided by the largest entry first: the squares of very short or long vectors leave float64's range.
+        peaks = vectors.abs().amax(1, keepdim=True)
+        vectors = vectors / peaks.masked_fill_(peaks == 0, 1)
+    lengths = vectors.norm(dim=1, keepdim=True)
+    lengths.masked_fill_(lengths == 0, 1)
+    return vectors.div_(lengths)  # new memory, whatever the type of the raw rows
 
 
 def similarity_blocks(items: Comparable, own: NDArray[np.intp]) -> Iterator[tuple[slice, Tensor]]:

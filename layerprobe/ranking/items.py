@@ -1,0 +1,154 @@
+"""Rows of features wherever they lie: a tensor, an array, or a table on disk that is read in slices."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from layerprobe.ranking.vectors import Similarity
+
+# Rows prepared at once: at 512 dimensions 4 MiB in float64, which the caches hold.
+BLOCK_ROWS = 1024
+
+
+class Table(Protocol):
+    """Rows that are read in slices, as those of an HDF5 data set."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # noqa: D102 - numpy's
+    @property
+    def dtype(self) -> Any: ...  # noqa: D102 - numpy's
+    def __getitem__(self, rows: slice) -> Any: ...
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Features (N, D) and labels (N,) of queries or of a gallery.
+
+    Args:
+        rows: tensor, array or table.
+        labels: int64.
+    """
+
+    rows: Tensor | NDArray[Any] | Table
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def dim(self) -> int:
+        """Numbers in a row."""
+        return int(self.rows.shape[1])
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether only slices can be read."""
+        return not (hasattr(self.rows, "device") or isinstance(self.rows, np.ndarray))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are computed with: where they lie, unless that has no float64."""
+        import torch
+
+        device = getattr(self.rows, "device", None)
+        return device if isinstance(device, torch.device) and device.type != "mps" else torch.device("cpu")
+
+    def take(self, index: NDArray[np.intp] | slice) -> Tensor:
+        """The rows of an index or slice, of their own type; only slices where the rows are on disk."""
+        import torch
+
+        if isinstance(self.rows, torch.Tensor):
+            where = index if isinstance(index, slice) else torch.from_numpy(index).to(self.rows.device)
+            return self.rows.detach()[where].to(self.device)
+        if isinstance(index, np.ndarray) and self.on_disk:
+            raise ValueError("rows on disk are read in slices")
+        # torch warns of arrays that are read-only, as those of a memory map are; nothing writes to this one.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(np.asarray(self.rows[index]))  # type: ignore[index] # an index only where numpy
+
+    def blocks(self, size: int = BLOCK_ROWS) -> Iterator[Tensor]:
+        """All rows in order, so many at a time."""
+        for start in range(0, len(self), size):
+            yield self.take(slice(start, start + size))
+
+
+def items_of(features: ArrayLike | Tensor | Table, labels: Any, name: str, similarity: Similarity) -> Items:
+    """Features and labels, their shapes and types checked.
+
+    Args:
+        features: (N, D), or (N, ceil(D / 8)) uint8 of packed bits for hamming.
+        labels: (N,) integers.
+        name: what the features are called in an error.
+        similarity: what the features are to be compared by.
+
+    Raises:
+        ValueError: of another shape or type.
+    """
+    rows: Any = features
+    if not all(hasattr(features, word) for word in ("shape", "dtype", "__getitem__")):
+        rows = np.asarray(features)
+    if len(rows.shape) != 2 or 0 in rows.shape:
+        raise ValueError(f"{name}: expected (N, D), neither 0, got {tuple(rows.shape)}")
+    if similarity == "hamming" and str(rows.dtype).removeprefix("torch.") != "uint8":
+        raise ValueError(f"{name}: hamming needs packed bits of uint8, got {rows.dtype}")
+    return Items(rows, label_array(labels, len(rows), name))
+
+
+def label_array(labels: ArrayLike | Tensor | None, count: int, name: str) -> NDArray[np.int64]:
+    """(count,) int64 labels.
+
+    Raises:
+        ValueError: absent, not that many, or no integers.
+    """
+    if labels is None:
+        raise ValueError(f"{name} needs labels")
+    classes = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+    if classes.dtype.kind not in "iub":
+        # Beyond 2**24 classes float32 labels collide in silence.
+        raise ValueError(f"labels of {name}: expected integers, got {classes.dtype}")
+    if classes.shape != (count,):
+        raise ValueError(f"labels of {name}: expected ({count},), got {classes.shape}")
+    return classes.astype(np.int64)
+
+
+def own_items(
+    queries: int, ids: Sequence[str] | None, gallery: int | None, gallery_ids: Sequence[str] | None
+) -> NDArray[np.intp]:
+    """(Q,) index in the gallery of the item that is the query, -1 where none is.
+
+    Args:
+        queries: Q.
+        ids: Q names, used with `gallery_ids` only.
+        gallery: G; None where the queries are searched among themselves.
+        gallery_ids: G different names.
+
+    Raises:
+        ValueError: ids that do not fit together.
+    """
+    if gallery is None:
+        if gallery_ids is not None:
+            raise ValueError("gallery_ids need a gallery")
+        return np.arange(queries)
+    if ids is None and gallery_ids is None:
+        return np.full(queries, -1)
+    if ids is None or gallery_ids is None:
+        raise ValueError("ids and gallery_ids need each other")
+    place = {name: i for i, name in enumerate(gallery_ids)}
+    if len(ids) != queries or len(gallery_ids) != gallery or len(place) != gallery:
+        raise ValueError(
+            f"expected {queries} ids and {gallery} different gallery_ids,"
+            f" got {len(ids)} and {len(gallery_ids)}, {len(place)} of them different"
+        )
+    return np.array([place.get(name, -1) for name in ids], np.intp)

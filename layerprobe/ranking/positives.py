@@ -1,0 +1,86 @@
+"""Similarities of queries with the items of their own class, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from layerprobe.ranking.vectors import Form
+
+# Classes are taken together until they have so many rows: smaller products are all overhead.
+_ROWS = 64
+# Similarities held at once: 16 MiB.
+_CELLS = 2**21
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Rows of queries or of a gallery, sorted by class.
+
+    Args:
+        vectors: gives the float64 vectors (B, D) of a slice or of an index.
+        labels: (N,) int64, ascending.
+        index: (N,) where each row stands in its set.
+    """
+
+    vectors: Callable[[Any], Tensor]
+    labels: NDArray[np.int64]
+    index: NDArray[np.intp]
+
+
+def positive_similarities(
+    queries: Chosen, gallery: Chosen, own: NDArray[np.intp], form: Form, share: slice
+) -> Iterator[tuple[slice, Tensor]]:
+    """Each query with the items of its class, in blocks.
+
+    Args:
+        queries: the same object as `gallery` where the rows are the same.
+        gallery: what is searched.
+        own: (Q,) place in the gallery's set of the item that is the query, by the queries' index; -1 where none is.
+        form: of the vectors.
+        share: which of the groups of classes to take.
+
+    Yields:
+        Queries and their similarities (B, C); items of other classes and the query's own at -inf. Every query whose
+        class is in the gallery comes once, with all items of its class.
+    """
+    import torch
+
+    for rows, columns in _groups(queries.labels, gallery.labels)[share]:
+        searched = gallery.vectors(columns)
+        found = searched if queries is gallery else queries.vectors(rows)
+        device = searched.device
+        classes = torch.from_numpy(gallery.labels[columns]).to(device)
+        places = torch.from_numpy(gallery.index[columns]).to(device)
+        step = max(1, _CELLS // len(searched))
+        for start in range(0, len(found), step):
+            block = slice(rows.start + start, min(rows.start + start + step, rows.stop))
+            similarities = form.similarities(found[start : start + step], searched)
+            others = torch.from_numpy(queries.labels[block]).to(device)[:, None] != classes
+            itself = torch.from_numpy(own[queries.index[block]]).to(device)[:, None] == places
+            yield block, similarities.masked_fill_(others | itself, -torch.inf)
+
+
+def _groups(queries: NDArray[np.int64], gallery: NDArray[np.int64]) -> list[tuple[slice, slice]]:
+    """Whole classes that both have, taken together: rows of the queries and of the gallery."""
+    classes = np.intersect1d(queries, gallery)
+    bounds = [np.searchsorted(labels, classes, side) for labels in (queries, gallery) for side in ("left", "right")]
+    groups: list[tuple[slice, slice]] = []
+    rows = columns = slice(0, 0)
+    for first, last, left, right in zip(*(bound.tolist() for bound in bounds), strict=True):
+        # Rows of a class that the other side has not lie between; they would only widen the product.
+        if rows.stop and (
+            first > rows.stop or left > columns.stop or max(last - rows.start, right - columns.start) > _ROWS
+        ):
+            groups.append((rows, columns))
+            rows = columns = slice(0, 0)
+        rows = slice(rows.start if rows.stop else first, last)
+        columns = slice(columns.start if columns.stop else left, right)
+    return [*groups, (rows, columns)] if rows.stop else groups

@@ -1,0 +1,118 @@
+"""Matrix products by the fastest way that the machine has, with a bound of their rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Product:
+    """One way to multiply (A, P) by (B, P) transposed.
+
+    Args:
+        name: as a benchmark prints it.
+        dtype: what the factors are rounded to; the result is a sum of float32, rounded at most once to `dtype`.
+        unit: relative error of one step of that sum.
+        parts: how many numbers of `dtype` hold a bias to more digits than the products have.
+        tile: rows and columns of a block that suit the caches.
+        multiply: (A, P), (B, P) -> (A, B).
+    """
+
+    name: str
+    dtype: torch.dtype
+    unit: float
+    parts: int
+    tile: int
+    multiply: Callable[[Tensor, Tensor], Tensor]
+
+
+def float32(device: torch.device) -> Product:
+    """float32 through oneDNN where this torch has it, since MKL keeps to AVX2 on processors that are not Intel's."""
+    import torch
+
+    if device.type != "cpu":
+        return Product("float32", torch.float32, 2.0**-23, 1, 8192, _mm)
+    if _one_dnn_works():
+        return Product("float32 oneDNN", torch.float32, 2.0**-24, 1, 1024, _one_dnn)
+    return Product("float32", torch.float32, 2.0**-24, 1, 1024, _mm)
+
+
+def bfloat16(device: torch.device) -> Product | None:
+    """bfloat16 with float32 sums where the hardware has it: elsewhere it is slower than float32."""
+    import torch
+
+    if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        return Product("bfloat16", torch.bfloat16, 2.0**-22, 3, 8192, _mm_wide)
+    if device.type == "cpu" and _cpu_sums_bfloat16_in_float32():
+        return Product("bfloat16", torch.bfloat16, 2.0**-23, 3, 1024, _mm)
+    return None
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """float32 products that are float32: neither TF32 nor bfloat16 inside, nor sums in bfloat16, whatever was set."""
+    import torch
+
+    reduced = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    places = (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul)  # type: ignore[attr-defined] # made at import
+    before = [place.fp32_precision for place in places]
+    try:
+        for place in places:
+            place.fp32_precision = "ieee"
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        yield
+    finally:
+        for place, precision in zip(places, before, strict=True):
+            place.fp32_precision = precision
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = reduced
+
+
+def _mm(first: Tensor, second: Tensor) -> Tensor:
+    return first @ second.T
+
+
+def _mm_wide(first: Tensor, second: Tensor) -> Tensor:
+    import torch
+
+    return torch.mm(first, second.T, out_dtype=torch.float32)
+
+
+def _one_dnn(first: Tensor, second: Tensor) -> Tensor:
+    import torch
+
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(first, second, None, "none", [], "")
+    return product
+
+
+@cache
+def _one_dnn_works() -> bool:
+    """Whether the private operator exists and multiplies."""
+    import torch
+
+    factor = torch.arange(64.0 * 64).reshape(64, 64) / 4096
+    try:
+        found = _one_dnn(factor, factor)
+    except (AttributeError, RuntimeError):
+        return False
+    return found.shape == (64, 64) and bool((found - factor @ factor.T).abs().max() < 1e-4)
+
+
+@cache
+def _cpu_sums_bfloat16_in_float32() -> bool:
+    """Whether the processor has instructions for it, and torch uses them as they are meant."""
+    import torch
+
+    # Private, and absent where torch was built for another processor.
+    tests = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    if not any(getattr(torch.cpu, test, bool)() for test in tests):
+        return False
+    ones = torch.ones(64, 4096, dtype=torch.bfloat16)
+    return bool((_mm(ones, ones) == 4096).all())  # a sum in bfloat16 would stop at 256

@@ -1,0 +1,191 @@
+"""The search: nearest positives, a count in low precision, and an exact count of the queries that it leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.ranking.items import BLOCK_ROWS, Items
+from layerprobe.ranking.positives import Chosen, positive_similarities
+from layerprobe.ranking.products import Product, bfloat16, float32
+from layerprobe.ranking.sweep import Targets, count_blocks, count_exactly, count_symmetric
+from layerprobe.ranking.team import Team
+from layerprobe.ranking.tiles import cuts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from layerprobe.ranking.vectors import Form
+
+# With fewer pairs float32 is as fast as bfloat16, which leaves more queries to be searched again.
+_PAIRS_FOR_BFLOAT16 = 10**8
+# Queries of which the exact count holds rounded rows at once.
+_QUERIES_AT_ONCE = 2**14
+# A query with no more unclear negatives is counted again in bfloat16: computing them in float64 takes less than what
+# float32 takes longer.
+_FEW_UNCLEAR = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Queries in memory against a gallery.
+
+    Args:
+        queries: not on disk.
+        gallery: the same object where the queries are searched among themselves.
+        own: (Q,) place in the gallery of the item that is the query, -1 where none is.
+        form: what makes both comparable.
+        team: the processes that share the work; each has the same queries and gallery.
+        in_order: read the gallery in its own order, block by block, as a disk likes it.
+    """
+
+    queries: Items
+    gallery: Items
+    own: NDArray[np.intp]
+    form: Form
+    team: Team
+    in_order: bool = False
+
+    def counts(self, ks: frozenset[int] | None) -> Tensor:
+        """Count every query's closer negatives and ties.
+
+        Args:
+            ks: K of Recall@K for which the counts must be exact; None for all counts.
+
+        Returns:
+            int64 (4, Q): closer, closer_high, tied_negatives and tied_positives, as in `Ranks`.
+        """
+        import torch
+
+        order = np.argsort(self.queries.labels, kind="stable")
+        chosen = self._chosen(self.queries, order)
+        windows = self._windows(chosen)
+        nearest, tied_positives = self._positives(chosen, windows)
+        targets = Targets(chosen, nearest, windows)
+        fast = self._low_precision(ks)
+        low, high = self._intervals(targets, fast)
+        contradicted = torch.from_numpy(self._contradicted()[order]).to(low.device)
+        tied = torch.zeros_like(low)
+        asked = torch.full_like(contradicted, False)
+        for k in ks or ():
+            asked |= (low < k) & (k <= high)
+        asked = ((low != high if ks is None else asked) | contradicted) & nearest.isfinite()
+        exact = float32(asked.device)
+        clear = high - low <= _FEW_UNCLEAR if fast else torch.zeros_like(asked)
+        for product, which in ((fast or exact, asked & clear), (exact, asked & ~clear)):
+            for start in range(0, int(which.sum()), _QUERIES_AT_ONCE):
+                rows = torch.nonzero(which)[start : start + _QUERIES_AT_ONCE, 0]
+                some = targets[rows.cpu().numpy()]
+                low[rows], tied[rows] = self.team.total(count_exactly(some, self._blocks(), self.form, product))
+                high[rows] = low[rows]
+        for i in torch.nonzero(contradicted & asked)[:, 0].tolist():
+            self._exclude(targets, i, low, high, tied)
+        lone = torch.from_numpy(self._negatives()[order]).to(low.device)
+        counts = torch.stack([low, high, tied, tied_positives])
+        counts[:2] = counts[:2].where(nearest.isfinite(), lone)
+        back = torch.from_numpy(np.argsort(order, kind="stable")).to(low.device)
+        return counts[:, back]
+
+    def _chosen(self, items: Items, order: NDArray[np.intp]) -> Chosen:
+        """Items in memory, in an order."""
+        return Chosen(lambda part: self.form.vectors(items.take(order[part])), items.labels[order], order)
+
+    def _windows(self, queries: Chosen) -> Tensor:
+        import torch
+
+        if self.form.window is None:
+            return torch.cat(
+                [self.form.windows(queries.vectors(rows)) for rows in cuts(len(queries.labels), BLOCK_ROWS)]
+            )
+        return self.form.origin.new_full((len(queries.labels),), self.form.window)
+
+    @property
+    def _itself(self) -> bool:
+        return self.gallery is self.queries and not self.in_order
+
+    def _blocks(self) -> Iterator[Chosen]:
+        """This process's share of the gallery, each block sorted by class."""
+        order = None if self.in_order else np.argsort(self.gallery.labels, kind="stable")
+        for block in cuts(len(self.gallery), BLOCK_ROWS)[self.team.share]:
+            if order is None:
+                index = block.start + np.argsort(self.gallery.labels[block], kind="stable")
+                vectors = self.form.vectors(self.gallery.take(block)[index - block.start])
+            else:
+                index = order[block]
+                vectors = self.form.vectors(self.gallery.take(index))
+            yield Chosen(vectors.__getitem__, self.gallery.labels[index], index)
+
+    def _positives(self, queries: Chosen, windows: Tensor) -> tuple[Tensor, Tensor]:
+        """Similarity to the nearest positive, -inf without one, and how many positives tie there."""
+        import torch
+
+        nearest = torch.full_like(windows, -torch.inf)
+        tied = torch.zeros_like(windows, dtype=torch.int64)
+        if not self.in_order:
+            gallery = queries
+            if not self._itself:
+                gallery = self._chosen(self.gallery, np.argsort(self.gallery.labels, kind="stable"))
+            for rows, similarities in positive_similarities(queries, gallery, self.own, self.form, self.team.share):
+                nearest[rows] = similarities.amax(1)
+                tied[rows] = self._at(similarities, nearest[rows], windows[rows])
+            return self.team.maximum(nearest), self.team.total(tied)
+        whole = slice(None)
+        for block in self._blocks():
+            for rows, similarities in positive_similarities(queries, block, self.own, self.form, whole):
+                nearest[rows] = torch.maximum(nearest[rows], similarities.amax(1))
+        self.team.maximum(nearest)
+        for block in self._blocks():
+            for rows, similarities in positive_similarities(queries, block, self.own, self.form, whole):
+                tied[rows] += self._at(similarities, nearest[rows], windows[rows])
+        return nearest, self.team.total(tied)
+
+    @staticmethod
+    def _at(similarities: Tensor, nearest: Tensor, windows: Tensor) -> Tensor:
+        # The query itself and other classes are at -inf, where a lone query's nearest is too.
+        return ((similarities >= (nearest - windows)[:, None]) & similarities.isfinite()).sum(1)
+
+    def _low_precision(self, ks: frozenset[int] | None) -> Product | None:
+        """bfloat16 where it is faster in the end."""
+        few = len(self.queries) * len(self.gallery) < _PAIRS_FOR_BFLOAT16
+        return None if few or ks is None or self.form.similarity == "hamming" else bfloat16(self.queries.device)
+
+    def _intervals(self, targets: Targets, fast: Product | None) -> tuple[Tensor, Tensor]:
+        """Between which two counts of closer negatives the truth lies."""
+        import torch
+
+        if self._itself:
+            product = fast or float32(targets.nearest.device)
+            possible, closer = count_symmetric(targets, self.form, product, self.team.share)
+        elif fast:
+            possible, closer = count_blocks(targets, self._blocks(), self.form, fast)
+        else:
+            # Nothing is known yet; the exact count comes at once.
+            closer = torch.zeros_like(targets.nearest, dtype=torch.int64)
+            return closer, closer + len(self.gallery)
+        return self.team.total(closer), self.team.total(possible)
+
+    def _contradicted(self) -> NDArray[np.bool_]:
+        """(Q,) whose own item in the gallery has another class: it is no negative all the same."""
+        other: NDArray[np.bool_] = self.gallery.labels[self.own] != self.queries.labels
+        return other & (self.own >= 0)
+
+    def _exclude(self, targets: Targets, i: int, low: Tensor, high: Tensor, tied: Tensor) -> None:
+        """Take query i's own item out of its counts."""
+        place = int(self.own[targets.queries.index[i]])
+        own = self.form.vectors(self.gallery.take(slice(place, place + 1)))
+        above = self.form.of_pairs(targets.queries.vectors(np.array([i])), own) - targets.nearest[i]
+        if above > targets.windows[i]:
+            low[i] -= 1
+            high[i] -= 1
+        elif above >= -targets.windows[i]:
+            tied[i] -= 1
+
+    def _negatives(self) -> NDArray[np.int64]:
+        """(Q,) items of other classes, the query's own excepted."""
+        labels = np.sort(self.gallery.labels)
+        same = np.searchsorted(labels, self.queries.labels, "right") - np.searchsorted(labels, self.queries.labels)
+        return len(labels) - same - self._contradicted()

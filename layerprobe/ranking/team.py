@@ -1,0 +1,37 @@
+"""Processes that share a ranking: each takes a part of the pairs, and a maximum and a sum combine them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+
+@dataclass(frozen=True, eq=False)
+class Team:
+    """The processes of a group, of which this is one; None for this process alone."""
+
+    group: ProcessGroup | None = None
+
+    @property
+    def share(self) -> slice:
+        """Which of a list's elements are this process's."""
+        return slice(self.group.rank(), None, self.group.size()) if self.group else slice(None)
+
+    def maximum(self, values: Tensor) -> Tensor:
+        """The largest of all processes, element by element."""
+        return self._reduced(values, "MAX")
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of all processes, element by element."""
+        return self._reduced(values, "SUM")
+
+    def _reduced(self, values: Tensor, operation: str) -> Tensor:
+        if self.group:
+            import torch.distributed as dist
+
+            dist.all_reduce(values, getattr(dist.ReduceOp, operation), group=self.group)
+        return values

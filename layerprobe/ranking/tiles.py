@@ -1,0 +1,112 @@
+"""Blocks of similarities: which pairs they hold, and how many lie above thresholds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from layerprobe.ranking.products import Product
+
+# bfloat16 holds whole numbers up to this exactly.
+_EXACT_IN_BFLOAT16 = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Thresholds:
+    """Where a query's nearest positive surely and possibly stands among rounded similarities.
+
+    Args:
+        low: (Q,) what is below it is surely further away.
+        high: (Q,) what is above it is surely closer.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    @classmethod
+    def of(cls, nearest: Tensor, margin: Tensor, product: Product) -> Thresholds:
+        """Thresholds of a product's type.
+
+        A product's sums are rounded to its type as these thresholds are, and rounding keeps the order: so a sum that is
+        not above `nearest + margin` does not come out above `high`, and one that is not below `nearest - margin` does
+        not come out below `low`. Nothing is above or at those of a lone query, whose nearest positive is at -inf.
+
+        Args:
+            nearest: (Q,) float64 similarity to the nearest positive, less the query's constant.
+            margin: (Q,) float64 tie window and tolerance.
+            product: what the similarities are computed by.
+        """
+        paired = nearest.isfinite()
+        low, high = (
+            (nearest + sign * margin).where(paired, nearest.new_tensor(float("inf"))).to(product.dtype)
+            for sign in (-1, 1)
+        )
+        return cls(low, high)
+
+    def __getitem__(self, rows: slice | Tensor) -> Thresholds:
+        return Thresholds(self.low[rows], self.high[rows])
+
+
+def cuts(count: int, size: int) -> list[slice]:
+    """Slices of at most `size` that cover `count` rows, as even as may be."""
+    number = -(-count // size)
+    # Multiples of 256 are counted faster; the last slice takes what is left.
+    step = -(-count // number)
+    step += -step % _EXACT_IN_BFLOAT16 if size % _EXACT_IN_BFLOAT16 == 0 else 0
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def mask_classes(similarities: Tensor, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> bool:
+    """Put the pairs of one class at -inf; the labels are sorted.
+
+    Returns:
+        False where all pairs are of one class: nothing is left to count.
+    """
+    import torch
+
+    if rows[-1] < columns[0] or columns[-1] < rows[0]:
+        return True
+    if rows[0] == rows[-1] == columns[0] == columns[-1]:
+        return False
+    first, second = (torch.from_numpy(labels).to(similarities.device) for labels in (rows, columns))
+    similarities.masked_fill_(first[:, None] == second, -torch.inf)
+    return True
+
+
+def count_rows(similarities: Tensor, thresholds: Thresholds) -> Tensor:
+    """int64 (2, A): how many of each row's similarities (A, B) are at least `low` (A,), and above `high`."""
+    import torch
+
+    # Marks of the similarities' own type: comparisons that give Booleans are several times slower to make and to sum.
+    marks, counts = torch.empty_like(similarities), []
+    for compare, bound in ((torch.ge, thresholds.low), (torch.gt, thresholds.high)):
+        compare(similarities, bound[:, None], out=marks)
+        if marks.dtype != torch.bfloat16 or marks.shape[1] % _EXACT_IN_BFLOAT16:
+            counts.append(marks.sum(1, dtype=torch.float32))
+        else:
+            runs = marks.view(-1, _EXACT_IN_BFLOAT16)
+            counts.append(torch.mv(runs, runs.new_ones(runs.shape[1])).view(len(marks), -1).float().sum(1))
+    return torch.stack(counts).long()
+
+
+def count_columns(similarities: Tensor, thresholds: Thresholds) -> Tensor:
+    """int64 (2, B): how many of each column's similarities (A, B) are at least `low` (B,), and above `high`."""
+    import torch
+
+    marks, counts = torch.empty_like(similarities), []
+    for compare, bound in ((torch.ge, thresholds.low), (torch.gt, thresholds.high)):
+        compare(similarities, bound, out=marks)
+        if marks.dtype != torch.bfloat16:
+            counts.append(torch.mv(marks.T, marks.new_ones(len(marks))))
+        elif len(marks) % _EXACT_IN_BFLOAT16:
+            counts.append(marks.sum(0, dtype=torch.float32))
+        else:
+            runs = marks.view(-1, _EXACT_IN_BFLOAT16, marks.shape[1])
+            counts.append(torch.bmm(runs.new_ones(len(runs), 1, runs.shape[1]), runs)[:, 0].float().sum(0))
+    return torch.stack(counts).long()
