@@ -69,16 +69,13 @@ def positive_similarities(
 
 
 def _groups(queries: NDArray[np.int64], gallery: NDArray[np.int64]) -> list[tuple[slice, slice]]:
-    """Whole classes that both have, taken together: rows of the queries and of the gallery."""
+    """Whole classes that both have, taken together, and what lies between: rows of the queries and of the gallery."""
     classes = np.intersect1d(queries, gallery)
     bounds = [np.searchsorted(labels, classes, side) for labels in (queries, gallery) for side in ("left", "right")]
     groups: list[tuple[slice, slice]] = []
     rows = columns = slice(0, 0)
     for first, last, left, right in zip(*(bound.tolist() for bound in bounds), strict=True):
-        # Rows of a class that the other side has not lie between; they would only widen the product.
-        if rows.stop and (
-            first > rows.stop or left > columns.stop or max(last - rows.start, right - columns.start) > _ROWS
-        ):
+        if rows.stop and max(last - rows.start, right - columns.start) > _ROWS:
             groups.append((rows, columns))
             rows = columns = slice(0, 0)
         rows = slice(rows.start if rows.stop else first, last)

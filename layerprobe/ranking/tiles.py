@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # bfloat16 holds whole numbers up to this exactly.
 _EXACT_IN_BFLOAT16 = 256
+# With fewer pairs of one class than this share of a tile's, they are written one by one.
+_FEW = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +74,19 @@ def mask_classes(similarities: Tensor, rows: NDArray[np.int64], columns: NDArray
 
     if rows[-1] < columns[0] or columns[-1] < rows[0]:
         return True
-    if rows[0] == rows[-1] == columns[0] == columns[-1]:
-        return False
-    first, second = (torch.from_numpy(labels).to(similarities.device) for labels in (rows, columns))
-    similarities.masked_fill_(first[:, None] == second, -torch.inf)
+    first = np.searchsorted(columns, rows, "left")
+    lengths = np.searchsorted(columns, rows, "right") - first
+    total = int(lengths.sum())
+    if total * _FEW > similarities.numel():
+        if total == similarities.numel():
+            return False
+        own, others = (torch.from_numpy(labels).to(similarities.device) for labels in (rows, columns))
+        similarities.masked_fill_(own[:, None] == others, -torch.inf)
+    elif total:
+        # The runs of columns one after the other: each starts where the one before ends.
+        places = np.arange(total) + np.repeat(first - (np.cumsum(lengths) - lengths), lengths)
+        index = np.stack([np.repeat(np.arange(len(rows)), lengths), places])
+        similarities[tuple(torch.from_numpy(index).to(similarities.device))] = -torch.inf
     return True
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -13,100 +12,17 @@ from numpy.typing import NDArray
 from layerprobe.errors import NumericError
 from layerprobe.ranking import nearest_positive_ranks
 from layerprobe.ranking import vectors as module
-from layerprobe.retrieval import Ranks
+from tests.ranking.conftest import KINDS, Array, clustered, counts, exponential_labels, loop, make
 
-Array = NDArray[np.float64]
-Labels = NDArray[np.int64]
 Similarity = Literal["cosine", "dot", "euclidean"]
 SIMILARITIES: tuple[Similarity, ...] = ("cosine", "dot", "euclidean")
-
-
-def counts(found: Ranks) -> list[tuple[int, int, int]]:
-    assert (found.closer == found.closer_high).all()
-    return list(zip(found.closer.tolist(), found.tied_negatives.tolist(), found.tied_positives.tolist(), strict=True))
-
-
-# --- an independent oracle: two loops, one pair at a time
-
-
-def alike(a: Array, b: Array, similarity: str) -> float:
-    if similarity == "euclidean":
-        return -float(((a - b) ** 2).sum())
-    if similarity == "dot":
-        return float(a @ b)
-    lengths = float(np.sqrt(a @ a) * np.sqrt(b @ b))
-    return float(a @ b) / lengths if lengths else 0.0
-
-
-def window(query: Array, gallery: Array, similarity: str) -> float:
-    if similarity == "cosine":
-        return 1e-12
-    if similarity == "dot":
-        return 1e-12 * float(np.linalg.norm(query) * np.linalg.norm(gallery, axis=1).max())
-    centre = gallery.mean(0)
-    return 1e-12 * float(np.linalg.norm(query - centre) + np.linalg.norm(gallery - centre, axis=1).max()) ** 2
-
-
-def loop(
-    features: Array, labels: Labels, gallery: Array, gallery_labels: Labels, own: list[int], similarity: str
-) -> list[tuple[int, int, int]]:
-    found = []
-    for query, label, itself in zip(features, labels, own, strict=True):
-        others = [
-            (alike(query, item, similarity), other == label)
-            for j, (item, other) in enumerate(zip(gallery, gallery_labels, strict=True))
-            if j != itself
-        ]
-        positives = [value for value, same in others if same]
-        negatives = [value for value, same in others if not same]
-        if not positives:
-            found.append((len(negatives), 0, 0))
-            continue
-        nearest, width = max(positives), window(query, gallery, similarity)
-        found.append(
-            (
-                sum(value > nearest + width for value in negatives),
-                sum(abs(value - nearest) <= width for value in negatives),
-                sum(value >= nearest - width for value in positives),
-            )
-        )
-    return found
-
-
-# --- sets that ranking must not stumble over
-
-Kind = Callable[[np.random.Generator, Labels, int], Array]
-
-
-def clustered(rng: np.random.Generator, labels: Labels, d: int) -> Array:
-    return rng.normal(size=(labels.max() + 1, d))[labels] + 0.6 * rng.normal(size=(len(labels), d))
-
-
-def duplicated(rng: np.random.Generator, labels: Labels, d: int) -> Array:
-    few = rng.normal(size=(max(2, len(labels) // 3), d))
-    return few[rng.integers(len(few), size=len(labels))]
-
-
-KINDS: dict[str, Kind] = {
-    "random": lambda rng, labels, d: rng.normal(size=(len(labels), d)),
-    "clustered": clustered,
-    "offset": lambda rng, labels, d: np.maximum(rng.normal(size=(len(labels), d)), 0) + 100,
-    "unnormalised": lambda rng, labels, d: clustered(rng, labels, d) * rng.lognormal(0, 3, (len(labels), 1)),
-    "duplicated": duplicated,
-    "small whole numbers": lambda rng, labels, d: rng.integers(-1, 2, (len(labels), d)).astype(float),
-    "signs": lambda rng, labels, d: np.sign(rng.normal(size=(len(labels), d))),
-    "near-collapsed": lambda rng, labels, d: 1 + 1e-4 * rng.normal(size=(len(labels), d)),
-    "collapsed": lambda rng, labels, d: np.ones((len(labels), d)) * rng.normal(size=d),
-    "zero rows": lambda rng, labels, d: rng.normal(size=(len(labels), d)) * (rng.random((len(labels), 1)) < 0.7),
-}
 
 
 def check(kind: str, similarity: Similarity, seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, d, classes = int(rng.integers(2, 40)), int(rng.integers(1, 12)), int(rng.integers(1, 9))
-    # Exponential class sizes: singletons among them.
-    labels = rng.choice(classes, n, p=(p := 0.6 ** np.arange(classes)) / p.sum()) * 7 - 20
-    features = KINDS[kind](rng, np.unique(labels, return_inverse=True)[1], d)
+    labels = exponential_labels(rng, n, classes)
+    features = make(kind, rng, labels, d)
     found = nearest_positive_ranks(features, labels, similarity=similarity)
     assert counts(found) == loop(features, labels, features, labels, list(range(n)), similarity)
 

@@ -1,0 +1,87 @@
+"""faiss, where it can be imported, as a finder of candidates."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from layerprobe.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# (B, P) float32 queries -> the largest inner products (B, C) with a gallery, and their rows (B, C) int64; no order.
+Finder = Callable[["Tensor"], tuple["Tensor", "Tensor"]]
+
+# More neighbours faiss does not find on a GPU.
+_MOST_ON_GPU = 2048
+
+
+def import_faiss() -> Any:
+    """The faiss module.
+
+    Raises:
+        EnvironmentFault: it is absent or broken.
+    """
+    # In forked workers faiss hangs for ever if it was imported before torch.
+    import torch  # noqa: F401
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import faiss
+        # What one of two packages in one folder leaves behind can be imported and is empty.
+        faiss.IndexFlatIP  # noqa: B018
+    except Exception as fault:  # a broken library raises whatever its loader does
+        reason = (str(fault).splitlines() or [type(fault).__name__])[0]
+        raise EnvironmentFault(
+            f"faiss cannot be imported ({reason})",
+            fix="Install faiss-gpu (Linux x86-64) or faiss-cpu, not both; layerprobe doctor tells which",
+        ) from fault
+    return faiss
+
+
+@contextmanager
+def threads_of_torch(faiss: Any) -> Iterator[None]:
+    """As many threads for faiss as torch has; afterwards as before."""
+    import torch
+
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    try:
+        yield
+    finally:
+        # Where both use one OpenMP, this is torch's number too.
+        faiss.omp_set_num_threads(before)
+
+
+def faiss_finder(faiss: Any, gallery: Tensor, count: int) -> Finder:
+    """Find `count` items a query, on a GPU if faiss has one that can.
+
+    Args:
+        faiss: the module.
+        gallery: (G, P) float32, finite.
+        count: C, at most G.
+    """
+    import torch
+
+    rows, index = gallery.cpu().numpy(), None
+    if faiss.get_num_gpus() and count <= _MOST_ON_GPU:
+        # Out of its memory, or a build for other devices: the processor does it.
+        with suppress(RuntimeError):
+            index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), rows.shape[1])
+            index.add(rows)
+
+    def find(queries: Tensor) -> tuple[Tensor, Tensor]:
+        asked = queries.cpu().numpy()
+        with threads_of_torch(faiss):
+            if index is None:
+                found = faiss.knn(asked, rows, count, metric=faiss.METRIC_INNER_PRODUCT)
+            else:
+                found = index.search(asked, count)
+        scores, places = (torch.from_numpy(part).to(gallery.device) for part in found)
+        return scores, places
+
+    return find

@@ -1,0 +1,251 @@
+"""Nearest neighbours of every query, equal to what float64 brute force finds, whichever library searches.
+
+The backend proposes candidates in float32, some more than are asked for. They are compared in float64, and a rigorous
+bound of the float32 rounding tells whether an item that was not proposed could belong among them; where it could, that
+query is compared with the whole gallery in float64. A common offset of all features costs no digits: it is subtracted
+before they are rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from layerprobe.errors import EnvironmentFault
+from layerprobe.ranking.faiss_search import Finder, faiss_finder, import_faiss
+from layerprobe.ranking.items import BLOCK_ROWS, Items, items_of, own_items
+from layerprobe.ranking.products import Product, float32, full_precision
+from layerprobe.ranking.rounded import Rounded
+from layerprobe.ranking.tiles import cuts
+from layerprobe.ranking.vectors import Form, Similarity, form_of
+from layerprobe.retrieval import Neighbours
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Backend = Literal["auto", "torch", "faiss"]
+
+# Candidates beyond those asked for: what rounding may have put in another order, and near ties.
+_SPARE = 16
+# Similarities or numbers of vectors held at once: 32 MiB in float64.
+_CELLS = 2**22
+
+
+def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's parts mean nothing in another call
+    features: ArrayLike | Tensor,
+    k: int,
+    gallery: ArrayLike | Tensor | None = None,
+    backend: Backend = "auto",
+    *,
+    similarity: Similarity = "cosine",
+    ids: Sequence[str] | None = None,
+    gallery_ids: Sequence[str] | None = None,
+) -> Neighbours:
+    """The `k` nearest items of every query, closest first.
+
+    Without a gallery the queries are searched among themselves, each without itself: the query is left out by its
+    index, so that exact duplicates of it are found. In a gallery nothing is left out, unless `ids` and `gallery_ids` are
+    given: then an item with the query's id is the query and no neighbour of it.
+
+    Ties: the closest item left, and all that are tied with it, come next, in the order of their indices; and so on. At
+    the end of the list that rule says which of the tied are in it. Tied are similarities within the windows of
+    `nearest_positive_ranks`. Both backends give the same neighbours, those of a float64 sort by this rule.
+
+    Args:
+        features: (Q, D) array or tensor on any device, of any real type; for hamming uint8 of packed bits, 8
+            dimensions a byte.
+        k: at least 1 and below the gallery's size (Q without a gallery).
+        gallery: (G, D) what is searched, likewise; None for the queries themselves.
+        backend: what proposes candidates. "auto" takes faiss where it can be imported, unless the features lie on a GPU
+            and faiss has none; otherwise torch.
+        similarity: cosine (a zero vector has 0 with everything), dot, euclidean or hamming.
+        ids: Q names, used with `gallery_ids` only.
+        gallery_ids: G different names.
+
+    Returns:
+        Indices and similarities (Q, k).
+
+    Raises:
+        NumericError: a row holds NaN or Inf; with the number of rows.
+        EnvironmentFault: faiss was asked for and cannot be imported.
+        ValueError: shapes, types or ids that do not fit together, a k out of range, an unknown similarity or backend.
+    """
+    queries = _items(features, "features", similarity)
+    searched = queries if gallery is None else _items(gallery, "gallery", similarity)
+    own = own_items(len(queries), ids, None if gallery is None else len(searched), gallery_ids)
+    if not 1 <= k < len(searched):
+        raise ValueError(f"k = {k}: must be at least 1 and below the gallery's size, {len(searched)}")
+    faiss = _library(backend, searched.device)
+    with full_precision():
+        form = form_of(queries, searched, similarity)
+        search = _Search.of(searched, form, k, faiss)
+        indices = np.empty((len(queries), k), np.int64)
+        similarities = np.empty((len(queries), k))
+        for rows in cuts(len(queries), BLOCK_ROWS):
+            found = search.nearest(form.vectors(queries.take(rows)), own[rows])
+            indices[rows], similarities[rows] = (part.cpu().numpy() for part in found)
+    return Neighbours(indices, similarities, similarity, "torch" if faiss is None else "faiss")
+
+
+def _items(features: ArrayLike | Tensor, name: str, similarity: Similarity) -> Items:
+    return items_of(features, np.zeros(np.shape(features)[:1], np.int64), name, similarity)
+
+
+def _library(backend: Backend, device: torch.device) -> Any:
+    """The faiss module; None where torch serves."""
+    if backend not in ("auto", "torch", "faiss"):
+        raise ValueError(f"unknown backend {backend!r}: auto, torch or faiss")
+    if backend == "torch":
+        return None
+    if backend == "faiss":
+        return import_faiss()
+    try:
+        faiss = import_faiss()
+    except EnvironmentFault:
+        return None
+    return faiss if device.type == "cpu" or faiss.get_num_gpus() else None
+
+
+def _torch_finder(product: Product, gallery: Tensor, count: int) -> Finder:
+    import torch
+
+    def find(queries: Tensor) -> tuple[Tensor, Tensor]:
+        parts = queries.split(max(1, _CELLS // len(gallery)))
+        found = [product.multiply(part, gallery).topk(count, sorted=False) for part in parts]
+        return torch.cat([part.values for part in found]), torch.cat([part.indices for part in found])
+
+    return find
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """A gallery that blocks of queries are searched in.
+
+    Args:
+        gallery: what is searched.
+        form: what makes it comparable.
+        k: neighbours asked for.
+        product: how its float32 sums are rounded.
+        rounded: the gallery for that product.
+        find: gives candidates, all of the gallery or more than k.
+    """
+
+    gallery: Items
+    form: Form
+    k: int
+    product: Product
+    rounded: Rounded
+    find: Finder
+
+    @classmethod
+    def of(cls, gallery: Items, form: Form, k: int, faiss: Any) -> _Search:
+        product = float32(gallery.device)
+        rounded = Rounded.of(map(form.vectors, gallery.blocks()), len(gallery), form, product)
+        count = min(k + 1 + _SPARE, len(gallery))
+        if faiss is None:
+            find = _torch_finder(product, rounded.values, count)
+        else:
+            # Whichever device faiss sums on.
+            product = replace(product, unit=2.0**-23)
+            find = faiss_finder(faiss, rounded.values, count)
+        return cls(gallery, form, k, product, rounded, find)
+
+    def nearest(self, queries: Tensor, own: NDArray[np.intp]) -> tuple[Tensor, Tensor]:
+        """Indices and similarities (B, k) of the neighbours of queries (B, D); `own` (B,) as from `own_items`."""
+        import torch
+
+        itself = torch.from_numpy(own).to(queries.device)[:, None]
+        windows = self.form.windows(queries)
+        scores, candidates, margin = self._candidates(queries)
+        candidates = candidates.sort(1).values
+        similarities = self._of_pairs(queries, candidates).masked_fill_(candidates == itself, -torch.inf)
+        chosen = _closest(similarities, windows, self.k)
+        indices, similar = candidates.gather(1, chosen), similarities.gather(1, chosen)
+        if candidates.shape[1] < len(self.gallery):
+            # No item that was not proposed is closer than this; it must not tie with the last one chosen either.
+            ceiling = scores.amin(1).double() + margin
+            unsure = torch.nonzero(~(similarities.topk(self.k).values[:, -1] - windows > ceiling))[:, 0]
+            for rows in unsure.split(max(1, _CELLS // len(self.gallery))):
+                every = self._of_all(queries[rows])
+                every.masked_fill_(torch.arange(every.shape[1], device=every.device) == itself[rows], -torch.inf)
+                indices[rows] = _closest(every, windows[rows], self.k)
+                similar[rows] = every.gather(1, indices[rows])
+        return indices, self._told(queries, indices, similar)
+
+    def _candidates(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores (B, C), rows of the gallery (B, C), and what a similarity may be above its score (B,)."""
+        form, product = self.form, self.product
+        rounded = Rounded.of([queries], len(queries), form, product)
+        margin = form.constants(rounded.biases)
+        if form.similarity != "hamming":  # sums of -1 and 1 are exact
+            margin = margin + rounded.tolerance(self.rounded, form, product)
+        rounded.swap(form.dim, product.parts)
+        return *self.find(rounded.values), margin
+
+    def _of_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """(B, C) float64 similarities of queries with the items at `candidates` (B, C)."""
+        import torch
+
+        found = []
+        for rows in cuts(len(queries), max(1, _CELLS // (candidates.shape[1] * self.form.dim))):
+            some = queries[rows].repeat_interleave(candidates.shape[1], 0)
+            found.append(self.form.of_pairs(some, self._vectors(candidates[rows].flatten())))
+        return torch.cat(found).view(candidates.shape)
+
+    def _of_all(self, queries: Tensor) -> Tensor:
+        """(B, G) float64 similarities of queries with the whole gallery."""
+        import torch
+
+        form = self.form
+        return torch.cat([form.similarities(queries, form.vectors(block)) for block in self.gallery.blocks()], 1)
+
+    def _vectors(self, index: Tensor) -> Tensor:
+        return self.form.vectors(self.gallery.take(index.cpu().numpy()))
+
+    def _told(self, queries: Tensor, indices: Tensor, similarities: Tensor) -> Tensor:
+        """(B, k) similarities as users know them."""
+        import torch
+
+        form = self.form
+        if form.similarity == "cosine":
+            return similarities.clamp(-1, 1)
+        if form.similarity == "dot":
+            return similarities / form.scale / form.scale
+        if form.similarity == "hamming":
+            return (similarities - form.dim) / 2
+        # From differences: of |q|^2 - 2 q.g + |g|^2 a small distance would have few digits left.
+        found = []
+        for rows in cuts(len(queries), max(1, _CELLS // (self.k * form.dim))):
+            items = self._vectors(indices[rows].flatten()).view(*indices[rows].shape, -1)
+            found.append(0 - (items - queries[rows, None]).norm(dim=2) / form.scale)
+        return torch.cat(found)
+
+
+def _closest(similarities: Tensor, windows: Tensor, k: int) -> Tensor:
+    """Columns (B, k) of the closest items, ties in the order of the columns.
+
+    Args:
+        similarities: (B, C) float64; what must not be chosen is at -inf, at least k are not.
+        windows: (B,) how much two may differ and be tied.
+        k: at most C.
+    """
+    import torch
+
+    top = similarities.topk(k).values
+    # The closest of each group of tied items, once for each of its items.
+    heads = top.clone()
+    for i in range(1, k):
+        heads[:, i] = torch.where(top[:, i] >= heads[:, i - 1] - windows, heads[:, i - 1], top[:, i])
+    last = heads[:, -1:]
+    before = similarities > last
+    tied = (similarities >= last - windows[:, None]) & ~before
+    chosen = before | (tied & (tied.cumsum(1) <= k - before.sum(1, keepdim=True)))
+    columns = torch.nonzero(chosen)[:, 1].view(-1, k)
+    # The place among the heads of the smallest that is not below an item: the head of its group.
+    groups = torch.searchsorted(heads.flip(1).contiguous(), similarities.gather(1, columns))
+    return columns.gather(1, groups.sort(dim=1, descending=True, stable=True).indices)

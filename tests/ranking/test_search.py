@@ -1,0 +1,260 @@
+"""Every way through the search gives the counts of a loop over pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from layerprobe.errors import NumericError
+from layerprobe.ranking import items, nearest_positive_ranks, positives, products, ranks, search, sweep
+from layerprobe.ranking.products import Product
+from layerprobe.retrieval import Ranks
+from tests.ranking.conftest import KINDS, Array, Labels, counts, exponential_labels, loop, make
+
+FLOATS = ("cosine", "dot", "euclidean")
+
+
+class Table:
+    """Rows that are read in slices only, as from an HDF5 file."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows, self.shape, self.dtype = rows, rows.shape, rows.dtype
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, part: slice) -> Any:
+        assert isinstance(part, slice)
+        return self.rows[part].copy()
+
+
+def emulated_bfloat16(device: torch.device) -> Product:
+    """What hardware gives: factors of bfloat16, a sum in float32, rounded once."""
+    return Product("bfloat16", torch.bfloat16, 2.0**-23, 3, 16, lambda a, b: (a.float() @ b.float().T).bfloat16())
+
+
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (items, search, sweep, ranks):
+        monkeypatch.setattr(module, "BLOCK_ROWS", 24)
+    monkeypatch.setattr(search, "_QUERIES_AT_ONCE", 20)
+    monkeypatch.setattr(sweep, "_PAIRS_AT_ONCE", 5)
+    monkeypatch.setattr(positives, "_ROWS", 8)
+    monkeypatch.setattr(positives, "_CELLS", 40)
+    monkeypatch.setattr(search, "float32", lambda device: replace(products.float32(device), tile=16))
+    monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
+
+
+@pytest.fixture
+def tiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_tiles(monkeypatch)
+
+
+@pytest.fixture
+def low(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16 whatever the size."""
+    small_tiles(monkeypatch)
+    monkeypatch.setattr(search, "_PAIRS_FOR_BFLOAT16", 0)
+
+
+def case(kind: str, seed: int) -> tuple[Array, Labels]:
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(30, 80)), int(rng.integers(1, 20))
+    labels = exponential_labels(rng, n, int(rng.integers(1, 20)))
+    return make(kind, rng, labels, d), labels
+
+
+def truth(features: Array, labels: Labels, similarity: str, split: int = 0) -> list[tuple[int, int, int]]:
+    """Among all, or of the first `split` in the others."""
+    if split:
+        return loop(features[:split], labels[:split], features[split:], labels[split:], [-1] * split, similarity)
+    return loop(features, labels, features, labels, list(range(len(labels))), similarity)
+
+
+def ranks_of(found: list[tuple[int, int, int]]) -> Ranks:
+    closer, negatives, positive = np.array(found, np.int32).T
+    return Ranks(closer, closer.copy(), negatives, positive)
+
+
+repeatedly = settings(
+    max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+often = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+seeds = st.integers(0, 2**32 - 1)
+
+
+def check_all_ways(kind: str, similarity: Any, seed: int) -> None:
+    features, labels = case(kind, seed)
+    wanted = truth(features, labels, similarity)
+    assert counts(nearest_positive_ranks(features, labels, similarity=similarity)) == wanted
+    on_disk = nearest_positive_ranks(Table(features), labels, similarity=similarity)
+    assert counts(on_disk) == wanted
+    by_parts = nearest_positive_ranks(features, labels, similarity=similarity, memory=1)
+    assert counts(by_parts) == wanted
+    half = len(labels) // 2
+    wanted = truth(features, labels, similarity, half)
+    for gallery in (features[half:], Table(features[half:])):
+        found = nearest_positive_ranks(
+            features[:half], labels[:half], gallery=gallery, gallery_labels=labels[half:], similarity=similarity
+        )
+        assert counts(found) == wanted
+
+
+def check_some_ks(kind: str, similarity: Any, seed: int) -> None:
+    """Only what these K need is exact, the rest is an interval around the truth, and completes to it."""
+    features, labels = case(kind, seed)
+    half = len(labels) // 2
+    for gallery, split in ((None, 0), (features[half:], half), (Table(features[half:]), half)):
+        given_: dict[str, Any] = {"similarity": similarity, "resolve": (2, 5)}
+        if gallery is not None:
+            given_ |= {"gallery": gallery, "gallery_labels": labels[half:]}
+        queries, classes = (features[:split], labels[:split]) if split else (features, labels)
+        wanted = ranks_of(truth(features, labels, similarity, split))
+        found = nearest_positive_ranks(queries, classes, **given_)
+        for k in (2, 5):
+            assert (found.hits(k) == wanted.hits(k)).all()
+        assert (found.closer <= wanted.closer).all()
+        assert (found.closer_high + found.tied_negatives >= wanted.closer + wanted.tied_negatives).all()
+        assert (found.tied_positives == wanted.tied_positives).all()
+        whole = nearest_positive_ranks(queries, classes, **given_ | {"resolve": "all", "known": found})
+        assert counts(whole) == counts(wanted)
+
+
+@pytest.mark.usefixtures("tiled")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("similarity", FLOATS)
+@repeatedly
+@given(seed=seeds)
+def test_memory_disk_parts_and_galleries_give_the_counts_of_a_loop(kind: str, similarity: str, seed: int) -> None:
+    check_all_ways(kind, similarity, seed)
+
+
+@pytest.mark.usefixtures("low")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("similarity", FLOATS)
+@repeatedly
+@given(seed=seeds)
+def test_bfloat16_gives_the_recall_of_a_loop_for_the_ks_asked(kind: str, similarity: str, seed: int) -> None:
+    check_some_ks(kind, similarity, seed)
+
+
+@pytest.mark.usefixtures("tiled")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("similarity", FLOATS)
+@repeatedly
+@given(seed=seeds)
+def test_float32_gives_the_recall_of_a_loop_for_the_ks_asked(kind: str, similarity: str, seed: int) -> None:
+    check_some_ks(kind, similarity, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("low")
+@pytest.mark.parametrize("check", [check_all_ways, check_some_ks])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("similarity", FLOATS)
+@often
+@given(seed=seeds)
+def test_every_way_gives_the_counts_of_a_loop_in_many_cases(
+    kind: str, similarity: str, check: Callable[[str, str, int], None], seed: int
+) -> None:
+    check(kind, similarity, seed)
+
+
+@pytest.mark.usefixtures("tiled")
+@repeatedly
+@given(seed=seeds)
+def test_packed_bits_give_the_counts_of_a_loop_over_bits_that_differ(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = exponential_labels(rng, 60, 12)
+    codes = rng.integers(0, 256, (60, int(rng.integers(1, 5))), dtype=np.uint8)
+    wanted = truth(codes, labels, "hamming")  # type: ignore[arg-type] # codes are no floats
+    for features in (codes, torch.from_numpy(codes), Table(codes)):
+        assert counts(nearest_positive_ranks(features, labels, similarity="hamming")) == wanted
+
+
+def test_long_codes_are_counted_exactly() -> None:
+    # 16,384 bits: beyond what bfloat16 and a rounding bound of float32 would tell apart.
+    codes = np.zeros((4, 2048), np.uint8)
+    codes[1, 0], codes[2, 0], codes[3, 0] = 0b11, 0b1, 0b11000000
+    found = nearest_positive_ranks(codes, [0, 0, 1, 1], similarity="hamming")
+    # From row 0: its positive differs in 2 bits, row 2 in 1, row 3 in 2.
+    assert counts(found)[0] == (1, 1, 1)
+
+
+@pytest.mark.usefixtures("low")
+def test_tiles_of_one_class_count_nothing() -> None:
+    features = np.random.default_rng(0).normal(size=(100, 4))
+    labels = np.repeat([0, 1], 50)
+    assert counts(nearest_positive_ranks(features, labels)) == truth(features, labels, "cosine")
+
+
+@pytest.mark.usefixtures("tiled")
+def test_the_item_with_the_querys_id_is_no_negative_on_disk_either() -> None:
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(40, 3)), np.arange(40) % 4
+    wrong = np.where(np.arange(40) % 5 == 0, labels + 1, labels)  # in the gallery some have another class
+    names = [f"{i}.png" for i in range(40)]
+    wanted = loop(features, labels, features, wrong, list(range(40)), "cosine")
+    for gallery in (features, Table(features)):
+        found = nearest_positive_ranks(
+            features, labels, gallery=gallery, gallery_labels=wrong, ids=names, gallery_ids=names
+        )
+        assert counts(found) == wanted
+
+
+def test_float64_settles_what_float32_cannot_tell_apart() -> None:
+    # cos 0.01 and cos 0.01000001 differ by 1e-10: nothing in float32, far more than the tie window.
+    angles = np.array([0, 0.01, 0.01000001, 1])
+    features = np.stack([np.cos(angles), np.sin(angles)], 1)
+    assert counts(nearest_positive_ranks(features, [0, 0, 1, 1]))[0] == (0, 0, 1)
+    assert counts(nearest_positive_ranks(features, [0, 1, 0, 1]))[0] == (1, 0, 1)
+
+
+def test_what_torch_was_set_to_does_not_reach_the_products() -> None:
+    settings_before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined] # made at import
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined] # made at import
+    try:
+        with products.full_precision():
+            assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"  # type: ignore[attr-defined] # made at import
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # type: ignore[attr-defined] # made at import
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = settings_before  # type: ignore[attr-defined] # made at import
+
+
+def test_bad_rows_on_disk_are_counted() -> None:
+    features = np.ones((10, 2), np.float32)
+    features[3], features[9, 1] = np.nan, np.inf
+    with pytest.raises(NumericError, match="2 of 10 feature rows hold NaN or Inf"):
+        nearest_positive_ranks(Table(features), np.arange(10) % 2)
+
+
+def test_below_twenty_thousand_items_every_count_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(60, 2)).astype(np.float32), np.arange(60) % 30
+    monkeypatch.setattr(search, "_PAIRS_FOR_BFLOAT16", 0)
+    monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
+    assert not nearest_positive_ranks(features, labels).open().any()
+    monkeypatch.setattr(ranks, "RESOLVE_ALL_BELOW", 60)
+    monkeypatch.setattr(ranks, "USUAL_KS", (1,))
+    assert nearest_positive_ranks(features, labels).open().any()
+
+
+@pytest.mark.parametrize(
+    ("resolve", "message"),
+    [("every", "unknown resolve 'every': 'all' or the K"), ([0, 1], "K = 0: must be at least 1")],
+)
+def test_an_unknown_resolve_is_refused(resolve: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        nearest_positive_ranks(np.eye(3), [0, 0, 1], resolve=resolve)
+
+
+def test_known_ranks_of_another_set_are_refused() -> None:
+    known = nearest_positive_ranks(np.eye(4), [0, 0, 1, 1])
+    with pytest.raises(ValueError, match="known: ranks of 4 queries, not 3"):
+        nearest_positive_ranks(np.eye(3), [0, 0, 1], known=known)
