@@ -41,7 +41,7 @@ def float32(device: torch.device) -> Product:
     if device.type != "cpu":
         return Product("float32", torch.float32, 2.0**-23, 1, 8192, _mm)
     if _one_dnn_works():
-        return Product("float32 oneDNN", torch.float32, 2.0**-24, 1, 1024, _one_dnn)
+        return Product("float32 oneDNN", torch.float32, 2.0**-24, 1, 768, _one_dnn)
     return Product("float32", torch.float32, 2.0**-24, 1, 1024, _mm)
 
 
