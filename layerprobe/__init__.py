@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerprobe.ranking import nearest_positive_ranks, recall_at_k
+    from layerprobe.ranking import nearest_neighbours, nearest_positive_ranks, recall_at_k
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "nearest_positive_ranks", "recall_at_k"]
+__all__ = ["__version__", "nearest_neighbours", "nearest_positive_ranks", "recall_at_k"]
 
 
 def __getattr__(name: str) -> Any:
     # On first use, so that `import layerprobe` (and its --help) imports no torch.
-    if name in ("nearest_positive_ranks", "recall_at_k"):
+    if name in ("nearest_neighbours", "nearest_positive_ranks", "recall_at_k"):
         from layerprobe import ranking
 
         return getattr(ranking, name)

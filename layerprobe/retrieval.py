@@ -1,4 +1,4 @@
-"""Ranks and Retrieval: what ranking gives and metrics and statistics take."""
+"""Ranks, Neighbours and Retrieval: what ranking gives and metrics and statistics take."""
 
 from __future__ import annotations
 
@@ -160,6 +160,25 @@ class Ranks:
                 fix="Count lone queries as misses, or give every class two items",
             )
         return float(hits[paired].mean() if lone == "exclude" else hits.mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """The nearest items of every query, closest first; found by ranking.
+
+    Args:
+        indices: (Q, k) int64, rows of the gallery, or of the queries where they were searched among themselves.
+        similarities: (Q, k) float64, a higher one is closer: the cosine in [-1, 1], the dot product, minus the
+            Euclidean distance, or minus the number of bits that differ. They fall along a row, except among tied items,
+            which come in the order of their indices.
+        similarity: cosine, dot, euclidean or hamming.
+        backend: what proposed the candidates, torch or faiss.
+    """
+
+    indices: NDArray[np.int64]
+    similarities: NDArray[np.float64]
+    similarity: Literal["cosine", "dot", "euclidean", "hamming"]
+    backend: Literal["torch", "faiss"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,24 +1,27 @@
-"""Rank of the nearest same-class item for every query: exact, all K at once."""
+"""What is nearest: the rank of the nearest same-class item for every query, exact and all K at once, and neighbours."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from layerprobe.ranking.neighbours import nearest_neighbours
     from layerprobe.ranking.ranks import nearest_positive_ranks, retrieval
     from layerprobe.ranking.recall import recall_at_k
 
-__all__ = ["nearest_positive_ranks", "recall_at_k", "retrieval"]
+__all__ = ["nearest_neighbours", "nearest_positive_ranks", "recall_at_k", "retrieval"]
+
+_MODULES = {
+    "nearest_neighbours": "neighbours",
+    "nearest_positive_ranks": "ranks",
+    "recall_at_k": "recall",
+    "retrieval": "ranks",
+}
 
 
 def __getattr__(name: str) -> Any:
     # On first use, so that a list of names needs no numpy.
-    if name in ("nearest_positive_ranks", "retrieval"):
-        from layerprobe.ranking import ranks
-
-        return getattr(ranks, name)
-    if name == "recall_at_k":
-        from layerprobe.ranking.recall import recall_at_k
-
-        return recall_at_k
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -49,8 +49,8 @@ def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's par
     """The `k` nearest items of every query, closest first.
 
     Without a gallery the queries are searched among themselves, each without itself: the query is left out by its
-    index, so that exact duplicates of it are found. In a gallery nothing is left out, unless `ids` and `gallery_ids` are
-    given: then an item with the query's id is the query and no neighbour of it.
+    index, so that exact duplicates of it are found. In a gallery nothing is left out, unless `ids` and `gallery_ids`
+    are given: then an item with the query's id is the query and no neighbour of it.
 
     Ties: the closest item left, and all that are tied with it, come next, in the order of their indices; and so on. At
     the end of the list that rule says which of the tied are in it. Tied are similarities within the windows of
@@ -170,7 +170,7 @@ class _Search:
             # No item that was not proposed is closer than this; it must not tie with the last one chosen either.
             ceiling = scores.amin(1).double() + margin
             unsure = torch.nonzero(~(similarities.topk(self.k).values[:, -1] - windows > ceiling))[:, 0]
-            for rows in unsure.split(max(1, _CELLS // len(self.gallery))):
+            for rows in unsure.split(max(1, _CELLS // len(self.gallery))) if len(unsure) else ():
                 every = self._of_all(queries[rows])
                 every.masked_fill_(torch.arange(every.shape[1], device=every.device) == itself[rows], -torch.inf)
                 indices[rows] = _closest(every, windows[rows], self.k)
