@@ -1,4 +1,4 @@
-"""Feature files: the only room that knows HDF5."""
+"""Feature and rank files: the only room that knows HDF5."""
 
 from __future__ import annotations
 
@@ -8,30 +8,40 @@ if TYPE_CHECKING:
     from layerprobe.store.features import (
         Columns,
         FeatureKey,
+        FeatureTable,
         Rows,
+        feature_table,
         read_features,
         read_index,
         stale_note,
         stored_layers,
         write_features,
     )
+    from layerprobe.store.ranks import RankEntry, RankKey, read_ranks, write_ranks
 
+_RANKS = ("RankEntry", "RankKey", "read_ranks", "write_ranks")
 __all__ = [
     "Columns",
     "FeatureKey",
+    "FeatureTable",
+    "RankEntry",
+    "RankKey",
     "Rows",
+    "feature_table",
     "read_features",
     "read_index",
+    "read_ranks",
     "stale_note",
     "stored_layers",
     "write_features",
+    "write_ranks",
 ]
 
 
 def __getattr__(name: str) -> Any:
     # On first use, so that the package's name alone needs no h5py.
     if name in __all__:
-        from layerprobe.store import features
+        from layerprobe.store import features, ranks
 
-        return getattr(features, name)
+        return getattr(ranks if name in _RANKS else features, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

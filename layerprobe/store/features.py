@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +24,8 @@ from layerprobe.store.hdf5 import (
     damaged,
     fixed_text,
     opened,
+    reading,
+    require_format,
     set_attributes,
     stored_dataset,
 )
@@ -102,17 +104,28 @@ def write_features(
     """
     _require_layer_names({*columns.dims, *columns.keep})
     kept = columns.keep - columns.dims.keys()
+    needed = 4 * len(rows.ids) * sum(columns.dims.values())
+    with (
+        full_disk_told(path, f"epoch {key.epoch}", needed),
+        written_whole(path) as aside,
+        created(aside) as (file, sink),
+    ):
+        _write_head(file, key, rows)
+        _copy_columns(path, key, kept, file["features"])
+        _write_columns(file, len(rows.ids), columns, sink.watched(batches))
+
+
+@contextlib.contextmanager
+def full_disk_told(path: Path, name: str, needed: int) -> Iterator[None]:
+    """Turn the error of a full disk into one that says how much a file needs."""
     try:
-        with written_whole(path) as aside, created(aside) as (file, sink):
-            _write_head(file, key, rows)
-            _copy_columns(path, key, kept, file["features"])
-            _write_columns(file, len(rows.ids), columns, sink.watched(batches))
+        yield
     except OSError as error:
         if error.errno not in _FULL_DISK:
             raise
-        free, needed = shutil.disk_usage(path.parent).free, 4 * len(rows.ids) * sum(columns.dims.values())
+        free = shutil.disk_usage(path.parent).free
         raise EnvironmentFault(
-            f"disk full: {path.parent} has {free / 1e6:.0f} MB, epoch {key.epoch} needs {needed / 1e6:.0f} MB",
+            f"disk full: {path.parent} has {free / 1e6:.0f} MB, {name} needs {needed / 1e6:.0f} MB",
             fix="Free space, then run the same command again",
         ) from error
 
@@ -172,6 +185,58 @@ def read_features(path: Path, layer: str) -> FeatureArray:
         return values
 
 
+@dataclass(frozen=True, eq=False)
+class FeatureTable:
+    """The features of one layer, left on disk: float32 (N, D) in the order of `read_index`.
+
+    Args:
+        path: of the file.
+        rows: the data set in it.
+    """
+
+    path: Path
+    rows: h5py.Dataset
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, D)."""
+        return tuple(self.rows.shape)
+
+    @property
+    def dtype(self) -> np.dtype[np.float32]:
+        """float32."""
+        return np.dtype(np.float32)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, part: slice) -> FeatureArray:
+        with reading(self.path):  # a wrong checksum raises
+            values: FeatureArray = self.rows[part]
+            return values
+
+
+@contextlib.contextmanager
+def feature_table(path: Path, layer: str) -> Iterator[FeatureTable]:
+    """The features of one layer, to be read in slices.
+
+    Args:
+        path: a feature file.
+        layer: `layer@pool`.
+
+    Raises:
+        DataError: as for `read_features`; also while slices are read.
+    """
+    _require_layer_names([layer])
+    with contextlib.ExitStack() as stack:
+        # What goes wrong while the caller uses the table is the caller's, not the file's.
+        with reading(path):
+            file = stack.enter_context(h5py.File(path, "r", locking=False))
+            require_format(file, "features")
+            table = FeatureTable(path, _features(file, layer))
+        yield table
+
+
 def read_index(path: Path) -> tuple[NDArray[np.int32], tuple[str, ...]]:
     """The labels (N,) and ids of a feature file's rows.
 
@@ -186,7 +251,7 @@ def read_index(path: Path) -> tuple[NDArray[np.int32], tuple[str, ...]]:
 
 
 def _write_head(file: h5py.File, key: FeatureKey, rows: Rows) -> None:
-    set_attributes(file, {"schema": SCHEMA, **_compared(key), "layerprobe": metadata.version("layerprobe")})
+    set_attributes(file, {"schema": SCHEMA, **compared(key), "layerprobe": metadata.version("layerprobe")})
     chunks = (min(CHUNK_ROWS, len(rows.ids)),)
     file.create_dataset("labels", data=rows.labels.astype(np.int32), chunks=chunks, fletcher32=True)
     file.create_dataset("ids", data=fixed_text(rows.ids), chunks=chunks, fletcher32=True)
@@ -256,11 +321,12 @@ def _batch_length(batch: Mapping[str, FeatureArray], dims: Mapping[str, int]) ->
 
 def _difference(file: h5py.File, key: FeatureKey) -> str:
     """What a file is made from that the key is not, for people; empty where nothing."""
-    changed = (name for name, wanted in _compared(key).items() if attribute(file, name) != str(wanted))
+    changed = (name for name, wanted in compared(key).items() if attribute(file, name) != str(wanted))
     return next((f"{name} is not what it was" for name in changed), "")
 
 
-def _compared(key: FeatureKey) -> dict[str, str | int]:
+def compared(key: FeatureKey) -> dict[str, str | int]:
+    """What a file's attributes must be to be of use; versions may change a feature's last bits."""
     facts: dict[str, str | int] = asdict(key)
     return {**facts, **{name: metadata.version(name) for name in ("torch", "torchvision")}}
 

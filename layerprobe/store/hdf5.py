@@ -83,20 +83,27 @@ def created(path: Path) -> Iterator[tuple[h5py.File, SteadyFile]]:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[h5py.File]:
-    """A feature file of a known format to read; whatever HDF5 finds wrong with it is a DataError."""
+def opened(path: Path, holds: str = "features") -> Iterator[h5py.File]:
+    """A file of a known format to read, with `holds` in it; whatever HDF5 finds wrong with it is a DataError."""
+    # No lock: a file with its final name is never written to, and network disks refuse locks.
+    with reading(path), h5py.File(path, "r", locking=False) as file:
+        require_format(file, holds)
+        yield file
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever HDF5 finds wrong with a file into a DataError."""
     try:
-        # No lock: a file with its final name is never written to, and network disks refuse locks.
-        with h5py.File(path, "r", locking=False) as file:
-            _require_format(file)
-            yield file
+        yield
     except FileNotFoundError as error:
         raise DataError("no such feature file", file=path, fix="Run layerprobe probe first") from error
     except HDF5_ERRORS as error:
         raise damaged(path, "not a readable feature file: truncated or damaged") from error
 
 
-def _require_format(file: h5py.File) -> None:
+def require_format(file: h5py.File, holds: str) -> None:
+    """Raise a DataError where a file is not of this format or an older one, or `holds` nothing of its own."""
     schema = attribute(file, "schema")
     if not schema.isdecimal():
         raise damaged(file.filename, "not a feature file")
@@ -104,7 +111,7 @@ def _require_format(file: h5py.File) -> None:
         theirs, ours = attribute(file, "layerprobe"), metadata.version("layerprobe")
         what = f"written by layerprobe {theirs} (format {schema}); this is {ours} (format {SCHEMA})"
         raise DataError(what, file=file.filename, fix=f"Install layerprobe {theirs}")
-    if not isinstance(file.get("features", getlink=True), h5py.HardLink):
+    if not isinstance(file.get(holds, getlink=True), h5py.HardLink):
         raise DataError(_LINKED, file=file.filename)
 
 
