@@ -1,0 +1,215 @@
+"""How a layer's features lie: how tight the classes are, how many directions are used, how evenly the sphere is.
+
+All are of the queries alone, each L2-normalised, in float64; a zero vector stays zero, at distance 1 from every unit
+vector. Nothing is centred. No matrix of all pairs is formed: squared distances within a set follow from its mean, and
+the one sum that needs the pairs goes over tiles.
+
+None has a value for features that are not finite (NumericError) or for packed bits (DataError).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.errors import DataError, NumericError
+from layerprobe.ranking.vectors import TIE_WINDOW, comparable
+from layerprobe.retrieval import Retrieval
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Pairs looked at together: 32 MiB in float64.
+_TILE = 2048
+# Rows a step of the decomposition adds, at least: with few, most of its work would be done again at each step.
+_ROWS = 4096
+
+
+class IntraInter:
+    """`intra-inter`: mean distance within classes over mean distance between their centres (pi_ratio).
+
+    Roth et al., Revisiting Training Strategies and Generalization Performance in Deep Metric Learning, ICML 2020, in
+    the convention of the authors' code: distances are 1 - cosine, half the squared distance of unit vectors; within a
+    class the mean over its pairs, then over the classes; between classes the mean over the pairs of centres, a centre
+    being the L2-normalised mean of its class (zero where the class cancels out). Unlike there, classes of one item
+    have no distance within and only a centre.
+    """
+
+    def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
+        """The value under its name.
+
+        Returns:
+            At least 0, lower is tighter.
+
+        Raises:
+            DataError: a single class, or no class of two items.
+            NumericError: all centres within 1e-12 of each other: collapsed.
+        """
+        classes = _Classes(retrieval)
+        paired = classes.paired("intra-inter")
+        if len(classes.counts) < 2:
+            raise DataError("intra-inter needs two classes, there is one")
+        within = (classes.scatter[paired] / (classes.counts[paired] - 1)).mean()
+        lengths = classes.means.norm(dim=1, keepdim=True)
+        # What is left where vectors cancel out is rounding, and has no direction.
+        centres = (classes.means / lengths).masked_fill_(lengths <= TIE_WINDOW, 0)
+        between = (centres - centres.mean(0)).square().sum() / (len(centres) - 1)
+        if between <= TIE_WINDOW:
+            raise NumericError("intra-inter has no value: the centres of all classes coincide")
+        return {"intra-inter": float(within / between)}
+
+
+class Alignment:
+    """`alignment`: mean squared distance of two items of one class, over all such pairs.
+
+    Wang & Isola, Understanding Contrastive Representation Learning through Alignment and Uniformity on the Hypersphere,
+    ICML 2020, with alpha = 2. Their positive pairs are two views of an image; here they are two images of a class.
+    """
+
+    def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
+        """The value under its name.
+
+        Returns:
+            In [0, 4], lower is tighter.
+
+        Raises:
+            DataError: no class of two items.
+        """
+        classes = _Classes(retrieval)
+        paired = classes.paired("alignment")
+        counts, scatter = classes.counts[paired], classes.scatter[paired]
+        # n items have n (n - 1) ordered pairs, whose squared distances add up to 2 n times their scatter.
+        return {"alignment": float((2 * counts * scatter).sum() / (counts * (counts - 1)).sum())}
+
+
+class Uniformity:
+    """`uniformity`: logarithm of the mean of exp(-2 d^2) over all pairs of different items, d their distance.
+
+    Wang & Isola (see `Alignment`), with t = 2.
+    """
+
+    def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
+        """The value under its name.
+
+        Returns:
+            In [-8, 0], lower is more even; 0 where all features are equal.
+
+        Raises:
+            DataError: a single item.
+        """
+        vectors = _unit_vectors(retrieval)
+        if len(vectors) < 2:
+            raise DataError("uniformity needs two items, there is one")
+        squares = vectors.square().sum(1)
+        total = 0.0
+        for top in range(0, len(vectors), _TILE):
+            rows = slice(top, top + _TILE)
+            for left in range(0, top + 1, _TILE):
+                columns = slice(left, left + _TILE)
+                distances = (vectors[rows] @ vectors[columns].T).mul_(-2)
+                distances += squares[rows, None]
+                distances += squares[columns]
+                near = distances.clamp_(min=0).mul_(-2).exp_()
+                # Each pair once: the tiles below the diagonal, and the lower triangles of those on it.
+                total += float(near.sum() if left < top else near.tril_(-1).sum())
+        mean = total / (len(vectors) * (len(vectors) - 1) / 2)
+        return {"uniformity": math.log(mean)}
+
+
+class SpectralDecay:
+    """`rho`: how far the singular values are from all being equal, KL(uniform || singular values / their sum).
+
+    Roth et al. (see `IntraInter`), in the convention of the authors' code (`rho_spectrum@1`): singular values
+    themselves, not their squares, all min(N, D) of them, the first included, of features that are not centred.
+    """
+
+    def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
+        """The value under its name.
+
+        Returns:
+            At least 0, in nats; lower is more even.
+
+        Raises:
+            NumericError: a singular value is zero (at most max(N, D) times float64's epsilon of the largest): rho is
+                infinite, as with a dimension that is always 0.
+        """
+        values, rank = _spectrum(retrieval, "rho")
+        if rank < len(values):
+            raise NumericError(f"rho is infinite: the features have rank {rank}, not {len(values)}")
+        shares = values / values.sum()
+        return {"rho": max(-math.log(len(values)) - float(np.log(shares).mean()), 0.0)}
+
+
+class EffectiveRank:
+    """`effective-rank`: exponential of the entropy of the singular values, divided by their sum.
+
+    Roy & Vetterli, The effective rank: a measure of effective dimensionality, EUSIPCO 2007. Of features that are not
+    centred, with the singular values themselves, not their squares.
+    """
+
+    def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
+        """The value under its name.
+
+        Returns:
+            In [1, min(N, D)]; 1 where all features point the same way.
+
+        Raises:
+            NumericError: all features are zero.
+        """
+        values, rank = _spectrum(retrieval, "effective-rank")
+        shares = values[:rank] / values[:rank].sum()
+        return {"effective-rank": math.exp(-float((shares * np.log(shares)).sum()))}
+
+
+class _Classes:
+    """Count (C,), mean (C, D) and scatter (C,), the summed squared distance from the mean, of each class."""
+
+    def __init__(self, retrieval: Retrieval) -> None:
+        import torch
+
+        vectors = _unit_vectors(retrieval)
+        _, index, counts = np.unique(retrieval.labels, return_inverse=True, return_counts=True)
+        classes = torch.from_numpy(index).to(vectors.device)
+        self.counts = torch.from_numpy(counts).to(vectors)
+        self.means = vectors.new_zeros(len(counts), vectors.shape[1]).index_add_(0, classes, vectors)
+        self.means /= self.counts[:, None]
+        # Not the squares' sum less the mean's square: of tight classes that leaves rounding.
+        vectors -= self.means[classes]
+        self.scatter = vectors.new_zeros(len(counts)).index_add_(0, classes, vectors.square().sum(1))
+
+    def paired(self, metric: str) -> Tensor:
+        """(C,) which classes have two items or more; some must."""
+        paired: Tensor = self.counts > 1
+        if not paired.any():
+            raise DataError(f"{metric} needs a class of two items, all have one", fix="Give a class two items")
+        return paired
+
+
+def _unit_vectors(retrieval: Retrieval) -> Tensor:
+    """(N, D) float64 of length 1, or 0; new memory."""
+    if retrieval.similarity == "hamming":
+        raise DataError("packed bits have no geometry", fix="Measure it before the features are made binary")
+    return comparable(retrieval.features).queries
+
+
+def _spectrum(retrieval: Retrieval, metric: str) -> tuple[NDArray[np.float64], int]:
+    """Singular values (min(N, D),), descending, and how many are not zero; some must not be."""
+    import torch
+
+    vectors = _unit_vectors(retrieval)
+    count, dim = vectors.shape
+    # Those of the triangular factor of a QR decomposition, made block by block. The eigenvalues of a (D, D) product
+    # would be cheaper, and would lose every singular value below 1e-8 of the largest.
+    factor = vectors[:0]
+    rows = max(_ROWS, 2 * dim)
+    for start in range(0, count, rows):
+        factor = torch.linalg.qr(torch.cat([factor, vectors[start : start + rows]]), mode="r").R
+    values: NDArray[np.float64] = torch.linalg.svdvals(factor).cpu().numpy()
+    rank = int((values > values[0] * max(count, dim) * np.finfo(np.float64).eps).sum())
+    if not rank:
+        raise NumericError(f"{metric} has no value: all features are zero")
+    return values, rank
