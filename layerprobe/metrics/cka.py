@@ -1,0 +1,165 @@
+"""How alike two layers are: linear CKA of the same items' features, by the unbiased estimator of HSIC.
+
+CKA = HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)) for the products K = X X^T and L = Y Y^T: Kornblith et al., Similarity of
+Neural Network Representations Revisited, ICML 2019. HSIC is estimated by HSIC_1 of Song et al., Feature Selection via
+Dependence Maximization, JMLR 2012, which leaves the diagonals out: with as many dimensions as items the plain estimator
+calls everything alike. From batches, each HSIC is the mean over them before the ratio is formed: Nguyen, Raghu &
+Kornblith, Do Wide and Deep Networks Learn the Same Things?, ICLR 2021.
+
+All is in float64. Being unbiased, a value of layers that share nothing falls below 0 as often as above. It is the same
+after any rotation, shift or common scale of either side's features.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from layerprobe.errors import DataError, NumericError
+
+FloatArray = NDArray[np.float64]
+
+# HSIC_1 of fewer items is not defined.
+_LEAST = 4
+# An HSIC of a layer with itself is rounding below this share of its largest term.
+_ROUNDING = 1e-12
+# Rows or columns of a product at once.
+_BLOCK = 1024
+
+
+def linear_cka(first: ArrayLike, second: ArrayLike, *, batch_size: int | None = None) -> float:
+    """Linear CKA of two layers' features of the same items.
+
+    Args:
+        first: (N, D1), row i is item i.
+        second: (N, D2).
+        batch_size: None takes all rows at once, exactly, without an (N, N) matrix; else the mean over random batches
+            (see `cka_vector`), which costs less where there are more dimensions than that.
+
+    Returns:
+        At most 1, and 1 for equal layers; about 0, perhaps slightly below, for layers that share nothing.
+
+    Raises:
+        NumericError: NaN or Inf, or features that do not vary; the message says in which of the two.
+        DataError: fewer than 4 rows.
+        ValueError: no two matrices of as many rows, or a batch size below 4.
+    """
+    x, y = _checked(first, "first"), _checked(second, "second")
+    if len(x) != len(y):
+        raise ValueError(f"expected the features of the same items, got {len(x)} and {len(y)} rows")
+    if batch_size is not None:
+        parts = _batches(len(x), batch_size)
+        return float(_vector(x, parts, "first") @ _vector(y, parts, "second"))
+    x, y = _centred(x), _centred(y)
+    return float(_hsic(x, y) / np.sqrt(_own_hsic(x, "first") * _own_hsic(y, "second")))
+
+
+def cka_vector(features: ArrayLike, *, batch_size: int) -> FloatArray:
+    """What the features say of how alike items are, as a vector of length 1: the product of two is their linear CKA.
+
+    Comparing L layers so costs L products of batches, not L^2.
+
+    Args:
+        features: (N, D), row i is item i.
+        batch_size: at least 4. The rows are split at random, always in the same way for as many rows, into
+            N // batch_size batches (at least one) of equal size to within a row, so that none is short and none has
+            fewer rows than this, unless there are fewer in all.
+
+    Returns:
+        (M,) with M about N times the batch size.
+
+    Raises:
+        NumericError: NaN or Inf, or features that do not vary.
+        DataError: fewer than 4 rows.
+        ValueError: no matrix, or a batch size below 4.
+    """
+    values = _checked(features, "features")
+    return _vector(values, _batches(len(values), batch_size), "features")
+
+
+def _checked(features: ArrayLike, name: str) -> FloatArray:
+    """(N, D) float64, finite, scaled to at most 1: fourth powers stay within range."""
+    values = np.array(features, np.float64)
+    if values.ndim != 2 or not values.size:
+        raise ValueError(f"{name}: expected (N, D), neither 0, got {values.shape}")
+    bad = int((~np.isfinite(values)).any(1).sum())
+    if bad:
+        raise NumericError(f"{name}: {bad} of {len(values)} feature rows hold NaN or Inf")
+    if len(values) < _LEAST:
+        raise DataError(f"linear CKA needs {_LEAST} rows, there are {len(values)}")
+    # A power of two, which rounds nothing.
+    scaled: FloatArray = np.ldexp(values, -np.frexp(np.abs(values).max())[1], out=values)
+    return scaled
+
+
+def _batches(count: int, batch_size: int) -> list[NDArray[np.intp]]:
+    if batch_size < _LEAST:
+        raise ValueError(f"batch size {batch_size}: must be at least {_LEAST}")
+    # Neighbouring rows are often of one class, and a batch of one class says nothing of the others.
+    order = np.random.default_rng(0).permutation(count)
+    return np.array_split(order, max(1, count // batch_size))
+
+
+def _centred(values: FloatArray) -> FloatArray:
+    # The first row first: dimensions that are constant become exactly 0.
+    values = values - values[0]
+    values -= values.mean(0)
+    return values
+
+
+def _vector(values: FloatArray, batches: list[NDArray[np.intp]], name: str) -> FloatArray:
+    parts, largest = [], 0.0
+    for rows in batches:
+        x, n = _centred(values[rows]), len(rows)
+        kernel = x @ x.T
+        largest += float(np.vdot(kernel, kernel)) / (n * (n - 3))
+        # The kernel without its diagonal, centred so that the products of two add up to n (n - 3) HSIC_1. The rows of
+        # a centred kernel sum to 0; without the diagonal, to minus its entry.
+        squares = kernel.diagonal().copy()
+        kernel += squares / (n - 2)
+        kernel += squares[:, None] / (n - 2)
+        kernel -= squares.sum() / ((n - 1) * (n - 2))
+        np.fill_diagonal(kernel, 0)
+        parts.append((kernel / np.sqrt(n * (n - 3))).ravel())
+    vector: FloatArray = np.concatenate(parts)
+    own = float(vector @ vector)
+    _require_structure(own, largest, name)
+    vector /= np.sqrt(own)
+    return vector
+
+
+def _hsic(x: FloatArray, y: FloatArray) -> float:
+    """HSIC_1 of centred features, n (n - 3) times.
+
+    The sums over K and L without their diagonals follow from those with them, and the rows of both sum to 0.
+    """
+    n, first, second = len(x), np.square(x).sum(1), np.square(y).sum(1)  # the diagonals
+    sums = float(first.sum() * second.sum())
+    return _overlap(x, y) - n / (n - 2) * float(first @ second) + sums / ((n - 1) * (n - 2))
+
+
+def _own_hsic(x: FloatArray, name: str) -> float:
+    own = _hsic(x, x)
+    _require_structure(own, _overlap(x, x), name)
+    return own
+
+
+def _overlap(x: FloatArray, y: FloatArray) -> float:
+    """Sum of the products of the entries of x x^T and y y^T, which is that of the squared entries of x^T y."""
+    total = 0.0
+    if x.shape[1] * y.shape[1] <= len(x) * (x.shape[1] + y.shape[1]):
+        for start in range(0, x.shape[1], _BLOCK):
+            product = x[:, start : start + _BLOCK].T @ y
+            total += float(np.vdot(product, product))
+        return total
+    for start in range(0, len(x), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        total += float(np.vdot(x[rows] @ x.T, y[rows] @ y.T))
+    return total
+
+
+def _require_structure(own: float, largest: float, name: str) -> None:
+    if not largest:
+        raise NumericError(f"{name}: the features do not vary")
+    if own <= _ROUNDING * largest:
+        raise NumericError(f"{name}: the features do not tell which items are alike")
