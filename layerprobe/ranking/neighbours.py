@@ -54,7 +54,8 @@ def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's par
 
     Ties: the closest item left, and all that are tied with it, come next, in the order of their indices; and so on. At
     the end of the list that rule says which of the tied are in it. Tied are similarities within the windows of
-    `nearest_positive_ranks`. Both backends give the same neighbours, those of a float64 sort by this rule.
+    `nearest_positive_ranks`. Both backends give the same neighbours, those of a float64 sort by this rule; only where a
+    difference is a window to the last digits of float64 may its rounding decide.
 
     Args:
         features: (Q, D) array or tensor on any device, of any real type; for hamming uint8 of packed bits, 8

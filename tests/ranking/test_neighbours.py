@@ -142,6 +142,15 @@ def test_tied_items_come_by_index_also_where_the_list_ends(backend: Backend) -> 
     assert found.similarities.tolist() == [[-1, -1, -2, -2]]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_item_that_was_not_proposed_may_be_tied(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Less than a window apart, and further than the bound: the two best proposed are 1 and 2, but 0 has their rank.
+    step = 2.0**-42
+    monkeypatch.setattr(module, "_SPARE", 0)
+    gallery = np.array([[1 - 2 * step], [1], [1 - step]])
+    assert nearest_neighbours([[1.0]], 1, gallery, backend, similarity="dot").indices.tolist() == [[0]]
+
+
 def test_ties_are_with_the_closest_that_is_left() -> None:
     # 0.6 windows apart: 0 ties with 1 and 1 with 2, but 0 with 2 not, which begins the next group.
     similarities = torch.tensor([[0.0, 0.6, 1.2, -9]], dtype=torch.float64)
@@ -213,6 +222,11 @@ def test_a_common_offset_costs_no_digits(backend: Backend) -> None:
     assert (found.indices == plain.indices).all()
     np.testing.assert_allclose(found.similarities, plain.similarities, rtol=1e-14)
     assert found.similarities[3, 0] == found.similarities[7, 0] == 0
+
+
+def test_no_cosine_is_above_1() -> None:
+    features = np.random.default_rng(0).normal(size=(99, 7))
+    assert nearest_neighbours(features, 1, features).similarities.max() == 1
 
 
 def test_dot_products_are_those_of_the_features_as_they_are() -> None:
