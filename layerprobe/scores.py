@@ -1,9 +1,10 @@
-"""Score, the one value that tables, plots and the report start from, and its file."""
+"""Score and Matrix, the values that tables, plots and the report start from, and the file of scores."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -51,9 +52,59 @@ class Score:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class Matrix:
+    """Numbers by two lists of names, for what a Score cannot hold: how alike pairs of layers are.
+
+    Args:
+        run: the run's name.
+        split: of the features.
+        measure: what the numbers are: linear CKA.
+        title: what is compared, without the run.
+        row_axis: what the rows are: layer.
+        column_axis: what the columns are: layer, or epoch.
+        rows: R names.
+        columns: C names.
+        values: (R, C) numbers; None where there is no valid one, with the reason in `note`; never NaN.
+        n: number of images.
+        note: what a reader must know of the numbers; empty where nothing.
+
+    Raises:
+        ValueError: values that are not R rows of C, or NaN among them.
+    """
+
+    run: str
+    split: str
+    measure: str
+    title: str
+    row_axis: str
+    column_axis: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
+    n: int
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        lengths = [len(row) for row in self.values]
+        if lengths != [len(self.columns)] * len(self.rows):
+            raise ValueError(f"expected {len(self.rows)} rows of {len(self.columns)} values, got {lengths}")
+        if any(value is not None and math.isnan(value) for row in self.values for value in row):
+            raise ValueError("NaN among the values: None stands for what has no valid number")
+
+
 # What makes two rows the same measurement: a newer one replaces the older.
 _KEY = ("run", "epoch", "split", "layer", "pool", "reduction", "similarity", "metric")
 _NUMBERS = {"seed": int, "epoch": int, "n": int, "value": float, "low": float, "high": float}
+
+
+# Metrics that are neither shares nor means of shares; all others are read in percent.
+_PLAIN = ("intra-inter", "alignment", "uniformity", "rho", "effective-rank")
+
+
+def is_fraction(metric: str) -> bool:
+    """Whether a metric lies in [0, 1] and is shown to people in percent."""
+    return metric not in _PLAIN
 
 
 def merge_scores(old: Iterable[Score], new: Iterable[Score]) -> list[Score]:

@@ -16,7 +16,7 @@ ROOMS = {
     "data", "nets", "losses", "taps", "store", "runs", "reductions", "ranking", "metrics", "statistics", "attribution",
     "plots", "report", "papers", "tables",
 }  # fmt: skip
-STAGES = {"recipe", "training", "extraction", "analysis"}
+STAGES = {"recipe", "training", "extraction", "analysis", "comparison"}
 TOP = {"__main__", "cli", "workflow"}
 MAY_IMPORT_RANKING = {"metrics", "statistics"}
 # Lists of names that users of the whole package see; they import nothing until asked.

@@ -54,7 +54,7 @@ def linear_cka(first: ArrayLike, second: ArrayLike, *, batch_size: int | None = 
     return float(_hsic(x, y) / np.sqrt(_own_hsic(x, "first") * _own_hsic(y, "second")))
 
 
-def cka_vector(features: ArrayLike, *, batch_size: int) -> FloatArray:
+def cka_vector(features: ArrayLike, *, batch_size: int, name: str = "features") -> FloatArray:
     """What the features say of how alike items are, as a vector of length 1: the product of two is their linear CKA.
 
     Comparing L layers so costs L products of batches, not L^2.
@@ -64,6 +64,7 @@ def cka_vector(features: ArrayLike, *, batch_size: int) -> FloatArray:
         batch_size: at least 4. The rows are split at random, always in the same way for as many rows, into
             N // batch_size batches (at least one) of equal size to within a row, so that none is short and none has
             fewer rows than this, unless there are fewer in all.
+        name: what the features are called in an error.
 
     Returns:
         (M,) with M about N times the batch size.
@@ -73,8 +74,8 @@ def cka_vector(features: ArrayLike, *, batch_size: int) -> FloatArray:
         DataError: fewer than 4 rows.
         ValueError: no matrix, or a batch size below 4.
     """
-    values = _checked(features, "features")
-    return _vector(values, _batches(len(values), batch_size), "features")
+    values = _checked(features, name)
+    return _vector(values, _batches(len(values), batch_size), name)
 
 
 def _checked(features: ArrayLike, name: str) -> FloatArray:

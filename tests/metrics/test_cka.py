@@ -165,6 +165,12 @@ def test_features_that_do_not_vary_are_an_error_that_says_where(batch_size: int 
         linear_cka(np.full_like(x, value), y, batch_size=batch_size)
 
 
+@pytest.mark.parametrize("value", [np.nan, 0.1])
+def test_a_vectors_error_has_the_name_given(value: float) -> None:
+    with pytest.raises(NumericError, match="^fc6: "):
+        cka_vector(np.full((8, 2), value), batch_size=4, name="fc6")
+
+
 @pytest.mark.parametrize("batch_size", [None, 8])
 @pytest.mark.parametrize("features", [np.eye(16), np.eye(16)[:, :1], np.eye(16) * 0.1 + 0.7])
 def test_items_all_equally_unlike_are_an_error(batch_size: int | None, features: Array) -> None:

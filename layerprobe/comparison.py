@@ -1,0 +1,122 @@
+"""Stored features -> how alike layers and epochs are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.errors import NumericError
+from layerprobe.metrics.cka import FloatArray, cka_vector
+from layerprobe.scores import Matrix
+
+# Images compared at most: linear CKA of so many is within about 0.01 of that of all.
+MAX_IMAGES = 4096
+# With the above, 8 MB for each layer.
+BATCH_SIZE = 256
+MEASURE = "linear CKA"
+
+Faults = dict[str, list[int]]  # why there is no number -> the epochs
+
+
+def layer_similarity(
+    layers: Sequence[str], read: Callable[[str], NDArray[np.float32]], *, run: str, split: str, epoch: int
+) -> Matrix:
+    """Linear CKA of every two layers at one epoch.
+
+    Args:
+        layers: L names, `layer@pool`, in the order of the rows and columns.
+        read: (N, D) features of a layer, the same images for all.
+        run: as the matrix names it.
+        split: likewise.
+        epoch: likewise.
+
+    Returns:
+        (L, L), of 4096 images drawn at random, always the same, where there are more; a layer with NaN, or that does
+        not vary, has no values.
+
+    Raises:
+        DataError: fewer than 4 images.
+    """
+    vectors: list[FloatArray | None] = []
+    faults: Faults = {}
+    count = 0
+    for layer, name in zip(layers, _names(layers), strict=True):
+        features = read(layer)
+        count = len(features)
+        vectors.append(_vector(features, name, epoch, faults))
+    values = tuple(tuple(_product(first, second) for second in vectors) for first in vectors)
+    names = _names(layers)
+    title = f"{MEASURE} of the layers at epoch {epoch}, {split}"
+    used = min(count, MAX_IMAGES)
+    return Matrix(run, split, MEASURE, title, "layer", "layer", names, names, values, used, _note(count, faults))
+
+
+def epoch_similarity(
+    stored: Mapping[int, Sequence[str]], read: Callable[[int, str], NDArray[np.float32]], *, run: str, split: str
+) -> Matrix:
+    """Linear CKA of each layer at every epoch with itself at the last.
+
+    Args:
+        stored: epoch -> names of the layers whose features there are, `layer@pool`; ascending.
+        read: (N, D) features of an epoch and layer, the same images for all.
+        run: as the matrix names it.
+        split: likewise.
+
+    Returns:
+        (L, E) for the L layers of the last epoch, of images as for `layer_similarity`; the last column is 1. No value
+        where a layer was not stored, has NaN or does not vary.
+
+    Raises:
+        DataError: fewer than 4 images.
+    """
+    last = max(stored)
+    names, faults, rows = _names(stored[last]), Faults(), []
+    count = 0
+    for layer, name in zip(stored[last], names, strict=True):
+        features = read(last, layer)
+        count = len(features)
+        final = _vector(features, name, last, faults)
+        row = []
+        for epoch, layers in stored.items():
+            vector = None
+            if epoch == last or final is None:
+                vector = final
+            elif layer in layers:
+                vector = _vector(read(epoch, layer), name, epoch, faults)
+            else:
+                faults.setdefault(f"{name}: not probed", []).append(epoch)
+            row.append(_product(vector, final))
+        rows.append(tuple(row))
+    title = f"{MEASURE} of each layer with itself at epoch {last}, {split}"
+    epochs, used = tuple(map(str, stored)), min(count, MAX_IMAGES)
+    return Matrix(run, split, MEASURE, title, "layer", "epoch", names, epochs, tuple(rows), used, _note(count, faults))
+
+
+def _vector(features: NDArray[np.float32], name: str, epoch: int, faults: Faults) -> FloatArray | None:
+    """What says how alike the images are; None, and an entry among the faults, where nothing does."""
+    if len(features) > MAX_IMAGES:
+        features = features[np.sort(np.random.default_rng(0).permutation(len(features))[:MAX_IMAGES])]
+    try:
+        return cka_vector(features, batch_size=BATCH_SIZE, name=name)
+    except NumericError as error:
+        faults.setdefault(error.message, []).append(epoch)
+        return None
+
+
+def _product(first: FloatArray | None, second: FloatArray | None) -> float | None:
+    return None if first is None or second is None else float(first @ second)
+
+
+def _note(count: int, faults: Faults) -> str:
+    notes = [f"{MAX_IMAGES} of {count} images"] if count > MAX_IMAGES else []
+    for reason, epochs in faults.items():
+        notes.append(f"{reason} (epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))})")
+    return "; ".join(notes)
+
+
+def _names(layers: Sequence[str]) -> tuple[str, ...]:
+    """Layers without their pools, but where one has several."""
+    plain = [layer.partition("@")[0] for layer in layers]
+    return tuple(name if plain.count(name) == 1 else layer for name, layer in zip(plain, layers, strict=True))
