@@ -1,17 +1,28 @@
-"""Stored features -> Score rows."""
+"""Stored features -> ranks -> Score rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.errors import DataError, NumericError
 from layerprobe.metrics.recall import recall_name
-from layerprobe.ranking import nearest_positive_ranks
-from layerprobe.retrieval import Ranks
+from layerprobe.ranking import nearest_positive_ranks, retrieval
+from layerprobe.retrieval import Ranks, Retrieval
 from layerprobe.scores import Score
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from layerprobe.ranking.items import Table
+
+SIMILARITY = "cosine"
+Metric = Callable[[Retrieval], Mapping[str, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,59 +30,109 @@ class Features:
     """One layer's features of a split.
 
     Args:
-        values: (N, D) float32.
+        values: (N, D) float32, in memory or left on disk.
         labels: (N,) class indices.
         ids: N image names.
     """
 
-    values: NDArray[np.float32]
+    values: NDArray[np.float32] | Tensor | Table
     labels: NDArray[np.int64]
     ids: Sequence[str]
 
-    def bad_rows(self) -> int:
-        """How many rows hold NaN or Inf."""
-        return int((~np.isfinite(self.values)).any(1).sum())
 
-
-def rank(queries: Features, gallery: Features | None) -> Ranks:
+def rank(
+    queries: Features,
+    gallery: Features | None,
+    *,
+    ks: Collection[int] | None = None,
+    known: Ranks | None = None,
+    memory: int | None = None,
+) -> Ranks:
     """Rank of each query's nearest same-class item by cosine, among the other queries or in a gallery of its own.
-
-    Raises:
-        NumericError: a feature is not finite.
-    """
-    if gallery is None:
-        return nearest_positive_ranks(queries.values, queries.labels)
-    return nearest_positive_ranks(
-        queries.values,
-        queries.labels,
-        gallery=gallery.values,
-        gallery_labels=gallery.labels,
-        ids=queries.ids,
-        gallery_ids=gallery.ids,
-    )
-
-
-def score_recall(queries: Features, gallery: Features | None, row: Score, ks: Sequence[int]) -> list[Score]:
-    """Recall@K of one layer, a row for each K.
 
     Args:
         queries: searched for in `gallery`, or among themselves without the query where that is None.
         gallery: what is searched, for data sets that have one.
+        ks: K of Recall@K for which the counts must be exact; None for all counts.
+        known: ranks of the same features that may be exact for fewer.
+        memory: bytes that the search may take.
+
+    Raises:
+        NumericError: a feature is not finite.
+    """
+    return nearest_positive_ranks(
+        queries.values,
+        queries.labels,
+        **_gallery(queries, gallery),
+        resolve="all" if ks is None else ks,
+        known=known,
+        memory=memory,
+    )
+
+
+def _gallery(queries: Features, gallery: Features | None) -> dict[str, Any]:
+    if gallery is None:
+        return {"similarity": SIMILARITY}
+    return {
+        "gallery": gallery.values,
+        "gallery_labels": gallery.labels,
+        "ids": queries.ids,
+        "gallery_ids": gallery.ids,
+        "similarity": SIMILARITY,
+    }
+
+
+def score_recall(ranks: Ranks, row: Score, ks: Sequence[int]) -> list[Score]:
+    """Recall@K of one layer, a row for each K.
+
+    Args:
+        ranks: exact for these K.
         row: what the rows share; similarity, metric, value, n and note are filled in.
         ks: each below the number of items searched.
 
     Returns:
-        Values with lone queries as misses and the expected value under random order of ties; no value, and a note,
-        where a feature is not finite.
+        Values with lone queries as misses and the expected value under random order of ties.
     """
-    row = replace(row, similarity="cosine", n=len(queries.labels))
-    bad = queries.bad_rows() + (gallery.bad_rows() if gallery is not None else 0)
-    if bad:
-        note = f"NaN ({bad} rows)"
-        return [replace(row, metric=recall_name(k), value=None, note=note) for k in ks]
-    ranks = rank(queries, gallery)
-    row = replace(row, note=_note(ranks))
+    row = replace(row, similarity=SIMILARITY, n=len(ranks), note=_note(ranks))
     return [replace(row, metric=recall_name(k), value=ranks.recall(k)) for k in ks]
+
+
+def without_value(metrics: Sequence[str], row: Score, n: int, reason: str) -> list[Score]:
+    """A row for each metric that has no valid number, with the reason as its note."""
+    return [replace(row, similarity=SIMILARITY, n=n, metric=name, value=None, note=reason) for name in metrics]
+
+
+def searched(queries: Features, gallery: Features | None, ranks: Ranks) -> Retrieval:
+    """What a metric takes.
+
+    Args:
+        queries: in memory.
+        gallery: in memory; None for the queries themselves.
+        ranks: of the same, perhaps not exact for every K: completed when a metric asks for them.
+    """
+    made = retrieval(queries.values, queries.labels, **_gallery(queries, gallery))  # type: ignore[arg-type] # in memory
+    return replace(made, count=partial(rank, queries, gallery, known=ranks))
+
+
+def score_metric(metric: Metric, names: Sequence[str], given: Retrieval, row: Score) -> list[Score]:
+    """What one metric gives of a layer, a row for each of its numbers that was asked for.
+
+    Args:
+        metric: gives a number for each of its names.
+        names: those asked for; `NMI` brings `NMI-sd` and whatever else begins with `NMI-`.
+        given: the layer.
+        row: as for `score_recall`.
+
+    Returns:
+        No value, and the reason as the note, where the metric is not defined on these features.
+    """
+    try:
+        values = metric(given)
+    except (DataError, NumericError) as error:
+        return without_value(names, row, len(given.labels), error.message)
+    wanted = [name for name in values if any(name == asked or name.startswith(f"{asked}-") for asked in names)]
+    row = replace(row, similarity=SIMILARITY, n=len(given.labels))
+    return [replace(row, metric=name, value=values[name]) for name in wanted]
 
 
 def _note(ranks: Ranks) -> str:

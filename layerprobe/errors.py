@@ -73,6 +73,19 @@ class NumericError(LayerprobeError):
     code = "numeric"
 
 
+class NotFiniteError(NumericError):
+    """Features of which some rows hold NaN or Inf.
+
+    Args:
+        rows: how many do.
+        of: how many there are.
+    """
+
+    def __init__(self, rows: int, of: int) -> None:
+        super().__init__(f"{rows} of {of} feature rows hold NaN or Inf")
+        self.rows = rows
+
+
 class EnvironmentFault(LayerprobeError):  # noqa: N818 - EnvironmentError is a name of Python's own
     """Disk, memory, device or a dependency."""
 

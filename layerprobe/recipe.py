@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from layerprobe.errors import LayerprobeError, RecipeError, UnknownNameError, near_miss
-from layerprobe.registry import DATASETS, LOSSES, NETS, load
+from layerprobe.registry import DATASETS, LOSSES, METRICS, NETS, load
 
 # What a factory takes and no recipe states.
 _NOT_OPTIONS = {"self", "root", "embedding_dim", "num_classes", "seed", "weights"}
@@ -96,6 +97,7 @@ class Probe(_Section):
     layers: tuple[str, ...] = Field(("*",), min_length=1)
     pool: tuple[str, ...] = Field(("max",), min_length=1)
     k: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 2, 4, 8, 16, 32), min_length=1)
+    metrics: tuple[str, ...] = ()
 
 
 _SECTIONS: dict[str, type[_Section]] = {
@@ -290,6 +292,9 @@ def _contradictions(recipe: Recipe) -> list[str]:
             f"[train]: batch_size = {train.batch_size} holds fewer than 2 classes of images_per_class ="
             f" {train.images_per_class}"
         )
+    for name in recipe.probe.metrics:
+        if name not in METRICS and not re.fullmatch(r"R@[1-9][0-9]*", name):
+            found.append(f"[probe]: unknown metric {name!r}. {near_miss(name, METRICS)}")
     loss = load(*_TABLES["loss"], recipe.loss.name)
     if loss.needs_positives and train.sampler != "classes":
         found.append(f'[train]: {recipe.loss.name} needs each class twice in a batch. Set sampler = "classes"')

@@ -22,6 +22,13 @@ LOSSES = {
     "smooth_triplet": "layerprobe.losses.smooth_triplet:SmoothTriplet",
     "softmax": "layerprobe.losses.softmax:Softmax",
 }
+METRICS = {
+    "intra-inter": "layerprobe.metrics.geometry:IntraInter",
+    "alignment": "layerprobe.metrics.geometry:Alignment",
+    "uniformity": "layerprobe.metrics.geometry:Uniformity",
+    "rho": "layerprobe.metrics.geometry:SpectralDecay",
+    "effective-rank": "layerprobe.metrics.geometry:EffectiveRank",
+}
 PLOTS = {
     "train-vs-test": "layerprobe.plots.train_vs_test:draw",
     "curves": "layerprobe.plots.curves:draw",

@@ -55,7 +55,7 @@ class Run:
     @property
     def written_folders(self) -> tuple[Path, ...]:
         """Where the holder of the lock writes; plots are anybody's."""
-        return self.folder, self.folder / "checkpoints", self.folder / "features"
+        return self.folder, *(self.folder / name for name in ("checkpoints", "features", "ranks", "index"))
 
     def checkpoint(self, epoch: int) -> Path:
         """Weights of an epoch."""
@@ -68,6 +68,14 @@ class Run:
     def features(self, epoch: int, split: str) -> Path:
         """Features of an epoch and split."""
         return self.folder / "features" / f"epoch-{epoch:04d}.{split}.h5"
+
+    def ranks(self, epoch: int, split: str) -> Path:
+        """Ranks of an epoch and split."""
+        return self.folder / "ranks" / f"epoch-{epoch:04d}.{split}.h5"
+
+    def index(self, epoch: int, split: str, layer: str) -> Path:
+        """The faiss index of a layer's features."""
+        return self.folder / "index" / f"epoch-{epoch:04d}.{split}.{layer}.faiss"
 
     def plot(self, kind: str) -> Path:
         """Where a plot goes unless told."""

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from layerprobe.scores import Score
+from layerprobe.scores import Score, is_fraction
 
 _ABSENT = "-"
 _BEST = "*"
@@ -69,6 +69,36 @@ def layer_table(scores: Sequence[Score], *, metric: str = "R@1") -> Table:
     return table
 
 
+def metric_table(scores: Sequence[Score]) -> Table | None:
+    """One row a layer: every metric beside R@K, on every split; None where there is none.
+
+    Shares in percent with one decimal, other numbers with three digits. An invalid value shows its note.
+
+    Args:
+        scores: of one run and one epoch, layers in the order of the rows.
+    """
+    further = [score for score in scores if not _is_recall(score.metric)]
+    if not further:
+        return None
+    cells = {(_row(score), score.split, score.metric): score for score in further}
+    columns = [
+        (split, metric)
+        for metric in dict.fromkeys(score.metric for score in further)
+        for split in _SPLITS
+        if any((score.split, score.metric) == (split, metric) for score in further)
+    ]
+    table = _table()
+    table.title = _beside(f"{further[0].run}, epoch {further[0].epoch}, shares in %")
+    table.title_justify, table.title_style = "left", "bold"
+    for header in ("layer", "pool"):
+        table.add_column(header, overflow="fold")
+    for split, metric in columns:
+        table.add_column(_text(f"{_SPLITS[split]}\n{metric}"), justify="right", overflow="fold")
+    for row in dict.fromkeys(map(_row, further)):
+        table.add_row(*map(_text, (row[0], row[1], *(_number(cells.get((row, *column))) for column in columns))))
+    return table
+
+
 def listing(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A plain table, every cell shown as the text it is.
 
@@ -125,6 +155,12 @@ def _percent(score: Score | None) -> str:
     if score is None:
         return _ABSENT
     return score.note if score.value is None else f"{100 * score.value:.1f}"
+
+
+def _number(score: Score | None) -> str:
+    if score is None or score.value is None or is_fraction(score.metric):
+        return _percent(score)
+    return f"{score.value:.3g}"
 
 
 def _gap(train: Score | None, test: Score | None) -> str:

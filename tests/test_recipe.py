@@ -55,6 +55,11 @@ def test_an_unknown_loss_has_the_near_miss() -> None:
         load("loss.name=softmaxx")
 
 
+def test_an_unknown_metric_has_the_near_miss() -> None:
+    with pytest.raises(RecipeError, match=r"\[probe\]: unknown metric 'unifomity'. Did you mean 'uniformity'?"):
+        load('probe.metrics=["R@5", "unifomity"]')
+
+
 def test_an_unknown_recipe_has_the_near_miss() -> None:
     with pytest.raises(UnknownNameError, match="unknown recipe 'neta'. Did you mean 'netA'?"):
         find_recipe("neta")

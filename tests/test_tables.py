@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.table import Table
 
 from layerprobe.scores import Score
-from layerprobe.tables import layer_table, listing
+from layerprobe.tables import layer_table, listing, metric_table
 
 
 def score(
@@ -188,3 +188,27 @@ def test_a_title_and_a_note_may_be_wider_than_the_table() -> None:
 
 def test_a_listing_folds_rather_than_cuts() -> None:
     assert "".join(printed(listing(("run",), [("x" * 50,)]), 20)).count("x") == 50
+
+
+def test_metrics_beside_the_recall_have_a_table_of_their_own() -> None:
+    scores = [
+        score("fc6", "train", 0.9),
+        score("fc6", "test", 0.5),
+        score("fc6", "train", 0.812, metric="NMI"),
+        score("fc6", "test", 0.734, metric="NMI"),
+        score("fc6", "test", 12.345, metric="effective-rank"),
+    ]
+    table = metric_table(scores)
+    assert table is not None
+    lines = printed(table)
+    assert row(lines, "fc6") == ["fc6", "max", "81.2", "73.4", "12.3"]
+
+
+def test_without_further_metrics_there_is_no_second_table() -> None:
+    assert metric_table([score("fc6", "test", 0.5)]) is None
+
+
+def test_an_invalid_metric_shows_its_note() -> None:
+    table = metric_table([score("fc6", "test", None, metric="NMI", note="one class")])
+    assert table is not None
+    assert "one class" in "\n".join(printed(table))

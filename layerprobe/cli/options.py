@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,9 @@ Workers = Annotated[int | None, typer.Option("--workers", min=0, help="Data work
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Estimate time, memory and disk; do nothing.")]
 RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run touched last, unless named.")]
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
+_POWERS = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12}
+
 DEFAULT_CACHE = Path("cache")
 
 
@@ -36,3 +40,18 @@ def listed(text: str | None) -> tuple[str, ...] | None:
     if not parts:
         raise RecipeError("an empty list where names were expected", fix="Name some, or leave the flag out")
     return parts
+
+
+def byte_count(text: str | None) -> int | None:
+    """`4GB` -> 4,000,000,000; None stays None.
+
+    Raises:
+        RecipeError: no size, or none at all.
+    """
+    if text is None:
+        return None
+    match = _SIZE.fullmatch(text.strip())
+    count = int(float(match[1]) * 10 ** _POWERS[match[2].upper()]) if match else 0
+    if not count:
+        raise RecipeError(f"--memory {text}: not a size above 0", fix="For example --memory 4GB or 500MB")
+    return count

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Device, DryRun, Json, Quiet, RunName, Workers, listed
+from layerprobe.cli.options import (
+    DEFAULT_CACHE,
+    Cache,
+    Debug,
+    Device,
+    DryRun,
+    Json,
+    Quiet,
+    RunName,
+    Workers,
+    byte_count,
+    listed,
+)
 from layerprobe.cli.output import Terminal
 
 
@@ -23,6 +35,13 @@ def probe(
     epochs: Annotated[str, typer.Option("--epochs", metavar="all|last|best|0,5", help="Which epochs.")] = "all",
     splits: Annotated[str | None, typer.Option("--splits", metavar="S,...", help="Which splits.")] = None,
     k: Annotated[str | None, typer.Option("--k", metavar="1,2,4", help="K of Recall@K.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="M,...", help="Beside R@K: MAP@R, mAP, MRR, NMI ...")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", metavar="SIZE", help="What a ranking may take, like 4GB.")
+    ] = None,
+    export_index: Annotated[bool, typer.Option("--export-index", help="Write a faiss index of each layer.")] = False,
     device: Device = "auto",
     workers: Workers = None,
     dry_run: DryRun = False,
@@ -33,12 +52,23 @@ def probe(
 ) -> None:
     """Measure how well each layer retrieves training and unseen classes."""
     from layerprobe.runs import find_run
-    from layerprobe.tables import layer_table
+    from layerprobe.tables import layer_table, metric_table
     from layerprobe.workflow.probe import ProbeRequest, estimate_probe
     from layerprobe.workflow.probe import probe as probe_run
 
     terminal = Terminal(as_json, quiet)
-    request = ProbeRequest(listed(layers), listed(pool), epochs, listed(splits), _counts(k), device, workers)
+    request = ProbeRequest(
+        layers=listed(layers),
+        pools=listed(pool),
+        epochs=epochs,
+        splits=listed(splits),
+        ks=_counts(k),
+        metrics=listed(metrics),
+        device=device,
+        workers=workers,
+        memory=byte_count(memory),
+        export_index=export_index,
+    )
     found = find_run(cache, run)
     if run is None:
         terminal.say(f"run {found.name}")
@@ -48,7 +78,8 @@ def probe(
     scores = probe_run(found, request, terminal)
     last = max(score.epoch for score in scores)
     shown = [score for score in scores if score.epoch == last]
-    terminal.result({"run": found.name, "scores": [asdict(score) for score in scores]}, layer_table(shown))
+    tables = [table for table in (layer_table(shown), metric_table(shown)) if table is not None]
+    terminal.result({"run": found.name, "scores": [asdict(score) for score in scores]}, *tables)
     terminal.say(f"{len(scores)} scores in {found.scores}; next: layerprobe plot train-vs-test {found.name}")
     if any(score.value is None for score in scores):
         raise typer.Exit(4)

@@ -84,7 +84,7 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
         Counts of Q queries in their order.
 
     Raises:
-        NumericError: a row holds NaN or Inf; with the number of rows.
+        NotFiniteError: a row holds NaN or Inf; with the number of rows.
         ValueError: shapes, labels or ids that do not fit together, a K below 1, or an unknown similarity.
     """
     queries = items_of(features, labels, "features", similarity)

@@ -47,7 +47,7 @@ def recall_at_k(  # noqa: PLR0913 - the public signature
         K -> fraction in [0, 1], in the order of `ks`.
 
     Raises:
-        NumericError: a row holds NaN or Inf.
+        NotFiniteError: a row holds NaN or Inf.
         DataError: lone queries where they are an error, or nothing else where they are excluded.
         ValueError: a K out of range, or as for `nearest_positive_ranks`.
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.errors import NumericError
+from layerprobe.errors import NotFiniteError
 from layerprobe.ranking.items import Items, items_of
 from layerprobe.ranking.items import own_items as own_items
 
@@ -107,7 +107,7 @@ def form_of(queries: Items, gallery: Items, similarity: Similarity) -> Form:
     """Read all rows and find the form that makes them comparable; nothing is kept.
 
     Raises:
-        NumericError: a row holds NaN or Inf; with the number of rows.
+        NotFiniteError: a row holds NaN or Inf; with the number of rows.
         ValueError: unlike dimensions or devices, or an unknown similarity.
     """
     import torch
@@ -162,7 +162,7 @@ def _peak(sets: tuple[Items, ...]) -> tuple[float, int]:
             zeros += int((peaks == 0).sum())
             peak = max(peak, float(peaks.masked_fill(~finite, 0).max()))
     if bad:
-        raise NumericError(f"{bad} of {sum(map(len, sets))} feature rows hold NaN or Inf")
+        raise NotFiniteError(bad, sum(map(len, sets)))
     return peak, zeros
 
 
@@ -195,7 +195,7 @@ def comparable(
             squared distance; for hamming where equal.
 
     Raises:
-        NumericError: a row holds NaN or Inf; with the number of rows.
+        NotFiniteError: a row holds NaN or Inf; with the number of rows.
         ValueError: shapes or types that do not fit together, or an unknown similarity.
     """
     import torch

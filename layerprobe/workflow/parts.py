@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from layerprobe import registry
+from layerprobe.analysis import Metric
 from layerprobe.data import batches
 from layerprobe.data.memory import held
 from layerprobe.data.splits import Dataset, require_retrieval
@@ -34,6 +36,18 @@ def build_dataset(recipe: Recipe) -> Dataset:
     dataset = load(**{name: value for name, value in common.items() if name in takes}, **data.options())
     dataset = resized(require_retrieval(dataset, source=data.root or data.name), data.image_size)
     return held(inverted(dataset) if data.invert else dataset)
+
+
+def build_metrics(names: Sequence[str]) -> list[tuple[Metric, tuple[str, ...]]]:
+    """Each metric once, with those of its names that were asked for.
+
+    Raises:
+        UnknownNameError: no such metric.
+    """
+    factories: dict[Any, list[str]] = {}
+    for name in names:
+        factories.setdefault(registry.load("metric", registry.METRICS, name), []).append(name)
+    return [(factory(), tuple(asked)) for factory, asked in factories.items()]
 
 
 def build_normalise(recipe: Recipe) -> Normalise:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor
 
 from layerprobe import store
-from layerprobe.analysis import Features, score_recall
+from layerprobe.analysis import Features
 from layerprobe.data.loading import plain_batches
 from layerprobe.data.splits import Dataset, manifest_sha256
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.extraction import extract
 from layerprobe.files import remove_leftovers, sha256
+from layerprobe.metrics.recall import recall_name
 from layerprobe.progress import Listener, Task
 from layerprobe.recipe import resolve
 from layerprobe.runs import Run, locked
@@ -25,10 +27,12 @@ from layerprobe.taps import Tap, resolve_taps
 from layerprobe.training.checkpoints import load_weights
 from layerprobe.workflow import parts
 from layerprobe.workflow.estimate import Estimate, feature_disk, free_bytes, peak_memory
+from layerprobe.workflow.scoring import Measures, Scorer
 from layerprobe.workflow.signals import Stop, stoppable
 
 # Recorded with the features, since it may change their last bits; large enough for a GPU, small enough for a laptop.
 BATCH_SIZE = 64
+_STOPPED = "probing stopped; what is stored is whole, the same command goes on"
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,11 @@ class ProbeRequest:
         epochs: all, last, or epochs with commas between.
         splits: names of splits.
         ks: K of Recall@K.
+        metrics: further metrics by name; `R@K` among them adds that K.
         device: auto, cpu, cuda or cuda:i.
         workers: data worker processes.
+        memory: bytes that a ranking may take beside what the process holds; None for as much as it likes.
+        export_index: also write a faiss index of every layer, epoch and split.
     """
 
     layers: tuple[str, ...] | None = None
@@ -50,8 +57,11 @@ class ProbeRequest:
     epochs: str = "all"
     splits: tuple[str, ...] | None = None
     ks: tuple[int, ...] | None = None
+    metrics: tuple[str, ...] | None = None
     device: str = "auto"
     workers: int | None = None
+    memory: int | None = None
+    export_index: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,12 +162,13 @@ class Prober:
         found = []
         for epoch in epochs:
             for split in self.stored_splits:
-                stored = store.stored_layers(self.run.features(epoch, split), self._key(epoch, split))
+                stored = store.stored_layers(self.run.features(epoch, split), self.key(epoch, split))
                 taps = tuple(tap for tap in self.taps if tap.key not in stored)
                 found.append(Work(epoch, split, taps, frozenset(stored), len(self.dataset.splits[split])))
         return found
 
-    def _key(self, epoch: int, split: str) -> store.FeatureKey:
+    def key(self, epoch: int, split: str) -> store.FeatureKey:
+        """What the features of an epoch and split must be made from."""
         return store.FeatureKey(
             run=self.run.name,
             epoch=epoch,
@@ -175,21 +186,25 @@ class Prober:
             self._digests[epoch] = sha256(path)
         return self._digests[epoch]
 
-    def ks(self) -> list[int]:
-        """The K that every gallery is large enough for; a recipe's others are dropped.
+    def measures(self) -> Measures:
+        """What to measure: the K that every gallery is large enough for, a recipe's others dropped, and the metrics.
 
         Raises:
             RecipeError: a K that was asked for on the command line is too large.
+            UnknownNameError: no such metric; with the near miss.
         """
+        named = self.request.metrics if self.request.metrics is not None else self.recipe.probe.metrics
+        recalls = [int(name[2:]) for name in named if name.startswith("R@") and name[2:].isdecimal()]
+        metrics = parts.build_metrics([name for name in named if name not in map(recall_name, recalls)])
         searched = [self.dataset.search_in.get(name, name) for name in self.splits]
         sizes = {name: len(self.dataset.splits[name]) for name in searched}
         smallest = min(sizes, key=sizes.__getitem__)
-        ks = list(self.request.ks or self.recipe.probe.k)
+        ks = list(dict.fromkeys((*(self.request.ks or self.recipe.probe.k), *recalls)))
         large = [k for k in ks if k >= sizes[smallest]]
-        if large and (self.request.ks or len(large) == len(ks)):
+        if large and (self.request.ks or len(large) == len(ks) or set(large) & set(recalls)):
             raise RecipeError(f"K = {large[0]} is not below the {sizes[smallest]} images of the {smallest} split")
         self.dropped = set(large)
-        return [k for k in ks if k not in self.dropped]
+        return Measures([k for k in ks if k not in self.dropped], metrics, self.request.memory)
 
     def measure(self, epochs: Sequence[int], listener: Listener, stop: Stop) -> list[Score]:
         """Extract what is missing, score everything asked for, and write scores.csv after each epoch.
@@ -198,21 +213,27 @@ class Prober:
             InterruptedRun: a signal came; whole epochs are kept.
         """
         self.record = self.run.read()  # training has gone on since
-        ks, found = self.ks(), []
+        measures = self.measures()
         known = scores_of(self.run) if self.run.scores.exists() else []
         if self.dropped:
             listener.say(f"K = {', '.join(map(str, sorted(self.dropped)))} left out: not so many items to search")
         work = [item for item in self.work(epochs) if item.taps]
         for item in work:
             path = self.run.features(item.epoch, item.split)
-            if note := store.stale_note(path, self._key(item.epoch, item.split)):
+            if note := store.stale_note(path, self.key(item.epoch, item.split)):
                 listener.say(f"{path.name} is computed again: {note}")
         images = sum(item.images for item in work)
-        with listener.task(f"probing {self.run.name}", images, "images") as task:
+        scorer = Scorer(self.run, self.dataset, self.key, measures, self.device)
+        found = []
+        with contextlib.ExitStack() as stack:
+            extracting = stack.enter_context(listener.task(f"probing {self.run.name}", images, "images"))
+            scoring = stack.enter_context(
+                listener.task("scoring", len(epochs) * len(self.splits) * len(self.taps), "layers")
+            )
             for epoch in epochs:
                 for item in (item for item in work if item.epoch == epoch):
-                    self._extract(item, self._told(task, stop))
-                scores = self._scores(epoch, ks)
+                    self._extract(item, self._told(extracting, stop))
+                scores = list(self._scores(scorer, epoch, scoring, stop))
                 found += scores
                 known = merge_scores(known, scores)
                 write_scores(self.run.scores, known)
@@ -221,7 +242,7 @@ class Prober:
     @staticmethod
     def _told(task: Task, stop: Stop) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:
         def tell(batches: Iterable[Tensor]) -> Iterator[Tensor]:
-            for batch in stop.between(batches, "probing stopped; what is stored is whole, the same command goes on"):
+            for batch in stop.between(batches, _STOPPED):
                 yield batch
                 task.advance(len(batch))
 
@@ -239,7 +260,7 @@ class Prober:
             batch_size=BATCH_SIZE,
             keep=work.stored,
         )
-        path, key = self.run.features(work.epoch, work.split), self._key(work.epoch, work.split)
+        path, key = self.run.features(work.epoch, work.split), self.key(work.epoch, work.split)
         store.write_features(path, key, store.Rows(images.labels, images.ids), columns, batches)
 
     def _load(self, epoch: int) -> None:
@@ -248,30 +269,31 @@ class Prober:
             load_weights(path, {"net": self.net.module}, expected=[self.record["hashes"].get(path.name, "")])
             self._loaded = epoch
 
-    def _scores(self, epoch: int, ks: Sequence[int]) -> list[Score]:
-        record, found = self.record, []
+    def _scores(self, scorer: Scorer, epoch: int, task: Task, stop: Stop) -> Iterator[Score]:
         for split in self.splits:
-            gallery = self.dataset.search_in.get(split, split)
-            for tap in self.taps:
-                row = Score(
-                    run=self.run.name,
-                    experiment=record["experiment"],
-                    seed=record["seed"],
-                    epoch=epoch,
-                    split=split,
-                    layer=tap.layer,
-                    pool=tap.pool,
-                    reduction="none",
-                    similarity="",
-                    metric="",
-                    value=None,
-                    low=None,
-                    high=None,
-                    n=0,
-                )
-                searched = None if gallery == split else self.features(epoch, gallery, tap)
-                found += score_recall(self.features(epoch, split, tap), searched, row, ks)
-        return found
+            rows = {tap.key: self._row(epoch, split, tap) for tap in self.taps}
+            for scores in stop.between(scorer.scores(epoch, split, rows), _STOPPED):
+                task.advance(1)
+                yield from scores
+
+    def _row(self, epoch: int, split: str, tap: Tap) -> Score:
+        """What all scores of a layer share."""
+        return Score(
+            run=self.run.name,
+            experiment=self.record["experiment"],
+            seed=self.record["seed"],
+            epoch=epoch,
+            split=split,
+            layer=tap.layer,
+            pool=tap.pool,
+            reduction="none",
+            similarity="",
+            metric="",
+            value=None,
+            low=None,
+            high=None,
+            n=0,
+        )
 
     def features(self, epoch: int, split: str, tap: Tap) -> Features:
         """The stored features of a layer."""

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from layerprobe import store
+from layerprobe.errors import UnknownNameError
+from layerprobe.runs import Run
+from layerprobe.scores import Score
+from layerprobe.workflow import scoring as module
+from layerprobe.workflow.probe import ProbeRequest, probe
+from layerprobe.workflow.train import TrainRequest, train
+from tests.workflow.conftest import Silent
+
+Requests = Callable[..., TrainRequest]
+REQUEST = ProbeRequest(layers=("pool5.3", "fc6"), epochs="last", ks=(1, 2), device="cpu", workers=0)
+
+
+@pytest.fixture
+def run(request_for: Requests) -> Run:
+    return train(request_for(), Silent())
+
+
+def ranks_in(path: Path) -> dict[str, np.ndarray]:
+    with h5py.File(path) as file:
+        return {
+            f"{layer}/{name}": file[f"{layer}/none/{name}"][()]
+            for layer in file
+            if "@" in layer
+            for name in file[f"{layer}/none"]
+        }
+
+
+def test_ranks_are_stored_and_give_the_scores(run: Run) -> None:
+    scores = probe(run, REQUEST, Silent())
+    stored = ranks_in(run.ranks(2, "test"))
+    (score,) = [s for s in scores if (s.split, s.layer, s.metric) == ("test", "fc6", "R@2")]
+    closer, ties = stored["fc6@none/closer"], stored["fc6@none/tied_negatives"]
+    assert not ties.any()
+    assert score.value == (closer < 2).mean()
+
+
+def test_a_second_probe_ranks_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = probe(run, REQUEST, Silent())
+    monkeypatch.setattr(module, "rank", None)
+    assert probe(run, REQUEST, Silent()) == first
+    # Every count of a small set is exact, so that another K needs no search either.
+    assert {s.metric for s in probe(run, replace(REQUEST, ks=(4,)), Silent())} == {"R@4"}
+
+
+def test_a_further_layer_leaves_the_old_ranks_in_place(run: Run) -> None:
+    probe(run, REQUEST, Silent())
+    before = ranks_in(run.ranks(2, "test"))
+    probe(run, replace(REQUEST, layers=("pool4.1",)), Silent())
+    after = ranks_in(run.ranks(2, "test"))
+    assert all(np.array_equal(after[name], values) for name, values in before.items())
+    assert "pool4.1@max/closer" in after
+
+
+def test_open_counts_are_completed_for_a_further_k(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = probe(run, replace(REQUEST, ks=(1, 3)), Silent())
+    run.ranks(2, "test").unlink()
+    run.ranks(2, "train").unlink()
+    monkeypatch.setattr(module, "RESOLVE_ALL_BELOW", 0)
+    probe(run, replace(REQUEST, ks=(1,)), Silent())
+    assert probe(run, replace(REQUEST, ks=(1, 3)), Silent()) == exact
+
+
+def test_features_larger_than_the_memory_stay_on_disk_and_give_the_same_scores(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = probe(run, REQUEST, Silent())
+    for split in ("train", "test"):
+        run.ranks(2, split).unlink()
+    read = store.read_features
+    monkeypatch.setattr(store, "read_features", lambda path, layer: None if "pool" in layer else read(path, layer))
+    # fc6 has 16 x 8 numbers and fits, pool5.3 has 16 x 512 and does not.
+    assert probe(run, replace(REQUEST, memory=4096), Silent()) == first
+
+
+def test_stale_ranks_are_not_used(run: Run) -> None:
+    first = probe(run, REQUEST, Silent())
+    with h5py.File(run.ranks(2, "test"), "r+") as file:
+        file["fc6@none/none/closer"][:] = 99
+    # Rewritten in place, the file's checksums are right and only its key could tell.
+    changed = probe(run, REQUEST, Silent())
+    assert changed != first
+    with h5py.File(run.ranks(2, "test"), "r+") as file:
+        file.attrs["queries_weights_sha256"] = b"0" * 64
+    assert probe(run, REQUEST, Silent()) == first
+
+
+def by_metric(scores: list[Score], split: str, layer: str) -> dict[str, Score]:
+    return {score.metric: score for score in scores if (score.split, score.layer) == (split, layer)}
+
+
+def test_metrics_stand_beside_the_recall(run: Run) -> None:
+    scores = probe(run, replace(REQUEST, metrics=("intra-inter", "uniformity")), Silent())
+    found = by_metric(scores, "test", "fc6")
+    assert list(found) == ["R@1", "R@2", "intra-inter", "uniformity"]
+    assert found["uniformity"].value is not None
+    assert found["uniformity"].n == 16
+
+
+def test_a_recall_among_the_metrics_adds_its_k(run: Run) -> None:
+    assert list(by_metric(probe(run, replace(REQUEST, metrics=("R@3",)), Silent()), "test", "fc6")) == [
+        "R@1", "R@2", "R@3",
+    ]  # fmt: skip
+
+
+def test_an_unknown_metric_has_the_near_miss_before_anything_is_extracted(run: Run) -> None:
+    with pytest.raises(UnknownNameError, match="unknown metric 'uniformty'. Did you mean 'uniformity'"):
+        probe(run, replace(REQUEST, metrics=("uniformty",)), Silent())
+    assert not run.features(2, "test").exists()
