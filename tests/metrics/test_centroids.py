@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from layerprobe.metrics import centroids as module
+from layerprobe.metrics.centroids import Points, points_of
+
+
+def brute_force(rows: NDArray[np.floating], centroids: NDArray[np.float64]) -> NDArray[np.int64]:
+    """(N, R) by all float64 distances."""
+    wide = rows.astype(np.float64)
+    return np.stack([((wide[:, None] - one) ** 2).sum(2).argmin(1) for one in centroids], 1)
+
+
+def nearest(rows: NDArray[np.floating], centroids: NDArray[np.float64]) -> NDArray[np.int64]:
+    return points_of(torch.from_numpy(rows)).nearest(torch.from_numpy(centroids)).numpy()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+def test_nearest_is_float64_brute_force(dtype: type[np.floating], offset: float) -> None:
+    rng = np.random.default_rng(0)
+    rows = (rng.standard_normal((500, 16)) + offset).astype(dtype)
+    centroids = rng.standard_normal((3, 40, 16)) + offset
+    assert (nearest(rows, centroids) == brute_force(rows, centroids)).all()
+
+
+@pytest.mark.parametrize("scale", [1e-140, 1e-30, 1e25, 1e140])
+def test_any_scale_of_float64(scale: float) -> None:
+    rng = np.random.default_rng(1)
+    rows, centroids = rng.standard_normal((200, 8)), rng.standard_normal((1, 20, 8))
+    assert (nearest(rows * scale, centroids * scale) == brute_force(rows, centroids)).all()
+
+
+def test_float32_scores_alone_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    rows, middle = rng.standard_normal((300, 6)), rng.standard_normal(6)
+    centroids = middle + 1e-7 * rng.standard_normal((1, 30, 6))
+    right = brute_force(rows, centroids)
+    assert (nearest(rows, centroids) == right).all()
+    factors = Points._factors
+    monkeypatch.setattr(Points, "_factors", lambda *given: (factors(*given)[0], torch.zeros(300, 1)))
+    assert (nearest(rows, centroids) != right).any()
+
+
+def test_the_first_of_those_that_tie() -> None:
+    rows = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 3.0]])
+    centroids = np.array([[[9.0, 9.0], [1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]]])
+    assert nearest(rows, centroids).ravel().tolist() == [1, 1, 1]
+
+
+def test_rounding_within_the_tie_window_is_a_tie() -> None:
+    for far, expected in ((1 + 1e-13, 0), (1 + 1e-10, 1)):
+        assert nearest(np.zeros((1, 1)), np.array([[[far], [-1.0]]])).item() == expected
+
+
+@pytest.mark.parametrize("side", [1, 3, 7, 8, 64])
+def test_tiles_do_not_change_the_answer(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    rows = rng.integers(-2, 3, (60, 3)).astype(np.float32)
+    centroids = rng.integers(-2, 3, (1, 8, 3)).astype(np.float64)
+    monkeypatch.setattr(Points, "side", side)
+    assert (nearest(rows, centroids) == brute_force(rows, centroids)).all()
+
+
+def test_pairs_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    rows = rng.integers(-1, 2, (50, 3)).astype(np.float32)
+    centroids = rng.integers(-1, 2, (2, 9, 3)).astype(np.float64)
+    monkeypatch.setattr(module, "_GATHERED", 21)
+    assert (nearest(rows, centroids) == brute_force(rows, centroids)).all()
+
+
+def test_collapsed_rows_have_a_nearest_centroid() -> None:
+    rows = np.full((5, 3), 0.1, np.float32)
+    assert (nearest(rows, np.array([[[0.0, 0, 0], [0.1, 0.1, 0.2]]])) == 1).all()
+
+
+def test_scatter_is_the_squared_distance_to_the_mean() -> None:
+    rows = np.random.default_rng(6).standard_normal((50, 4)) * 37
+    points = points_of(torch.from_numpy(rows))
+    assert points.scatter == pytest.approx(((rows - rows.mean(0)) ** 2).sum(), rel=1e-13)
