@@ -41,7 +41,9 @@ def probe(
     memory: Annotated[
         str | None, typer.Option("--memory", metavar="SIZE", help="What a ranking may take, like 4GB.")
     ] = None,
-    export_index: Annotated[bool, typer.Option("--export-index", help="Write a faiss index of each layer.")] = False,
+    export_index: Annotated[
+        bool, typer.Option("--export-index", help="Write faiss indexes of the last epoch's layers.")
+    ] = False,
     device: Device = "auto",
     workers: Workers = None,
     dry_run: DryRun = False,

@@ -93,7 +93,8 @@ def export_index(
             "facts": dict(facts or {}),
             "ids": list(ids),
         }
-        text = json.dumps(about, indent=1, ensure_ascii=False)
+        # As ASCII: a file's name need not be UTF-8.
+        text = json.dumps(about, indent=1)
         listing_aside.write_text(f"{text}\n", encoding="utf-8", newline="\n")
     return path, listing
 

@@ -1,22 +1,27 @@
-"""plot: the scores of runs -> a figure."""
+"""plot: the scores of runs, or the similarities of their stored features -> a figure."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from layerprobe import registry
+from layerprobe.comparison import epoch_similarity, layer_similarity
 from layerprobe.errors import DataError
 from layerprobe.files import write_text
 from layerprobe.metrics.recall import chance_recall
+from layerprobe.plots.cka import similarities_csv
 from layerprobe.plots.figure import save
 from layerprobe.plots.values import points_csv
 from layerprobe.runs import Run
-from layerprobe.scores import Score
-from layerprobe.store import read_index
+from layerprobe.scores import Matrix, Score
+from layerprobe.store import read_features, read_index
 from layerprobe.workflow.probe import scores_of
+
+_COMPARED = "test"  # the split whose features are
 
 
 @dataclass(frozen=True)
@@ -39,20 +44,54 @@ class PlotRequest:
 def plot(request: PlotRequest) -> Path:
     """Draw and write the plot; its file.
 
+    A kind says by its first parameter what it draws: `scores`, or `similarities`, which are made here.
+
     Raises:
         UnknownNameError: no such plot.
-        DataError: a run without scores.
+        DataError: a run without scores, or without the features that are to be compared.
     """
     draw = registry.load("plot", registry.PLOTS, request.kind)
     scores = [score for run in request.runs for score in scores_of(run)]
     if not scores:
         raise DataError("no scores", file=request.runs[0].scores, fix="Run layerprobe probe first")
-    figure = draw(scores, chance=_chance(request.runs, scores))
+    if "similarities" in inspect.signature(draw).parameters:
+        similarities = [matrix for run in request.runs for matrix in _similarities(run, scores)]
+        figure, table = draw(similarities), similarities_csv(similarities)
+    else:
+        figure, table = draw(scores, chance=_chance(request.runs, scores)), points_csv(scores)
     out = request.out or request.runs[0].plot(request.kind)
     save(figure, out)
     if request.csv:
-        write_text(request.csv, points_csv(scores))
+        write_text(request.csv, table)
     return out
+
+
+def _similarities(run: Run, scores: Sequence[Score]) -> tuple[Matrix, Matrix]:
+    """Layers with each other at the last epoch probed on the test split, and with themselves at every epoch stored.
+
+    Raises:
+        DataError: no test scores, or the features of the last epoch are gone, damaged or of other images.
+    """
+    layers: dict[int, dict[str, None]] = {}  # in the order of the scores, as other plots have them
+    for score in scores:
+        if (score.run, score.split, score.reduction) == (run.name, _COMPARED, "none") and "+" not in score.layer:
+            layers.setdefault(score.epoch, {})[f"{score.layer}@{score.pool}"] = None
+    if not layers:
+        raise DataError(
+            f"no layer was probed on the {_COMPARED} split", file=run.folder, fix="Run layerprobe probe first"
+        )
+    last = max(layers)
+    paths = {epoch: run.features(epoch, _COMPARED) for epoch in sorted(layers)}
+    stored = {epoch: list(layers[epoch]) for epoch, path in paths.items() if epoch == last or path.exists()}
+    _, images = read_index(paths[last])
+    for epoch in stored:
+        if read_index(paths[epoch])[1] != images:
+            raise DataError(f"not of the images of epoch {last}", file=paths[epoch], fix="Run layerprobe probe again")
+    facts = {"run": run.name, "split": _COMPARED}
+    return (
+        layer_similarity(stored[last], lambda layer: read_features(paths[last], layer), epoch=last, **facts),
+        epoch_similarity(stored, lambda epoch, layer: read_features(paths[epoch], layer), **facts),
+    )
 
 
 def _chance(runs: Sequence[Run], scores: Sequence[Score]) -> dict[str, float]:

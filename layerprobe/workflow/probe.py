@@ -15,11 +15,12 @@ from layerprobe import store
 from layerprobe.analysis import Features
 from layerprobe.data.loading import plain_batches
 from layerprobe.data.splits import Dataset, manifest_sha256
-from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.extraction import extract
 from layerprobe.files import remove_leftovers, sha256
 from layerprobe.metrics.recall import recall_name
 from layerprobe.progress import Listener, Task
+from layerprobe.ranking import export_index
 from layerprobe.recipe import resolve
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, merge_scores, read_scores, write_scores
@@ -49,7 +50,7 @@ class ProbeRequest:
         device: auto, cpu, cuda or cuda:i.
         workers: data worker processes.
         memory: bytes that a ranking may take beside what the process holds; None for as much as it likes.
-        export_index: also write a faiss index of every layer, epoch and split.
+        export_index: also write a faiss index of every layer and split of the last of the epochs.
     """
 
     layers: tuple[str, ...] | None = None
@@ -237,7 +238,24 @@ class Prober:
                 found += scores
                 known = merge_scores(known, scores)
                 write_scores(self.run.scores, known)
+        if self.request.export_index:
+            self._export(max(epochs), listener, stop)
         return found
+
+    def _export(self, epoch: int, listener: Listener, stop: Stop) -> None:
+        """Write a faiss index of every layer and split of an epoch."""
+        for split in self.stored_splits:
+            for tap in stop.between(self.taps, _STOPPED):
+                facts = {"run": self.run.name, "epoch": epoch, "split": split, "layer": tap.layer, "pool": tap.pool}
+                facts["weights_sha256"] = self._weights_sha256(epoch)
+                values = store.read_features(self.run.features(epoch, split), tap.key)
+                path = self.run.index(epoch, split, tap.key)
+                try:
+                    export_index(path, values, self.dataset.splits[split].ids, facts=facts)
+                except NumericError as error:
+                    listener.say(f"no index of {tap.key} on {split}: {error.message}")
+                else:
+                    listener.say(f"index {path}, its ids in {path.name}.json")
 
     @staticmethod
     def _told(task: Task, stop: Stop) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:

@@ -141,3 +141,9 @@ def test_facts_that_json_does_not_have_leave_nothing_behind(tmp_path: Path) -> N
     with pytest.raises(TypeError, match="not JSON serializable"):
         export_index(tmp_path / "x.faiss", FEATURES, IDS, facts={"layer": object()})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_is_no_utf_8_comes_back(tmp_path: Path) -> None:
+    names = [b"caf\xe9.jpg".decode(errors="surrogateescape"), *IDS[1:]]
+    export_index(tmp_path / "x.faiss", FEATURES, names)
+    assert listing(tmp_path / "x.faiss")["ids"] == names

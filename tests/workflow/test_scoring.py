@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from layerprobe import store
 from layerprobe.errors import UnknownNameError
+from layerprobe.files import sha256
 from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.workflow import scoring as module
@@ -117,3 +119,19 @@ def test_an_unknown_metric_has_the_near_miss_before_anything_is_extracted(run: R
     with pytest.raises(UnknownNameError, match="unknown metric 'uniformty'. Did you mean 'uniformity'"):
         probe(run, replace(REQUEST, metrics=("uniformty",)), Silent())
     assert not run.features(2, "test").exists()
+
+
+def test_an_index_of_the_last_epoch_is_exported_with_its_ids(run: Run) -> None:
+    faiss = pytest.importorskip("faiss")
+    probe(run, replace(REQUEST, epochs="all", layers=("fc6",), export_index=True), Silent())
+    path = run.index(2, "test", "fc6@none")
+    assert sorted(file.name for file in path.parent.glob("*.faiss")) == [
+        "epoch-0002.test.fc6@none.faiss",
+        "epoch-0002.train.fc6@none.faiss",
+    ]
+    listing = json.loads(path.with_name(f"{path.name}.json").read_text())
+    features = store.read_features(run.features(2, "test"), "fc6@none")
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    np.testing.assert_allclose(faiss.read_index(str(path)).reconstruct_n(0, 16), unit, rtol=1e-6)
+    assert listing["ids"] == list(store.read_index(run.features(2, "test"))[1])
+    assert listing["facts"]["weights_sha256"] == sha256(run.checkpoint(2))
