@@ -12,13 +12,14 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from layerprobe.errors import LayerprobeError, RecipeError, UnknownNameError, near_miss
+from layerprobe.overrides import Overrides, overridden
 from layerprobe.registry import DATASETS, LOSSES, METRICS, NETS, load
 
 # What a factory takes and no recipe states.
@@ -120,6 +121,7 @@ class Recipe:
         loss: of type LossSection, likewise.
         train: schedule and seed.
         probe: what to measure.
+        metrics: name -> options of those metrics that have any set.
     """
 
     name: str
@@ -128,36 +130,20 @@ class Recipe:
     loss: LossSection
     train: Train
     probe: Probe
+    metrics: Mapping[str, Mapping[str, Any]]
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Sections of plain JSON values, as run.json stores them."""
-        return {name: getattr(self, name).model_dump(mode="json") for name in _SECTIONS}
+        sections = {name: getattr(self, name).model_dump(mode="json") for name in _SECTIONS}
+        return {**sections, "metrics": {name: dict(options) for name, options in self.metrics.items()}}
 
     def identity(self, *, with_seed: bool = True) -> str:
         """Hex hash of all that decides the trained weights; without the seed, of the experiment."""
         sections = self.as_dict()
-        del sections["probe"], sections["data"]["root"]
+        del sections["probe"], sections["metrics"], sections["data"]["root"]
         if not with_seed:
             del sections["train"]["seed"]
         return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Overrides:
-    """What the command line changes in a recipe.
-
-    Args:
-        data: NAME[:ROOT] in the place of the whole data section.
-        settings: section.key=value, the value as TOML; text needs no quotes.
-        seed: train.seed.
-    """
-
-    data: str | None = None
-    settings: tuple[str, ...] = ()
-    seed: int | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self.data or self.settings or self.seed is not None)
 
 
 def find_recipe(reference: str) -> Path:
@@ -201,7 +187,8 @@ def load_recipe(reference: str, overrides: Overrides | None = None) -> Recipe:
         sections = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"not a TOML file: {error}", file=path) from error
-    return resolve(path.stem, _overridden(sections, overrides or Overrides(), path), source=path)
+    known = [*_SECTIONS, "metrics"]
+    return resolve(path.stem, overridden(sections, overrides or Overrides(), path, known), source=path)
 
 
 def resolve(name: str, sections: Mapping[str, Any], *, source: object) -> Recipe:
@@ -216,9 +203,9 @@ def resolve(name: str, sections: Mapping[str, Any], *, source: object) -> Recipe
         RecipeError: with `problems`, one line each.
     """
     problems = [
-        f"{source}: unknown section [{section}]. {near_miss(section, _SECTIONS)}"
+        f"{source}: unknown section [{section}]. {near_miss(section, [*_SECTIONS, 'metrics'])}"
         for section in sections
-        if section not in _SECTIONS
+        if section not in _SECTIONS and section != "metrics"
     ]
     parts: dict[str, Any] = {}
     for section in _SECTIONS:
@@ -227,6 +214,7 @@ def resolve(name: str, sections: Mapping[str, Any], *, source: object) -> Recipe
             parts[section] = _validated(section, values, source, problems)
         else:
             problems.append(f"{source}: {section} is not a section. Write [{section}] and its keys below it")
+    parts["metrics"] = _metric_options(sections.get("metrics", {}), source, problems)
     if not problems:
         recipe = _with_loss_defaults(Recipe(name=name, **parts))
         problems += [f"{source} {problem}" for problem in _contradictions(recipe)]
@@ -254,6 +242,27 @@ def _validated(section: str, values: Mapping[str, Any], source: object, problems
         return None
 
 
+def _metric_options(values: Any, source: object, problems: list[str]) -> dict[str, dict[str, Any]]:
+    """The options of [metrics.NAME] against the metric's factory."""
+    if not isinstance(values, Mapping):
+        problems.append(f"{source}: metrics is not a section. Write [metrics.NAME] and its keys below it")
+        return {}
+    found: dict[str, dict[str, Any]] = {}
+    for name, options in values.items():
+        where = f"metrics.{name}"
+        if name not in METRICS:
+            problems.append(f"{source} [{where}]: unknown metric {name!r}. {near_miss(name, METRICS)}")
+        elif not isinstance(options, Mapping):
+            problems.append(f"{source}: {where} is not a section. Write [{where}] and its keys below it")
+        else:
+            model = create_model(name, __base__=_Section, **_option_fields(load("metric", METRICS, name), _Section))
+            try:
+                found[name] = model.model_validate_json(json.dumps(options, default=str)).model_dump(mode="json")
+            except ValidationError as error:
+                problems += [_problem(where, item, model, source) for item in error.errors()]
+    return found
+
+
 def _option_fields(factory: Any, model: type[_Section]) -> dict[str, Any]:
     hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
     return {
@@ -278,7 +287,7 @@ def _with_loss_defaults(recipe: Recipe) -> Recipe:
     sampler = recipe.train.sampler or loss.sampler
     per_class = (recipe.train.images_per_class or 4) if sampler == "classes" else None
     train = recipe.train.model_copy(update={"sampler": sampler, "images_per_class": per_class})
-    return Recipe(recipe.name, recipe.data, recipe.net, recipe.loss, train, recipe.probe)
+    return replace(recipe, train=train)
 
 
 def _contradictions(recipe: Recipe) -> list[str]:
@@ -301,45 +310,6 @@ def _contradictions(recipe: Recipe) -> list[str]:
     if "root" in inspect.signature(load(*_TABLES["data"], recipe.data.name)).parameters and not recipe.data.root:
         found.append(f"[data]: {recipe.data.name} needs a root. Give --data {recipe.data.name}:PATH")
     return found
-
-
-def _overridden(sections: dict[str, Any], overrides: Overrides, source: object) -> dict[str, Any]:
-    sections = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in sections.items()}
-    if overrides.data:
-        name, _, root = overrides.data.partition(":")
-        sections["data"] = {"name": name} | ({"root": root} if root else {})
-    settings = [_setting(text, source) for text in overrides.settings]
-    # A change of loss starts from that loss's defaults, wherever it stands among the settings.
-    for section, key, value in sorted(settings, key=lambda setting: setting[:2] != ("loss", "name")):
-        keys = sections.setdefault(section, {})
-        if not isinstance(keys, dict):
-            continue  # the first gate says so
-        if (section, key) == ("loss", "name") and keys.get("name") != value:
-            keys.clear()
-            train = sections.get("train")
-            for ours in ("sampler", "images_per_class"):
-                if isinstance(train, dict):
-                    train.pop(ours, None)
-        keys[key] = value
-    if overrides.seed is not None and isinstance(sections.setdefault("train", {}), dict):
-        sections["train"]["seed"] = overrides.seed
-    data = sections.get("data")
-    if isinstance(data, dict) and isinstance(data.get("root"), str):
-        data["root"] = str(Path(data["root"]).expanduser().absolute())
-    return sections
-
-
-def _setting(text: str, source: object) -> tuple[str, str, Any]:
-    path, equals, value = text.partition("=")
-    section, dot, key = path.strip().partition(".")
-    if not (equals and dot and section and key):
-        raise RecipeError(f"--set {text}: not of the form section.key=value", fix="For example --set train.epochs=30")
-    if section not in _SECTIONS:
-        raise UnknownNameError(f"section in --set {text}:", section, _SECTIONS, file=source)
-    try:
-        return section, key, tomllib.loads(f"value = {value.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
-        return section, key, value.strip()
 
 
 def summary(path: Path) -> str:

@@ -23,6 +23,8 @@ LOSSES = {
     "softmax": "layerprobe.losses.softmax:Softmax",
 }
 METRICS = {
+    "NMI": "layerprobe.metrics.clustering:ClusterAgreement",
+    "AMI": "layerprobe.metrics.clustering:ClusterAgreement",
     "intra-inter": "layerprobe.metrics.geometry:IntraInter",
     "alignment": "layerprobe.metrics.geometry:Alignment",
     "uniformity": "layerprobe.metrics.geometry:Uniformity",
@@ -33,6 +35,7 @@ PLOTS = {
     "train-vs-test": "layerprobe.plots.train_vs_test:draw",
     "curves": "layerprobe.plots.curves:draw",
     "layers": "layerprobe.plots.layers:draw",
+    "cka": "layerprobe.plots.cka:draw",
 }
 
 

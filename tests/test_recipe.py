@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from layerprobe.errors import RecipeError, UnknownNameError
-from layerprobe.recipe import Overrides, Recipe, find_recipe, list_recipes, load_recipe, summary
+from layerprobe.overrides import Overrides
+from layerprobe.recipe import Recipe, find_recipe, list_recipes, load_recipe, summary
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -151,3 +152,23 @@ def test_the_augmentations_are_those_of_the_data_room() -> None:
     from layerprobe.recipe import Data
 
     assert set(get_args(Data.model_fields["augment"].annotation)) == set(AUGMENTATIONS)
+
+
+def test_options_of_a_metric_are_read_and_belong_to_no_identity() -> None:
+    recipe = load("metrics.NMI.seeds=100")
+    assert recipe.metrics["NMI"]["seeds"] == 100
+    assert recipe.identity() == load("metrics.NMI.seeds=3").identity() == load().identity()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("metrics.NMI.sseds=1", r"\[metrics.NMI\]: unknown key 'sseds'. Did you mean 'seeds'?"),
+        ("metrics.NIM.seeds=1", r"\[metrics.NIM\]: unknown metric 'NIM'. Did you mean 'NMI'?"),
+        ("metrics.NMI=3", r"metrics.NMI is not a section"),
+        ('metrics.NMI.seeds="ten"', r"\[metrics.NMI\]: seeds = \"ten\""),
+    ],
+)
+def test_wrong_options_of_a_metric_are_told(setting: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load(setting)

@@ -34,7 +34,8 @@ def train(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """Train a recipe; the same command again resumes it."""
-    from layerprobe.recipe import Overrides, load_recipe
+    from layerprobe.overrides import Overrides
+    from layerprobe.recipe import load_recipe
 
     overrides = Overrides(data, tuple(settings or ()), seed)
     loaded = load_recipe(recipe, overrides)

@@ -38,16 +38,24 @@ def build_dataset(recipe: Recipe) -> Dataset:
     return held(inverted(dataset) if data.invert else dataset)
 
 
-def build_metrics(names: Sequence[str]) -> list[tuple[Metric, tuple[str, ...]]]:
-    """Each metric once, with those of its names that were asked for.
+def build_metrics(recipe: Recipe, names: Sequence[str]) -> list[tuple[Metric, tuple[str, ...]]]:
+    """Each metric once, with the recipe's options and those of its names that were asked for.
 
     Raises:
+        RecipeError: an option that the metric does not take.
         UnknownNameError: no such metric.
     """
     factories: dict[Any, list[str]] = {}
     for name in names:
         factories.setdefault(registry.load("metric", registry.METRICS, name), []).append(name)
-    return [(factory(), tuple(asked)) for factory, asked in factories.items()]
+    found = []
+    for factory, asked in factories.items():
+        options = {key: value for name in asked for key, value in recipe.metrics.get(name, {}).items()}
+        try:
+            found.append((factory(**options), tuple(asked)))
+        except ValueError as error:
+            raise RecipeError(f"[metrics.{asked[0]}]: {error}") from error
+    return found
 
 
 def build_normalise(recipe: Recipe) -> Normalise:

@@ -196,7 +196,7 @@ class Prober:
         """
         named = self.request.metrics if self.request.metrics is not None else self.recipe.probe.metrics
         recalls = [int(name[2:]) for name in named if name.startswith("R@") and name[2:].isdecimal()]
-        metrics = parts.build_metrics([name for name in named if name not in map(recall_name, recalls)])
+        metrics = parts.build_metrics(self.recipe, [name for name in named if name not in map(recall_name, recalls)])
         searched = [self.dataset.search_in.get(name, name) for name in self.splits]
         sizes = {name: len(self.dataset.splits[name]) for name in searched}
         smallest = min(sizes, key=sizes.__getitem__)

@@ -103,6 +103,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     run = request.target()
     if not request.fresh and request.probe is None and _is_done(run, request.recipe):
         listener.say(f"{run.name}: nothing to do, {request.recipe.train.epochs} epochs are trained")
+        _keep_probing(run, request.recipe, listener)
         return run
     built = build(request)
     require_space(run, built.trainer, fresh=request.fresh)
@@ -135,6 +136,16 @@ def _is_done(run: Run, recipe: Recipe) -> bool:
         return False
     record = run.read()
     return record["epochs_done"] >= recipe.train.epochs and not changed_keys(record, recipe)
+
+
+def _keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
+    """Let a finished run be probed as the recipe now says."""
+    record, new = run.read(), recipe.as_dict()
+    changed = [name for name in ("probe", "metrics") if record["recipe"].get(name) != new[name]]
+    if changed:
+        with locked(run):
+            run.write(record | {"recipe": record["recipe"] | {name: new[name] for name in changed}})
+        listener.say(f"{run.name}: layerprobe probe now follows the recipe's [{'] and ['.join(changed)}]")
 
 
 def changed_keys(record: dict[str, Any], recipe: Recipe) -> list[str]:
@@ -248,6 +259,8 @@ def _go_on(run: Run, request: TrainRequest, built: Parts, listener: Listener) ->
         listener.say(f"{run.name}: continuing after epoch {built.trainer.epoch}")
     # More epochs, or other things to probe, are part of what the run now is.
     recipe = request.recipe
+    if built.trainer.epoch < built.trainer.plan.epochs:
+        record["state"] = "training"
     run.write(record | {"recipe": recipe.as_dict(), "experiment": recipe.identity(with_seed=False)[:12]})
     run.log(f"continued after epoch {built.trainer.epoch}: {command_line()}")
 

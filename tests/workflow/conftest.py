@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from layerprobe.overrides import Overrides
 from layerprobe.progress import Task
-from layerprobe.recipe import Overrides, load_recipe
+from layerprobe.recipe import load_recipe
 from layerprobe.workflow.train import TrainRequest
 
 RECIPES = Path(__file__).parents[2] / "recipes"

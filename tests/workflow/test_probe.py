@@ -215,7 +215,8 @@ def test_the_best_epoch_is_the_best_on_validation_classes(images: Path, request_
     rows = [f"class{c}/{i}.png,{c},{split}" for c, split in splits.items() for i in range(4)]
     (images / "table.csv").write_text("\n".join(["path,label,split", *rows]))
     made = request_for()
-    from layerprobe.recipe import Overrides, load_recipe
+    from layerprobe.overrides import Overrides
+    from layerprobe.recipe import load_recipe
 
     recipe = load_recipe("netA", Overrides(f"csv:{images / 'table.csv'}", (
         "net.fc=[8]", "data.image_size=16", "train.batch_size=8", "train.images_per_class=2", "train.epochs=2",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from layerprobe import store
-from layerprobe.errors import UnknownNameError
+from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.files import sha256
 from layerprobe.runs import Run
 from layerprobe.scores import Score
@@ -135,3 +135,19 @@ def test_an_index_of_the_last_epoch_is_exported_with_its_ids(run: Run) -> None:
     np.testing.assert_allclose(faiss.read_index(str(path)).reconstruct_n(0, 16), unit, rtol=1e-6)
     assert listing["ids"] == list(store.read_index(run.features(2, "test"))[1])
     assert listing["facts"]["weights_sha256"] == sha256(run.checkpoint(2))
+
+
+def test_a_finished_run_is_probed_as_its_recipe_now_says(request_for: Requests) -> None:
+    run = train(request_for(), Silent())
+    listener = Silent()
+    train(request_for('probe.metrics=["NMI"]', "metrics.NMI.seeds=2"), listener)
+    assert listener.heard[-1] == "tiny: layerprobe probe now follows the recipe's [probe] and [metrics]"
+    found = by_metric(probe(run, REQUEST, Silent()), "test", "fc6")
+    assert {"NMI", "NMI-sd", "NMI-chance"} <= set(found)
+    assert "AMI" not in found
+
+
+def test_an_option_out_of_range_is_a_recipe_error(request_for: Requests) -> None:
+    run = train(request_for('probe.metrics=["NMI"]', "metrics.NMI.seeds=0"), Silent())
+    with pytest.raises(RecipeError, match=r"\[metrics.NMI\]: seeds = 0: must be at least 1"):
+        probe(run, REQUEST, Silent())

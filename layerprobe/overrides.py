@@ -1,0 +1,92 @@
+"""What the command line changes in a recipe."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerprobe.errors import RecipeError, UnknownNameError
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the command line changes in a recipe.
+
+    Args:
+        data: NAME[:ROOT] in the place of the whole data section.
+        settings: section.key=value, the value as TOML; text needs no quotes.
+        seed: train.seed.
+    """
+
+    data: str | None = None
+    settings: tuple[str, ...] = ()
+    seed: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.data or self.settings or self.seed is not None)
+
+
+def overridden(sections: dict[str, Any], overrides: Overrides, source: object, known: Iterable[str]) -> dict[str, Any]:
+    """The sections of a recipe with what the command line changes in them.
+
+    Args:
+        sections: section -> keys, as TOML gives them.
+        overrides: the changes.
+        source: what a problem names, usually the file.
+        known: the sections that there are.
+
+    Raises:
+        RecipeError: a setting that is none.
+        UnknownNameError: of a section that is not known.
+    """
+    sections = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in sections.items()}
+    if overrides.data:
+        name, _, root = overrides.data.partition(":")
+        sections["data"] = {"name": name} | ({"root": root} if root else {})
+    settings = [_setting(text, source, known) for text in overrides.settings]
+    # A change of loss starts from that loss's defaults, wherever it stands among the settings.
+    for section, key, value in sorted(settings, key=lambda setting: setting[:2] != ("loss", "name")):
+        keys = sections.setdefault(section, {})
+        if not isinstance(keys, dict):
+            continue  # the first gate says so
+        if (section, key) == ("loss", "name") and keys.get("name") != value:
+            keys.clear()
+            train = sections.get("train")
+            for ours in ("sampler", "images_per_class"):
+                if isinstance(train, dict):
+                    train.pop(ours, None)
+        if section == "metrics":
+            _set_metric(keys, key, value)
+        else:
+            keys[key] = value
+    if overrides.seed is not None and isinstance(sections.setdefault("train", {}), dict):
+        sections["train"]["seed"] = overrides.seed
+    data = sections.get("data")
+    if isinstance(data, dict) and isinstance(data.get("root"), str):
+        data["root"] = str(Path(data["root"]).expanduser().absolute())
+    return sections
+
+
+def _setting(text: str, source: object, known: Iterable[str]) -> tuple[str, str, Any]:
+    path, equals, value = text.partition("=")
+    section, dot, key = path.strip().partition(".")
+    if not (equals and dot and section and key):
+        raise RecipeError(f"--set {text}: not of the form section.key=value", fix="For example --set train.epochs=30")
+    if section not in known:
+        raise UnknownNameError(f"section in --set {text}:", section, known, file=source)
+    try:
+        return section, key, tomllib.loads(f"value = {value.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        return section, key, value.strip()
+
+
+def _set_metric(metrics: dict[str, Any], path: str, value: Any) -> None:
+    """`NMI.seeds` = 100: a key of a section of its own."""
+    name, dot, key = path.partition(".")
+    if dot and isinstance(metrics.get(name, {}), dict):
+        metrics[name] = {**metrics.get(name, {}), key: value}
+    else:
+        metrics[name] = value  # the first gate says what is wrong
