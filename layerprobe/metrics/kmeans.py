@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.errors import NumericError
+from layerprobe.errors import NotFiniteError
 from layerprobe.metrics.centroids import Points, points_of
 from layerprobe.ranking.items import BLOCK_ROWS
 from layerprobe.ranking.products import full_precision
@@ -64,7 +64,7 @@ def kmeans(
         One clustering a seed, in their order; a seed's does not depend on the others.
 
     Raises:
-        NumericError: a row holds NaN or Inf; with the number of rows.
+        NotFiniteError: a row holds NaN or Inf; with the number of rows.
         ValueError: shapes, k, seeds or iterations out of range.
     """
     import torch
@@ -116,7 +116,7 @@ def _checked(features: ArrayLike | Tensor, k: int) -> Tensor:
         raise ValueError(f"k = {k}: must be at least 1 and at most the number of rows, {len(rows)}")
     bad = sum(int((~block.isfinite()).any(1).sum()) for block in rows.split(BLOCK_ROWS))
     if bad:
-        raise NumericError(f"{bad} of {len(rows)} feature rows hold NaN or Inf")
+        raise NotFiniteError(bad, len(rows))
     return rows
 
 
