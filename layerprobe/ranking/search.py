@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # With fewer pairs float32 is as fast as bfloat16, which leaves more queries to be searched again.
 _PAIRS_FOR_BFLOAT16 = 10**8
+_BLOCK_ROWS_OF_A_GPU = 2**13
 # Queries of which the exact count holds rounded rows at once.
 _QUERIES_AT_ONCE = 2**14
 # A query with no more unclear negatives is counted again in bfloat16: computing them in float64 takes less than what
@@ -110,7 +111,8 @@ class Search:
     def _blocks(self) -> Iterator[Chosen]:
         """This process's share of the gallery, each block sorted by class."""
         order = None if self.in_order else np.argsort(self.gallery.labels, kind="stable")
-        for block in cuts(len(self.gallery), BLOCK_ROWS)[self.team.share]:
+        rows = BLOCK_ROWS if self.queries.device.type == "cpu" else _BLOCK_ROWS_OF_A_GPU
+        for block in cuts(len(self.gallery), rows)[self.team.share]:
             if order is None:
                 index = block.start + np.argsort(self.gallery.labels[block], kind="stable")
                 vectors = self.form.vectors(self.gallery.take(block)[index - block.start])
