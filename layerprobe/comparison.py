@@ -48,7 +48,7 @@ def layer_similarity(
         vectors.append(_vector(features, name, epoch, faults))
     values = tuple(tuple(_product(first, second) for second in vectors) for first in vectors)
     names = _names(layers)
-    title = f"{MEASURE} of the layers at epoch {epoch}, {split}"
+    title = f"{MEASURE} of the layers at epoch {epoch}"
     used = min(count, MAX_IMAGES)
     return Matrix(run, split, MEASURE, title, "layer", "layer", names, names, values, used, _note(count, faults))
 
@@ -89,7 +89,7 @@ def epoch_similarity(
                 faults.setdefault(f"{name}: not probed", []).append(epoch)
             row.append(_product(vector, final))
         rows.append(tuple(row))
-    title = f"{MEASURE} of each layer with itself at epoch {last}, {split}"
+    title = f"{MEASURE} of each layer with itself at epoch {last}"
     epochs, used = tuple(map(str, stored)), min(count, MAX_IMAGES)
     return Matrix(run, split, MEASURE, title, "layer", "epoch", names, epochs, tuple(rows), used, _note(count, faults))
 
@@ -106,11 +106,11 @@ def _vector(features: NDArray[np.float32], name: str, epoch: int, faults: Faults
 
 
 def _product(first: FloatArray | None, second: FloatArray | None) -> float | None:
-    return None if first is None or second is None else float(first @ second)
+    return None if first is None or second is None else min(float(first @ second), 1.0)
 
 
 def _note(count: int, faults: Faults) -> str:
-    notes = [f"{MAX_IMAGES} of {count} images"] if count > MAX_IMAGES else []
+    notes = [f"{MAX_IMAGES} of {count} images, drawn at random"] if count > MAX_IMAGES else []
     for reason, epochs in faults.items():
         notes.append(f"{reason} (epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))})")
     return "; ".join(notes)

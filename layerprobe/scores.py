@@ -60,7 +60,7 @@ class Matrix:
         run: the run's name.
         split: of the features.
         measure: what the numbers are: linear CKA.
-        title: what is compared, without the run.
+        title: what is compared, without the run and the split.
         row_axis: what the rows are: layer.
         column_axis: what the columns are: layer, or epoch.
         rows: R names.

@@ -44,7 +44,7 @@ def test_every_two_layers_are_compared(stored: Stored) -> None:
     matrix = of_layers(stored)
     expected = [[linear_cka(stored[3, a], stored[3, b]) for b in LAYERS] for a in LAYERS]
     assert np.array(matrix.values) == pytest.approx(np.array(expected), abs=1e-10)
-    assert matrix.title == "linear CKA of the layers at epoch 3, test"
+    assert matrix.title == "linear CKA of the layers at epoch 3"
     assert (matrix.rows, matrix.row_axis) == (matrix.columns, matrix.column_axis)
     assert (matrix.run, matrix.split, matrix.n, matrix.note) == ("one", "test", 40, "")
 
@@ -53,7 +53,7 @@ def test_every_epoch_is_compared_with_the_last(stored: Stored) -> None:
     matrix = of_epochs(stored)
     expected = [[linear_cka(stored[epoch, layer], stored[3, layer]) for epoch in (0, 2, 3)] for layer in LAYERS]
     assert np.array(matrix.values) == pytest.approx(np.array(expected), abs=1e-10)
-    assert matrix.title == "linear CKA of each layer with itself at epoch 3, test"
+    assert matrix.title == "linear CKA of each layer with itself at epoch 3"
     assert (matrix.columns, matrix.column_axis) == (("0", "2", "3"), "epoch")
     assert (matrix.rows, matrix.row_axis, matrix.note) == (("pool1@max", "pool1@avg", "fc6"), "layer", "")
 
@@ -100,7 +100,7 @@ def test_a_layer_of_an_older_epoch_alone_is_left_out(stored: Stored) -> None:
 def test_of_many_images_the_same_some_are_taken(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "MAX_IMAGES", 30)
     layers, epochs = of_layers(stored), of_epochs(stored)
-    assert layers.note == epochs.note == "30 of 40 images"
+    assert layers.note == epochs.note == "30 of 40 images, drawn at random"
     assert layers.n == epochs.n == 30
     assert layers.values != of_layers({key: values[::-1] for key, values in stored.items()}).values
     # Were each layer's images others, even a copy of it would be unlike it.

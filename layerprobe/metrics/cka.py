@@ -49,9 +49,11 @@ def linear_cka(first: ArrayLike, second: ArrayLike, *, batch_size: int | None = 
         raise ValueError(f"expected the features of the same items, got {len(x)} and {len(y)} rows")
     if batch_size is not None:
         parts = _batches(len(x), batch_size)
-        return float(_vector(x, parts, "first") @ _vector(y, parts, "second"))
-    x, y = _centred(x), _centred(y)
-    return float(_hsic(x, y) / np.sqrt(_own_hsic(x, "first") * _own_hsic(y, "second")))
+        value = _vector(x, parts, "first") @ _vector(y, parts, "second")
+    else:
+        x, y = _centred(x), _centred(y)
+        value = _hsic(x, y) / np.sqrt(_own_hsic(x, "first") * _own_hsic(y, "second"))
+    return min(float(value), 1.0)  # rounding goes beyond
 
 
 def cka_vector(features: ArrayLike, *, batch_size: int, name: str = "features") -> FloatArray:

@@ -78,12 +78,12 @@ def _similarities(run: Run, scores: Sequence[Score]) -> tuple[Matrix, Matrix]:
             layers.setdefault(score.epoch, {})[f"{score.layer}@{score.pool}"] = None
     if not layers:
         raise DataError(
-            f"no layer was probed on the {_COMPARED} split", file=run.folder, fix="Run layerprobe probe first"
+            f"no layer was probed on the {_COMPARED} split", file=run.folder, fix="Run layerprobe probe --splits test"
         )
     last = max(layers)
     paths = {epoch: run.features(epoch, _COMPARED) for epoch in sorted(layers)}
-    stored = {epoch: list(layers[epoch]) for epoch, path in paths.items() if epoch == last or path.exists()}
     _, images = read_index(paths[last])
+    stored = {epoch: list(layers[epoch]) for epoch, path in paths.items() if path.exists()}
     for epoch in stored:
         if read_index(paths[epoch])[1] != images:
             raise DataError(f"not of the images of epoch {last}", file=paths[epoch], fix="Run layerprobe probe again")

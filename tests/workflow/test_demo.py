@@ -48,7 +48,7 @@ def test_the_finding_is_computed_from_the_runs_own_numbers(monkeypatch: pytest.M
     assert list(figures.groups()) == [f"{100 * (value[pair] or 0):.1f}" for pair in pairs]
     assert "fc6" in shown.finding
     assert "pool5.3" in shown.finding
-    assert [path.name for path in shown.plots] == ["train-vs-test.png", "curves.png", "layers.png"]
+    assert [path.name for path in shown.plots] == ["train-vs-test.png", "curves.png", "layers.png", "cka.png"]
     assert all(path.stat().st_size > 10_000 for path in shown.plots)
 
 

@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.errors import DataError, LayerprobeError, UnknownNameError
-from layerprobe.plots import curves
+from layerprobe.metrics.cka import linear_cka
+from layerprobe.plots import cka, curves
 from layerprobe.runs import Run
-from layerprobe.scores import Score, write_scores
+from layerprobe.scores import Matrix, Score, read_scores, write_scores
 from layerprobe.workflow.plot import PlotRequest, plot
 
 SCORE = Score("one", "abc", 0, 1, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 4, "")
@@ -76,3 +78,117 @@ def test_another_suffix_names_the_three_and_writes_nothing(tmp_path: Path) -> No
     with pytest.raises(LayerprobeError, match="Name it .png, .pdf or .svg"):
         plot(PlotRequest("curves", [run], tmp_path / "x.gif"))
     assert not list(tmp_path.glob("*.gif*"))
+
+
+LAYERS = ("pool5.3@max", "fc6@none")
+Features = dict[int, dict[str, NDArray[np.float32]]]
+
+
+def probed(cache: Path, features: Features, *, name: str = "one", ids: str = "image") -> Run:
+    """A run probed on the test split at some epochs and layers."""
+    run = Run(cache / name)
+    scores = []
+    for epoch, layers in features.items():
+        for key in layers:
+            layer, _, pool = key.partition("@")
+            scores.append(replace(SCORE, run=name, epoch=epoch, layer=layer, pool=pool))
+        rows = store.Rows(np.arange(20) % 4, [f"{ids}{i}" for i in range(20)])
+        columns = store.Columns({layer: values.shape[1] for layer, values in layers.items()}, "cpu", 1)
+        key_of = store.FeatureKey(name, epoch, "test", "", "", "")
+        store.write_features(run.features(epoch, "test"), key_of, rows, columns, [layers])
+    write_scores(run.scores, scores)
+    return run
+
+
+def of_epochs(*epochs: int) -> Features:
+    rng = np.random.default_rng(0)
+    return {epoch: {layer: rng.normal(size=(20, 3)).astype(np.float32) for layer in LAYERS} for epoch in epochs}
+
+
+def similarities_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> list[Matrix]:
+    given: list[Matrix] = []
+    real = cka.draw
+
+    def draw(similarities: list[Matrix]) -> Figure:
+        given.extend(similarities)
+        return real(similarities)
+
+    monkeypatch.setattr(cka, "draw", draw)
+    assert plot(PlotRequest("cka", runs)) == runs[0].plot("cka")
+    assert runs[0].plot("cka").read_bytes().startswith(b"\x89PNG")
+    return given
+
+
+def test_layers_and_epochs_are_compared_by_their_stored_features(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    features = of_epochs(0, 3)
+    layers, epochs = similarities_drawn(monkeypatch, probed(tmp_path, features))
+    assert layers.rows == layers.columns == epochs.rows == ("pool5.3", "fc6")
+    assert epochs.columns == ("0", "3")
+    pool, fc = (features[3][layer] for layer in LAYERS)
+    assert layers.values[0][1] == pytest.approx(linear_cka(pool, fc), abs=1e-10)
+    assert epochs.values[1][0] == pytest.approx(linear_cka(features[0]["fc6@none"], fc), abs=1e-10)
+    assert (layers.run, layers.split) == (epochs.run, epochs.split) == ("one", "test")
+
+
+def test_every_run_is_compared_with_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first, second = probed(tmp_path, of_epochs(0)), probed(tmp_path, of_epochs(0, 1, 2), name="two")
+    given = similarities_drawn(monkeypatch, first, second)
+    assert [(matrix.run, len(matrix.columns)) for matrix in given] == [("one", 2), ("one", 1), ("two", 2), ("two", 3)]
+
+
+def test_only_what_is_stored_as_features_is_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = probed(tmp_path, of_epochs(0, 1))
+    other = replace(SCORE, run="one", epoch=1)
+    scores = [
+        *read_scores(run.scores),
+        replace(other, layer="pool5.3+fc6"),
+        replace(other, layer="fc7", reduction="l2"),
+        replace(other, layer="fc8", split="train"),
+        replace(other, epoch=9, split="train"),
+    ]
+    write_scores(run.scores, scores)
+    layers, epochs = similarities_drawn(monkeypatch, run)
+    assert (layers.rows, epochs.columns) == (("pool5.3", "fc6"), ("0", "1"))
+
+
+def test_an_epoch_whose_features_are_gone_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = probed(tmp_path, of_epochs(0, 1, 2))
+    run.features(1, "test").unlink()
+    assert similarities_drawn(monkeypatch, run)[1].columns == ("0", "2")
+
+
+def test_without_the_last_epochs_features_it_says_to_probe(tmp_path: Path) -> None:
+    run = probed(tmp_path, of_epochs(0, 1))
+    run.features(1, "test").unlink()
+    with pytest.raises(DataError, match=r"epoch-0001.test.h5: no such feature file. Run layerprobe probe first"):
+        plot(PlotRequest("cka", [run]))
+    assert not run.plot("cka").exists()
+
+
+def test_features_of_other_images_are_not_compared(tmp_path: Path) -> None:
+    features = of_epochs(0, 1)
+    probed(tmp_path, features, ids="photo")
+    newer = probed(tmp_path / "new", features)
+    newer.features(1, "test").replace(Run(tmp_path / "one").features(1, "test"))
+    with pytest.raises(
+        DataError, match=r"epoch-0000.test.h5: not of the images of epoch 1. Run layerprobe probe again"
+    ):
+        plot(PlotRequest("cka", [Run(tmp_path / "one")]))
+
+
+def test_a_run_probed_on_the_training_split_alone_has_nothing_to_compare(tmp_path: Path) -> None:
+    run = run_with(tmp_path, "one", {"train": [0, 0, 1, 1]})
+    with pytest.raises(
+        DataError, match="one: no layer was probed on the test split. Run layerprobe probe --splits test"
+    ):
+        plot(PlotRequest("cka", [run]))
+
+
+def test_the_table_has_the_similarities(tmp_path: Path) -> None:
+    run = probed(tmp_path, of_epochs(0))
+    plot(PlotRequest("cka", [run], csv=tmp_path / "x.csv"))
+    lines = (tmp_path / "x.csv").read_text().splitlines()
+    assert lines[0] == "run,split,comparison,row,column,value"
+    assert len(lines) == 1 + 4 + 2

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from layerprobe.plots.cka import draw, similarities_csv
+from layerprobe.scores import Matrix
+
+Overlaps = Callable[[Figure], list[tuple[str, str]]]
+NAMES = [f"layer{i}.{j}" for i in range(1, 16) for j in range(4)]
+
+
+def matrix(
+    values: Sequence[Sequence[float | None]], *, run: str = "netA", title: str = "layers", **more: str
+) -> Matrix:
+    rows = tuple(more.pop("names", ",".join(NAMES)).split(",")[: len(values)])
+    columns = rows if len(values) == len(values[0]) else tuple(map(str, range(len(values[0]))))
+    axis = "layer" if columns is rows else "epoch"
+    cells = tuple(map(tuple, values))
+    return Matrix(run, "test", "linear CKA", title, "layer", axis, rows, columns, cells, 9, **more)
+
+
+def pair(layers: int, epochs: int, run: str = "netA") -> list[Matrix]:
+    """As a run gives them."""
+    distances = np.abs(np.subtract.outer(np.arange(layers), np.arange(layers)))
+    past = np.outer(np.linspace(1, 0.2, layers), np.linspace(0.1, 1, epochs))
+    return [
+        matrix(np.exp(-distances / 6).tolist(), run=run),
+        matrix(past.tolist(), run=run, title="epochs"),
+    ]
+
+
+def panels(figure: Figure) -> list[Axes]:
+    return [axes for axes in figure.axes if axes.images and axes.get_title(loc="left")]
+
+
+def bars(figure: Figure) -> list[Axes]:
+    found = figure.findobj(Axes)
+    return [axes for axes in found if isinstance(axes, Axes) and axes.get_ylabel() == "linear CKA"]
+
+
+def image(axes: Axes) -> NDArray[np.float64]:
+    (drawn,) = axes.images
+    return np.ma.filled(np.ma.asarray(drawn.get_array(), float), np.nan)
+
+
+def numbers(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def test_a_panel_for_each_matrix_with_its_values_and_names() -> None:
+    first, second = pair(3, 5)
+    left, right = panels(draw([first, second]))
+    assert image(left).tolist() == [list(row) for row in first.values]
+    assert image(right).tolist() == [list(row) for row in second.values]
+    assert [label.get_text() for label in left.get_xticklabels()] == NAMES[:3]
+    assert [label.get_text() for label in right.get_xticklabels()] == ["0", "1", "2", "3", "4"]
+    assert [label.get_text() for label in right.get_yticklabels()] == NAMES[:3]
+    assert (left.get_xlabel(), right.get_xlabel(), right.get_ylabel()) == ("layer", "epoch", "layer")
+    assert left.get_title(loc="left") == "netA, test:\nlayers"
+
+
+def test_the_first_layer_is_at_the_bottom() -> None:
+    (axes,) = panels(draw([matrix([[1.0, 0.5], [0.5, 1.0]])]))
+    low, high = axes.get_ylim()
+    assert low < high
+
+
+def test_one_scale_from_0_to_1_for_all() -> None:
+    figure = draw([matrix([[0.4, 0.5], [0.5, 0.4]]), matrix([[1.0, -0.1], [-0.1, 1.0]])])
+    assert {axes.images[0].get_clim() for axes in panels(figure)} == {(0.0, 1.0)}
+    (bar,) = bars(figure)
+    assert bar.get_ylim() == (0.0, 1.0)
+
+
+def test_a_scale_stands_at_the_end_of_each_row() -> None:
+    four = draw([*pair(2, 2, "a"), *pair(2, 2, "b")])
+    assert len(bars(four)) == 2
+    assert len(bars(draw([matrix([[1.0]])]))) == 1
+
+
+def test_numbers_stand_in_the_cells() -> None:
+    (axes,) = panels(draw([matrix([[1.0, 0.876], [-0.024, 0.996], [-0.001, 0.0]])]))
+    assert numbers(axes) == ["1", ".88", "-.02", "1", ".00", ".00"]
+    assert [text.get_position() for text in axes.texts[:3]] == [(0, 0), (1, 0), (0, 1)]
+
+
+def test_numbers_stand_out_from_their_cells() -> None:
+    (axes,) = panels(draw([matrix([[1.0, 0.0]])]))
+    assert [text.get_color() for text in axes.texts] == ["black", "white"]
+
+
+def test_of_many_epochs_some_are_named() -> None:
+    (_, right) = panels(draw(pair(14, 61)))
+    # 3.8 inches hold 19 names.
+    assert [label.get_text() for label in right.get_xticklabels()] == [str(epoch) for epoch in range(0, 61, 4)]
+    assert right.get_xticks().tolist() == list(range(0, 61, 4))
+
+
+def test_no_numbers_where_cells_are_small() -> None:
+    left, right = panels(draw(pair(20, 60)))
+    assert len(numbers(left)) == 400
+    assert numbers(right) == []
+
+
+def test_a_cell_without_a_value_is_grey_and_its_reason_is_told() -> None:
+    figure = draw([matrix([[1.0, None], [None, None]], note="b: NaN"), matrix([[None, 1.0]], note="b: NaN")])
+    axes = panels(figure)[0]
+    assert np.isnan(image(axes)).tolist() == [[False, True], [True, True]]
+    red, green, blue, _ = axes.images[0].to_rgba(np.ma.masked_invalid(image(axes)))[1, 1]
+    assert red == green == blue
+    assert numbers(axes) == ["1", "", "", ""]
+    assert [text.get_text() for text in figure.texts] == ["b: NaN"]
+
+
+def test_notes_of_several_runs_name_them() -> None:
+    figure = draw([matrix([[1.0]], run=run, note="4 of 9 images") for run in ("a", "b")])
+    assert figure.texts[0].get_text() == "a: 4 of 9 images\nb: 4 of 9 images"
+
+
+def test_a_matrix_without_any_value_is_drawn() -> None:
+    assert numbers(panels(draw([matrix([[None, None], [None, None]])]))[0]) == ["", "", "", ""]
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 200])
+@pytest.mark.parametrize("layers", [1, 14, 60])
+def test_no_text_covers_another(layers: int, epochs: int, overlaps: Overlaps) -> None:
+    assert overlaps(draw(pair(layers, epochs))) == []
+
+
+def test_long_names_of_two_runs_do_not_meet(overlaps: Overlaps) -> None:
+    names = ",".join(f"features.denseblock4.denselayer{i}" for i in range(14))
+    matrices = [matrix(np.eye(14).tolist(), names=names, run=run * 30) for run in ("a", "a", "b", "b")]
+    assert overlaps(draw(matrices)) == []
+
+
+def test_a_dollar_in_a_name_is_itself() -> None:
+    draw([matrix([[1.0]], names="$x_$", note="$y_$", run="$z_$")]).draw_without_rendering()
+
+
+def test_the_table_has_a_line_for_each_cell() -> None:
+    table = similarities_csv([matrix([[1.0, None], [0.25, 1.0]]), matrix([[0.5, 1.0]], title="epochs")])
+    assert table.splitlines() == [
+        "run,split,comparison,row,column,value",
+        "netA,test,layers,layer1.0,layer1.0,1.0",
+        "netA,test,layers,layer1.0,layer1.1,",
+        "netA,test,layers,layer1.1,layer1.0,0.25",
+        "netA,test,layers,layer1.1,layer1.1,1.0",
+        "netA,test,epochs,layer1.0,0,0.5",
+        "netA,test,epochs,layer1.0,1,1.0",
+    ]
