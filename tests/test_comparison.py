@@ -45,6 +45,7 @@ def test_every_two_layers_are_compared(stored: Stored) -> None:
     expected = [[linear_cka(stored[3, a], stored[3, b]) for b in LAYERS] for a in LAYERS]
     assert np.array(matrix.values) == pytest.approx(np.array(expected), abs=1e-10)
     assert matrix.title == "linear CKA of the layers at epoch 3"
+    assert max(value or 0.0 for row in matrix.values for value in row) <= 1
     assert (matrix.rows, matrix.row_axis) == (matrix.columns, matrix.column_axis)
     assert (matrix.run, matrix.split, matrix.n, matrix.note) == ("one", "test", 40, "")
 

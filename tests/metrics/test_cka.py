@@ -112,6 +112,12 @@ def test_it_is_symmetric_and_1_for_equal_layers(batch_size: int | None) -> None:
     assert linear_cka(x, 2 * x, batch_size=batch_size) == pytest.approx(1, abs=1e-12)
 
 
+def test_rounding_does_not_bring_it_above_1() -> None:
+    for seed in range(20):
+        x, _ = layers(30, 6, 5, seed)
+        assert max(linear_cka(x, x), linear_cka(x, 3 * x), linear_cka(x, x, batch_size=8)) <= 1
+
+
 @pytest.mark.parametrize("batch_size", [None, 50])
 def test_independent_layers_share_nothing_on_average(batch_size: int | None) -> None:
     values, plain = [], []
