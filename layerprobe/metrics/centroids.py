@@ -2,7 +2,8 @@
 
 Scores come from a blocked product in float32. Where a rigorous bound of its rounding leaves more than one candidate,
 those are compared by distances in float64. The answer therefore rests neither on the other sets of the product nor on
-how a machine multiplies.
+how a machine multiplies. Where they take little memory, scores are kept: those of centroids that stay where they were
+need no second product.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 TIE_WINDOW = 1e-12
 # Numbers of float64 gathered at once: 8 MiB.
 _GATHERED = 2**20
+# Scores kept from one search to the next: 64 MiB.
+_KEPT = 2**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,22 +54,12 @@ class Points:
         """Rows and columns of a block of scores that suits the caches."""
         return 1024 if self.rows.device.type == "cpu" else self.product.tile
 
-    def nearest(self, centroids: Tensor) -> Tensor:
-        """Nearest of k centroids in each of R sets, the first of those that tie.
+    def sets_at_once(self, k: int) -> int:
+        """How many sets of k centroids to search together: enough for a product, few enough to keep their scores."""
+        most = max(1, 2 * self.side // k)
+        return min(most, _KEPT // (len(self.rows) * k) or most)
 
-        Args:
-            centroids: (R, k, D) float64; one set only where k is above `side`.
-
-        Returns:
-            (N, R) int64.
-        """
-        import torch
-
-        search = _Search(self, centroids, *self._factors(centroids))
-        rows = self.side**2 // min(centroids.shape[0] * centroids.shape[1], self.side)
-        return torch.cat([search.block(start, start + rows) for start in range(0, len(self.rows), rows)])
-
-    def _factors(self, centroids: Tensor) -> tuple[Tensor, Tensor]:
+    def factors(self, centroids: Tensor) -> tuple[Tensor, Tensor]:
         """(R, k, D + 1) float32 that `low` is multiplied by, and (N, R) by how much two scores may be wrong.
 
         A score is x . c - |c|^2 / 2: half of |x|^2 - |x - c|^2.
@@ -102,59 +95,98 @@ def points_of(rows: Tensor) -> Points:
     return Points(rows, low, lengths, mean, scale, scatter, product)
 
 
-@dataclass(frozen=True, eq=False)
-class _Search:
-    """One search for the nearest of `centroids`; `low` and `windows` as `Points._factors` gives them."""
+class Search:
+    """Nearest centroids of points, again and again.
 
-    points: Points
-    centroids: Tensor
-    low: Tensor
-    windows: Tensor
+    Args:
+        points: what is assigned.
+        sets: R.
+        k: centroids in a set, at most `Points.side` unless R is 1.
+    """
 
-    def block(self, start: int, stop: int) -> Tensor:
+    def __init__(self, points: Points, sets: int, k: int) -> None:
+        import torch
+
+        self.points = points
+        self.size = points.side**2 // min(sets * k, points.side)  # rows in a block
+        self.centroids = points.mean.new_full((sets, k, len(points.mean)), torch.nan)  # equal to nothing
+        self.keeps = k <= points.side and len(points.rows) * sets * k <= _KEPT
+        self.scores: dict[int, Tensor] = {}  # first row -> (B, R, k)
+
+    def keep(self, sets: list[int]) -> None:
+        """Go on with some sets alone."""
+        self.centroids = self.centroids[sets]
+        self.scores = {start: scores[:, sets] for start, scores in self.scores.items()}
+
+    def nearest(self, centroids: Tensor) -> Tensor:
+        """Nearest of k centroids in each of R sets, the first of those that tie.
+
+        Args:
+            centroids: (R, k, D) float64.
+
+        Returns:
+            (N, R) int64.
+        """
+        import torch
+
+        self.changed = (centroids != self.centroids).any(2).flatten().nonzero().flatten()
+        self.centroids = centroids
+        self.low, windows = self.points.factors(centroids)
+        starts = range(0, len(windows), self.size)
+        return torch.cat([self._block(start, windows[start : start + self.size]) for start in starts])
+
+    def _block(self, start: int, windows: Tensor) -> Tensor:
         """(B, R) nearest of some rows."""
         import torch
 
-        rows, windows, (sets, k, _) = self.points.low[start:stop], self.windows[start:stop], self.low.shape
         best = torch.full_like(windows, -torch.inf)
         count, place = torch.zeros_like(best), torch.zeros_like(best)
-        for tile, index in self._tiles():
-            near = self.points.product.multiply(rows, tile.flatten(0, 1)).unflatten(1, (sets, -1))
-            top = near.amax(2)
+        index = torch.arange(self.low.shape[1], dtype=self.low.dtype, device=self.low.device)
+        for first, scores in self._tiles(start, len(windows)):
+            top = scores.amax(2)
             # Earlier candidates that this tile's best rules out are forgotten.
-            kept = best >= top - windows
+            still = best >= top - windows
             best = torch.maximum(best, top)
-            near.ge_((best - windows)[..., None])
-            count = count * kept + near.sum(2)
+            near = torch.ge(scores, (best - windows)[..., None], out=torch.empty_like(scores))
+            count = count * still + near.sum(2)
             # One candidate's place is the sum of all; faster than an argmax.
-            place = place * kept + (near.flatten(0, 1) @ index).unflatten(0, (-1, sets))
+            places = near.flatten(0, 1) @ index[first : first + scores.shape[2]]
+            place = place * still + places.view_as(place)
         nearest = place.long()
         unclear = (count != 1).nonzero()
         if len(unclear):
             row, which = unclear.T
-            if k > self.points.side:
-                scores = self.points.product.multiply(rows[row], self.low[0])
+            if near.shape[2] < len(index):
+                scores = self.points.product.multiply(self.points.low[start + row], self.low[0])
                 candidates = scores >= scores.amax(1, keepdim=True) - windows[row]
             else:
                 candidates = near[row, which]
             nearest[row, which] = self._settle(start + row, which, candidates)
         return nearest
 
-    def _tiles(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """(R, C, D + 1) factors of some centroids of each set, and (C,) their places."""
-        import torch
-
-        side, k = self.points.side, self.low.shape[1]
-        index = torch.arange(k, dtype=self.low.dtype, device=self.low.device)
-        for start in range(0, k, side):
-            yield self.low[:, start : start + side], index[start : start + side]
+    def _tiles(self, start: int, count: int) -> Iterator[tuple[int, Tensor]]:
+        """Scores (B, R, C) of some rows, and which centroid of each set is their first."""
+        rows, side = self.points.low[start : start + count], self.points.side
+        sets, k, _ = self.low.shape
+        if start in self.scores:
+            scores = self.scores[start]
+            new = self.points.product.multiply(rows, self.low.flatten(0, 1)[self.changed])
+            scores.view(count, -1).scatter_(1, self.changed.expand(count, -1), new)
+            yield 0, scores
+            return
+        for first in range(0, k, side):
+            tile = self.low[:, first : first + side].flatten(0, 1)
+            scores = self.points.product.multiply(rows, tile).unflatten(1, (sets, -1))
+            if self.keeps:
+                self.scores[start] = scores
+            yield first, scores
 
     def _settle(self, rows: Tensor, sets: Tensor, candidates: Tensor) -> Tensor:
         """(P,) nearest of some candidates (P, k) of P rows in a set each, by distances in float64."""
         import torch
 
         pair, cluster = candidates.nonzero().T
-        at_once = max(1, _GATHERED // self.centroids.shape[2])
+        at_once = max(1, _GATHERED // self.low.shape[2])
         distances = torch.cat([
             (self.points.rows[rows[some]].double() - self.centroids[sets[some], there]).square_().sum(1)
             for some, there in zip(pair.split(at_once), cluster.split(at_once), strict=True)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.errors import NotFiniteError
-from layerprobe.metrics.centroids import Points, points_of
+from layerprobe.metrics.centroids import Points, Search, points_of
 from layerprobe.ranking.items import BLOCK_ROWS
 from layerprobe.ranking.products import full_precision
 from layerprobe.ranking.vectors import tensor_of
@@ -74,7 +74,7 @@ def kmeans(
         raise ValueError(f"iterations = {iterations}: must be at least 1")
     with torch.no_grad(), full_precision():
         points = points_of(rows)
-        together = max(1, 2 * points.side // k)
+        together = points.sets_at_once(k)
         found: list[Clustering] = []
         for start in range(0, len(seeds), together):
             firsts = np.stack([first_rows(rows, k, seed) for seed in seeds[start : start + together]])
@@ -130,6 +130,7 @@ class _Restarts:
         import torch
 
         self.points = points
+        self.search = Search(points, *firsts.shape)
         self.centroids = points.rows[firsts].double()  # (R, k, D)
         self.sums = torch.zeros_like(self.centroids)
         self.counts = torch.zeros_like(firsts)
@@ -142,13 +143,15 @@ class _Restarts:
         for iteration in range(1, iterations + 1):
             moved = self.assign().tolist()
             for place, restart in enumerate(running):
-                if not moved[place] or iteration == iterations:
+                if restart not in found and (not moved[place] or iteration == iterations):
                     labels = self.labels[:, place].cpu().numpy().copy()
                     found[restart] = Clustering(labels, self.inertia(place), iteration, not moved[place])
             staying = [place for place, restart in enumerate(running) if restart not in found]
             if not staying:
                 break
-            if len(staying) < len(running):
+            # Others stay where they are, which costs little, until copying those that go on is worth it.
+            if 2 * len(staying) <= len(running):
+                self.search.keep(staying)
                 running = [running[place] for place in staying]
                 self.sums, self.counts = self.sums[staying], self.counts[staying]
                 self.labels = self.labels[:, staying]
@@ -165,7 +168,7 @@ class _Restarts:
 
     def assign(self) -> Tensor:
         """Move rows to their nearest centroids; (R,) how many moved."""
-        nearest = self.points.nearest(self.centroids)
+        nearest = self.search.nearest(self.centroids)
         changed = nearest != self.labels
         for start in range(0, len(changed), _SUMMED_ROWS):
             block = slice(start, start + _SUMMED_ROWS)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
 from layerprobe.metrics import centroids as module
-from layerprobe.metrics.centroids import Points, points_of
+from layerprobe.metrics.centroids import Points, Search, points_of
 
 
 def brute_force(rows: NDArray[np.floating], centroids: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -16,7 +18,8 @@ def brute_force(rows: NDArray[np.floating], centroids: NDArray[np.float64]) -> N
 
 
 def nearest(rows: NDArray[np.floating], centroids: NDArray[np.float64]) -> NDArray[np.int64]:
-    return points_of(torch.from_numpy(rows)).nearest(torch.from_numpy(centroids)).numpy()
+    search = Search(points_of(torch.from_numpy(rows)), *centroids.shape[:2])
+    return search.nearest(torch.from_numpy(centroids)).numpy()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -41,8 +44,8 @@ def test_float32_scores_alone_would_be_wrong(monkeypatch: pytest.MonkeyPatch) ->
     centroids = middle + 1e-7 * rng.standard_normal((1, 30, 6))
     right = brute_force(rows, centroids)
     assert (nearest(rows, centroids) == right).all()
-    factors = Points._factors
-    monkeypatch.setattr(Points, "_factors", lambda *given: (factors(*given)[0], torch.zeros(300, 1)))
+    factors = Points.factors
+    monkeypatch.setattr(Points, "factors", lambda *given: (factors(*given)[0], torch.zeros(300, 1)))
     assert (nearest(rows, centroids) != right).any()
 
 
@@ -83,3 +86,56 @@ def test_scatter_is_the_squared_distance_to_the_mean() -> None:
     rows = np.random.default_rng(6).standard_normal((50, 4)) * 37
     points = points_of(torch.from_numpy(rows))
     assert points.scatter == pytest.approx(((rows - rows.mean(0)) ** 2).sum(), rel=1e-13)
+
+
+@pytest.mark.parametrize("kept", [0, 2**24])
+@pytest.mark.parametrize("moving", [0, 1, 7, 24])
+def test_a_search_goes_on_from_the_last(moving: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(7)
+    monkeypatch.setattr(module, "_KEPT", kept)
+    monkeypatch.setattr(Points, "side", 16)
+    rows, centroids = rng.standard_normal((90, 4)), rng.standard_normal((3, 8, 4))
+    search = Search(points_of(torch.from_numpy(rows)), 3, 8)
+    assert bool(search.keeps) == bool(kept)
+    for _ in range(3):
+        found = search.nearest(torch.from_numpy(centroids)).numpy()
+        assert (found == brute_force(rows, centroids)).all()
+        centroids = centroids.copy()
+        centroids.reshape(24, 4)[rng.permutation(24)[:moving]] += rng.standard_normal((moving, 4))
+
+
+def test_only_centroids_that_moved_are_multiplied_again() -> None:
+    rng = np.random.default_rng(8)
+    points = points_of(torch.from_numpy(rng.standard_normal((50, 4))))
+    widths = []
+
+    def multiply(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        widths.append(len(second))
+        return first @ second.T
+
+    search = Search(replace(points, product=replace(points.product, multiply=multiply)), 2, 6)
+    centroids = torch.from_numpy(rng.standard_normal((2, 6, 4)))
+    search.nearest(centroids)
+    moved = centroids.clone()
+    moved[1, 3:5] += 0.5
+    search.nearest(moved)
+    assert widths == [12, 2]
+
+
+def test_sets_can_leave_a_search() -> None:
+    rng = np.random.default_rng(9)
+    rows, centroids = rng.standard_normal((90, 4)), rng.standard_normal((3, 8, 4))
+    search = Search(points_of(torch.from_numpy(rows)), 3, 8)
+    search.nearest(torch.from_numpy(centroids))
+    search.keep([0, 2])
+    centroids = centroids[[0, 2]]
+    centroids[1, 5] -= 1
+    assert (search.nearest(torch.from_numpy(centroids)).numpy() == brute_force(rows, centroids)).all()
+
+
+def test_sets_at_once_fill_a_product_and_keep_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = points_of(torch.zeros(100, 2))
+    monkeypatch.setattr(Points, "side", 64)
+    monkeypatch.setattr(module, "_KEPT", 8 * 100 * 5)
+    # 16 sets of 8 are two products wide, 5 can be kept; of 41 centroids none can; of 200 one must do.
+    assert [points.sets_at_once(k) for k in (8, 41, 200)] == [5, 3, 1]
