@@ -93,13 +93,14 @@ def score_recall(ranks: Ranks, row: Score, ks: Sequence[int]) -> list[Score]:
     Returns:
         Values with lone queries as misses and the expected value under random order of ties.
     """
-    row = replace(row, similarity=SIMILARITY, n=len(ranks), note=_note(ranks))
+    row = replace(row, similarity=SIMILARITY, n=len(ranks), note=_joined(_note(ranks), row.note))
     return [replace(row, metric=recall_name(k), value=ranks.recall(k)) for k in ks]
 
 
 def without_value(metrics: Sequence[str], row: Score, n: int, reason: str) -> list[Score]:
     """A row for each metric that has no valid number, with the reason as its note."""
-    return [replace(row, similarity=SIMILARITY, n=n, metric=name, value=None, note=reason) for name in metrics]
+    note = _joined(reason, row.note)
+    return [replace(row, similarity=SIMILARITY, n=n, metric=name, value=None, note=note) for name in metrics]
 
 
 def searched(queries: Features, gallery: Features | None, ranks: Ranks) -> Retrieval:
@@ -133,6 +134,10 @@ def score_metric(metric: Metric, names: Sequence[str], given: Retrieval, row: Sc
     wanted = [name for name in values if any(name == asked or name.startswith(f"{asked}-") for asked in names)]
     row = replace(row, similarity=SIMILARITY, n=len(given.labels))
     return [replace(row, metric=name, value=values[name]) for name in wanted]
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
 
 
 def _note(ranks: Ranks) -> str:

@@ -53,6 +53,12 @@ class Data(_Section):
     mean: _Channels = "imagenet"
     std: _Channels = "imagenet"
     augment: Literal["none", "affine", "photo"] = "photo"
+    transform: Literal["square", "D1", "D2", "D3"] = "square"
+    resize: Literal["exact", "fast"] = "exact"
+    exif_rotation: bool = False
+    validation_classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    cache: Literal["auto", "off"] = "auto"
 
 
 class Network(_Section):
@@ -140,7 +146,7 @@ class Recipe:
     def identity(self, *, with_seed: bool = True) -> str:
         """Hex hash of all that decides the trained weights; without the seed, of the experiment."""
         sections = self.as_dict()
-        del sections["probe"], sections["metrics"], sections["data"]["root"]
+        del sections["probe"], sections["metrics"], sections["data"]["root"], sections["data"]["cache"]
         if not with_seed:
             del sections["train"]["seed"]
         return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()

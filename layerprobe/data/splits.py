@@ -56,11 +56,15 @@ class Dataset:
         splits: by name, in the order of reporting: train, validation, test, gallery.
         class_names: what the labels of all splits index.
         search_in: the split in which another's queries are searched; itself where not named.
+        notes: what every result on it has to say, such as that images are missing.
+        classification: whether a class may be in two splits: images of known classes are tested, not new classes.
     """
 
     splits: Mapping[str, Split]
     class_names: tuple[str, ...]
     search_in: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    classification: bool = False
 
 
 def require_retrieval(dataset: Dataset, *, source: object) -> Dataset:
@@ -83,7 +87,7 @@ def require_retrieval(dataset: Dataset, *, source: object) -> Dataset:
         for label in np.unique(split.labels).tolist():
             other = seen.setdefault(label, split.name)
             together = {dataset.search_in.get(other, other), dataset.search_in.get(split.name, split.name)}
-            if other != split.name and len(together) > 1:
+            if other != split.name and len(together) > 1 and not dataset.classification:
                 raise DataError(
                     f"class {dataset.class_names[label]} is in {other} and {split.name}: not a zero-shot split",
                     file=source,

@@ -311,6 +311,7 @@ class Prober:
             low=None,
             high=None,
             n=0,
+            note="; ".join(self.dataset.notes),
         )
 
     def features(self, epoch: int, split: str, tap: Tap) -> Features:
