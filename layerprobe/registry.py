@@ -12,6 +12,7 @@ DATASETS = {
     "glyphs": "layerprobe.data.glyphs:load",
     "folder": "layerprobe.data.folder:load",
     "csv": "layerprobe.data.table:load",
+    "cub200": "layerprobe.data.cub200:load",
 }
 NETS = {
     "vgg16_bn": "layerprobe.nets.vgg16_bn:build",

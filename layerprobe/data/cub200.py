@@ -1,0 +1,83 @@
+"""CUB-200-2011: birds of 200 species."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from layerprobe.data import listed
+from layerprobe.data.listed import Annotations, Count, Listed
+from layerprobe.data.splits import Dataset
+from layerprobe.errors import DataError
+
+DEFAULTS: Mapping[str, object] = listed.DEFAULTS
+
+Protocol = Literal["retrieval", "classification"]
+_LAST_TRAIN_CLASS = 100
+_COUNTS: Mapping[Protocol, Mapping[str, Count]] = {
+    "retrieval": {"train": Count(5864, 100, (41, 60)), "test": Count(5924, 100, (49, 60))},
+    "classification": {"train": Count(5994, 200), "test": Count(5794, 200)},
+}
+_PLACES = (".", "CUB_200_2011", "CUB_200_2011/CUB_200_2011")
+_LAYOUT = (
+    "Expected one of ROOT/images.txt, ROOT/CUB_200_2011/images.txt, ROOT/CUB_200_2011/CUB_200_2011/images.txt, with"
+    " image_class_labels.txt, classes.txt and images/ beside it"
+)
+
+
+def load(root: Path, *, allow_partial: bool = False, protocol: Protocol = "retrieval") -> Dataset:
+    """The birds of CUB-200-2011 (Wah et al. 2011), in the order of images.txt.
+
+    Ids are relative to the folder of images.txt, wherever below the root that is; classes are called as in classes.txt
+    (`001.Black_footed_Albatross`). Bounding boxes are not used. Nothing is written.
+
+    Args:
+        root: CUB_200_2011, or the folder that holds it.
+        allow_partial: go on where images are missing; `notes` says how many.
+        protocol: "retrieval" trains on the classes 1 to 100 and tests on 101 to 200, as the papers do; "classification"
+            takes the official split of train_test_split.txt, in which every class is on both sides.
+
+    Raises:
+        DataError: none of the layouts, a bad list, or images missing.
+    """
+    return _load(root, _COUNTS[protocol], allow_partial=allow_partial, protocol=protocol)
+
+
+def _load(
+    root: Path,
+    counts: Mapping[str, Count],
+    *,
+    last_train_class: int = _LAST_TRAIN_CLASS,
+    allow_partial: bool = False,
+    protocol: Protocol = "retrieval",
+) -> Dataset:
+    annotations = _annotated(root, protocol, last_train_class)
+    dataset = listed.dataset_of(annotations, counts, allow_partial=allow_partial)
+    return listed.classified(dataset) if protocol == "classification" else dataset
+
+
+def _annotated(root: Path, protocol: Protocol, last_train_class: int = _LAST_TRAIN_CLASS) -> Annotations:
+    folder = listed.find_folder(root, _PLACES, "images.txt", expected=_LAYOUT)
+    paths = _by_id(folder / "images.txt", {"image_id": int, "path": str})
+    class_ids = _by_id(folder / "image_class_labels.txt", {"image_id": int, "class_id": int}, of=paths)
+    if protocol == "classification":
+        in_train = _by_id(folder / "train_test_split.txt", {"image_id": int, "is_train": _flag}, of=paths)
+    else:
+        in_train = {image_id: class_id <= last_train_class for image_id, class_id in class_ids.items()}
+    splits: dict[str, list[Listed]] = {"train": [], "test": []}
+    for image_id, path in paths.items():
+        splits["train" if in_train[image_id] else "test"].append((f"images/{path}", class_ids[image_id]))
+    return Annotations(folder, splits, _by_id(folder / "classes.txt", {"class_id": int, "name": str}))
+
+
+def _by_id(path: Path, columns: Mapping[str, Callable[[str], Any]], *, of: Iterable[int] = ()) -> dict[Any, Any]:
+    """First column -> second, for all of some ids at least."""
+    rows = dict(listed.read_rows(path, columns))
+    if absent := set(of) - set(rows):
+        raise DataError(f"image {min(absent)} of images.txt is not in it", file=path, fix="Get the file again")
+    return rows
+
+
+def _flag(text: str) -> bool:
+    return bool(("0", "1").index(text))

@@ -1,0 +1,61 @@
+"""Small copies of the benchmarks as they lie on disks, with what has misled loaders before.
+
+Class ids have gaps, images are listed in another order than their names', one is grey, one ends in capitals, and
+macOS's `._` files lie between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+IDS = (1, 3, 57, 98, 101, 120, 160, 196)  # the published boundaries, 98 and 100, have four on each side
+SIZES = dict.fromkeys(IDS, 3)
+SLASH = "Ram C/V Cargo Van Minivan 2012"
+
+Listed = list[tuple[int, str]]  # class id, file name
+
+
+def spread(ids: Sequence[int], total: int, smallest: int, largest: int) -> dict[int, int]:
+    """Sizes of classes with a given sum and given extremes, the rest as equal as can be."""
+    rest, more = divmod(total - smallest - largest, len(ids) - 2)
+    sizes = [smallest, *(rest + (i < more) for i in range(len(ids) - 2)), largest]
+    return dict(zip(ids, sizes, strict=True))
+
+
+def write_image(path: Path, class_id: int, number: int) -> None:
+    """A colour of the class with noise, 40 x 40; the third image of a class is grey."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    colour = np.random.default_rng(class_id).integers(0, 256, 3)
+    noise = np.random.default_rng([class_id, number]).integers(-20, 20, (40, 40, 3))
+    image = Image.fromarray((colour + noise).clip(0, 255).astype(np.uint8))
+    (image.convert("L") if number == 2 else image).save(path, "JPEG")
+    (path.parent / f"._{path.name}").write_bytes(b"\0\5\x16\7")
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def cub(folder: Path, sizes: Mapping[int, int] = SIZES, *, train: int = 8, images: bool = True) -> None:
+    """CUB_200_2011 with `train` images in its official training split; labels listed in another order than images."""
+    members = [(c, i) for c, size in sizes.items() for i in range(size)]
+    paths = {
+        number: f"{c:03}.Bird_{c}/Bird_{99 - i}.{'JPG' if (c, i) == (1, 1) else 'jpg'}"
+        for number, (c, i) in enumerate(members, start=1)
+    }
+    write_lines(folder / "images.txt", (f"{number} {path}" for number, path in paths.items()))
+    labels = [f"{number} {c}" for number, (c, _) in enumerate(members, start=1)]
+    write_lines(folder / "image_class_labels.txt", reversed(labels))
+    write_lines(folder / "classes.txt", (f"{c} {c:03}.Bird_{c}" for c in sizes))
+    official = set(sorted(members, key=lambda member: member[::-1])[:train])
+    flags = [f"{number} {int(member in official)}" for number, member in enumerate(members, start=1)]
+    write_lines(folder / "train_test_split.txt", flags)
+    write_lines(folder / "bounding_boxes.txt", (f"{number} 60.0 27.0 325.0 304.0" for number in paths))
+    for (c, i), path in zip(members, paths.values(), strict=True):
+        if images:
+            write_image(folder / "images" / path, c, i)
