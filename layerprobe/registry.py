@@ -13,6 +13,7 @@ DATASETS = {
     "folder": "layerprobe.data.folder:load",
     "csv": "layerprobe.data.table:load",
     "cub200": "layerprobe.data.cub200:load",
+    "sop": "layerprobe.data.sop:load",
 }
 NETS = {
     "vgg16_bn": "layerprobe.nets.vgg16_bn:build",

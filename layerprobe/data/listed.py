@@ -7,7 +7,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -188,16 +188,15 @@ def _different(ids: Iterable[ClassId], names: Mapping[ClassId, str]) -> tuple[st
 def _require_inside(folder: Path, names: Iterable[str]) -> None:
     root, parents = folder.resolve(), set()
     for name in names:
-        path = PurePosixPath(name)
         # A backslash is a name's legal character here and a separator on Windows.
-        if "\\" in name or "\0" in name or ".." in path.parts or path.is_absolute():
+        if "\\" in name or "\0" in name or ".." in name.split("/") or name.startswith("/"):
             raise DataError(f"a listed path leaves the data folder: {name!a}", file=folder, fix="Get the lists again")
-        parents.add(path.parent)
+        parents.add(name.rpartition("/")[0])
     # Folder by folder: to resolve 120,000 files takes seconds.
     for parent in sorted(parents):
         if not (root / parent).resolve().is_relative_to(root):
             raise DataError(
-                f"a link takes {str(parent)!a} out of the data folder", file=folder, fix="Put the images there instead"
+                f"a link takes {parent!a} out of the data folder", file=folder, fix="Put the images there instead"
             )
 
 

@@ -59,3 +59,18 @@ def cub(folder: Path, sizes: Mapping[int, int] = SIZES, *, train: int = 8, image
     for (c, i), path in zip(members, paths.values(), strict=True):
         if images:
             write_image(folder / "images" / path, c, i)
+
+
+def sop(folder: Path, sizes: Mapping[int, int] = SIZES, *, tested_from: int = 101, images: bool = True) -> None:
+    """Stanford_Online_Products with upper-case endings."""
+    number = 0
+    lines: dict[str, list[str]] = {"train": [], "test": []}
+    for c, size in sizes.items():
+        for i in range(size):
+            number += 1
+            path = f"{('bicycle', 'chair')[c % 2]}_final/11108{c}_{size - i}.JPG"
+            lines["test" if c >= tested_from else "train"].append(f"{number} {c} {c % 2 + 1} {path}")
+            if images:
+                write_image(folder / path, c, i)
+    for name, listed in lines.items():
+        write_lines(folder / f"Ebay_{name}.txt", ["image_id class_id super_class_id path", *listed])
