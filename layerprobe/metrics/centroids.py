@@ -33,18 +33,18 @@ class Points:
 
     Args:
         rows: (N, D) as they came.
-        low: (N, D + 1) float32 of (row - mean) * scale and a 1, which takes up a centroid's bias.
-        lengths: (N,) float64 of (row - mean) * scale.
-        mean: (D,) float64.
+        low: (N, D + 1) float32 of (row - centre) * scale and a 1, which takes up a centroid's bias.
+        lengths: (N, 1) float32 of (row - centre) * scale.
+        centre: (D,) float64, where the bulk of the rows lies.
         scale: a power of two that brings the largest number to about 1, so that no square leaves float32.
-        scatter: sum of the squared distances to the mean.
+        scatter: sum of the squared distances to the centre.
         product: multiplies `low`.
     """
 
     rows: Tensor
     low: Tensor
     lengths: Tensor
-    mean: Tensor
+    centre: Tensor
     scale: float
     scatter: float
     product: Product
@@ -60,20 +60,38 @@ class Points:
         return min(most, _KEPT // (len(self.rows) * k) or most)
 
     def factors(self, centroids: Tensor) -> tuple[Tensor, Tensor]:
-        """(R, k, D + 1) float32 that `low` is multiplied by, and (N, R) by how much two scores may be wrong.
+        """(R, k, D + 1) float32 that `low` is multiplied by, and (R,) the length of each set's longest centroid.
 
         A score is x . c - |c|^2 / 2: half of |x|^2 - |x - c|^2.
         """
         import torch
 
-        moved = (centroids - self.mean) * self.scale
+        moved = (centroids - self.centre) * self.scale
         squares = moved.square().sum(2)
         low = torch.cat([moved, -squares[..., None] / 2], 2).to(self.low.dtype)
-        longest = squares.amax(1).sqrt()
+        return low, squares.amax(1).sqrt().to(low.dtype)
+
+    def windows(self, lengths: Tensor, best: Tensor, longest: Tensor) -> Tensor:
+        """How far below the best score that of the nearest centroid may lie.
+
+        The error of a score grows with the length of its centroid. A centroid nearer than the one with the best score
+        is no longer than the row and its distance from that one together: a few far centroids blur nothing near.
+
+        Args:
+            lengths: (B, 1) of the rows.
+            best: (B, R) score.
+            longest: (R,) of the centroids.
+
+        Returns:
+            (B, R)
+        """
+        import torch
+
         # Each of the D + 1 sums, the rounding of both factors, of the bias and of the threshold.
-        error = 1.01 * (low.shape[2] + 4) * self.product.unit
-        sizes = self.lengths[:, None] * longest + longest.square() / 2
-        return low, (2 * error * sizes + 1e-30).to(self.low.dtype)
+        error = 1.01 * (self.low.shape[1] + 4) * self.product.unit
+        squares = ((1 + 8 * error) * lengths.square() - 2 * best) / (1 - 8 * error)
+        reach = torch.minimum(lengths + squares.clamp_(min=0).sqrt_(), longest)
+        return 2 * error * (lengths + reach / 2) * reach + 1e-30
 
 
 def points_of(rows: Tensor) -> Points:
@@ -82,17 +100,22 @@ def points_of(rows: Tensor) -> Points:
 
     blocks = rows.split(BLOCK_ROWS)
     mean = torch.stack([block.double().sum(0) for block in blocks]).sum(0) / len(rows)
-    peak = max(float((block.double() - mean).abs().max()) for block in blocks)
+    far = torch.cat([(block.double() - mean).norm(dim=1) for block in blocks])
+    # Of the nearer half: a few rows far away must not take the others from the centre, and with it their digits.
+    half = (far <= far.median()).split(BLOCK_ROWS)
+    sums = torch.stack([block[near].double().sum(0) for block, near in zip(blocks, half, strict=True)]).sum(0)
+    centre = sums / sum(int(near.sum()) for near in half)
+    peak = max(float((block.double() - centre).abs().max()) for block in blocks)
     scale = math.ldexp(1.0, -max(-1000, math.frexp(peak)[1]))
     product = float32(rows.device)
     low = rows.new_ones((len(rows), rows.shape[1] + 1), dtype=product.dtype)
-    lengths = rows.new_empty(len(rows), dtype=torch.float64)
+    lengths = rows.new_empty((len(rows), 1), dtype=torch.float64)
     for start, block in zip(range(0, len(rows), BLOCK_ROWS), blocks, strict=True):
-        centred = (block.double() - mean) * scale
+        centred = (block.double() - centre) * scale
         low[start : start + BLOCK_ROWS, :-1] = centred
-        lengths[start : start + BLOCK_ROWS] = centred.norm(dim=1)
+        lengths[start : start + BLOCK_ROWS, 0] = centred.norm(dim=1)
     scatter = float(lengths.square().sum()) / scale / scale
-    return Points(rows, low, lengths, mean, scale, scatter, product)
+    return Points(rows, low, lengths.to(product.dtype), centre, scale, scatter, product)
 
 
 class Search:
@@ -109,7 +132,7 @@ class Search:
 
         self.points = points
         self.size = points.side**2 // min(sets * k, points.side)  # rows in a block
-        self.centroids = points.mean.new_full((sets, k, len(points.mean)), torch.nan)  # equal to nothing
+        self.centroids = points.centre.new_full((sets, k, len(points.centre)), torch.nan)  # equal to nothing
         self.keeps = k <= points.side and len(points.rows) * sets * k <= _KEPT
         self.scores: dict[int, Tensor] = {}  # first row -> (B, R, k)
 
@@ -131,22 +154,23 @@ class Search:
 
         self.changed = (centroids != self.centroids).any(2).flatten().nonzero().flatten()
         self.centroids = centroids
-        self.low, windows = self.points.factors(centroids)
-        starts = range(0, len(windows), self.size)
-        return torch.cat([self._block(start, windows[start : start + self.size]) for start in starts])
+        self.low, self.longest = self.points.factors(centroids)
+        return torch.cat([self._block(start) for start in range(0, len(self.points.rows), self.size)])
 
-    def _block(self, start: int, windows: Tensor) -> Tensor:
+    def _block(self, start: int) -> Tensor:
         """(B, R) nearest of some rows."""
         import torch
 
-        best = torch.full_like(windows, -torch.inf)
+        lengths = self.points.lengths[start : start + self.size]
+        best = lengths.new_full((len(lengths), len(self.low)), -torch.inf)
         count, place = torch.zeros_like(best), torch.zeros_like(best)
         index = torch.arange(self.low.shape[1], dtype=self.low.dtype, device=self.low.device)
-        for first, scores in self._tiles(start, len(windows)):
+        for first, scores in self._tiles(start, len(lengths)):
             top = scores.amax(2)
+            before, best = best, torch.maximum(best, top)
+            windows = self.points.windows(lengths, best, self.longest)
             # Earlier candidates that this tile's best rules out are forgotten.
-            still = best >= top - windows
-            best = torch.maximum(best, top)
+            still = before >= best - windows
             near = torch.ge(scores, (best - windows)[..., None], out=torch.empty_like(scores))
             count = count * still + near.sum(2)
             # One candidate's place is the sum of all; faster than an argmax.

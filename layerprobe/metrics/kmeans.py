@@ -163,7 +163,7 @@ class _Restarts:
     def inertia(self, restart: int) -> float:
         """Scatter without that of the means."""
         counts = self.counts[restart]
-        means = self.sums[restart] / counts.clamp(min=1)[:, None] - self.points.mean
+        means = self.sums[restart] / counts.clamp(min=1)[:, None] - self.points.centre
         return max(0.0, self.points.scatter - float((means.square().sum(1) * counts).sum()))
 
     def assign(self) -> Tensor:

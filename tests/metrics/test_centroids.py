@@ -44,8 +44,7 @@ def test_float32_scores_alone_would_be_wrong(monkeypatch: pytest.MonkeyPatch) ->
     centroids = middle + 1e-7 * rng.standard_normal((1, 30, 6))
     right = brute_force(rows, centroids)
     assert (nearest(rows, centroids) == right).all()
-    factors = Points.factors
-    monkeypatch.setattr(Points, "factors", lambda *given: (factors(*given)[0], torch.zeros(300, 1)))
+    monkeypatch.setattr(Points, "windows", lambda points, lengths, best, longest: torch.zeros_like(best))
     assert (nearest(rows, centroids) != right).any()
 
 
@@ -82,10 +81,38 @@ def test_collapsed_rows_have_a_nearest_centroid() -> None:
     assert (nearest(rows, np.array([[[0.0, 0, 0], [0.1, 0.1, 0.2]]])) == 1).all()
 
 
-def test_scatter_is_the_squared_distance_to_the_mean() -> None:
+def test_scatter_is_the_squared_distance_to_the_centre() -> None:
     rows = np.random.default_rng(6).standard_normal((50, 4)) * 37
     points = points_of(torch.from_numpy(rows))
-    assert points.scatter == pytest.approx(((rows - rows.mean(0)) ** 2).sum(), rel=1e-13)
+    assert points.scatter == pytest.approx(((rows - points.centre.numpy()) ** 2).sum(), rel=1e-13)
+
+
+def with_outliers(bulk: float) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """500 rows close together and 5 far away; 40 of them, 3 far away, as centroids."""
+    rng = np.random.default_rng(10)
+    rows = (1 + bulk * rng.standard_normal((505, 32))).astype(np.float32)
+    rows[:5] = rng.standard_normal((5, 32))
+    return rows, rows[None, 2:42].astype(np.float64)
+
+
+@pytest.mark.parametrize("bulk", [1e-1, 1e-3, 1e-5])
+def test_nearest_beside_outliers_is_float64_brute_force(bulk: float) -> None:
+    rows, centroids = with_outliers(bulk)
+    assert (nearest(rows, centroids) == brute_force(rows, centroids)).all()
+
+
+@pytest.mark.parametrize("bulk", [1e-1, 1e-3, 1e-5])
+def test_outliers_leave_little_to_float64(bulk: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, centroids = with_outliers(bulk)
+    settle, settled = Search._settle, []
+
+    def counted(search: Search, places: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        settled.append(len(places))
+        return settle(search, places, *rest)
+
+    monkeypatch.setattr(Search, "_settle", counted)
+    nearest(rows, centroids)
+    assert sum(settled) < 25
 
 
 @pytest.mark.parametrize("kept", [0, 2**24])
