@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from layerprobe.ranking.items import BLOCK_ROWS, Items
 from layerprobe.ranking.positives import Chosen, positive_similarities
 from layerprobe.ranking.products import Product, bfloat16, float32
-from layerprobe.ranking.sweep import Targets, count_blocks, count_exactly, count_symmetric
+from layerprobe.ranking.sweep import Targets, count_blocks, count_symmetric
 from layerprobe.ranking.team import Team
 from layerprobe.ranking.tiles import cuts
 
@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 
     from layerprobe.ranking.vectors import Form
 
-# With fewer pairs float32 is as fast as bfloat16, which leaves more queries to be searched again.
-_PAIRS_FOR_BFLOAT16 = 10**8
+# With fewer pairs there is nothing to gain from bfloat16.
+_PAIRS_FOR_BFLOAT16 = 10**6
+# With more pairs it is faster to search again for the queries that a K leaves open than to settle all.
+_PAIRS_FOR_INTERVALS = 10**8
+# What a number of the gallery costs more in float32 than in bfloat16 for a query, in pairs computed in float64.
+_PAIRS_WORTH = 1e-6
+_ITEMS_OF_A_SAMPLE = 512
+_QUERIES_OF_A_SAMPLE = 128
 _BLOCK_ROWS_OF_A_GPU = 2**13
 # Queries of which the exact count holds rounded rows at once.
 _QUERIES_AT_ONCE = 2**14
@@ -67,21 +73,22 @@ class Search:
         windows = self._windows(chosen)
         nearest, tied_positives = self._positives(chosen, windows)
         targets = Targets(chosen, nearest, windows)
-        fast = self._low_precision(ks)
-        low, high = self._intervals(targets, fast)
-        contradicted = torch.from_numpy(self._contradicted()[order]).to(low.device)
-        tied = torch.zeros_like(low)
+        contradicted = torch.from_numpy(self._contradicted()[order]).to(nearest.device)
+        low, high, tied = self._counted(targets, ks)
         asked = torch.full_like(contradicted, False)
         for k in ks or ():
             asked |= (low < k) & (k <= high)
         asked = ((low != high if ks is None else asked) | contradicted) & nearest.isfinite()
         exact = float32(asked.device)
-        clear = high - low <= _FEW_UNCLEAR if fast else torch.zeros_like(asked)
-        for product, which in ((fast or exact, asked & clear), (exact, asked & ~clear)):
+        fast = bfloat16(asked.device) or exact
+        few = high - low <= _FEW_UNCLEAR
+        for product, which in ((fast, asked & few), (exact, asked & ~few)):
             for start in range(0, int(which.sum()), _QUERIES_AT_ONCE):
                 rows = torch.nonzero(which)[start : start + _QUERIES_AT_ONCE, 0]
                 some = targets[rows.cpu().numpy()]
-                low[rows], tied[rows] = self.team.total(count_exactly(some, self._blocks(), self.form, product))
+                low[rows], tied[rows] = self.team.total(
+                    count_blocks(some, self._blocks(), self.form, product, exactly=True)
+                )
                 high[rows] = low[rows]
         for i in torch.nonzero(contradicted & asked)[:, 0].tolist():
             self._exclude(targets, i, low, high, tied)
@@ -110,9 +117,12 @@ class Search:
 
     def _blocks(self) -> Iterator[Chosen]:
         """This process's share of the gallery, each block sorted by class."""
+        return self._every_block(self.team.share)
+
+    def _every_block(self, share: slice = slice(None)) -> Iterator[Chosen]:
         order = None if self.in_order else np.argsort(self.gallery.labels, kind="stable")
         rows = BLOCK_ROWS if self.queries.device.type == "cpu" else _BLOCK_ROWS_OF_A_GPU
-        for block in cuts(len(self.gallery), rows)[self.team.share]:
+        for block in cuts(len(self.gallery), rows)[share]:
             if order is None:
                 index = block.start + np.argsort(self.gallery.labels[block], kind="stable")
                 vectors = self.form.vectors(self.gallery.take(block)[index - block.start])
@@ -150,25 +160,39 @@ class Search:
         # The query itself and other classes are at -inf, where a lone query's nearest is too.
         return ((similarities >= (nearest - windows)[:, None]) & similarities.isfinite()).sum(1)
 
-    def _low_precision(self, ks: frozenset[int] | None) -> Product | None:
-        """bfloat16 where it is faster in the end."""
-        few = len(self.queries) * len(self.gallery) < _PAIRS_FOR_BFLOAT16
-        return None if few or ks is None or self.form.similarity == "hamming" else bfloat16(self.queries.device)
-
-    def _intervals(self, targets: Targets, fast: Product | None) -> tuple[Tensor, Tensor]:
-        """Between which two counts of closer negatives the truth lies."""
+    def _counted(self, targets: Targets, ks: frozenset[int] | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Between which two counts of closer negatives the truth lies, and ties where the two are one."""
         import torch
 
+        product, exactly = self._way(targets, ks)
         if self._itself:
-            product = fast or float32(targets.nearest.device)
-            possible, closer = count_symmetric(targets, self.form, product, self.team.share)
-        elif fast:
-            possible, closer = count_blocks(targets, self._blocks(), self.form, fast)
+            found = count_symmetric(targets, self.form, product, self.team.share, exactly=exactly)
         else:
-            # Nothing is known yet; the exact count comes at once.
-            closer = torch.zeros_like(targets.nearest, dtype=torch.int64)
-            return closer, closer + len(self.gallery)
-        return self.team.total(closer), self.team.total(possible)
+            found = count_blocks(targets, self._blocks(), self.form, product, exactly=exactly)
+        closer, others = self.team.total(found)
+        return (closer, closer.clone(), others) if exactly else (closer, others, torch.zeros_like(closer))
+
+    def _way(self, targets: Targets, ks: frozenset[int] | None) -> tuple[Product, bool]:
+        """The product that is fastest in the end, and whether what it leaves unclear is computed at once."""
+        exact, fast = float32(self.queries.device), bfloat16(self.queries.device)
+        pairs = len(self.queries) * len(self.gallery)
+        if fast is None or self.form.similarity == "hamming" or pairs < _PAIRS_FOR_BFLOAT16:
+            return exact, True
+        if self._itself and ks is not None and pairs >= _PAIRS_FOR_INTERVALS:
+            return fast, False
+        worth = _PAIRS_WORTH * len(self.gallery) * self.form.dim / (2 if self._itself else 1)
+        return (fast if self._unclear(targets, fast) < worth else exact), True
+
+    def _unclear(self, targets: Targets, product: Product) -> float:
+        """About how many negatives of a query a product leaves unclear: some queries in a part of the gallery."""
+        if self.in_order:
+            block = next(self._every_block())
+        else:
+            order = np.argsort(self.gallery.labels, kind="stable")
+            block = self._chosen(self.gallery, order[:: max(1, len(order) // _ITEMS_OF_A_SAMPLE)])
+        some = targets[np.linspace(0, len(targets.nearest) - 1, _QUERIES_OF_A_SAMPLE).astype(np.intp)]
+        closer, possible = count_blocks(some, [block], self.form, product, exactly=False)
+        return float((possible - closer).double().mean()) * len(self.gallery) / len(block.labels)
 
     def _contradicted(self) -> NDArray[np.bool_]:
         """(Q,) whose own item in the gallery has another class: it is no negative all the same."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # With more unclear pairs a row, one product for the tile is faster than each pair by itself.
 _PAIRS_PER_ROW = 16
 _PAIRS_AT_ONCE = 4096
+# Pairs whose float64 vectors the caches hold.
+_PAIRS_TOGETHER = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,17 +59,23 @@ class Targets:
         return Thresholds.of(self.nearest - form.constants(rounded.biases), margin, product)
 
 
-def count_symmetric(targets: Targets, form: Form, product: Product, share: slice) -> Tensor:
+def count_symmetric(targets: Targets, form: Form, product: Product, share: slice, *, exactly: bool) -> Tensor:
     """Count among the queries themselves, each pair of tiles once for its rows and once for its columns.
 
-    Returns:
-        int64 (2, Q): negatives that may be as close as the nearest positive, or closer; those that surely are closer.
-    """
-    import torch
+    Args:
+        targets: all items.
+        form: of the vectors.
+        product: what the similarities are computed by.
+        share: which of the pairs of tiles to take.
+        exactly: compute in float64 what the product leaves unclear.
 
+    Returns:
+        int64 (2, Q): negatives that surely are closer than the nearest positive; negatives tied with it, or where not
+        `exactly` all that may be tied or closer.
+    """
     rounded, labels = targets.rounded(form, product), targets.queries.labels
     thresholds = targets.thresholds(rounded, rounded, form, product)
-    counts = torch.zeros(2, len(labels), dtype=torch.int64, device=rounded.values.device)
+    found = _Counts(targets, thresholds, form, exactly)
     tiles = cuts(len(labels), product.tile)
     pairs = [(i, j) for i in range(len(tiles)) for j in range(i, len(tiles))][share]
     left, last = rounded.values, -1
@@ -78,80 +86,108 @@ def count_symmetric(targets: Targets, form: Form, product: Product, share: slice
         similarities = product.multiply(left, rounded.values[columns])
         if not mask_classes(similarities, labels[rows], labels[columns]):
             continue
-        counts[:, rows] += count_rows(similarities, thresholds[rows])
+        found.add(rows, columns, similarities, targets.queries)
         if i != j:
-            counts[:, columns] += count_columns(similarities, thresholds[columns])
-    return counts
+            found.add_columns(columns, rows, similarities, targets.queries)
+    return found.finished(targets.queries)
 
 
-def count_blocks(targets: Targets, gallery: Iterator[Chosen], form: Form, product: Product) -> Tensor:
-    """Count in a gallery that comes in blocks; the result is as that of `count_symmetric`."""
-    import torch
-
+def count_blocks(targets: Targets, gallery: Iterable[Chosen], form: Form, product: Product, *, exactly: bool) -> Tensor:
+    """Count in a gallery that comes in blocks; arguments and result as for `count_symmetric`."""
     rounded, labels = targets.rounded(form, product), targets.queries.labels
     rounded.swap(form.dim, product.parts)
-    counts = torch.zeros(2, len(labels), dtype=torch.int64, device=rounded.values.device)
+    found = _Counts(targets, Thresholds(targets.nearest, targets.nearest), form, exactly)
     for block in gallery:
         searched = Rounded.of([block.vectors(slice(None))], len(block.labels), form, product)
-        thresholds = targets.thresholds(rounded, searched, form, product)
+        found.thresholds = targets.thresholds(rounded, searched, form, product)
         for rows in cuts(len(labels), product.tile):
             for columns in cuts(len(block.labels), product.tile):
                 similarities = product.multiply(rounded.values[rows], searched.values[columns])
                 if mask_classes(similarities, labels[rows], block.labels[columns]):
-                    counts[:, rows] += count_rows(similarities, thresholds[rows])
-    return counts
+                    found.add(rows, columns, similarities, block)
+        found.finished(block)
+    return found.finished(targets.queries)
 
 
-def count_exactly(targets: Targets, gallery: Iterator[Chosen], form: Form, product: Product) -> Tensor:
-    """Count in a gallery that comes in blocks; what a product leaves unclear is computed in float64.
+class _Counts:
+    """What tiles have counted so far, and the unclear pairs that wait to be computed in float64.
 
-    Returns:
-        int64 (2, Q): negatives closer than the nearest positive; negatives tied with it.
+    Args:
+        targets: the queries.
+        thresholds: of all queries.
+        form: of the vectors.
+        exactly: whether unclear pairs are computed.
     """
-    import torch
 
-    rounded, labels = targets.rounded(form, product), targets.queries.labels
-    rounded.swap(form.dim, product.parts)
-    counts = torch.zeros(2, len(labels), dtype=torch.int64, device=rounded.values.device)
-    for block in gallery:
-        vectors = block.vectors(slice(None))
-        searched = Rounded.of([vectors], len(block.labels), form, product)
-        thresholds = targets.thresholds(rounded, searched, form, product)
-        for rows in cuts(len(labels), product.tile):
-            for columns in cuts(len(block.labels), product.tile):
-                similarities = product.multiply(rounded.values[rows], searched.values[columns])
-                if not mask_classes(similarities, labels[rows], block.labels[columns]):
-                    continue
-                possible, closer = count_rows(similarities, thresholds[rows])
-                counts[0, rows] += closer
-                if form.similarity == "hamming":
-                    counts[1, rows] += possible - closer
-                    continue
-                unclear = torch.nonzero(possible != closer)[:, 0]
-                if len(unclear):
-                    part, bounds = similarities[unclear], thresholds[rows][unclear]
-                    inside = (part >= bounds.low[:, None]) & (part <= bounds.high[:, None])
-                    places = unclear + rows.start
-                    counts[:, places] += _settled(targets, places, vectors[columns], inside, form)
-    return counts
+    def __init__(self, targets: Targets, thresholds: Thresholds, form: Form, exactly: bool) -> None:
+        import torch
 
+        self.targets, self.thresholds, self.form, self.exactly = targets, thresholds, form, exactly
+        self.closer = torch.zeros(len(targets.nearest), dtype=torch.int64, device=targets.nearest.device)
+        self.tied = torch.zeros_like(self.closer)
+        self.waiting: list[Tensor] = []  # (2, P) places of queries and of items of the gallery
 
-def _settled(targets: Targets, places: Tensor, gallery: Tensor, inside: Tensor, form: Form) -> Tensor:
-    """Closer and tied negatives (2, R) among the pairs marked in `inside` (R, B), of the queries at `places` (R,)."""
-    import torch
+    def add(self, rows: slice, columns: slice, similarities: Tensor, gallery: Chosen) -> None:
+        """Count a tile (A, B) for the queries of its rows."""
+        possible, closer = count_rows(similarities, self.thresholds[rows])
+        self.closer[rows] += closer
+        if self._all_counted(rows, possible, closer):
+            return
+        unclear = (possible != closer).nonzero()[:, 0]
+        if len(unclear):
+            self._settle(unclear + rows.start, columns, similarities[unclear], gallery)
 
-    queries = targets.queries.vectors(places.cpu().numpy())
-    high = targets.nearest[places] + targets.windows[places]
-    low = targets.nearest[places] - targets.windows[places]
-    if inside.sum() > _PAIRS_PER_ROW * len(places):
-        similarities = form.similarities(queries, gallery).masked_fill_(~inside, -torch.inf)
-        closer = (similarities > high[:, None]).sum(1)
-        return torch.stack([closer, (similarities >= low[:, None]).sum(1) - closer])
-    counts = torch.zeros(2, len(places), dtype=torch.int64, device=gallery.device)
-    for pairs in torch.nonzero(inside).split(_PAIRS_AT_ONCE):
-        rows, columns = pairs.unbind(1)
-        similarities = form.of_pairs(queries[rows], gallery[columns])
-        closer = similarities > high[rows]
-        counts[0].index_add_(0, rows, closer.long())
-        counts[1].index_add_(0, rows, ((similarities >= low[rows]) & ~closer).long())
-    return counts
+    def add_columns(self, columns: slice, rows: slice, similarities: Tensor, gallery: Chosen) -> None:
+        """Count a tile (A, B) for the queries of its columns."""
+        possible, closer = count_columns(similarities, self.thresholds[columns])
+        self.closer[columns] += closer
+        if self._all_counted(columns, possible, closer):
+            return
+        unclear = (possible != closer).nonzero()[:, 0]
+        if len(unclear):
+            self._settle(unclear + columns.start, rows, similarities[:, unclear].T, gallery)
+
+    def _all_counted(self, queries: slice, possible: Tensor, closer: Tensor) -> bool:
+        """Take what is not surely closer for tied: bits are equal or not, and elsewhere it was not to be exact."""
+        if self.exactly and self.form.similarity != "hamming":
+            return False
+        self.tied[queries] += possible - closer
+        return True
+
+    def _settle(self, queries: Tensor, columns: slice, similarities: Tensor, gallery: Chosen) -> None:
+        """Compute the unclear ones among similarities (R, B) of the queries at places (R,), now or later."""
+        import torch
+
+        bounds = self.thresholds[queries]
+        inside = (similarities >= bounds.low[:, None]) & (similarities <= bounds.high[:, None])
+        rows, others = inside.nonzero().unbind(1)
+        if len(rows) > _PAIRS_PER_ROW * len(queries):
+            exact = self.form.similarities(self._vectors(queries), gallery.vectors(columns))
+            self._count(queries, exact.masked_fill_(~inside, -torch.inf))
+            return
+        self.waiting.append(torch.stack([queries[rows], others + columns.start]))
+        if sum(pairs.shape[1] for pairs in self.waiting) > _PAIRS_AT_ONCE:
+            self.finished(gallery)
+
+    def finished(self, gallery: Chosen) -> Tensor:
+        """Both counts, with the pairs that waited for items of this gallery."""
+        import torch
+
+        if self.waiting:
+            waiting = torch.cat(self.waiting, 1)
+            self.waiting = []
+            for queries, others in (pairs.unbind() for pairs in waiting.split(_PAIRS_TOGETHER, 1)):
+                items = gallery.vectors(others.cpu().numpy())
+                exact = self.form.of_pairs(self._vectors(queries), items)
+                self._count(queries, exact[:, None])
+        return torch.stack([self.closer, self.closer + self.tied if not self.exactly else self.tied])
+
+    def _vectors(self, queries: Tensor) -> Tensor:
+        return self.targets.queries.vectors(queries.cpu().numpy())
+
+    def _count(self, queries: Tensor, similarities: Tensor) -> None:
+        """Add exact similarities (R, B) of the queries at places (R,), which may repeat."""
+        nearest, windows = self.targets.nearest[queries], self.targets.windows[queries]
+        closer = (similarities > (nearest + windows)[:, None]).sum(1)
+        self.closer.index_add_(0, queries, closer)
+        self.tied.index_add_(0, queries, (similarities >= (nearest - windows)[:, None]).sum(1) - closer)

@@ -45,6 +45,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "BLOCK_ROWS", 24)
     monkeypatch.setattr(search, "_QUERIES_AT_ONCE", 20)
     monkeypatch.setattr(sweep, "_PAIRS_AT_ONCE", 5)
+    monkeypatch.setattr(sweep, "_PAIRS_TOGETHER", 3)
     monkeypatch.setattr(positives, "_ROWS", 8)
     monkeypatch.setattr(positives, "_CELLS", 40)
     monkeypatch.setattr(search, "float32", lambda device: replace(products.float32(device), tile=16))
@@ -56,11 +57,13 @@ def tiled(monkeypatch: pytest.MonkeyPatch) -> None:
     small_tiles(monkeypatch)
 
 
-@pytest.fixture
-def low(monkeypatch: pytest.MonkeyPatch) -> None:
-    """bfloat16 whatever the size."""
+@pytest.fixture(params=["intervals", "at once"])
+def low(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """bfloat16 whatever the size, and what it leaves unclear."""
     small_tiles(monkeypatch)
     monkeypatch.setattr(search, "_PAIRS_FOR_BFLOAT16", 0)
+    monkeypatch.setattr(search, "_PAIRS_FOR_INTERVALS", 0 if request.param == "intervals" else 10**9)
+    monkeypatch.setattr(search, "_PAIRS_WORTH", 1e9)
 
 
 def case(kind: str, seed: int) -> tuple[Array, Labels]:
@@ -237,7 +240,8 @@ def test_bad_rows_on_disk_are_counted() -> None:
 def test_below_twenty_thousand_items_every_count_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     features, labels = rng.normal(size=(60, 2)).astype(np.float32), np.arange(60) % 30
-    monkeypatch.setattr(search, "_PAIRS_FOR_BFLOAT16", 0)
+    for limit in ("_PAIRS_FOR_BFLOAT16", "_PAIRS_FOR_INTERVALS"):
+        monkeypatch.setattr(search, limit, 0)
     monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
     assert not nearest_positive_ranks(features, labels).open().any()
     monkeypatch.setattr(ranks, "RESOLVE_ALL_BELOW", 60)
