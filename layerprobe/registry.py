@@ -14,6 +14,7 @@ DATASETS = {
     "csv": "layerprobe.data.table:load",
     "cub200": "layerprobe.data.cub200:load",
     "sop": "layerprobe.data.sop:load",
+    "inshop": "layerprobe.data.inshop:load",
 }
 NETS = {
     "vgg16_bn": "layerprobe.nets.vgg16_bn:build",

@@ -23,8 +23,8 @@ _LAYOUT = (
 def load(root: Path, *, allow_partial: bool = False) -> Dataset:
     """The things of Stanford Online Products (Song et al., CVPR 2016), in the lists' order.
 
-    Ebay_train.txt and Ebay_test.txt are the split. Ids are relative to their folder, wherever below the root that is; a class has no
-    name and is called by its number. Nothing is written.
+    Ebay_train.txt and Ebay_test.txt are the split. Ids are relative to their folder, wherever below the root that is;
+    a class has no name and is called by its number. Nothing is written.
 
     Args:
         root: Stanford_Online_Products, or the folder that holds it.

@@ -74,3 +74,31 @@ def sop(folder: Path, sizes: Mapping[int, int] = SIZES, *, tested_from: int = 10
                 write_image(folder / path, c, i)
     for name, listed in lines.items():
         write_lines(folder / f"Ebay_{name}.txt", ["image_id class_id super_class_id path", *listed])
+
+
+def inshop_rows(sizes: Mapping[int, tuple[int, int, int]]) -> list[tuple[str, str, str]]:
+    """Image, item and status of items with so many train, query and gallery images."""
+    return [
+        (f"img/WOMEN/Dresses/id_{item:08}/{i:02}_{part}_front.jpg", f"id_{item:08}", status)
+        for item, counts in sizes.items()
+        for part, (status, size) in enumerate(zip(("train", "query", "gallery"), counts, strict=True), start=1)
+        for i in range(size, 0, -1)
+    ]
+
+
+INSHOP = {2: (3, 0, 0), 7: (1, 0, 0), 9: (3, 0, 0), 40: (3, 0, 0)} | {
+    3: (0, 2, 2), 5: (0, 1, 2), 11: (0, 2, 1), 60: (0, 2, 2),
+}  # fmt: skip
+
+
+def inshop(
+    eval_folder: Path, folder: Path | None, sizes: Mapping[int, tuple[int, int, int]] = INSHOP, *, images: str = "img"
+) -> None:
+    """The In-Shop list, padded with spaces as the real one is, and its images below folder/images."""
+    rows = inshop_rows(sizes)
+    lines = [f"{name:<70} {item:<16} {status}" for name, item, status in rows]
+    head = [str(len(rows)), f"{'image_name':<70} {'item_id':<16} evaluation_status"]
+    write_lines(eval_folder / "list_eval_partition.txt", [*head, *lines])
+    for number, (name, item, _) in enumerate(rows):
+        if folder is not None:
+            write_image(folder / images / name.removeprefix("img/"), int(item.removeprefix("id_")), number % 3)

@@ -1,0 +1,69 @@
+"""In-Shop Clothes Retrieval of DeepFashion: photographs of 7,982 pieces of clothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from layerprobe.data import listed
+from layerprobe.data.listed import Annotations, Count, Listed
+from layerprobe.data.splits import Dataset
+
+DEFAULTS: Mapping[str, object] = listed.DEFAULTS
+
+_COUNTS = {
+    "train": Count(25882, 3997, (1, 162)),
+    "test": Count(14218, 3985, (1, 66)),
+    "gallery": Count(12612, 3985, (1, 65)),
+}
+_STATUSES = {"train": "train", "query": "test", "gallery": "gallery"}
+_HOME = "In-shop Clothes Retrieval Benchmark"
+_PLACES = (".", "Eval", _HOME, f"{_HOME}/Eval")
+# The papers use the images of 256 x 256, which lie in img.
+_IMAGES = ("Img/img", "img", "Img/img_highres", "img_highres")
+_LAYOUT = (
+    "Expected one of ROOT/Eval/list_eval_partition.txt with ROOT/Img/img/, ROOT/list_eval_partition.txt with ROOT/img/,"
+    f" either in ROOT/{_HOME}/, img_highres/ instead of img/"
+)
+
+
+def load(root: Path, *, allow_partial: bool = False) -> Dataset:
+    """The clothes of the In-Shop benchmark (DeepFashion, Liu et al., CVPR 2016), in the list's order.
+
+    The queries are the split `test`, which is searched in the split `gallery`; an item of the training split may have
+    one image. Ids are relative to the folder that img/ or img_highres/ lies in; of both, img/ is taken. A class is
+    called by its item id. Bounding boxes are not used. Nothing is written.
+
+    Args:
+        root: the folder of Eval/ and Img/, or of list_eval_partition.txt, or the one that holds the benchmark.
+        allow_partial: go on where images are missing; `notes` says how many.
+
+    Raises:
+        DataError: none of the layouts, a bad list, or images missing.
+    """
+    return _load(root, _COUNTS, allow_partial=allow_partial)
+
+
+def _load(root: Path, counts: Mapping[str, Count], *, allow_partial: bool = False) -> Dataset:
+    dataset = listed.dataset_of(_annotated(root), counts, allow_partial=allow_partial)
+    return replace(dataset, search_in={"test": "gallery"})
+
+
+def _annotated(root: Path) -> Annotations:
+    folder = listed.find_folder(root, _PLACES, "list_eval_partition.txt", expected=_LAYOUT)
+    columns: Mapping[str, Callable[[str], str]] = {"image_name": str, "item_id": str, "evaluation_status": _split}
+    rows = listed.read_rows(folder / "list_eval_partition.txt", columns, above=2)
+    base = folder.parent if folder.name == "Eval" else folder
+    images = next((base / place for place in _IMAGES if (base / place).is_dir()), base / "img")
+    splits: dict[str, list[Listed]] = {name: [] for name in _STATUSES.values()}
+    for name, item, split in rows:
+        # The list says img/ whichever of the two folders lies there.
+        splits[split].append((f"{images.name}/{name.removeprefix('img/')}", item))
+    return Annotations(images.parent, splits, {})
+
+
+def _split(status: str) -> str:
+    if status not in _STATUSES:
+        raise ValueError
+    return _STATUSES[status]
