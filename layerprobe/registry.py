@@ -13,6 +13,7 @@ DATASETS = {
     "folder": "layerprobe.data.folder:load",
     "csv": "layerprobe.data.table:load",
     "cub200": "layerprobe.data.cub200:load",
+    "cars196": "layerprobe.data.cars196:load",
     "sop": "layerprobe.data.sop:load",
     "inshop": "layerprobe.data.inshop:load",
 }

@@ -102,3 +102,118 @@ def inshop(
     for number, (name, item, _) in enumerate(rows):
         if folder is not None:
             write_image(folder / images / name.removeprefix("img/"), int(item.removeprefix("id_")), number % 3)
+
+
+def car_names() -> dict[int, str]:
+    """196 names in no alphabetical order, one with a slash and two alike."""
+    names = {c: f"Make {197 - c} Coupe" for c in range(1, 197)}
+    return names | {57: SLASH, 120: "Twin 2012", 160: "Twin 2012"}
+
+
+def shuffled(sizes: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Class id and number of every image, classes mixed."""
+    members = [(c, i) for c, size in sizes.items() for i in range(size)]
+    order = np.random.default_rng(0).permutation(len(members))
+    return [members[place] for place in order.tolist()]
+
+
+def _names_array() -> np.ndarray:
+    names = np.empty((1, 196), object)
+    names[0, :] = list(car_names().values())
+    return names
+
+
+def _struct(columns: Mapping[str, Sequence[object]]) -> np.ndarray:
+    rows = np.empty((1, len(next(iter(columns.values())))), [(name, object) for name in columns])
+    for name, values in columns.items():
+        for place, value in enumerate(values):
+            rows[0, place][name] = value
+    return rows
+
+
+def _boxes(images: int) -> dict[str, list[np.ndarray]]:
+    return {name: [np.array([[300]], np.uint16)] * images for name in ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")}
+
+
+def _save(path: Path, **variables: np.ndarray) -> None:
+    from scipy.io import savemat
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    savemat(path, variables)
+
+
+def _bytes(values: Iterable[int]) -> list[np.ndarray]:
+    return [np.array([[value]], np.uint8) for value in values]
+
+
+def official(members: Sequence[tuple[int, int]], train: int) -> list[bool]:
+    """Which images are in an official training split of that size, the first of each class first."""
+    chosen = set(sorted(members, key=lambda member: member[::-1])[:train])
+    return [member in chosen for member in members]
+
+
+def cars_one_folder(root: Path, sizes: Mapping[int, int] = SIZES, *, train: int = 8, images: bool = True) -> None:
+    """cars_annos.mat with car_ims/, rows in no order of class."""
+    members = shuffled(sizes)
+    names = [f"car_ims/{number:06}.jpg" for number in range(1, len(members) + 1)]
+    tested = [not in_train for in_train in official(members, train)]
+    annotations = _struct(
+        {
+            "relative_im_path": names,
+            **_boxes(len(names)),
+            "class": _bytes(c for c, _ in members),
+            "test": _bytes(tested),
+        }
+    )
+    _save(root / "cars_annos.mat", annotations=annotations, class_names=_names_array())
+    (root / "car_ims").mkdir()
+    for (c, i), name in zip(members, names, strict=True):
+        if images:
+            write_image(root / name, c, i)
+
+
+def cars_devkit(
+    root: Path, sizes: Mapping[int, int] = SIZES, *, train: int = 8, images: bool = True, labels: str = "."
+) -> None:
+    """The devkit: the same file names in cars_train/ and cars_test/, test classes in a file of its own."""
+    members = shuffled(sizes)
+    flags = official(members, train)
+    files = {"train": root / "devkit/cars_train_annos.mat", "test": root / labels / "cars_test_annos_withlabels.mat"}
+    for part, path in files.items():
+        chosen = [member for member, in_train in zip(members, flags, strict=True) if in_train == (part == "train")]
+        names = [f"{number:05}.jpg" for number in range(1, len(chosen) + 1)]
+        classes = _bytes(c for c, _ in chosen)
+        _save(path, annotations=_struct({**_boxes(len(names)), "class": classes, "fname": names}))
+        for (c, i), name in zip(chosen, names, strict=True):
+            if images:
+                write_image(root / f"cars_{part}" / name, c, i)
+    _save(root / "devkit/cars_test_annos.mat", annotations=_struct({**_boxes(1), "fname": ["00001.jpg"]}))
+    _save(root / "devkit/cars_meta.mat", class_names=_names_array())
+
+
+def cars_named(
+    root: Path,
+    sizes: Mapping[int, int] = SIZES,
+    *,
+    train: int = 8,
+    images: bool = True,
+    place: str = "car_data/car_data",
+) -> None:
+    """Folders with the classes' names, the slash of one a hyphen."""
+    names, members = car_names(), shuffled(sizes)
+    write_lines(root / "names.csv", names.values())
+    lines: dict[str, list[str]] = {"train": [], "test": []}
+    for number, ((c, i), in_train) in enumerate(zip(members, official(members, train), strict=True), start=1):
+        part = "train" if in_train else "test"
+        lines[part].append(f"{number:05}.jpg,39,116,569,375,{c}")
+        if images:
+            write_image(root / place / part / names[c].replace("/", "-") / f"{number:05}.jpg", c, i)
+    for part, listed in lines.items():
+        write_lines(root / f"anno_{part}.csv", listed)
+
+
+def cars_numbered(root: Path, sizes: Mapping[int, int] = SIZES) -> None:
+    """Folders 1 to 196."""
+    for c, size in sizes.items():
+        for i in range(size):
+            write_image(root / str(c) / f"{9 - i:03}.{'JPG' if i == 1 else 'jpg'}", c, i)

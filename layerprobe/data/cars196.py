@@ -1,0 +1,200 @@
+"""Cars196: cars of 196 makes, models and years."""
+
+from __future__ import annotations
+
+import csv
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from layerprobe.data import listed
+from layerprobe.data.images import EXTENSIONS
+from layerprobe.data.listed import Annotations, Count, Listed
+from layerprobe.data.splits import Dataset
+from layerprobe.errors import DataError
+
+DEFAULTS: Mapping[str, object] = listed.DEFAULTS
+
+Protocol = Literal["retrieval", "classification"]
+_LAST_TRAIN_CLASS = 98
+_COUNTS: Mapping[Protocol, Mapping[str, Count]] = {
+    "retrieval": {"train": Count(8054, 98, (59, 97)), "test": Count(8131, 98, (48, 136))},
+    "classification": {"train": Count(8144, 196), "test": Count(8041, 196)},
+}
+_LAYOUT = (
+    "Expected one of ROOT/cars_annos.mat with car_ims/; ROOT/devkit/ with cars_test_annos_withlabels.mat, cars_train/"
+    " and cars_test/; ROOT/names.csv with anno_train.csv, anno_test.csv and car_data/car_data/; ROOT/1/ to ROOT/196/"
+)
+_AGAIN = "Get the file again"
+
+
+@dataclass(frozen=True)
+class _Car:
+    name: str
+    class_id: int
+    in_train: bool | None  # of the official split, where the layout has it
+
+
+_Read = tuple[Path, list[_Car], Mapping[Any, str]]  # folder, images, class id -> name
+
+
+def load(root: Path, *, allow_partial: bool = False, protocol: Protocol = "retrieval") -> Dataset:
+    """The cars of Cars196 (Krause et al. 2013), in the order of the annotations.
+
+    Four layouts are known: cars_annos.mat with car_ims/; the devkit with cars_train/ and cars_test/; folders with the
+    classes' names, numbered by names.csv; and folders 1 to 196, whose classes are called by their numbers. Ids are
+    relative to the folder of the images' folders. Bounding boxes are not used. Nothing is written.
+
+    Args:
+        root: the folder of one of the layouts.
+        allow_partial: go on where images are missing; `notes` says how many.
+        protocol: "retrieval" trains on the classes 1 to 98 and tests on 99 to 196, as the papers do; "classification"
+            takes the official split, in which every class is on both sides, and which the numbered folders lack.
+
+    Raises:
+        DataError: none of the layouts, a bad list, no official split, or images missing.
+    """
+    return _load(root, _COUNTS[protocol], allow_partial=allow_partial, protocol=protocol)
+
+
+def _load(
+    root: Path,
+    counts: Mapping[str, Count],
+    *,
+    last_train_class: int = _LAST_TRAIN_CLASS,
+    allow_partial: bool = False,
+    protocol: Protocol = "retrieval",
+) -> Dataset:
+    annotations = _annotated(root, protocol, last_train_class)
+    dataset = listed.dataset_of(annotations, counts, allow_partial=allow_partial)
+    return listed.classified(dataset) if protocol == "classification" else dataset
+
+
+def _annotated(root: Path, protocol: Protocol, last_train_class: int = _LAST_TRAIN_CLASS) -> Annotations:
+    folder, cars, class_names = _reader(root)(root)
+    splits: dict[str, list[Listed]] = {"train": [], "test": []}
+    for car in cars:
+        in_train = car.in_train if protocol == "classification" else car.class_id <= last_train_class
+        if in_train is None:
+            raise DataError(
+                "folders named by number have no official split",
+                file=root,
+                fix="Use another layout for data.protocol = classification",
+            )
+        splits["train" if in_train else "test"].append((car.name, car.class_id))
+    return Annotations(folder, splits, class_names)
+
+
+def _reader(root: Path) -> Callable[[Path], _Read]:
+    if not root.is_dir():
+        raise DataError("not a folder" if root.exists() else "no such folder", file=root, fix=_LAYOUT)
+    if (root / "cars_annos.mat").is_file() and (root / "car_ims").is_dir():
+        return _one_folder
+    if (root / "devkit").is_dir():
+        return _devkit
+    if (root / "names.csv").is_file():
+        return _named_folders
+    if _numbers(root):
+        return _numbered_folders
+    raise DataError("no known layout", file=root, fix=_LAYOUT)
+
+
+def _one_folder(root: Path) -> _Read:
+    path = root / "cars_annos.mat"
+    rows = _table(path, "annotations", ("relative_im_path", "class", "test"))
+    return root, [_Car(str(name), int(number), not tested) for name, number, tested in rows], _names(path)
+
+
+def _devkit(root: Path) -> _Read:
+    devkit = root / "devkit"
+    tested = next((f for f in (root, devkit) if (f / "cars_test_annos_withlabels.mat").is_file()), None)
+    if tested is None:
+        raise DataError(
+            "cars_test_annos_withlabels.mat is missing, and cars_test_annos.mat holds no classes",
+            file=root,
+            fix="Put it there or into devkit",
+        )
+    cars = []
+    for folder, path in (
+        ("cars_train", devkit / "cars_train_annos.mat"),
+        ("cars_test", tested / "cars_test_annos_withlabels.mat"),
+    ):
+        rows = _table(path, "annotations", ("fname", "class"))
+        cars += [_Car(f"{folder}/{name}", int(number), folder == "cars_train") for name, number in rows]
+    return root, cars, _names(devkit / "cars_meta.mat")
+
+
+def _named_folders(root: Path) -> _Read:
+    folder = next((root / p for p in ("car_data/car_data", "car_data") if (root / p / "train").is_dir()), root)
+    names = {number: cells[0] for number, cells in _cells(root / "names.csv", 1)}
+    cars = []
+    for part in ("train", "test"):
+        path = root / f"anno_{part}.csv"
+        for line, (file, *_, number) in _cells(path, 6):
+            if not number.isdecimal() or int(number) not in names:
+                raise DataError(f"class {number!a} is not in names.csv", file=f"{path}:{line}", fix=_AGAIN)
+            # A folder cannot have the slash of one class's name.
+            name = f"{part}/{names[int(number)].replace('/', '-')}/{file}"
+            cars.append(_Car(name, int(number), part == "train"))
+    return folder, cars, names
+
+
+def _numbered_folders(root: Path) -> _Read:
+    cars = [
+        _Car(f"{folder.name}/{path.name}", number, None)
+        for number, folder in _numbers(root)
+        for path in sorted(folder.iterdir())
+        if path.suffix.lower() in EXTENSIONS and not path.name.startswith(".")
+    ]
+    return root, cars, {}
+
+
+def _numbers(root: Path) -> list[tuple[int, Path]]:
+    """The folders that are named by a number, as numbers: 10 comes after 9."""
+    return sorted((int(path.name), path) for path in root.iterdir() if path.name.isdecimal() and path.is_dir())
+
+
+def _cells(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
+    """Line number and cells of a table without a header."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            for line, cells in enumerate(csv.reader(stream), start=1):
+                if len(cells) != columns:
+                    raise DataError(f"{len(cells)} cells, expected {columns}", file=f"{path}:{line}", fix=_AGAIN)
+                yield line, cells
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror})", file=path) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"not a table ({error})", file=path, fix=_AGAIN) from error
+
+
+def _table(path: Path, name: str, fields: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Rows of a struct array, each cell of which is an array of one value."""
+    rows = _variable(path, name)
+    try:
+        # As Python's own numbers: the classes are uint8.
+        return [tuple(np.ravel(row[field])[0].item() for field in fields) for row in rows]
+    except (ValueError, IndexError, TypeError) as error:
+        raise DataError(f"{name} has not one {', '.join(fields)} for each image", file=path, fix=_AGAIN) from error
+
+
+def _names(path: Path) -> Mapping[Any, str]:
+    return {number: str(np.ravel(cell)[0]) for number, cell in enumerate(_variable(path, "class_names"), start=1)}
+
+
+def _variable(path: Path, name: str) -> Any:
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    try:
+        return loadmat(path, variable_names=[name], appendmat=False)[name].ravel()
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror or error})", file=path) from error
+    except KeyError as error:
+        raise DataError(f"holds no {name}", file=path, fix=_AGAIN) from error
+    except (MatReadError, ValueError, TypeError, NotImplementedError, zlib.error) as error:
+        raise DataError(f"not a MATLAB file that can be read ({error})", file=path, fix=_AGAIN) from error
