@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # With fewer pairs there is nothing to gain from bfloat16.
 _PAIRS_FOR_BFLOAT16 = 10**6
-# With more pairs it is faster to search again for the queries that a K leaves open than to settle all.
+# With more pairs, and many of them unclear, it is faster to search again for the queries that a K leaves open.
 _PAIRS_FOR_INTERVALS = 10**8
 # What a number of the gallery costs more in float32 than in bfloat16 for a query, in pairs computed in float64.
 _PAIRS_WORTH = 1e-6
@@ -178,10 +178,12 @@ class Search:
         pairs = len(self.queries) * len(self.gallery)
         if fast is None or self.form.similarity == "hamming" or pairs < _PAIRS_FOR_BFLOAT16:
             return exact, True
+        worth = _PAIRS_WORTH * len(self.gallery) * self.form.dim / (2 if self._itself else 1)
+        if self._unclear(targets, fast) < worth:
+            return fast, True
         if self._itself and ks is not None and pairs >= _PAIRS_FOR_INTERVALS:
             return fast, False
-        worth = _PAIRS_WORTH * len(self.gallery) * self.form.dim / (2 if self._itself else 1)
-        return (fast if self._unclear(targets, fast) < worth else exact), True
+        return exact, True
 
     def _unclear(self, targets: Targets, product: Product) -> float:
         """About how many negatives of a query a product leaves unclear: some queries in a part of the gallery."""

@@ -63,7 +63,7 @@ def low(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None
     small_tiles(monkeypatch)
     monkeypatch.setattr(search, "_PAIRS_FOR_BFLOAT16", 0)
     monkeypatch.setattr(search, "_PAIRS_FOR_INTERVALS", 0 if request.param == "intervals" else 10**9)
-    monkeypatch.setattr(search, "_PAIRS_WORTH", 1e9)
+    monkeypatch.setattr(search, "_PAIRS_WORTH", 0 if request.param == "intervals" else 1e9)
 
 
 def case(kind: str, seed: int) -> tuple[Array, Labels]:
@@ -240,7 +240,7 @@ def test_bad_rows_on_disk_are_counted() -> None:
 def test_below_twenty_thousand_items_every_count_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     features, labels = rng.normal(size=(60, 2)).astype(np.float32), np.arange(60) % 30
-    for limit in ("_PAIRS_FOR_BFLOAT16", "_PAIRS_FOR_INTERVALS"):
+    for limit in ("_PAIRS_FOR_BFLOAT16", "_PAIRS_FOR_INTERVALS", "_PAIRS_WORTH"):
         monkeypatch.setattr(search, limit, 0)
     monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
     assert not nearest_positive_ranks(features, labels).open().any()
