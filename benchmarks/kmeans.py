@@ -4,9 +4,9 @@ Every cell is a process of its own with one thread, the methods alternating over
 seconds of all restarts together, without imports and without loading. A ratio is peer / layerprobe; the goal is 1.5.
 All start from the rows that layerprobe draws for a seed (it draws them inside its clock). faiss.Kmeans makes at most 25
 iterations and stops when nothing changes; scikit-learn has its defaults with init=rows, n_init=1; layerprobe goes on to
-the fixed point. Inertia is reckoned anew in float64 for all, from the labels; those of faiss are searched for outside
-its clock. MB is what the process's peak grew by. Features are class means and noise of a falling spectrum from one
-seed, ReLU-like and L2-normalised.
+the fixed point. At a limit the peers' labels are of one assignment more than layerprobe's; those of faiss are searched
+for outside its clock. Inertia is reckoned anew in float64 for all, from the labels. MB is what the process's peak grew
+by. Features are class means and noise of a falling spectrum from one seed, ReLU-like and L2-normalised.
 
     python benchmarks/kmeans.py --repeats 5
     python benchmarks/kmeans.py --large
