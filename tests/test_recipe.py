@@ -24,7 +24,7 @@ def load(*settings: str, name: str = "netA", data: str | None = None, seed: int 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_recipe_loads_and_says_what_it_is(path: Path) -> None:
-    assert load_recipe(str(path)).name == path.stem
+    assert load_recipe(str(path), Overrides(settings=("data.root=somewhere",))).name == path.stem
     assert summary(path).startswith(f"{path.stem[0].upper()}{path.stem[1:]}:") or summary(path).startswith(path.stem)
 
 
@@ -34,6 +34,35 @@ def test_every_recipe_loads_and_says_what_it_is(path: Path) -> None:
 )
 def test_the_heads_are_the_papers(name: str, fc: tuple[int, ...]) -> None:
     assert load(name=name).net.fc == fc
+
+
+@pytest.mark.parametrize("net", ["netA", "netE"])
+@pytest.mark.parametrize("variant", ["", "-code"])
+@pytest.mark.parametrize(
+    ("data", "images", "iterations"), [("cub200", 5864, 20_000), ("cars196", 8054, 20_000), ("sop", 59_551, 200_000)]
+)
+def test_the_papers_iterations_are_reached_and_no_epoch_more(
+    net: str, variant: str, data: str, images: int, iterations: int
+) -> None:
+    train = load(name=f"{net}-{data}{variant}", data=f"{data}:somewhere").train
+    per_epoch = images // train.batch_size
+    assert (train.epochs - 1) * per_epoch < iterations <= train.epochs * per_epoch
+
+
+@pytest.mark.parametrize(("data", "falls"), [("cub200", (3001, 10_001)), ("cars196", (10_001, 20_001))])
+def test_the_released_codes_rates_hold_up_to_an_iteration_and_with_it(data: str, falls: tuple[int, ...]) -> None:
+    recipe = load(name=f"netA-{data}-code", data=f"{data}:somewhere")
+    assert recipe.train.decay_iterations == falls
+    assert (recipe.train.warmup_iterations, recipe.train.warmup) == (100, "zero_rate")
+    assert (recipe.loss.options()["learn_scale"], recipe.loss.options()["half_gradient"]) == (True, True)
+
+
+@pytest.mark.parametrize("data", ["cub200", "cars196", "sop"])
+def test_a_benchmarks_recipe_says_what_its_defaults_are(data: str) -> None:
+    rooted = Overrides(settings=("data.root=somewhere",))
+    recipe, default = load_recipe(f"netA-{data}", rooted), load(name=f"netA-{data}", data=f"{data}:somewhere")
+    assert recipe.identity() == default.identity()
+    assert recipe.data.transform == "D1"
 
 
 def test_all_problems_are_told_at_once(recipe_file: Path) -> None:
