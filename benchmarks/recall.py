@@ -102,7 +102,8 @@ def cells_of(name: str, methods: Sequence[str], arguments: argparse.Namespace) -
 
 def table(name: str, cells: Sequence[Cell]) -> list[str]:
     """Medians of a case, the ratios to layerprobe, and the largest difference of any R@K."""
-    case, goals = CASES[name], dict(zip(PEERS, CASES[name].goals, strict=False))
+    case = CASES[name]
+    goals = dict(zip(PEERS, case.goals, strict=False)) if cells[0]["threads"] == 1 else {}
     size = f"{case.queries:,}" + (f" x {case.gallery:,}" if case.gallery else "")
     dims = f"{case.dims[0]}" if len(case.dims) == 1 else f"{len(case.dims)} layers of {sum(case.dims):,} numbers"
     lines = [
