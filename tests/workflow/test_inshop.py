@@ -1,0 +1,84 @@
+"""In-Shop through the whole program: queries against a gallery, on a fabricated copy."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from layerprobe.cli import main
+from layerprobe.runs import Run
+from tests.data import fabricated
+
+SETTINGS = (
+    "data.allow_partial=true", "data.image_size=16", "net.fc=[8]", "train.epochs=1", "train.batch_size=6",
+    "train.images_per_class=2",
+)  # fmt: skip
+
+
+@pytest.fixture
+def layerprobe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., str]:
+    """Run a command line in this process to its good end: stdout."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["layerprobe", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capsys.readouterr()
+        assert caught.value.code == 0, err
+        return out
+
+    return run
+
+
+def recall_by_hand(run: Run, *, k: int) -> float:
+    """Share of the queries that find their item among the k nearest of the gallery."""
+    sides = []
+    for split in ("test", "gallery"):
+        with h5py.File(run.features(1, split)) as file:
+            features = file["features/fc6@none"][:].astype(np.float64)
+            sides.append((features / np.linalg.norm(features, axis=1, keepdims=True), file["labels"][:]))
+    (queries, wanted), (gallery, labels) = sides
+    nearest = np.argsort(-(queries @ gallery.T), axis=1)[:, :k]
+    return float((labels[nearest] == wanted[:, None]).any(1).mean())
+
+
+def test_a_run_on_inshop_ends_in_the_recall_of_queries_against_the_gallery(
+    layerprobe: Callable[..., str], tmp_path: Path
+) -> None:
+    fabricated.inshop(tmp_path / "shop/Eval", tmp_path / "shop/Img")
+    words = [word for setting in SETTINGS for word in ("--set", setting)]
+    layerprobe("train", "netA", "--data", "inshop:shop", "--run", "shop", "--device", "cpu", *words)
+    asked = ("probe", "shop", "--layers", "fc6", "--epochs", "last", "--splits", "test", "--k", "1,2")
+    scores = json.loads(layerprobe(*asked, "--json"))["scores"]
+    run = Run(tmp_path / "cache/shop")
+    assert [(score["split"], score["metric"], score["n"]) for score in scores] == [
+        ("test", f"R@{k}", 7) for k in (1, 2)
+    ]
+    assert [score["value"] for score in scores] == [recall_by_hand(run, k=k) for k in (1, 2)]
+    table = layerprobe(*asked)
+    assert "fc6" in table
+    assert f"{100 * scores[0]['value']:.1f}" in table
+
+
+def test_both_sides_are_stored_and_no_image_is_in_both(layerprobe: Callable[..., str], tmp_path: Path) -> None:
+    fabricated.inshop(tmp_path / "shop", tmp_path / "shop")
+    words = [word for setting in SETTINGS for word in ("--set", setting)]
+    layerprobe(
+        "train", "netA", "--data", "inshop:shop", "--run", "shop", "--device", "cpu", "--probe", "pool5.3", *words
+    )
+    ids = {}
+    for split in ("train", "test", "gallery"):
+        with h5py.File(Run(tmp_path / "cache/shop").features(1, split)) as file:
+            ids[split] = {name.decode() for name in file["ids"][:]}
+    assert {split: len(names) for split, names in ids.items()} == {"train": 10, "test": 7, "gallery": 7}
+    assert not ids["test"] & ids["gallery"]
+    assert all(name.startswith("img/WOMEN/") for names in ids.values() for name in names)
