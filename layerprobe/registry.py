@@ -27,6 +27,10 @@ LOSSES = {
     "softmax": "layerprobe.losses.softmax:Softmax",
 }
 METRICS = {
+    "MAP@R": "layerprobe.metrics.precision:PrecisionAtPositives",
+    "R-precision": "layerprobe.metrics.precision:PrecisionAtPositives",
+    "mAP": "layerprobe.metrics.precision:PrecisionAtPositives",
+    "MRR": "layerprobe.metrics.precision:ReciprocalRank",
     "NMI": "layerprobe.metrics.clustering:ClusterAgreement",
     "AMI": "layerprobe.metrics.clustering:ClusterAgreement",
     "intra-inter": "layerprobe.metrics.geometry:IntraInter",

@@ -1,0 +1,238 @@
+"""Measures of the whole ranking: MAP@R, R-precision, mAP and MRR, fair on ties.
+
+A query has R positives, the other items of its class among those searched, itself excluded. Every measure is 1 where
+all positives come first, and the mean over the queries; a query without a positive counts 0, is left out, or is an
+error, as for Recall@K (pytorch-metric-learning leaves it out).
+
+Ties have the expected value under a random order of the tied. Which items are tied is decided from the closest
+positive on, as for Recall@K: it forms a group with the positives and negatives within its query's tie window, the
+closest positive after them the next, and so on; an item belongs to the first group that takes it. So collapsed
+features score what a random order does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.errors import DataError
+from layerprobe.ranking.vectors import comparable, similarity_blocks
+from layerprobe.retrieval import Lone, Ranks, Retrieval
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FloatArray = NDArray[np.float64]
+
+
+class PrecisionAtPositives:
+    """`MAP@R`, `R-precision` and `mAP`, from one pass over all pairs in float64.
+
+    With P(i) the share of positives among the i closest: mAP is the mean of P(i) over the ranks i of the R positives;
+    MAP@R the sum of P(i) over those of them that are among the R closest, divided by R; R-precision is P(R). MAP@R and
+    the case for it: Musgrave, Belongie & Lim, A Metric Learning Reality Check, ECCV 2020. The expected precision in a
+    group of ties is that of McSherry & Najork, Computing Information Retrieval Performance Measures Efficiently in the
+    Presence of Tied Scores, ECIR 2008.
+
+    Args:
+        lone: queries without a positive count 0, are left out of the mean, or are an error.
+    """
+
+    def __init__(self, lone: Lone = "miss") -> None:
+        self.lone = lone
+
+    def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
+        """The three under their names, as fractions in [0, 1].
+
+        Raises:
+            DataError: lone queries where they are an error, or nothing else where they are left out.
+            NumericError: a row holds NaN or Inf.
+        """
+        values, positives = precision_of_queries(retrieval)
+        paired = _counted(positives > 0, self.lone)
+        return {name: float(scores[paired].mean()) for name, scores in values.items()}
+
+
+class ReciprocalRank:
+    """`MRR`: the mean over the queries of 1 / rank of the nearest positive.
+
+    Args:
+        lone: as for `PrecisionAtPositives`.
+    """
+
+    def __init__(self, lone: Lone = "miss") -> None:
+        self.lone = lone
+
+    def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
+        """The value under its name, a fraction in [0, 1].
+
+        Raises:
+            DataError: as for `PrecisionAtPositives`.
+            NumericError: a row holds NaN or Inf.
+        """
+        ranks = retrieval.ranks
+        paired = _counted(ranks.tied_positives > 0, self.lone)
+        return {"MRR": float(reciprocal_ranks(ranks)[paired].mean())}
+
+
+def _counted(paired: NDArray[np.bool_], lone: Lone) -> NDArray[np.bool_]:
+    """Which queries the mean goes over."""
+    if lone not in ("miss", "exclude", "error"):
+        raise ValueError(f"unknown rule for lone queries {lone!r}: miss, exclude or error")
+    missing = int((~paired).sum())
+    if (lone == "error" and missing) or (lone == "exclude" and not paired.any()):
+        raise DataError(
+            f"{missing} of {len(paired)} queries have no other item of their class",
+            fix="Count lone queries as misses, or give every class two items",
+        )
+    return paired if lone == "exclude" else np.ones_like(paired)
+
+
+def reciprocal_ranks(ranks: Ranks) -> FloatArray:
+    """(Q,) expected 1 / rank of each query's nearest positive, 0 for lone queries.
+
+    With g closer negatives, and t_n negatives and t_p positives tied, the first positive is at place g + j with
+    probability C(t_n + t_p - j, t_p - 1) / C(t_n + t_p, t_p).
+
+    Args:
+        ranks: every count exact.
+
+    Raises:
+        ValueError: a count is an open interval.
+    """
+    if ranks.open().any():
+        raise ValueError(f"the counts of {int(ranks.open().sum())} queries are unresolved; resolve all of them")
+    counts = np.stack([ranks.closer, ranks.tied_negatives, ranks.tied_positives], 1).astype(np.int64)
+    # Collapsed features have long sums, but few different ones.
+    different, place = np.unique(counts, axis=0, return_inverse=True)
+    values = np.array([_expected_reciprocal(*row) for row in different.tolist()])
+    return values[place.reshape(-1)]
+
+
+def _expected_reciprocal(closer: int, negatives: int, positives: int) -> float:
+    if not positives:
+        return 0.0
+    before = np.arange(negatives)  # tied negatives that came first so far
+    # Each place further has one tied negative and one item less to choose from.
+    passed = np.cumprod((negatives - before) / (negatives + positives - before))
+    reached = np.concatenate([[1.0], passed])  # no positive before place j = 1, 2 ...
+    j = np.arange(1, negatives + 2)
+    return float((reached * positives / (negatives + positives - j + 1) / (closer + j)).sum())
+
+
+def precision_of_queries(retrieval: Retrieval) -> tuple[dict[str, FloatArray], NDArray[np.int64]]:
+    """Each query's MAP@R, R-precision and mAP, 0 without a positive, and its number of positives R (Q,).
+
+    Time: a product of all pairs in float64 and two searches among the positives for each negative. Memory: about
+    100 MB beside the features in float64.
+
+    Raises:
+        NumericError: a row holds NaN or Inf.
+    """
+    import torch
+
+    items = comparable(retrieval.features, retrieval.gallery, retrieval.similarity)
+    device = items.windows.device
+    labels = torch.from_numpy(retrieval.labels).to(device)
+    searched = labels if retrieval.gallery_labels is None else torch.from_numpy(retrieval.gallery_labels).to(device)
+    harmonic = torch.arange(len(searched) + 1, dtype=torch.float64, device=device)
+    harmonic[1:] = (1 / harmonic[1:]).cumsum(0)
+    found = []
+    for block, similarities in similarity_blocks(items, retrieval.own):
+        same = labels[block, None] == searched
+        groups = _Groups(similarities, same, items.windows[block])
+        found.append(groups.scores(harmonic))
+    average_at_r, precision, average, positives = torch.cat(found, 1).cpu().numpy()
+    return {"MAP@R": average_at_r, "R-precision": precision, "mAP": average}, positives.astype(np.int64)
+
+
+class _Groups:
+    """Groups of ties around the positives of some queries, each named by its closest positive.
+
+    Args:
+        similarities: (B, G) float64, the query's own item at -inf.
+        same: (B, G) whether an item has the query's class.
+        windows: (B,) tie windows.
+    """
+
+    def __init__(self, similarities: Tensor, same: Tensor, windows: Tensor) -> None:
+        import torch
+
+        own = similarities == -torch.inf
+        self.positives = (same & ~own).sum(1)
+        width = max(1, int(self.positives.max()))
+        # (B, R) closest first, padded with -inf.
+        levels = similarities.masked_fill(~same, -torch.inf).topk(min(width, similarities.shape[1])).values
+        self.real = levels > -torch.inf
+        self.leads, self.next = _leaders(levels, windows)
+        negatives = similarities.masked_fill(same, -torch.inf)
+        above = _count_beyond(negatives, levels + windows[:, None], strictly=True)
+        through = _count_beyond(negatives, levels - windows[:, None], strictly=False)
+        # What an earlier group took is not tied again. Between leaders the counts through a level only grow.
+        taken = torch.where(self.leads & self.real, through, 0).cummax(1).values.roll(1, 1)
+        taken[:, 0] = 0
+        self.before = torch.maximum(above, taken)
+        self.tied = (through - self.before).clamp_(min=0)
+
+    def scores(self, harmonic: Tensor) -> Tensor:
+        """(4, B) float64: MAP@R, R-precision, mAP and the number of positives."""
+        import torch
+
+        place = torch.arange(self.real.shape[1], dtype=torch.float64, device=harmonic.device)
+        found, total = self.positives.double()[:, None], self.positives.double()
+        members = torch.minimum(self.next.double(), found) - place  # positives in the group
+        size = members + self.tied
+        start = place + self.before  # items before the group
+        # Of the items before place j of the group, (j - 1) (members - 1) / (size - 1) are positives of it.
+        slope = (members - 1) / (size - 1).clamp(min=1)
+
+        def precision_until(count: Tensor) -> Tensor:
+            """Expected sum of the precision at the positives among the first `count` items of the group."""
+            last = (start + count).long().clamp_(max=len(harmonic) - 1)
+            span = harmonic[last] - harmonic[start.long().clamp_(max=len(harmonic) - 1)]
+            span = torch.where(count == 1, 1 / (start + 1), span)
+            return members / size * (count * slope + (place + 1 - slope * (start + 1)) * span)
+
+        counted = self.leads & self.real
+        within = torch.minimum((found - start).clamp(min=0), size)
+        parts = (precision_until(within), members / size * within, precision_until(size))
+        # A padded group may have no size; it is not counted.
+        sums = [torch.where(counted, part, 0).sum(1) / total.clamp(min=1) for part in parts]
+        return torch.stack([*sums, total])
+
+
+def _leaders(levels: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
+    """Which positives (B, R), closest first, begin a group, and where the next group would begin."""
+    import torch
+
+    count = levels.shape[1]
+    ascending = levels.flip(1).contiguous()
+    # How many are at least level - window: the first one beyond begins the next group.
+    following = count - torch.searchsorted(ascending, (levels - windows[:, None]).contiguous(), right=False)
+    leads = torch.zeros(len(levels), count + 1, dtype=torch.bool, device=levels.device)
+    leads[:, 0] = True
+    end = torch.full_like(following[:, :1], count)
+    jump = torch.cat([following.clamp(max=count), end], 1)
+    # Leaders lead to leaders: each round doubles how many steps from the first are known.
+    for _ in range(count.bit_length()):
+        reached = torch.zeros_like(leads, dtype=torch.int8).scatter_reduce_(1, jump, leads.to(torch.int8), "amax")
+        leads = leads | reached.bool()
+        jump = jump.gather(1, jump)
+    return leads[:, :count], following
+
+
+def _count_beyond(negatives: Tensor, bounds: Tensor, *, strictly: bool) -> Tensor:
+    """(B, R) how many of a row's negatives (B, G) are above each bound (B, R), or at it; bounds in descending order."""
+    import torch
+
+    ascending = bounds.flip(1).contiguous()
+    # How many bounds each negative has below it, or at it too.
+    passed = torch.searchsorted(ascending, negatives.contiguous(), right=not strictly)
+    passed.masked_fill_(negatives == -torch.inf, 0)
+    counts = torch.zeros(len(bounds), bounds.shape[1] + 1, dtype=torch.int64, device=bounds.device)
+    counts.scatter_add_(1, passed, torch.ones_like(passed))
+    # Those that pass at least i + 1 bounds are beyond the i-th smallest.
+    return counts.flip(1).cumsum(1)[:, :-1]
