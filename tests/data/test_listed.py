@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.data.listed import Annotations, Count, Listed, count, dataset_of, read_rows
+from layerprobe.data.listed import Annotations, ClassId, Count, Listed, count, dataset_of, read_rows
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import DataError
 from tests.data.fabricated import write_image
@@ -17,7 +17,7 @@ def small(folder: Path, train: list[Listed], test: list[Listed], **names: str) -
     for name, _ in [*train, *test]:
         if not (folder / name).exists():
             write_image(folder / name, 1, 0)
-    annotations = Annotations(folder, {"train": train, "test": test}, {**names})
+    annotations = Annotations(folder, {"train": train, "test": test}, dict[ClassId, str](names.items()))
     return dataset_of(annotations, {"train": count(train), "test": count(test)}, allow_partial=False)
 
 
