@@ -75,7 +75,10 @@ def _load(
 
 
 def _annotated(root: Path, protocol: Protocol, last_train_class: int = _LAST_TRAIN_CLASS) -> Annotations:
-    folder, cars, class_names = _reader(root)(root)
+    try:
+        folder, cars, class_names = _reader(root)(root)
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror})", file=error.filename or root) from error
     splits: dict[str, list[Listed]] = {"train": [], "test": []}
     for car in cars:
         in_train = car.in_train if protocol == "classification" else car.class_id <= last_train_class

@@ -191,6 +191,8 @@ def _require_inside(folder: Path, names: Iterable[str]) -> None:
         # A backslash is a name's legal character here and a separator on Windows.
         if "\\" in name or "\0" in name or ".." in name.split("/") or name.startswith("/"):
             raise DataError(f"a listed path leaves the data folder: {name!a}", file=folder, fix="Get the lists again")
+        if not name.isascii() and name.encode(errors="replace").decode() != name:
+            raise DataError(f"a file name that is not UTF-8: {name!a}", file=folder, fix="Rename it")
         parents.add(name.rpartition("/")[0])
     # Folder by folder: to resolve 120,000 files takes seconds.
     for parent in sorted(parents):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -205,6 +207,31 @@ def test_bad_rows_are_refused(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(DataError) as caught:
         small(tmp_path)
     assert message in str(caught.value)
+
+
+@pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="the file system refuses such names itself")
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    cars_numbered(tmp_path)
+    (tmp_path / "1" / "009.jpg").rename(os.fsdecode(os.fsencode(tmp_path) + b"/1/\xff.jpg"))
+    with pytest.raises(DataError, match=r"a file name that is not UTF-8: '1/\\udcff.jpg'. Rename it"):
+        small(tmp_path)
+
+
+def test_names_with_umlauts_are_kept(tmp_path: Path) -> None:
+    cars_numbered(tmp_path)
+    (tmp_path / "1" / "009.jpg").rename(tmp_path / "1" / "ä.jpg")
+    assert "1/ä.jpg" in small(tmp_path).splits["train"].ids
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cars_numbered(tmp_path)
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(DataError, match="cannot be read .Permission denied"):
+        small(tmp_path)
 
 
 def test_an_absent_root_is_told(tmp_path: Path) -> None:
