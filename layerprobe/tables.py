@@ -70,7 +70,7 @@ def layer_table(scores: Sequence[Score], *, metric: str = "R@1") -> Table:
 
 
 def metric_table(scores: Sequence[Score]) -> Table | None:
-    """One row a layer: every metric beside R@K, on every split; None where there is none.
+    """One row a metric and layer, for every metric beside R@K, on every split; None where there is none.
 
     Shares in percent with one decimal, other numbers with three digits. An invalid value shows its note.
 
@@ -81,21 +81,20 @@ def metric_table(scores: Sequence[Score]) -> Table | None:
     if not further:
         return None
     cells = {(_row(score), score.split, score.metric): score for score in further}
-    columns = [
-        (split, metric)
-        for metric in dict.fromkeys(score.metric for score in further)
-        for split in _SPLITS
-        if any((score.split, score.metric) == (split, metric) for score in further)
-    ]
+    splits = [split for split in _SPLITS if any(score.split == split for score in further)]
     table = _table()
     table.title = _beside(f"{further[0].run}, epoch {further[0].epoch}, shares in %")
     table.title_justify, table.title_style = "left", "bold"
-    for header in ("layer", "pool"):
+    for header in ("metric", "layer", "pool"):
         table.add_column(header, overflow="fold")
-    for split, metric in columns:
-        table.add_column(_text(f"{_SPLITS[split]}\n{metric}"), justify="right", overflow="fold")
-    for row in dict.fromkeys(map(_row, further)):
-        table.add_row(*map(_text, (row[0], row[1], *(_number(cells.get((row, *column))) for column in columns))))
+    for split in splits:
+        table.add_column(_SPLITS[split], justify="right", overflow="fold")
+    rows = list(dict.fromkeys(map(_row, further)))
+    for metric in dict.fromkeys(score.metric for score in further):
+        for row in rows:
+            values = [_number(cells.get((row, split, metric))) for split in splits]
+            name = metric if row == rows[0] else ""
+            table.add_row(*map(_text, (name, row[0], row[1], *values)), end_section=row == rows[-1])
     return table
 
 

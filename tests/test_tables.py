@@ -201,7 +201,8 @@ def test_metrics_beside_the_recall_have_a_table_of_their_own() -> None:
     table = metric_table(scores)
     assert table is not None
     lines = printed(table)
-    assert row(lines, "fc6") == ["fc6", "max", "81.2", "73.4", "12.3"]
+    assert row(lines, "NMI") == ["NMI", "fc6", "max", "81.2", "73.4"]
+    assert row(lines, "effective-rank") == ["effective-rank", "fc6", "max", "-", "12.3"]
 
 
 def test_without_further_metrics_there_is_no_second_table() -> None:
