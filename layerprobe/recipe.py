@@ -197,6 +197,13 @@ def load_recipe(reference: str, overrides: Overrides | None = None) -> Recipe:
     return resolve(path.stem, overridden(sections, overrides or Overrides(), path, known), source=path)
 
 
+def is_changed(reference: str, recipe: Recipe) -> bool:
+    """Whether a recipe, as resolved, would train something else than its file says; where the data lie aside."""
+    root = recipe.data.root
+    plain = load_recipe(reference, Overrides(settings=(f"data.root={root}",)) if root else None)
+    return plain.identity() != recipe.identity()
+
+
 def resolve(name: str, sections: Mapping[str, Any], *, source: object) -> Recipe:
     """A recipe from plain sections: both gates, all problems at once.
 

@@ -6,7 +6,7 @@ import pytest
 
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.overrides import Overrides
-from layerprobe.recipe import Recipe, find_recipe, list_recipes, load_recipe, summary
+from layerprobe.recipe import Recipe, find_recipe, is_changed, list_recipes, load_recipe, summary
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -201,3 +201,11 @@ def test_options_of_a_metric_are_read_and_belong_to_no_identity() -> None:
 def test_wrong_options_of_a_metric_are_told(setting: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         load(setting)
+
+
+def test_where_the_data_lie_changes_no_recipe(tmp_path: Path) -> None:
+    there = load_recipe("netA-cub200", Overrides(f"cub200:{tmp_path}"))
+    assert not is_changed("netA-cub200", there)
+    assert is_changed("netA-cub200", load_recipe("netA-cub200", Overrides(f"cub200:{tmp_path}", seed=1)))
+    assert is_changed("netA", load_recipe("netA", Overrides(f"folder:{tmp_path}")))
+    assert not is_changed("netA", load_recipe("netA", Overrides(settings=("probe.k=[1]",))))

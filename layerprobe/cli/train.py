@@ -35,7 +35,7 @@ def train(
 ) -> None:
     """Train a recipe; the same command again resumes it."""
     from layerprobe.overrides import Overrides
-    from layerprobe.recipe import load_recipe
+    from layerprobe.recipe import is_changed, load_recipe
 
     overrides = Overrides(data, tuple(settings or ()), seed)
     loaded = load_recipe(recipe, overrides)
@@ -47,7 +47,7 @@ def train(
     terminal = Terminal(as_json, quiet)
     request = TrainRequest(
         recipe=loaded,
-        overridden=bool(overrides),
+        overridden=bool(overrides) and is_changed(recipe, loaded),
         cache=cache,
         run=run,
         device=device,

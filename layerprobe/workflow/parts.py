@@ -16,6 +16,7 @@ from layerprobe.analysis import Metric
 from layerprobe.data import batches
 from layerprobe.data.memory import held
 from layerprobe.data.splits import Dataset, require_retrieval
+from layerprobe.data.subsets import with_share, with_validation
 from layerprobe.data.transforms import Normalise, describe_transform, inverted, resized
 from layerprobe.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.losses.loss import Loss
@@ -34,6 +35,8 @@ def build_dataset(recipe: Recipe) -> Dataset:
     takes = inspect.signature(load).parameters
     common = {"root": Path(data.root or ""), "image_size": data.image_size}
     dataset = load(**{name: value for name, value in common.items() if name in takes}, **data.options())
+    dataset = with_validation(dataset, data.validation_classes)
+    dataset = with_share(dataset, data.share, seed=recipe.train.seed)
     dataset = resized(require_retrieval(dataset, source=data.root or data.name), data.image_size)
     return held(inverted(dataset) if data.invert else dataset)
 

@@ -229,3 +229,11 @@ def test_the_best_epoch_is_the_best_on_validation_classes(images: Path, request_
     (epoch,) = {score.epoch for score in probe(run, replace(REQUEST, epochs="best"), Silent())}
     assert values[epoch] == max(values.values())
     assert epoch == min(e for e, value in values.items() if value == max(values.values()))
+
+
+def test_classes_held_out_of_training_choose_the_best_epoch(request_for: Requests) -> None:
+    run = train(request_for("data.validation_classes=0.5", "train.batch_size=4"), Silent())
+    scores = probe(run, REQUEST, Silent())
+    assert {score.split for score in scores} == {"train", "validation", "test"}
+    assert {score.note for score in scores} == {"2 of 4 training classes held out for validation"}
+    assert len({score.epoch for score in probe(run, replace(REQUEST, epochs="best"), Silent())}) == 1

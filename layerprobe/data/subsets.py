@@ -1,0 +1,89 @@
+"""Parts of a data set: training classes held out for validation, and a share of each training class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.data.splits import Dataset, Image, Split
+from layerprobe.errors import RecipeError
+
+
+@dataclass(frozen=True, eq=False)
+class _Some:
+    """Some images of a split, by their new places."""
+
+    image: Callable[[int], Image]
+    places: NDArray[np.intp]
+
+    def __call__(self, index: int) -> Image:
+        return self.image(int(self.places[index]))
+
+
+def with_validation(dataset: Dataset, fraction: float) -> Dataset:
+    """The data set with some of its training classes in a split of their own.
+
+    A layer or an epoch can be chosen on them without a look at the test classes. Which classes they are is drawn once
+    for all seeds, so that runs of one experiment choose by the same images.
+
+    Args:
+        dataset: with a train split and no validation split.
+        fraction: of the training classes, at least 0 and below 1; 0 leaves the data set as it is.
+
+    Raises:
+        RecipeError: the data set has a validation split already, or fewer than 2 classes would be on a side.
+    """
+    if not fraction:
+        return dataset
+    train = dataset.splits["train"]
+    if "validation" in dataset.splits:
+        raise RecipeError(
+            "data.validation_classes: this data set has a validation split of its own", fix="Leave it out"
+        )
+    classes = np.unique(train.labels)
+    count = round(fraction * len(classes))
+    if not 2 <= count <= len(classes) - 2:
+        raise RecipeError(
+            f"data.validation_classes = {fraction:g} holds out {count} of {len(classes)} training classes;"
+            " at least 2 must be held out and 2 be left"
+        )
+    held = np.isin(train.labels, np.random.default_rng(0).permutation(classes)[:count])
+    parts = {"train": _part("train", train, ~held), "validation": _part("validation", train, held)}
+    rest = {name: split for name, split in dataset.splits.items() if name != "train"}
+    note = f"{count} of {len(classes)} training classes held out for validation"
+    return replace(dataset, splits={**parts, **rest}, notes=(*dataset.notes, note))
+
+
+def with_share(dataset: Dataset, share: float, *, seed: int) -> Dataset:
+    """The data set with a part of each training class, as paper 001 (section 4.3) varies it.
+
+    Args:
+        dataset: with a train split.
+        share: of each class's images, above 0 and at most 1, rounded, at least 2 where the class has them.
+        seed: which images.
+    """
+    if share == 1:
+        return dataset
+    train = dataset.splits["train"]
+    kept = np.zeros(len(train), bool)
+    for label in np.unique(train.labels):
+        images = np.flatnonzero(train.labels == label)
+        count = min(len(images), max(2, round(share * len(images))))
+        kept[np.random.default_rng([seed, int(label)]).permutation(images)[:count]] = True
+    splits = {name: _part("train", train, kept) if name == "train" else s for name, s in dataset.splits.items()}
+    note = f"{share:.0%} of each training class: {int(kept.sum())} of {len(train)} images"
+    return replace(dataset, splits=splits, notes=(*dataset.notes, note))
+
+
+def _part(name: str, split: Split, kept: NDArray[np.bool_]) -> Split:
+    places = np.flatnonzero(kept)
+    return replace(
+        split,
+        name=name,
+        labels=split.labels[places],
+        ids=tuple(split.ids[i] for i in places),
+        image=_Some(split.image, places),
+    )

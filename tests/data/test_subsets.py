@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from layerprobe.data.splits import Dataset, Image, Split, manifest_sha256, require_retrieval
+from layerprobe.data.subsets import with_share, with_validation
+from layerprobe.errors import RecipeError
+
+
+def number(index: int) -> Image:
+    return np.full((1, 1, 3), index, np.uint8)
+
+
+def split(name: str, labels: list[int]) -> Split:
+    ids = tuple(f"{name}/{i}" for i in range(len(labels)))
+    return Split(name, np.array(labels, np.int64), ids, number)
+
+
+def dataset(classes: int = 10, images: int = 20) -> Dataset:
+    train = [label for label in range(classes) for _ in range(images)]
+    test = [label for label in range(classes, 2 * classes) for _ in range(images)]
+    names = tuple(f"class{i}" for i in range(2 * classes))
+    return Dataset({"train": split("train", train), "test": split("test", test)}, names)
+
+
+def test_held_out_classes_leave_training_and_stay_whole() -> None:
+    found = with_validation(dataset(), 0.2)
+    assert list(found.splits) == ["train", "validation", "test"]
+    train, validation = found.splits["train"], found.splits["validation"]
+    assert (train.num_classes, validation.num_classes) == (8, 2)
+    assert not set(train.labels) & set(validation.labels)
+    assert len(validation) == 2 * 20
+    require_retrieval(found, source="")
+
+
+def test_an_image_keeps_its_id_and_its_label() -> None:
+    whole = dataset()
+    found = with_validation(whole, 0.3).splits["validation"]
+    place = {name: i for i, name in enumerate(whole.splits["train"].ids)}
+    for i in (0, 7, len(found) - 1):
+        original = place[found.ids[i]]
+        assert found.image(i)[0, 0, 0] == original % 256
+        assert found.labels[i] == whole.splits["train"].labels[original]
+
+
+def test_the_same_classes_are_held_out_each_time() -> None:
+    first, second = (with_validation(dataset(), 0.2).splits["validation"] for _ in range(2))
+    assert first.ids == second.ids
+
+
+def test_no_fraction_changes_nothing() -> None:
+    whole = dataset()
+    assert with_validation(whole, 0) is whole
+    assert with_share(whole, 1, seed=0) is whole
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.95])
+def test_two_classes_must_be_on_each_side(fraction: float) -> None:
+    with pytest.raises(RecipeError, match="at least 2 must be held out and 2 be left"):
+        with_validation(dataset(), fraction)
+
+
+def test_a_validation_split_of_its_own_stays() -> None:
+    with pytest.raises(RecipeError, match="has a validation split of its own"):
+        with_validation(with_validation(dataset(), 0.2), 0.2)
+
+
+@pytest.mark.parametrize(("share", "each"), [(0.05, 2), (0.2, 4), (0.5, 10)])
+def test_a_share_of_every_class_is_kept(share: float, each: int) -> None:
+    found = with_share(dataset(), share, seed=0)
+    assert np.unique(found.splits["train"].labels, return_counts=True)[1].tolist() == [each] * 10
+    assert len(found.splits["test"]) == 200
+
+
+def test_a_class_of_one_image_keeps_it() -> None:
+    whole = Dataset({"train": split("train", [0, 1, 1, 1])}, ("a", "b"))
+    assert with_share(whole, 0.1, seed=0).splits["train"].labels.tolist() == [0, 1, 1]
+
+
+def test_the_seed_decides_which_images() -> None:
+    ids = [with_share(dataset(), 0.2, seed=seed).splits["train"].ids for seed in (0, 0, 1)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_results_say_what_was_left_out() -> None:
+    found = with_share(with_validation(dataset(), 0.2), 0.5, seed=0)
+    assert found.notes == (
+        "2 of 10 training classes held out for validation",
+        "50% of each training class: 80 of 160 images",
+    )
+
+
+def test_parts_have_manifests_of_their_own_and_go_to_workers() -> None:
+    found = with_share(dataset(), 0.2, seed=0)
+    part = found.splits["train"]
+    assert manifest_sha256(part, found.class_names) != manifest_sha256(dataset().splits["train"], found.class_names)
+    assert (pickle.loads(pickle.dumps(part)).image(3) == part.image(3)).all()
