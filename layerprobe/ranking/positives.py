@@ -34,6 +34,11 @@ class Chosen:
     labels: NDArray[np.int64]
     index: NDArray[np.intp]
 
+    def some(self, places: NDArray[np.intp]) -> Chosen:
+        """Some of the rows, by ascending places."""
+        vectors = self.vectors
+        return Chosen(lambda part: vectors(places[part]), self.labels[places], self.index[places])
+
 
 def positive_similarities(
     queries: Chosen, gallery: Chosen, own: NDArray[np.intp], form: Form, share: slice

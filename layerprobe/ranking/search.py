@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ _PAIRS_WORTH = 1e-6
 _ITEMS_OF_A_SAMPLE = 512
 _QUERIES_OF_A_SAMPLE = 128
 _BLOCK_ROWS_OF_A_GPU = 2**13
+# Numbers of a set that is held as vectors in float64, 32 MiB, instead of being made of its rows each time.
+_NUMBERS_HELD = 2**22
 # Queries of which the exact count holds rounded rows at once.
 _QUERIES_AT_ONCE = 2**14
 # A query with no more unclear negatives is counted again in bfloat16: computing them in float64 takes less than what
@@ -69,7 +72,7 @@ class Search:
         import torch
 
         order = np.argsort(self.queries.labels, kind="stable")
-        chosen = self._chosen(self.queries, order)
+        chosen = self._sorted_gallery if self._itself else self._chosen(self.queries, order)
         windows = self._windows(chosen)
         nearest, tied_positives = self._positives(chosen, windows)
         targets = Targets(chosen, nearest, windows)
@@ -99,8 +102,20 @@ class Search:
         return counts[:, back]
 
     def _chosen(self, items: Items, order: NDArray[np.intp]) -> Chosen:
-        """Items in memory, in an order."""
-        return Chosen(lambda part: self.form.vectors(items.take(order[part])), items.labels[order], order)
+        """Items in memory, in an order; as vectors where those are few."""
+        import torch
+
+        def made(part: Any) -> Tensor:
+            return self.form.vectors(items.take(order[part]))
+
+        if len(order) * self.form.dim > _NUMBERS_HELD:
+            return Chosen(made, items.labels[order], order)
+        vectors = torch.cat([made(rows) for rows in cuts(len(order), BLOCK_ROWS)])
+        return Chosen(vectors.__getitem__, items.labels[order], order)
+
+    @cached_property
+    def _sorted_gallery(self) -> Chosen:
+        return self._chosen(self.gallery, np.argsort(self.gallery.labels, kind="stable"))
 
     def _windows(self, queries: Chosen) -> Tensor:
         import torch
@@ -120,16 +135,17 @@ class Search:
         return self._every_block(self.team.share)
 
     def _every_block(self, share: slice = slice(None)) -> Iterator[Chosen]:
-        order = None if self.in_order else np.argsort(self.gallery.labels, kind="stable")
         rows = BLOCK_ROWS if self.queries.device.type == "cpu" else _BLOCK_ROWS_OF_A_GPU
         for block in cuts(len(self.gallery), rows)[share]:
-            if order is None:
-                index = block.start + np.argsort(self.gallery.labels[block], kind="stable")
-                vectors = self.form.vectors(self.gallery.take(block)[index - block.start])
+            if self.in_order:
+                local = np.argsort(self.gallery.labels[block], kind="stable")
+                vectors = self.form.vectors(self.gallery.take(block)[local])
+                index = block.start + local
+                yield Chosen(vectors.__getitem__, self.gallery.labels[index], index)
             else:
-                index = order[block]
-                vectors = self.form.vectors(self.gallery.take(index))
-            yield Chosen(vectors.__getitem__, self.gallery.labels[index], index)
+                whole = self._sorted_gallery
+                vectors = whole.vectors(block)
+                yield Chosen(vectors.__getitem__, whole.labels[block], whole.index[block])
 
     def _positives(self, queries: Chosen, windows: Tensor) -> tuple[Tensor, Tensor]:
         """Similarity to the nearest positive, -inf without one, and how many positives tie there."""
@@ -138,9 +154,7 @@ class Search:
         nearest = torch.full_like(windows, -torch.inf)
         tied = torch.zeros_like(windows, dtype=torch.int64)
         if not self.in_order:
-            gallery = queries
-            if not self._itself:
-                gallery = self._chosen(self.gallery, np.argsort(self.gallery.labels, kind="stable"))
+            gallery = queries if self._itself else self._sorted_gallery
             for rows, similarities in positive_similarities(queries, gallery, self.own, self.form, self.team.share):
                 nearest[rows] = similarities.amax(1)
                 tied[rows] = self._at(similarities, nearest[rows], windows[rows])
@@ -190,8 +204,9 @@ class Search:
         if self.in_order:
             block = next(self._every_block())
         else:
-            order = np.argsort(self.gallery.labels, kind="stable")
-            block = self._chosen(self.gallery, order[:: max(1, len(order) // _ITEMS_OF_A_SAMPLE)])
+            whole = self._sorted_gallery
+            places = np.arange(0, len(whole.labels), max(1, len(whole.labels) // _ITEMS_OF_A_SAMPLE))
+            block = whole.some(places)
         some = targets[np.linspace(0, len(targets.nearest) - 1, _QUERIES_OF_A_SAMPLE).astype(np.intp)]
         closer, possible = count_blocks(some, [block], self.form, product, exactly=False)
         return float((possible - closer).double().mean()) * len(self.gallery) / len(block.labels)

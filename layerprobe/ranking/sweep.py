@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from layerprobe.ranking.items import BLOCK_ROWS
 from layerprobe.ranking.positives import Chosen
 from layerprobe.ranking.rounded import Rounded
-from layerprobe.ranking.tiles import Thresholds, count_columns, count_rows, cuts, mask_classes
+from layerprobe.ranking.tiles import Thresholds, count_columns, count_rows, cuts, mask_classes, places_between
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,9 +42,7 @@ class Targets:
     windows: Tensor
 
     def __getitem__(self, rows: NDArray[np.intp]) -> Targets:
-        queries = self.queries
-        some = Chosen(lambda part: queries.vectors(rows[part]), queries.labels[rows], queries.index[rows])
-        return Targets(some, self.nearest[rows], self.windows[rows])
+        return Targets(self.queries.some(rows), self.nearest[rows], self.windows[rows])
 
     def rounded(self, form: Form, product: Product) -> Rounded:
         """All queries for a product."""
@@ -135,7 +133,7 @@ class _Counts:
             return
         unclear = (possible != closer).nonzero()[:, 0]
         if len(unclear):
-            self._settle(unclear + rows.start, columns, similarities[unclear], gallery)
+            self._settle(unclear + rows.start, columns, similarities.index_select(0, unclear), gallery)
 
     def add_columns(self, columns: slice, rows: slice, similarities: Tensor, gallery: Chosen) -> None:
         """Count a tile (A, B) for the queries of its columns."""
@@ -145,7 +143,8 @@ class _Counts:
             return
         unclear = (possible != closer).nonzero()[:, 0]
         if len(unclear):
-            self._settle(unclear + columns.start, rows, similarities[:, unclear].T, gallery)
+            part = similarities.index_select(1, unclear).T.contiguous()
+            self._settle(unclear + columns.start, rows, part, gallery)
 
     def _all_counted(self, queries: slice, possible: Tensor, closer: Tensor) -> bool:
         """Take what is not surely closer for tied: bits are equal or not, and elsewhere it was not to be exact."""
@@ -158,11 +157,11 @@ class _Counts:
         """Compute the unclear ones among similarities (R, B) of the queries at places (R,), now or later."""
         import torch
 
-        bounds = self.thresholds[queries]
-        inside = (similarities >= bounds.low[:, None]) & (similarities <= bounds.high[:, None])
-        rows, others = inside.nonzero().unbind(1)
+        rows, others = places_between(similarities, self.thresholds[queries])
         if len(rows) > _PAIRS_PER_ROW * len(queries):
             exact = self.form.similarities(self._vectors(queries), gallery.vectors(columns))
+            inside = torch.zeros_like(exact, dtype=torch.bool)
+            inside[rows, others] = True
             self._count(queries, exact.masked_fill_(~inside, -torch.inf))
             return
         self.waiting.append(torch.stack([queries[rows], others + columns.start]))

@@ -121,3 +121,22 @@ def count_columns(similarities: Tensor, thresholds: Thresholds) -> Tensor:
             runs = marks.view(-1, _EXACT_IN_BFLOAT16, marks.shape[1])
             counts.append(torch.bmm(runs.new_ones(len(runs), 1, runs.shape[1]), runs)[:, 0].float().sum(0))
     return torch.stack(counts).long()
+
+
+def places_between(similarities: Tensor, thresholds: Thresholds) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the similarities (A, B) that are neither below `low` (A,) nor above `high`."""
+    import torch
+
+    # Row by row in memory, as a transposed tile of one column might not be.
+    inside, under = similarities.new_empty((2, *similarities.shape))
+    torch.ge(similarities, thresholds.low[:, None], out=inside)
+    torch.le(similarities, thresholds.high[:, None], out=under)
+    inside.mul_(under)
+    together = 8 // inside.element_size()
+    if inside.shape[1] % together:
+        rows, columns = inside.nonzero().unbind(1)
+        return rows, columns
+    # Few are: looked through eight bytes at a time.
+    words = inside.view(torch.int64).nonzero()
+    which, offset = inside.view(len(inside), -1, together)[words[:, 0], words[:, 1]].nonzero().unbind(1)
+    return words[which, 0], words[which, 1] * together + offset
