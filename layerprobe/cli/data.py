@@ -1,0 +1,98 @@
+"""layerprobe data list and data check: data sets, and whether a copy is sound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from layerprobe.cli.options import Debug, Json, Quiet, Workers
+from layerprobe.cli.output import Terminal
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from layerprobe.data.check import Finding
+    from layerprobe.workflow.data import Checked
+
+_NAMED = 3  # so many images are named in a row of remarks
+
+group = typer.Typer(name="data", help="The data sets, and whether a copy of one is sound.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(group)
+
+
+@group.command()
+def check(
+    data: Annotated[str, typer.Argument(metavar="NAME[:ROOT]", help="As for train --data.")],
+    workers: Workers = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """Read every image once: what is missing, broken, odd or there twice; counts per split and class."""
+    from layerprobe.workflow.data import check_data
+
+    terminal = Terminal(as_json, quiet)
+    checked = check_data(data, terminal, workers=workers)
+    values = {
+        "data": checked.data,
+        "complete": checked.signal_number is None,
+        "images": checked.images,
+        "read": checked.read,
+        "splits": [asdict(split) for split in checked.splits],
+        "errors": [_value(finding) for finding in checked.errors],
+        "remarks": [_value(finding) for finding in checked.remarks],
+    }
+    terminal.result(values, *_tables(checked), _summary(checked))
+    if checked.signal_number is not None:
+        raise typer.Exit(128 + checked.signal_number)
+    if checked.errors:
+        raise typer.Exit(3)
+
+
+def _value(finding: Finding) -> dict[str, object]:
+    return {key: value for key, value in asdict(finding).items() if key != "is_error"}
+
+
+def _tables(checked: Checked) -> list[Table]:
+    from layerprobe.tables import listing
+
+    sizes = [
+        (s.split, f"{s.images:,}", f"{s.classes:,}", f"{s.fewest}-{s.most}", f"{s.singletons:,}")
+        for s in checked.splits
+    ]
+    tables = [listing(("split", "images", "classes", "a class has", "classes of one"), sizes)]
+    if checked.errors:
+        rows = [(f.kind, f.split, f.id, f"{f.message}. {f.fix}." if f.fix else f"{f.message}.") for f in checked.errors]
+        tables.append(listing(("error", "split", "image", "what is wrong"), rows))
+    if checked.remarks:
+        tables.append(listing(("remark", "images", "what is done", "such as"), _grouped(checked.remarks)))
+    return tables
+
+
+def _grouped(remarks: Sequence[Finding]) -> list[tuple[str, str, str, str]]:
+    """One row a kind: whole data sets are grey, or lie twice on the disk."""
+    kinds: dict[str, list[Finding]] = {}
+    for remark in remarks:
+        kinds.setdefault(remark.kind, []).append(remark)
+    rows = []
+    for kind, found in kinds.items():
+        alike = len({finding.message for finding in found}) == 1
+        named = [f"{f.split}: {f.id}" + ("" if alike else f" ({f.message})") for f in found[:_NAMED]]
+        if len(found) > _NAMED:
+            named.append(f"and {len(found) - _NAMED:,} more, which --json names")
+        rows.append((kind, f"{len(found):,}", found[0].message if alike else "", "\n".join(named)))
+    return rows
+
+
+def _summary(checked: Checked) -> str:
+    found = f"errors: {len(checked.errors):,}, remarks: {len(checked.remarks):,}"
+    if checked.signal_number is not None:
+        return f"incomplete: {checked.read:,} of {checked.images:,} images were read when it was stopped; {found}"
+    return f"{checked.read:,} images were read; {found}"

@@ -1,0 +1,304 @@
+"""Every image of a data set read once: what cannot be read, what is read by a rule, what is there twice."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import signal
+import stat
+import struct
+import warnings
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+
+from layerprobe.data.folder import Files
+from layerprobe.data.splits import Dataset, Image, Split
+from layerprobe.errors import DataError
+
+_CHUNK = 8  # images that a process is sent at once
+_ORIENTATION = 0x0112
+# How read_image's errors begin, and what such a file is called in a table.
+_KINDS = {
+    "no such image": "missing",
+    "the file is empty": "empty",
+    "this is an HTML page": "HTML page",
+    "this is a git-lfs pointer": "git-lfs pointer",
+    "not an image": "not an image",
+    "the image is truncated": "truncated",
+    "the image is broken": "broken",
+    "32-bit pixels": "pixel range",
+    "permission denied": "forbidden",
+    "cannot be read": "unreadable",
+}
+_MODES = {
+    "1": ("1-bit", "1-bit pixels, read as black and white"),
+    "L": ("grey", "grey, read as three equal channels"),
+    "LA": ("grey", "grey, read as three equal channels"),
+    "P": ("palette", "a palette, read as its colours"),
+    "PA": ("palette", "a palette, read as its colours"),
+    "CMYK": ("CMYK", "CMYK, converted to RGB without a colour profile"),
+}
+# What PIL raises on metadata that no decoder needed, beside OSError.
+_BAD_METADATA = (
+    SyntaxError, ValueError, RuntimeError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error,
+    zlib.error,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is to be said of an image, or of the data set where there is no id.
+
+    Args:
+        kind: a word or two that findings are counted by ("truncated").
+        is_error: the image or the data set cannot be used as it is; else a remark.
+        message: what is wrong, or by what rule the image is read.
+        fix: what would be right, if there is something to do.
+        split: of the image.
+        id: of the image, printable and encodable whatever the file is called.
+    """
+
+    kind: str
+    is_error: bool
+    message: str
+    fix: str = ""
+    split: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What reading an image has shown.
+
+    Args:
+        index: in its split.
+        findings: without split and id.
+        pixels: hash of size and pixels; None where it could not be read.
+    """
+
+    index: int
+    findings: tuple[Finding, ...]
+    pixels: bytes | None
+
+
+@dataclass(frozen=True)
+class SplitCount:
+    """How large a split is: images, classes, fewest and most images of a class, classes of one image."""
+
+    split: str
+    images: int
+    classes: int
+    fewest: int
+    most: int
+    singletons: int
+
+
+def examined(split: Split, *, workers: int) -> Generator[Examined, None, None]:
+    """Read every image of a split, whatever the files hold.
+
+    Where a reading process dies (of a decoder's crash, or of too little memory), the image that it dies of is found
+    and the others are read all the same. Closing the iterator ends the processes after the images in their hands.
+    JPEG has no checksum: changed bytes that still decode go unnoticed.
+
+    Args:
+        split: as its loader gives it. Images that are made and not files are read in this process.
+        workers: processes that read; 0 reads in this one, which a crash would take along.
+
+    Yields:
+        One for each image, in order of completion.
+    """
+    if workers and isinstance(split.image, Files):
+        yield from _by_processes(split.image, range(len(split)), workers)
+    else:
+        for index in range(len(split)):
+            yield _examined(split.image, index, index)
+
+
+def duplicates(dataset: Dataset, pixels: Mapping[str, Sequence[bytes | None]]) -> list[Finding]:
+    """Images with the same pixels, and names that differ in capitals alone.
+
+    The same pixels in two splits that are not searched in one another are an error: the test would know what was
+    trained on. Elsewhere they are a remark, once for each image but the first. An id that is in two splits searched
+    in one another is one image, and nothing is said.
+
+    Args:
+        dataset: whose images they are.
+        pixels: split -> the hash of each of its images.
+    """
+    findings = []
+    first: dict[bytes, dict[str, int]] = {}
+    folded: dict[str, str] = {}
+    for split in dataset.splits.values():
+        for index, digest in enumerate(pixels[split.name]):
+            name = split.ids[index]
+            other = folded.setdefault(name.casefold(), name)
+            if other != name:
+                text = f"differs from {printable(other)} in capitals alone: one file on Windows and macOS"
+                findings.append(Finding("capitals", False, text, "Rename one", split.name, printable(name)))
+            if digest is not None:
+                earlier = first.setdefault(digest, {})
+                findings += _twice(dataset, split, index, earlier)
+                earlier.setdefault(split.name, index)
+    return findings
+
+
+def counts(dataset: Dataset) -> list[SplitCount]:
+    """The size of each split."""
+    found = []
+    for split in dataset.splits.values():
+        sizes = Counter(split.labels.tolist()).values()
+        fewest, most = (min(sizes), max(sizes)) if sizes else (0, 0)
+        singletons = sum(size == 1 for size in sizes)
+        found.append(SplitCount(split.name, len(split), len(sizes), fewest, most, singletons))
+    return found
+
+
+def printable(name: str) -> str:
+    """A file's name as text that can be encoded, also where its bytes are not UTF-8."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def _twice(dataset: Dataset, split: Split, index: int, earlier: Mapping[str, int]) -> Iterator[Finding]:
+    """What is to be said of an image, given the first image with its pixels in each split."""
+    where = sorted(earlier, key=lambda name: _together(dataset, name, split.name))
+    if not where:
+        return
+    other = dataset.splits[where[0]]
+    same = other.ids[earlier[other.name]]
+    together = _together(dataset, other.name, split.name)
+    if together and other.name != split.name and same == split.ids[index]:
+        return
+    label = int(other.labels[earlier[other.name]])
+    of_class = "" if label == split.labels[index] else f", of class {printable(dataset.class_names[label])}"
+    text = f"the same pixels as {other.name}: {printable(same)}{of_class}"
+    kind, fix = ("duplicate", "") if together else ("in two splits", "Remove one of them")
+    yield Finding(kind, not together, text, fix, split.name, printable(split.ids[index]))
+
+
+def _together(dataset: Dataset, one: str, other: str) -> bool:
+    """Whether two splits are one, or searched in one another."""
+    return dataset.search_in.get(one, one) == dataset.search_in.get(other, other)
+
+
+def _by_processes(
+    files: Files, indices: Sequence[int], workers: int, chunk: int = _CHUNK
+) -> Generator[Examined, None, None]:
+    todo = deque(indices[start : start + chunk] for start in range(0, len(indices), chunk))
+    most = 1 if chunk == 1 else 2 * workers
+    while todo:
+        running: dict[Future[list[Examined]], Sequence[int]] = {}
+        pool = _pool(min(workers, len(todo)))
+        try:
+            while todo or running:
+                while todo and len(running) < most:
+                    part = replace(files, names=[files.names[index] for index in todo[0]])
+                    future = pool.submit(_examine_all, part, todo[0])
+                    running[future] = todo.popleft()
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    found = future.result()
+                    del running[future]
+                    yield from found
+        except BrokenProcessPool:
+            pool.shutdown()
+            # One of these ended its process; read one after the other, it shows itself.
+            suspects = [index for part_indices in running.values() for index in part_indices]
+            if len(suspects) == 1:
+                message = "the process that read it died (a decoder's crash, or too little memory)"
+                finding = Finding("crash", True, message, "Make it smaller or remove it")
+                yield Examined(suspects[0], (finding,), None)
+            else:
+                yield from _by_processes(files, suspects, 1, 1)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    # A fork would copy the locks of other libraries' threads in whatever state they are.
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts)
+
+
+def _ignore_interrupts() -> None:
+    # A terminal's Ctrl-C reaches every process: the main one is to end us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _examine_all(files: Files, indices: Sequence[int]) -> list[Examined]:
+    return [_examined(files, place, index) for place, index in enumerate(indices)]
+
+
+def _examined(image: Callable[[int], Image], place: int, index: int) -> Examined:
+    """Image `place` of a callable, which is image `index` of its split."""
+    path = image.root / image.names[place] if isinstance(image, Files) else None
+    try:
+        if path is not None and _is_special(path):
+            return Examined(index, (Finding("not a file", True, "a pipe, socket or device", "Remove it"),), None)
+        pixels = image(place)
+    except DataError as error:
+        return Examined(index, (Finding(_kind(error.message), True, error.message, error.fix),), None)
+    except MemoryError:
+        return Examined(index, (Finding("memory", True, "too little memory to read it", "Use fewer --workers"),), None)
+    remarks = [] if path is None else _remarks(path)
+    # The corners first: comparing every pixel takes as much memory as the image.
+    if (pixels[0, 0] == pixels[-1, -1]).all() and (pixels == pixels[0, 0]).all():
+        remarks.append(Finding("one colour", False, "every pixel has the same colour"))
+    digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(pixels).data)
+    return Examined(index, tuple(remarks), digest.digest())
+
+
+def _is_special(path: Path) -> bool:
+    """Whether opening it could wait for ever."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return False  # reading it says why
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _kind(message: str) -> str:
+    if "limit 89 million" in message:
+        return "oversized"
+    return next((kind for start, kind in _KINDS.items() if message.startswith(start)), "unreadable")
+
+
+def _remarks(path: Path) -> list[Finding]:
+    """By which rules of `read_image` an image became RGB; it is known to be readable."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with PIL.Image.open(path) as image:
+                return [Finding(kind, False, message) for kind, message in _rules(image, path)]
+    except (OSError, *_BAD_METADATA) as error:
+        return [Finding("metadata", False, f"metadata that cannot be read ({' '.join(str(error).split())})")]
+
+
+def _rules(image: PIL.Image.Image, path: Path) -> Iterator[tuple[str, str]]:
+    # A JPEG with further pictures behind the first, as cameras write them.
+    kind = "JPEG" if image.format == "MPO" else image.format
+    by_ending = PIL.Image.registered_extensions().get(path.suffix.lower())
+    if by_ending not in (None, kind):
+        yield "wrong ending", f"a {kind} file whose name ends in {path.suffix}"
+    if image.mode in _MODES:
+        yield _MODES[image.mode]
+    elif image.mode.startswith("I"):
+        yield "16-bit grey", "16-bit grey, divided by 257"
+    elif image.mode not in ("RGB", "RGBA", "RGBX"):
+        yield "other mode", f"{image.mode}, converted to RGB"
+    if image.has_transparency_data:
+        yield "transparency", "transparent pixels, laid on white"
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1 and image.format != "MPO":
+        yield "animated", f"{frames} frames or pages, of which the first is read"
+    orientation = image.getexif().get(_ORIENTATION, 1)
+    if orientation != 1:
+        yield "EXIF rotation", f"EXIF orientation {orientation}, which is not applied unless data.exif_rotation = true"

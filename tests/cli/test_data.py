@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from layerprobe.cli import main
+from layerprobe.data import check
+from tests.data.spoiled import photo
+
+Outcome = tuple[int, str, str]
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def layerprobe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command line in this process: exit code, stdout, stderr."""
+
+    def run(*words: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["layerprobe", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capsys.readouterr()
+        return int(str(caught.value.code)), out, err
+
+    return run
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Four classes of three sound photos."""
+    for c in range(4):
+        (tmp_path / f"c{c}").mkdir()
+        for i in range(3):
+            (tmp_path / f"c{c}" / f"{i}.jpg").write_bytes(photo(10 * c + i))
+    return tmp_path
+
+
+def test_a_sound_folder_is_0_and_its_counts_a_table(layerprobe: Command, images: Path) -> None:
+    code, out, _ = layerprobe("data", "check", f"folder:{images}", "--workers", "0")
+    assert code == 0
+    assert ["train", "6", "2", "3-3", "0"] in [line.split() for line in out.splitlines()]
+    assert out.splitlines()[-1] == "12 images were read; errors: 0, remarks: 0"
+
+
+def test_remarks_alone_are_0_and_are_grouped_by_kind(layerprobe: Command, images: Path) -> None:
+    for name in ("a", "b", "c", "d", "e"):
+        (images / f"c0/{name}.jpg").write_bytes(photo(0))
+    code, out, _ = layerprobe("data", "check", f"folder:{images}", "--workers", "0")
+    assert code == 0
+    assert [name in out for name in ("c0/a.jpg", "c0/c.jpg", "c0/d.jpg")] == [True, True, False]
+    assert "and 2 more, which --json names" in out
+    assert "errors: 0, remarks: 5" in out
+
+
+def test_errors_are_3_each_in_a_row_with_its_fix(layerprobe: Command, images: Path) -> None:
+    (images / "c0/a.jpg").write_bytes(b"<html>")
+    (images / "c3/b.jpg").write_bytes(photo(0))
+    code, out, _ = layerprobe("data", "check", f"folder:{images}", "--workers", "0")
+    assert code == 3
+    rows = [line.split() for line in out.splitlines()]
+    message = "this is an HTML page, not an image. Get it again or remove it."
+    assert ["HTML", "page", "train", "c0/a.jpg", *message.split()] in rows
+    assert any(row[:3] == ["in", "two", "splits"] for row in rows)
+
+
+def test_json_is_one_object_that_names_every_finding(layerprobe: Command, images: Path) -> None:
+    (images / "c0/a.jpg").write_bytes(b"")
+    (images / "c0/b.jpg").write_bytes(photo(0))
+    code, out, _ = layerprobe("data", "check", f"folder:{images}", "--workers", "0", "--json")
+    values = json.loads(out)
+    assert code == 3
+    assert {key: values[key] for key in ("schema", "complete", "images", "read")} == {
+        "schema": 1,
+        "complete": True,
+        "images": 14,
+        "read": 14,
+    }
+    assert values["splits"][0] == {
+        "split": "train", "images": 8, "classes": 2, "fewest": 3, "most": 5, "singletons": 0,
+    }  # fmt: skip
+    assert values["errors"] == [
+        {
+            "kind": "empty",
+            "message": "the file is empty",
+            "fix": "Get it again or remove it",
+            "split": "train",
+            "id": "c0/a.jpg",
+        }
+    ]
+    assert [remark["id"] for remark in values["remarks"]] == ["c0/b.jpg"]
+
+
+def test_a_name_cannot_steer_the_terminal(layerprobe: Command, images: Path) -> None:
+    (images / "c0/[red]\33[2J\u202e.jpg").write_bytes(b"")
+    _, out, _ = layerprobe("data", "check", f"folder:{images}", "--workers", "0")
+    assert "c0/[red]\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}.jpg" in out
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_signal_shows_what_was_found_as_incomplete(
+    monkeypatch: pytest.MonkeyPatch,
+    layerprobe: Command,
+    images: Path,
+    number: int,
+    code: int,
+    words: tuple[str, ...],
+) -> None:
+    (images / "c0/0.jpg").write_bytes(b"")
+    read, done = check._examined, []
+
+    def stopping(*arguments: object) -> check.Examined:
+        done.append(1)
+        if len(done) == 5:
+            signal.raise_signal(number)
+        return read(*arguments)  # type: ignore[arg-type] # as it was called
+
+    monkeypatch.setattr(check, "_examined", stopping)
+    found, out, _ = layerprobe("data", "check", f"folder:{images}", "--workers", "0", *words)
+    assert found == code
+    if words:
+        values = json.loads(out)
+        assert (values["complete"], values["read"], len(values["errors"])) == (False, 4, 1)
+    else:
+        assert "incomplete: 4 of 12 images were read when it was stopped; errors: 1, remarks: 0" in out
+
+
+def test_data_alone_is_a_usage_error(layerprobe: Command) -> None:
+    assert layerprobe("data") == (2, "", "error: Missing command. layerprobe --help shows the commands and flags.\n")

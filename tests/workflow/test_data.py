@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.progress import Task
+from layerprobe.workflow.data import Checked, check_data
+from tests.data import fabricated
+from tests.data.spoiled import photo, spoil
+
+
+class Listening:
+    """Counts the steps; a signal may come at one of them."""
+
+    def __init__(self, signal_at: int = 0, number: int = signal.SIGINT) -> None:
+        self.total = self.done = 0
+        self.signal_at, self.number = signal_at, number
+
+    def say(self, text: str) -> None:
+        raise AssertionError(text)
+
+    @contextlib.contextmanager
+    def task(self, name: str, total: int, unit: str) -> Iterator[Task]:
+        self.total = total
+        yield self
+
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        self.done += steps
+        if self.done == self.signal_at:
+            signal.raise_signal(self.number)
+
+
+def sound(root: Path, classes: int = 4) -> Path:
+    for c in range(classes):
+        (root / f"c{c}").mkdir(parents=True)
+        for i in range(3):
+            (root / f"c{c}" / f"{i}.jpg").write_bytes(photo(10 * c + i))
+    return root
+
+
+def check(data: str, listener: Listening | None = None) -> Checked:
+    return check_data(data, listener or Listening(), workers=0)
+
+
+def found(checked: Checked) -> list[tuple[str, str, str]]:
+    return [(finding.kind, finding.split, finding.id) for finding in checked.findings]
+
+
+def test_a_sound_folder_has_no_findings(tmp_path: Path) -> None:
+    listener = Listening()
+    checked = check(f"folder:{sound(tmp_path)}", listener)
+    assert checked.findings == ()
+    assert (checked.images, checked.read, checked.signal_number) == (12, 12, None)
+    assert (listener.total, listener.done) == (12, 12)
+    assert [(s.split, s.images, s.classes, s.singletons) for s in checked.splits] == [
+        ("train", 6, 2, 0),
+        ("test", 6, 2, 0),
+    ]
+
+
+def test_the_generated_images_are_sound() -> None:
+    assert check("glyphs").findings == ()
+
+
+def test_one_pass_over_a_spoiled_folder_names_every_kind(tmp_path: Path) -> None:
+    kinds = spoil(sound(tmp_path) / "c1")
+    checked = check_data(f"folder:{tmp_path}", Listening(), workers=2)
+    named = {(finding.id, finding.kind) for finding in checked.findings}
+    assert {(f"c1/{name}", kind) for name, kind in kinds.items()} <= named
+    assert checked.read == checked.images == 12 + len(kinds)
+
+
+def test_errors_come_before_remarks_and_each_in_the_order_of_the_images(tmp_path: Path) -> None:
+    sound(tmp_path)
+    (tmp_path / "c0/9.jpg").write_bytes(photo(0))
+    (tmp_path / "c2/9.jpg").write_bytes(b"")
+    (tmp_path / "c0/5.jpg").write_bytes(b"text")
+    assert found(check(f"folder:{tmp_path}")) == [
+        ("not an image", "train", "c0/5.jpg"),
+        ("empty", "test", "c2/9.jpg"),
+        ("duplicate", "train", "c0/9.jpg"),
+    ]
+
+
+def test_every_missing_image_of_a_benchmark_is_named_after_its_loaders_word(tmp_path: Path) -> None:
+    fabricated.sop(tmp_path)
+    for name in (tmp_path / "chair_final").glob("11108[13]_*"):
+        name.unlink()
+    checked = check(f"sop:{tmp_path}")
+    assert checked.findings[0].kind == "data set"
+    assert "6 of 24 listed images are missing" in checked.findings[0].message
+    assert "train has 6 images of 2 classes (3-3 each), expected 59,551 images" in checked.findings[0].message
+    assert [f.id for f in checked.errors[1:]] == [f"chair_final/11108{c}_{i}.JPG" for c in (1, 3) for i in (3, 2, 1)]
+    assert {f.kind for f in checked.errors[1:]} == {"missing"}
+
+
+def test_every_missing_image_of_a_table_is_named(tmp_path: Path) -> None:
+    sound(tmp_path, 2)
+    rows = [f"c{c}/{i}.jpg,{c},{split}" for c, split in enumerate(("train", "test")) for i in range(8)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label,split", *rows]))
+    checked = check(f"csv:{tmp_path}/t.csv")
+    missing = [f.id for f in checked.errors if f.kind == "missing"]
+    assert missing == [f"c{c}/{i}.jpg" for c in (0, 1) for i in range(3, 8)]
+
+
+def test_splits_that_cannot_be_searched_are_an_error(tmp_path: Path) -> None:
+    sound(tmp_path, 2)
+    rows = [f"c{c}/{i}.jpg,{c},{split}" for c, split in enumerate(("train", "test")) for i in range(3)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label,split", *rows]))
+    assert [f.message for f in check(f"csv:{tmp_path}/t.csv").errors] == [
+        f"{tmp_path}/t.csv: train split has 3 images of 1 classes; Recall@K needs 2 classes"
+    ]
+
+
+def test_a_name_that_is_not_utf8_is_found_and_the_rest_is_read(tmp_path: Path) -> None:
+    sound(tmp_path)
+    (tmp_path / "c0" / os.fsdecode(b"\xe9.jpg")).write_bytes(b"")
+    checked = check(f"folder:{tmp_path}")
+    assert found(checked) == [("data set", "", ""), ("empty", "train", "c0/\N{REPLACEMENT CHARACTER}.jpg")]
+    assert "a file name that is not UTF-8" in checked.findings[0].message
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_signal_ends_it_with_what_was_found_so_far(tmp_path: Path, number: int, workers: int) -> None:
+    sound(tmp_path)
+    for c in range(4):
+        for i in range(3):
+            (tmp_path / f"c{c}/{i}.jpg").write_bytes(b"")
+    checked = check_data(f"folder:{tmp_path}", Listening(5, number), workers=workers)
+    assert (checked.read, checked.images, checked.signal_number) == (5, 12, number)
+    assert [f.kind for f in checked.findings] == ["empty"] * 5
+
+
+def test_a_root_that_is_needed_is_asked_for() -> None:
+    with pytest.raises(RecipeError, match="cub200 needs a root. layerprobe data check cub200:PATH"):
+        check("cub200")
+
+
+def test_an_unknown_data_set_has_the_near_miss() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'folder'"):
+        check("folders:x")
+
+
+def test_where_no_image_can_be_found_the_loaders_own_error_stands(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no known layout"):
+        check(f"cub200:{tmp_path}")
