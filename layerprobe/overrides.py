@@ -16,7 +16,7 @@ class Overrides:
     """What the command line changes in a recipe.
 
     Args:
-        data: NAME[:ROOT] in the place of the whole data section.
+        data: NAME[:ROOT], or torchvision:SET[:ROOT], in the place of the whole data section.
         settings: section.key=value, the value as TOML; text needs no quotes.
         seed: train.seed.
     """
@@ -44,8 +44,7 @@ def overridden(sections: dict[str, Any], overrides: Overrides, source: object, k
     """
     sections = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in sections.items()}
     if overrides.data:
-        name, _, root = overrides.data.partition(":")
-        sections["data"] = {"name": name} | ({"root": root} if root else {})
+        sections["data"] = _data(overrides.data)
     settings = [_setting(text, source, known) for text in overrides.settings]
     # A change of loss starts from that loss's defaults, wherever it stands among the settings.
     for section, key, value in sorted(settings, key=lambda setting: setting[:2] != ("loss", "name")):
@@ -68,6 +67,15 @@ def overridden(sections: dict[str, Any], overrides: Overrides, source: object, k
     if isinstance(data, dict) and isinstance(data.get("root"), str):
         data["root"] = str(Path(data["root"]).expanduser().absolute())
     return sections
+
+
+def _data(text: str) -> dict[str, Any]:
+    name, _, root = text.partition(":")
+    values = {"name": name}
+    if name == "torchvision":
+        values["set"], _, root = root.partition(":")
+    values["root"] = root
+    return {key: value for key, value in values.items() if value}
 
 
 def _setting(text: str, source: object, known: Iterable[str]) -> tuple[str, str, Any]:

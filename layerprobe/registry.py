@@ -16,6 +16,7 @@ DATASETS = {
     "cars196": "layerprobe.data.cars196:load",
     "sop": "layerprobe.data.sop:load",
     "inshop": "layerprobe.data.inshop:load",
+    "torchvision": "layerprobe.data.torchvision_sets:load",
 }
 NETS = {
     "vgg16_bn": "layerprobe.nets.vgg16_bn:build",

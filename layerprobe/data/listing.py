@@ -6,10 +6,11 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from layerprobe.data import folder, listed, table
+from layerprobe.data import folder, listed, table, torchvision_sets
 from layerprobe.data.folder import Files
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.registry import DATASETS
@@ -17,14 +18,14 @@ from layerprobe.registry import DATASETS
 _Members = Mapping[str, Sequence[tuple[str, object]]]  # split -> name and class of each image
 
 
-def every_listed(name: str, root: Path) -> Dataset | None:
+def every_listed(name: str, options: Mapping[str, Any]) -> Dataset | None:
     """Every image that a data set names, there or not, for a report on what is wrong with it.
 
     Nothing is counted or required, so that one fault does not hide the others; not fit for training.
 
     Args:
         name: of the data set.
-        root: its folder or table.
+        options: what its loader takes, `root` among them where it needs one.
 
     Returns:
         The data set; None where this one can only be read by its loader.
@@ -33,11 +34,13 @@ def every_listed(name: str, root: Path) -> Dataset | None:
         DataError: its folder cannot be walked, its lists cannot be read, or a path leaves the data folder.
     """
     if name == "folder":
-        return _folder(root)
+        return _folder(options["root"])
     if name == "csv":
-        return _table(root)
+        return _table(options["root"])
+    if name == "torchvision":
+        return torchvision_sets.unchecked(**options)
     module = importlib.import_module(DATASETS[name].partition(":")[0])
-    return _annotated(module._annotated, root) if hasattr(module, "_annotated") else None
+    return _annotated(module._annotated, options["root"]) if hasattr(module, "_annotated") else None
 
 
 def _folder(root: Path) -> Dataset:

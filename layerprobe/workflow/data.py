@@ -105,14 +105,14 @@ def _dataset(data: str) -> tuple[Dataset, list[Finding]]:
     takes = inspect.signature(load).parameters
     defaults: Mapping[str, Any] = inspect.getmodule(load).DEFAULTS  # type: ignore[union-attr] # every data set's module has them
     options = {key: value for key, value in {**defaults, **section}.items() if key in takes}
-    if "root" in takes:
-        if "root" not in options:
-            raise RecipeError(f"{name} needs a root", fix=f"layerprobe data check {data.rstrip(':')}:PATH")
+    if "root" in takes and "root" not in options:
+        raise RecipeError(f"{name} needs a root", fix=f"layerprobe data check {data.rstrip(':')}:PATH")
+    if "root" in options:
         options["root"] = Path(options["root"])
     try:
         dataset, problems = load(**options), []
     except DataError as error:
-        lenient = every_listed(name, options["root"]) if "root" in options else None
+        lenient = every_listed(name, options)
         if lenient is None:
             raise
         dataset, problems = lenient, [_refused(error)]

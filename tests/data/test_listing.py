@@ -19,7 +19,7 @@ def write(root: Path, *names: str) -> None:
 
 
 def listed(name: str, root: Path) -> Dataset:
-    found = every_listed(name, root)
+    found = every_listed(name, {"root": root})
     assert found is not None
     return found
 
@@ -88,8 +88,8 @@ def test_a_path_that_leaves_the_folder_ends_it(tmp_path: Path) -> None:
     path = tmp_path / "Ebay_train.txt"
     path.write_text(path.read_text() + "99 1 1 ../secret.JPG\n")
     with pytest.raises(DataError, match="leaves the data folder"):
-        every_listed("sop", tmp_path)
+        every_listed("sop", {"root": tmp_path})
 
 
-def test_what_only_its_loader_can_read_is_none(tmp_path: Path) -> None:
-    assert every_listed("glyphs", tmp_path) is None
+def test_what_only_its_loader_can_read_is_none() -> None:
+    assert every_listed("glyphs", {}) is None

@@ -151,3 +151,20 @@ def test_an_unknown_data_set_has_the_near_miss() -> None:
 def test_where_no_image_can_be_found_the_loaders_own_error_stands(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no known layout"):
         check(f"cub200:{tmp_path}")
+
+
+def test_a_set_of_torchvisions_is_checked_and_its_missing_image_named(tmp_path: Path) -> None:
+    sound(tmp_path / "caltech101/101_ObjectCategories")
+    (tmp_path / "caltech101/101_ObjectCategories/BACKGROUND_Google").mkdir()
+    for path in (tmp_path / "caltech101").rglob("*.jpg"):
+        path.rename(path.with_name(f"image_{int(path.stem) + 1:04}.jpg"))
+    data = f"torchvision:Caltech101:{tmp_path}"
+    assert check(data).findings == ()
+    first = tmp_path / "caltech101/101_ObjectCategories/c0/image_0001.jpg"
+    first.rename(first.with_name("image_9.jpg"))
+    assert found(check(data))[1:] == [("missing", "train", "caltech101/101_ObjectCategories/c0/image_0001.jpg")]
+
+
+def test_a_set_that_is_not_named_has_the_known_ones() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown set of torchvision ''. Known: CIFAR10, CIFAR100"):
+        check("torchvision")

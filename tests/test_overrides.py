@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from layerprobe.data.torchvision_sets import DEFAULTS
+from layerprobe.overrides import Overrides, overridden
+from layerprobe.recipe import load_recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "section"),
+    [
+        ("glyphs", {"name": "glyphs"}),
+        ("glyphs:", {"name": "glyphs"}),
+        ("folder:/a:b", {"name": "folder", "root": "/a:b"}),
+        ("torchvision", {"name": "torchvision"}),
+        ("torchvision:CIFAR100", {"name": "torchvision", "set": "CIFAR100"}),
+        ("torchvision:CIFAR100:", {"name": "torchvision", "set": "CIFAR100"}),
+        ("torchvision:CIFAR100:/data:1", {"name": "torchvision", "set": "CIFAR100", "root": "/data:1"}),
+    ],
+)
+def test_a_data_set_is_a_name_and_a_root_and_for_torchvision_a_set_between(text: str, section: dict[str, str]) -> None:
+    sections = overridden({"data": {"name": "cub200", "image_size": 96}}, Overrides(data=text), "x", ["data"])
+    assert sections["data"] == section
+
+
+def test_a_set_of_torchvisions_is_part_of_a_recipe_and_its_root_is_not() -> None:
+    recipes = [
+        load_recipe("netA", Overrides(data=f"torchvision:{data}")) for data in ("CIFAR100", "CIFAR100:/x", "DTD")
+    ]
+    data = recipes[0].data
+    assert (data.root, data.options()) == (
+        DEFAULTS["root"], {"set": "CIFAR100", "train_classes": None, "download": False}
+    )  # fmt: skip
+    assert recipes[1].data.root == "/x"
+    first, elsewhere, other = (recipe.identity() for recipe in recipes)
+    assert first == elsewhere != other
