@@ -27,6 +27,26 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group)
 
 
+@group.command("list")
+def list_(
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """List the data sets: what each needs, where to get it, the recipes written for it."""
+    from layerprobe.tables import listing
+    from layerprobe.workflow.data import list_data
+
+    values, rows = [], []
+    for name, (about, recipes) in list_data().items():
+        sizes = {split: {"images": images, "classes": classes} for split, (images, classes) in about.counts.items()}
+        values.append({"name": name, **asdict(about), "counts": sizes, "recipes": recipes})
+        counts = [f"{split}: {size['images']:,} of {size['classes']:,} classes" for split, size in sizes.items()]
+        needs = [about.holds, *counts, f"needs {about.layout}", about.where]
+        rows.append((about.usage, "\n".join(filter(None, needs)), "\n".join(recipes)))
+    Terminal(as_json, quiet).result({"data": values}, listing(("--data", "what it is", "recipes"), rows))
+
+
 @group.command()
 def check(
     data: Annotated[str, typer.Argument(metavar="NAME[:ROOT]", help="As for train --data.")],

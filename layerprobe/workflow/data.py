@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import Any
 
 from layerprobe import registry
 from layerprobe.data import check
+from layerprobe.data.about import ABOUT, About
 from layerprobe.data.check import Finding, SplitCount
 from layerprobe.data.listing import every_listed
 from layerprobe.data.splits import Dataset, require_retrieval
 from layerprobe.errors import DataError, InterruptedRun, RecipeError
 from layerprobe.overrides import Overrides, overridden
 from layerprobe.progress import Listener
+from layerprobe.recipe import list_recipes
 from layerprobe.workflow.signals import stoppable
 
 
@@ -50,6 +53,19 @@ class Checked:
     def remarks(self) -> list[Finding]:
         """What is worth knowing."""
         return [finding for finding in self.findings if not finding.is_error]
+
+
+def list_data() -> dict[str, tuple[About, list[str]]]:
+    """Every data set, with the names of the recipes that are written for it."""
+    recipes: dict[str, list[str]] = {name: [] for name in registry.DATASETS}
+    for recipe, path in list_recipes().items():
+        # A recipe that is none says so when it is used.
+        with contextlib.suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):
+            data = tomllib.loads(path.read_text(encoding="utf-8")).get("data")
+            name = data.get("name") if isinstance(data, dict) else None
+            if isinstance(name, str) and name in recipes:
+                recipes[name].append(recipe)
+    return {name: (ABOUT[name], found) for name, found in recipes.items()}
 
 
 def check_data(data: str, listener: Listener, *, workers: int | None = None) -> Checked:

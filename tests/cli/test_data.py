@@ -132,3 +132,18 @@ def test_a_signal_shows_what_was_found_as_incomplete(
 
 def test_data_alone_is_a_usage_error(layerprobe: Command) -> None:
     assert layerprobe("data") == (2, "", "error: Missing command. layerprobe --help shows the commands and flags.\n")
+
+
+def test_the_list_says_what_each_set_needs_and_where_to_get_it(layerprobe: Command) -> None:
+    code, out, _ = layerprobe("data", "list")
+    assert code == 0
+    for text in ("sop:ROOT", "train: 59,551 of 11,318 classes", "Ebay_train.txt", "netA-sop", "cvgl.stanford.edu"):
+        assert text in out
+
+
+def test_the_list_as_json_has_counts_as_numbers(layerprobe: Command) -> None:
+    _, out, _ = layerprobe("data", "list", "--json")
+    found = {entry["name"]: entry for entry in json.loads(out)["data"]}
+    assert found["cub200"]["counts"]["test"] == {"images": 5924, "classes": 100}
+    assert found["torchvision"]["usage"] == "torchvision:SET[:ROOT]"
+    assert found["folder"]["recipes"] == []

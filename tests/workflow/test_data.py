@@ -10,7 +10,7 @@ import pytest
 
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.progress import Task
-from layerprobe.workflow.data import Checked, check_data
+from layerprobe.workflow.data import Checked, check_data, list_data
 from tests.data import fabricated
 from tests.data.spoiled import photo, spoil
 
@@ -168,3 +168,14 @@ def test_a_set_of_torchvisions_is_checked_and_its_missing_image_named(tmp_path: 
 def test_a_set_that_is_not_named_has_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown set of torchvision ''. Known: CIFAR10, CIFAR100"):
         check("torchvision")
+
+
+def test_a_data_set_is_listed_with_its_recipes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/mine.toml").write_text('[data]\nname = "inshop"\n')
+    (tmp_path / "recipes/other.toml").write_text('data = "inshop"\n')
+    (tmp_path / "recipes/broken.toml").write_text("[data")
+    listed = list_data()
+    assert listed["inshop"][1] == ["mine"]
+    assert listed["cub200"][1] == ["netA-cub200", "netA-cub200-code", "netE-cub200", "netE-cub200-code"]
