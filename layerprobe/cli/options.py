@@ -53,5 +53,5 @@ def byte_count(text: str | None) -> int | None:
     match = _SIZE.fullmatch(text.strip())
     count = int(float(match[1]) * 10 ** _POWERS[match[2].upper()]) if match else 0
     if not count:
-        raise RecipeError(f"--memory {text}: not a size above 0", fix="For example --memory 4GB or 500MB")
+        raise RecipeError(f"--memory {text}: not a size like 4GB or 500MB")
     return count

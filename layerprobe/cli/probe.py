@@ -39,7 +39,7 @@ def probe(
         str | None, typer.Option("--metrics", metavar="M,...", help="Beside R@K: MAP@R, mAP, MRR, NMI ...")
     ] = None,
     memory: Annotated[
-        str | None, typer.Option("--memory", metavar="SIZE", help="What a ranking may take, like 4GB.")
+        str | None, typer.Option("--memory", metavar="SIZE", help="What ranking a layer may take, like 4GB.")
     ] = None,
     export_index: Annotated[
         bool, typer.Option("--export-index", help="Write faiss indexes of the last epoch's layers.")
@@ -80,7 +80,9 @@ def probe(
     scores = probe_run(found, request, terminal)
     last = max(score.epoch for score in scores)
     shown = [score for score in scores if score.epoch == last]
-    tables = [table for table in (layer_table(shown), metric_table(shown)) if table is not None]
+    recalls = [score.metric for score in shown if score.metric.startswith("R@")]
+    first = "R@1" if "R@1" in recalls else recalls[0]
+    tables = [table for table in (layer_table(shown, metric=first), metric_table(shown)) if table is not None]
     terminal.result({"run": found.name, "scores": [asdict(score) for score in scores]}, *tables)
     terminal.say(f"{len(scores)} scores in {found.scores}; next: layerprobe plot train-vs-test {found.name}")
     if any(score.value is None for score in scores):

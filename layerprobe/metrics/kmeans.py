@@ -72,7 +72,7 @@ def kmeans(
     rows = _checked(features, k)
     if iterations < 1:
         raise ValueError(f"iterations = {iterations}: must be at least 1")
-    with torch.no_grad(), full_precision():
+    with torch.no_grad(), full_precision(rows.device):
         points = points_of(rows)
         together = points.sets_at_once(k)
         found: list[Clustering] = []

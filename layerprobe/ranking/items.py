@@ -76,7 +76,9 @@ class Items:
         # torch warns of arrays that are read-only, as those of a memory map are; nothing writes to this one.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            return torch.from_numpy(np.asarray(self.rows[index]))  # type: ignore[index] # an index only where numpy
+            part = np.asarray(self.rows[index])  # type: ignore[index] # an index only where numpy
+            # torch takes neither other byte orders nor negative strides.
+            return torch.from_numpy(np.ascontiguousarray(part, part.dtype.newbyteorder("=")))
 
     def blocks(self, size: int = BLOCK_ROWS) -> Iterator[Tensor]:
         """All rows in order, so many at a time."""
@@ -101,6 +103,9 @@ def items_of(features: ArrayLike | Tensor | Table, labels: Any, name: str, simil
         rows = np.asarray(features)
     if len(rows.shape) != 2 or 0 in rows.shape:
         raise ValueError(f"{name}: expected (N, D), neither 0, got {tuple(rows.shape)}")
+    kind = "c" if str(rows.dtype).startswith("torch.complex") else getattr(rows.dtype, "kind", "f")
+    if kind not in "biuf" or str(rows.dtype) in ("float128", "longdouble"):
+        raise ValueError(f"{name}: expected real numbers of at most 64 bits, got {rows.dtype}")
     if similarity == "hamming" and str(rows.dtype).removeprefix("torch.") != "uint8":
         raise ValueError(f"{name}: hamming needs packed bits of uint8, got {rows.dtype}")
     return Items(rows, label_array(labels, len(rows), name))

@@ -82,7 +82,7 @@ def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's par
     if not 1 <= k < len(searched):
         raise ValueError(f"k = {k}: must be at least 1 and below the gallery's size, {len(searched)}")
     faiss = _library(backend, searched.device)
-    with full_precision():
+    with full_precision(queries.device):
         form = form_of(queries, searched, similarity)
         search = _Search.of(searched, form, k, faiss)
         indices = np.empty((len(queries), k), np.int64)

@@ -19,7 +19,8 @@ class Product:
 
     Args:
         name: as a benchmark prints it.
-        dtype: what the factors are rounded to; the result is a sum of float32, rounded at most once to `dtype`.
+        dtype: what the factors are rounded to.
+        result: what the sums of float32 are rounded to, once.
         unit: relative error of one step of that sum.
         parts: how many numbers of `dtype` hold a bias to more digits than the products have.
         tile: rows and columns of a block that suit the caches.
@@ -28,6 +29,7 @@ class Product:
 
     name: str
     dtype: torch.dtype
+    result: torch.dtype
     unit: float
     parts: int
     tile: int
@@ -39,10 +41,10 @@ def float32(device: torch.device) -> Product:
     import torch
 
     if device.type != "cpu":
-        return Product("float32", torch.float32, 2.0**-23, 1, 8192, _mm)
+        return Product("float32", torch.float32, torch.float32, 2.0**-23, 1, 8192, _mm)
     if _one_dnn_works():
-        return Product("float32 oneDNN", torch.float32, 2.0**-24, 1, 768, _one_dnn)
-    return Product("float32", torch.float32, 2.0**-24, 1, 1024, _mm)
+        return Product("float32 oneDNN", torch.float32, torch.float32, 2.0**-24, 1, 768, _one_dnn)
+    return Product("float32", torch.float32, torch.float32, 2.0**-24, 1, 1024, _mm)
 
 
 def bfloat16(device: torch.device) -> Product | None:
@@ -50,15 +52,18 @@ def bfloat16(device: torch.device) -> Product | None:
     import torch
 
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
-        return Product("bfloat16", torch.bfloat16, 2.0**-22, 3, 8192, _mm_wide)
+        return Product("bfloat16", torch.bfloat16, torch.float32, 2.0**-22, 3, 8192, _mm_wide)
     if device.type == "cpu" and _cpu_sums_bfloat16_in_float32():
-        return Product("bfloat16", torch.bfloat16, 2.0**-23, 3, 1024, _mm)
+        return Product("bfloat16", torch.bfloat16, torch.bfloat16, 2.0**-23, 3, 1024, _mm)
     return None
 
 
 @contextmanager
-def full_precision() -> Iterator[None]:
-    """float32 products that are float32: neither TF32 nor bfloat16 inside, nor sums in bfloat16, whatever was set."""
+def full_precision(device: torch.device) -> Iterator[None]:
+    """float32 products that are float32: no TF32, bfloat16 or autocast inside, nor sums in bfloat16, whatever was set.
+
+    The settings are the process's: another thread that changes them meanwhile spoils the bound.
+    """
     import torch
 
     reduced = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
@@ -68,7 +73,8 @@ def full_precision() -> Iterator[None]:
         for place in places:
             place.fp32_precision = "ieee"
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-        yield
+        with torch.autocast(device.type, enabled=False):
+            yield
     finally:
         for place, precision in zip(places, before, strict=True):
             place.fp32_precision = precision

@@ -11,6 +11,7 @@ queries whose two counts leave something open are counted again, each unclear pa
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 Resolve = Iterable[int] | Literal["all"] | None
 
+# Of what the counts mean and how they are made; stored ranks of another are not used.
+ENGINE = 2
 # Below so many items every count is made exact; above, those that a Recall@K needs.
 RESOLVE_ALL_BELOW = 20_000
 # The K of the field's tables, made exact where nothing else is asked for.
@@ -76,8 +79,9 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
             interval (`closer`, `closer_high`, no ties) in the others. Default: "all" where fewer than 20,000 items are
             searched, otherwise K = 1, 2, 4, 8, 10, 16, 20, 30, 32, 40, 50, 100 and 1000.
         known: ranks of the same items from an earlier call: only queries that they leave open are counted again.
-        memory: bytes that the search may take beside the features; features on disk are then read in blocks, and those
-            in memory not copied as a whole. None: 1 GiB from disk, else about 3 bytes a number and 200 MB.
+        memory: bytes that the search may take beside the features, above what 1,024 rows and some blocks need (about
+            200 MB); features on disk are then read in blocks, and those in memory not copied as a whole. None: 1 GiB
+            from disk, else about 3 bytes a number and 200 MB.
         group: processes of torch.distributed that share the work; each calls with the same arguments and gets all.
 
     Returns:
@@ -96,13 +100,15 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
         searched = items_of(gallery, gallery_labels, "gallery", similarity)
     own = own_items(len(queries), ids, None if gallery is None else len(searched), gallery_ids)
     ks = _ks(resolve, len(searched))
+    if memory is not None and memory < 1:
+        raise ValueError(f"memory = {memory}: must be at least 1 byte")
     if known is not None and len(known) != len(queries):
         raise ValueError(f"known: ranks of {len(known)} queries, not {len(queries)}")
-    with full_precision():
+    with full_precision(queries.device):
         form = form_of(queries, searched, similarity)
         search = Search(queries, searched, own, form, Team(group))
         if known is not None:
-            return _completed(search, known, ks)
+            return _completed(search, known, ks, memory)
         return _ranks(_counts(search, ks, memory), form.zeros)
 
 
@@ -113,23 +119,29 @@ def _ks(resolve: Resolve, size: int) -> frozenset[int] | None:
         if resolve != "all":
             raise ValueError(f"unknown resolve {resolve!r}: 'all' or the K of Recall@K")
         return None
-    ks = frozenset(resolve)
+    ks = frozenset(whole_k(k) for k in resolve)
     if ks and min(ks) < 1:
         raise ValueError(f"K = {min(ks)}: must be at least 1")
     return ks
 
 
+def whole_k(k: object) -> int:
+    """A K of Recall@K, of whatever integer type.
+
+    Raises:
+        ValueError: no whole number.
+    """
+    try:
+        return operator.index(k)  # type: ignore[arg-type] # tells by itself what is none
+    except TypeError as error:
+        raise ValueError(f"K = {k!r}: must be a whole number") from error
+
+
 def _counts(search: Search, ks: frozenset[int] | None, memory: int | None) -> NDArray[np.int64]:
     """(4, Q) of a search whose queries may be on disk, or too many to be held at once."""
-    queries, row = search.queries, search.queries.dim * _BYTES_PER_NUMBER
-    if search.form.similarity == "hamming":
-        row *= 8
-    if memory is None and queries.on_disk:
-        memory = _MEMORY_FROM_DISK
-    fits = memory is None or row * len(queries) <= memory
-    if fits and not queries.on_disk:
+    queries, rows = search.queries, _rows_at_once(search, memory)
+    if rows >= len(queries) and not queries.on_disk:
         return _numpy(replace(search, in_order=search.gallery.on_disk).counts(ks))
-    rows = max(BLOCK_ROWS, (memory or 0) // row)
     parts = []
     for start in range(0, len(queries), rows):
         part = slice(start, start + rows)
@@ -138,21 +150,34 @@ def _counts(search: Search, ks: frozenset[int] | None, memory: int | None) -> ND
     return np.concatenate(parts, 1)
 
 
+def _rows_at_once(search: Search, memory: int | None) -> int:
+    """How many queries may be held."""
+    if memory is None:
+        if not search.queries.on_disk:
+            return len(search.queries)
+        memory = _MEMORY_FROM_DISK
+    return max(BLOCK_ROWS, memory // (search.form.dim * _BYTES_PER_NUMBER))
+
+
 def _numpy(counts: Tensor) -> NDArray[np.int64]:
     values: NDArray[np.int64] = counts.cpu().numpy()
     return values
 
 
-def _completed(search: Search, known: Ranks, ks: frozenset[int] | None) -> Ranks:
+def _completed(search: Search, known: Ranks, ks: frozenset[int] | None, memory: int | None) -> Ranks:
     """Known ranks with the counts that are asked for and open made exact."""
-    rows = np.flatnonzero(known.open(ks))
-    if not len(rows):
+    open_ = np.flatnonzero(known.open(ks))
+    if not len(open_):
         return known
-    some = Items(_picked(search.queries, rows), search.queries.labels[rows])
-    part = replace(search, queries=some, own=search.own[rows], in_order=search.gallery.on_disk)
     old = (known.closer, known.closer_high, known.tied_negatives, known.tied_positives)
     merged = np.stack(old).astype(np.int64)
-    merged[:, rows] = _numpy(part.counts(None))
+    size = _rows_at_once(search, memory)
+    in_order = search.gallery.on_disk or size < len(search.gallery)
+    for start in range(0, len(open_), size):
+        rows = open_[start : start + size]
+        some = Items(_picked(search.queries, rows), search.queries.labels[rows])
+        part = replace(search, queries=some, own=search.own[rows], in_order=in_order)
+        merged[:, rows] = _numpy(part.counts(None))
     return _ranks(merged, known.zeros)
 
 

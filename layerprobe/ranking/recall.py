@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
-from layerprobe.ranking.ranks import nearest_positive_ranks
+from layerprobe.ranking.ranks import nearest_positive_ranks, whole_k
 from layerprobe.ranking.vectors import Similarity
 from layerprobe.retrieval import Lone, Ties
 
@@ -51,7 +51,7 @@ def recall_at_k(  # noqa: PLR0913 - the public signature
         DataError: lone queries where they are an error, or nothing else where they are excluded.
         ValueError: a K out of range, or as for `nearest_positive_ranks`.
     """
-    ks = list(ks)
+    ks = [whole_k(k) for k in ks]
     size = len(features if gallery is None else gallery)  # type: ignore[arg-type] # whatever has rows has a length
     for k in ks:
         if not 1 <= k < size:

@@ -83,7 +83,8 @@ class Search:
             asked |= (low < k) & (k <= high)
         asked = ((low != high if ks is None else asked) | contradicted) & nearest.isfinite()
         exact = float32(asked.device)
-        fast = bfloat16(asked.device) or exact
+        # Bits are told apart by whole numbers, which bfloat16 does not hold.
+        fast = exact if self.form.similarity == "hamming" else bfloat16(asked.device) or exact
         few = high - low <= _FEW_UNCLEAR
         for product, which in ((fast, asked & few), (exact, asked & ~few)):
             for start in range(0, int(which.sum()), _QUERIES_AT_ONCE):

@@ -33,9 +33,9 @@ class Thresholds:
 
     @classmethod
     def of(cls, nearest: Tensor, margin: Tensor, product: Product) -> Thresholds:
-        """Thresholds of a product's type.
+        """Thresholds of the type of a product's results.
 
-        A product's sums are rounded to its type as these thresholds are, and rounding keeps the order: so a sum that is
+        Its sums are rounded to that type as these thresholds are, and rounding keeps the order: so a sum that is
         not above `nearest + margin` does not come out above `high`, and one that is not below `nearest - margin` does
         not come out below `low`. Nothing is above or at those of a lone query, whose nearest positive is at -inf.
 
@@ -46,7 +46,7 @@ class Thresholds:
         """
         paired = nearest.isfinite()
         low, high = (
-            (nearest + sign * margin).where(paired, nearest.new_tensor(float("inf"))).to(product.dtype)
+            (nearest + sign * margin).where(paired, nearest.new_tensor(float("inf"))).to(product.result)
             for sign in (-1, 1)
         )
         return cls(low, high)

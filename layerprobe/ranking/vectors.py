@@ -125,7 +125,7 @@ def form_of(queries: Items, gallery: Items, similarity: Similarity) -> Form:
     sets = (queries,) if queries is gallery else (queries, gallery)
     peak, zeros = _peak(sets)
     # A power of two rounds nothing, and lengths beyond the range of their own squares come back into it.
-    plain = Form(similarity, math.ldexp(1.0, -math.frexp(peak)[1]), none, 1.0, none, 0.0, zeros)
+    plain = Form(similarity, math.ldexp(1.0, min(1023, -math.frexp(peak)[1])), none, 1.0, none, 0.0, zeros)
     mean = _mean(plain, gallery)
     if similarity == "cosine":
         return Form(similarity, 1.0, none, 1.0, mean, float(mean @ mean), zeros)

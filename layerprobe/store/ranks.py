@@ -38,15 +38,17 @@ class RankKey:
         queries: of the queries' features.
         gallery: of the features that they are searched in; None for themselves.
         tie_window: what counted as tied.
+        engine: number of the way they were computed.
     """
 
     queries: FeatureKey
     gallery: FeatureKey | None
     tie_window: float
+    engine: int = 0
 
     def facts(self) -> dict[str, str | int]:
         """As attributes of a file."""
-        facts: dict[str, str | int] = {"tie_window": str(self.tie_window)}
+        facts: dict[str, str | int] = {"tie_window": str(self.tie_window), "engine": self.engine}
         for role, key in (("queries", self.queries), ("gallery", self.gallery)):
             facts |= {f"{role}_{name}": value for name, value in compared(key).items()} if key else {role: "itself"}
         return facts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from layerprobe.files import remove_leftovers, sha256
 from layerprobe.metrics.recall import recall_name
 from layerprobe.progress import Listener, Task
 from layerprobe.ranking import export_index
+from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.recipe import resolve
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, merge_scores, read_scores, write_scores
@@ -195,7 +197,10 @@ class Prober:
             UnknownNameError: no such metric; with the near miss.
         """
         named = self.request.metrics if self.request.metrics is not None else self.recipe.probe.metrics
-        recalls = [int(name[2:]) for name in named if name.startswith("R@") and name[2:].isdecimal()]
+        for name in named:
+            if name.startswith("R@") and not re.fullmatch("R@[1-9][0-9]*", name):
+                raise RecipeError(f"metric {name}: K must be a whole number above 0, as in R@10")
+        recalls = [int(name[2:]) for name in named if name.startswith("R@")]
         metrics = parts.build_metrics(self.recipe, [name for name in named if name not in map(recall_name, recalls)])
         searched = [self.dataset.search_in.get(name, name) for name in self.splits]
         sizes = {name: len(self.dataset.splits[name]) for name in searched}
@@ -215,6 +220,8 @@ class Prober:
         """
         self.record = self.run.read()  # training has gone on since
         measures = self.measures()
+        if self.request.export_index:
+            import_faiss()  # told before the work, not after it
         known = scores_of(self.run) if self.run.scores.exists() else []
         if self.dropped:
             listener.say(f"K = {', '.join(map(str, sorted(self.dropped)))} left out: not so many items to search")
@@ -253,6 +260,8 @@ class Prober:
                 try:
                     export_index(path, values, self.dataset.splits[split].ids, facts=facts)
                 except NumericError as error:
+                    for old in (path, path.with_name(f"{path.name}.json")):
+                        old.unlink(missing_ok=True)
                     listener.say(f"no index of {tap.key} on {split}: {error.message}")
                 else:
                     listener.say(f"index {path}, its ids in {path.name}.json")
@@ -347,6 +356,7 @@ def probe(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
 def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
     """Time one batch of the extraction and extend it to all that is missing."""
     prober = Prober(run, request)
+    prober.measures()
     work = [item for item in prober.work(prober.epochs()) if item.taps]
     if not work:
         return Estimate(0.0, peak_memory(prober.device), 0, free_bytes(run.folder))

@@ -14,7 +14,7 @@ from layerprobe.analysis import SIMILARITY, Features, Metric, rank, score_metric
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import NotFiniteError
 from layerprobe.metrics.recall import recall_name
-from layerprobe.ranking.ranks import RESOLVE_ALL_BELOW
+from layerprobe.ranking.ranks import ENGINE, RESOLVE_ALL_BELOW
 from layerprobe.ranking.vectors import TIE_WINDOW
 from layerprobe.retrieval import Ranks
 from layerprobe.runs import Run
@@ -72,7 +72,7 @@ class Scorer:
         """
         gallery, images = self.dataset.search_in.get(split, split), self.dataset.splits[split]
         made_from = self.key(epoch, split), None if gallery == split else self.key(epoch, gallery)
-        key = store.RankKey(*made_from, TIE_WINDOW)
+        key = store.RankKey(*made_from, TIE_WINDOW, ENGINE)
         path = self.run.ranks(epoch, split)
         entries = store.read_ranks(path, key)
         before = dict(entries)

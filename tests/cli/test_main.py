@@ -66,7 +66,7 @@ def train_words(root: Path, *more: str) -> list[str]:
         (["train", "netA", "--set", "train.learning_rate=inf"], 2, "[train]: learning_rate"),
         (["probe", "--layers", ""], 2, "an empty list where names were expected"),
         (["probe", "--k", "\N{SUPERSCRIPT TWO}"], 2, "not whole numbers above 0"),
-        (["probe", "--memory", "4 elephants"], 2, "--memory 4 elephants: not a size above 0. For example --memory 4GB"),
+        (["probe", "--memory", "4 elephants"], 2, "--memory 4 elephants: not a size like 4GB or 500MB"),
         (["train", "netA", "--device", "gpu"], 2, "unknown device 'gpu'. Known: auto, cpu, cuda, cuda:0"),
         (["train", "netA", "--data", "folder:absent"], 3, "absent"),
         (["probe"], 3, "there is no run yet. Train one: layerprobe train netA"),

@@ -37,7 +37,14 @@ class Table:
 
 def emulated_bfloat16(device: torch.device) -> Product:
     """What hardware gives: factors of bfloat16, a sum in float32, rounded once."""
-    return Product("bfloat16", torch.bfloat16, 2.0**-23, 3, 16, lambda a, b: (a.float() @ b.float().T).bfloat16())
+    return Product(
+        "bfloat16", torch.bfloat16, torch.bfloat16, 2.0**-23, 3, 16, lambda a, b: (a.float() @ b.float().T).bfloat16()
+    )
+
+
+def wide_bfloat16(device: torch.device) -> Product:
+    """What a GPU gives: factors of bfloat16, sums that stay float32."""
+    return Product("bfloat16", torch.bfloat16, torch.float32, 2.0**-22, 3, 16, lambda a, b: a.float() @ b.float().T)
 
 
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,13 +64,15 @@ def tiled(monkeypatch: pytest.MonkeyPatch) -> None:
     small_tiles(monkeypatch)
 
 
-@pytest.fixture(params=["intervals", "at once"])
+@pytest.fixture(params=["intervals", "at once", "wide"])
 def low(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """bfloat16 whatever the size, and what it leaves unclear."""
     small_tiles(monkeypatch)
     monkeypatch.setattr(search, "_PAIRS_FOR_BFLOAT16", 0)
-    monkeypatch.setattr(search, "_PAIRS_FOR_INTERVALS", 0 if request.param == "intervals" else 10**9)
-    monkeypatch.setattr(search, "_PAIRS_WORTH", 0 if request.param == "intervals" else 1e9)
+    monkeypatch.setattr(search, "_PAIRS_FOR_INTERVALS", 10**9 if request.param == "at once" else 0)
+    monkeypatch.setattr(search, "_PAIRS_WORTH", 1e9 if request.param == "at once" else 0)
+    if request.param == "wide":
+        monkeypatch.setattr(search, "bfloat16", wide_bfloat16)
 
 
 def case(kind: str, seed: int) -> tuple[Array, Labels]:
@@ -223,7 +232,7 @@ def test_what_torch_was_set_to_does_not_reach_the_products() -> None:
     settings_before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined] # made at import
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined] # made at import
     try:
-        with products.full_precision():
+        with products.full_precision(torch.device("cpu")):
             assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"  # type: ignore[attr-defined] # made at import
         assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # type: ignore[attr-defined] # made at import
     finally:
@@ -262,3 +271,94 @@ def test_known_ranks_of_another_set_are_refused() -> None:
     known = nearest_positive_ranks(np.eye(4), [0, 0, 1, 1])
     with pytest.raises(ValueError, match="known: ranks of 4 queries, not 3"):
         nearest_positive_ranks(np.eye(3), [0, 0, 1], known=known)
+
+
+def test_sums_that_stay_float32_are_compared_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of very different lengths, so that thresholds rounded to bfloat16 would move by more than the bound.
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 60, 600)
+    features = rng.normal(size=(600, 64)) * np.exp(rng.normal(size=(600, 1)))
+    exact = nearest_positive_ranks(features, labels, similarity="euclidean")
+    for limit in ("_PAIRS_FOR_BFLOAT16", "_PAIRS_FOR_INTERVALS", "_PAIRS_WORTH"):
+        monkeypatch.setattr(search, limit, 0)
+    monkeypatch.setattr(search, "bfloat16", wide_bfloat16)
+    found = nearest_positive_ranks(features, labels, similarity="euclidean", resolve=(1,))
+    assert (found.closer <= exact.closer).all()
+    assert (found.closer_high + found.tied_negatives >= exact.closer + exact.tied_negatives).all()
+    assert (found.hits(1) == exact.hits(1)).all()
+
+
+@pytest.mark.usefixtures("low")
+def test_long_codes_with_a_contradicted_id_are_counted_exactly() -> None:
+    codes = np.zeros((3, 128), np.uint8)
+    codes[1, :2], codes[2, :2] = (0xFF, 0xE0), (0xFF, 0xC0)  # 11 and 10 bits from the query
+    found = nearest_positive_ranks(
+        codes[:1], [0], gallery=codes, gallery_labels=[1, 0, 1], ids=["a"], gallery_ids=["a", "b", "c"],
+        similarity="hamming",
+    )  # fmt: skip
+    assert counts(found) == [(1, 0, 1)]
+
+
+def test_autocast_does_not_reach_the_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(400, 64)), np.arange(400) % 40
+    exact = counts(nearest_positive_ranks(features, labels))
+    monkeypatch.setattr(products, "_one_dnn_works", lambda: False)
+    with torch.autocast("cpu"):
+        assert counts(nearest_positive_ranks(features, labels)) == exact
+
+
+@pytest.mark.usefixtures("tiled")
+@pytest.mark.parametrize("known", [False, True])
+def test_no_more_queries_are_held_than_the_memory_allows(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(200, 4)).astype(np.float32), np.arange(200) % 20
+    exact = nearest_positive_ranks(features, labels)
+    before = replace(exact, closer_high=exact.closer + 1) if known else None
+    sizes: list[int] = []
+    counted = search.Search.counts
+
+    def noted(self: search.Search, ks: Any) -> Any:
+        sizes.append(len(self.queries))
+        return counted(self, ks)
+
+    monkeypatch.setattr(search.Search, "counts", noted)
+    found = nearest_positive_ranks(features, labels, memory=50 * 4 * 16, known=before)
+    assert counts(found) == counts(exact)
+    assert sizes == [50, 50, 50, 50]
+
+
+def backwards(x: Any) -> Any:
+    return x[::-1].copy()[::-1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: x.astype(">f4"), backwards, lambda x: np.asfortranarray(x), lambda x: x[:, ::-1].copy()[:, ::-1]],
+)
+def test_any_order_of_bytes_and_rows_is_taken(change: Callable[[Any], Any]) -> None:
+    features = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    labels = np.arange(30) % 5
+    wanted = counts(nearest_positive_ranks(features, labels))
+    assert counts(nearest_positive_ranks(change(features), labels)) == wanted
+
+
+def test_vectors_below_the_normal_range_are_ranked() -> None:
+    features = np.array([[1e-310, 0], [1e-310, 1e-311], [0, 1e-310], [1e-311, 1e-310]])
+    assert counts(nearest_positive_ranks(features, [0, 0, 1, 1], similarity="dot"))[2] == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"features": np.ones((3, 2), complex)}, "features: expected real numbers of at most 64 bits, got complex128"),
+        ({"features": torch.ones(3, 2, dtype=torch.complex64)}, "expected real numbers"),
+        ({"features": np.ones((3, 2), object)}, "expected real numbers of at most 64 bits, got object"),
+        ({"features": np.ones((3, 2), np.longdouble)}, "expected real numbers of at most 64 bits"),
+        ({"features": np.eye(3), "memory": 0}, "memory = 0: must be at least 1 byte"),
+        ({"features": np.eye(3), "resolve": [1.5]}, "K = 1.5: must be a whole number"),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused(keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        nearest_positive_ranks(labels=[0, 0, 1], **keywords)

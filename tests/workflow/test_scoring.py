@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from layerprobe import store
-from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.errors import EnvironmentFault, RecipeError, UnknownNameError
 from layerprobe.files import sha256
 from layerprobe.runs import Run
 from layerprobe.scores import Score
@@ -64,13 +65,15 @@ def test_a_further_layer_leaves_the_old_ranks_in_place(run: Run) -> None:
     assert "pool4.1@max/closer" in after
 
 
-def test_open_counts_are_completed_for_a_further_k(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_counts_are_completed_for_a_further_k(run: Run) -> None:
     exact = probe(run, replace(REQUEST, ks=(1, 3)), Silent())
-    run.ranks(2, "test").unlink()
-    run.ranks(2, "train").unlink()
-    monkeypatch.setattr(module, "RESOLVE_ALL_BELOW", 0)
-    probe(run, replace(REQUEST, ks=(1,)), Silent())
+    for split in ("train", "test"):
+        with h5py.File(run.ranks(2, split), "r+") as file:
+            for layer in ("fc6@none", "pool5.3@max"):
+                # As a large set has them: only that it lies between 0 and 12 is known.
+                file[f"{layer}/none/closer"][:], file[f"{layer}/none/closer_high"][:] = 0, 12
     assert probe(run, replace(REQUEST, ks=(1, 3)), Silent()) == exact
+    assert (ranks_in(run.ranks(2, "test"))["fc6@none/closer_high"] < 12).any()
 
 
 def test_features_larger_than_the_memory_stay_on_disk_and_give_the_same_scores(
@@ -151,3 +154,16 @@ def test_an_option_out_of_range_is_a_recipe_error(request_for: Requests) -> None
     run = train(request_for('probe.metrics=["NMI"]', "metrics.NMI.seeds=0"), Silent())
     with pytest.raises(RecipeError, match=r"\[metrics.NMI\]: seeds = 0: must be at least 1"):
         probe(run, REQUEST, Silent())
+
+
+@pytest.mark.parametrize("name", ["R@0", "R@x", "R@"])
+def test_a_recall_without_a_k_is_refused(run: Run, name: str) -> None:
+    with pytest.raises(RecipeError, match=f"metric {name}: K must be a whole number above 0"):
+        probe(run, replace(REQUEST, metrics=(name,)), Silent())
+
+
+def test_without_faiss_no_index_is_begun(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(EnvironmentFault, match="faiss"):
+        probe(run, replace(REQUEST, export_index=True), Silent())
+    assert not run.features(2, "test").exists()
