@@ -12,7 +12,7 @@ from layerprobe.data.check import Examined, Finding, SplitCount, counts, duplica
 from layerprobe.data.folder import Files
 from layerprobe.data.glyphs import load as glyphs
 from layerprobe.data.splits import Dataset, Image, Split
-from tests.data.spoiled import ERRORS, REMARKS, SPECIAL, photo, spoil
+from tests.data.spoiled import ERRORS, REMARKS, SPECIAL, colours, photo, spoil
 
 
 def split_of(files: Files, name: str = "train", labels: list[int] | None = None) -> Split:
@@ -188,3 +188,21 @@ def test_classes_of_a_split_are_counted() -> None:
 
 def test_a_name_that_is_not_utf8_can_be_printed() -> None:
     assert printable(os.fsdecode(b"caf\xe9.jpg")) == "caf\N{REPLACEMENT CHARACTER}.jpg"
+
+
+def test_a_photo_with_a_preview_behind_it_is_a_plain_jpeg(tmp_path: Path) -> None:
+    import PIL.Image
+
+    photos = [PIL.Image.fromarray(colours(seed)) for seed in range(2)]
+    photos[0].save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=photos[1:])
+    with PIL.Image.open(tmp_path / "a.jpg") as image:
+        assert image.format == "MPO"
+    assert kinds_found(Files(tmp_path, ("a.jpg",)), workers=0) == {"a.jpg": []}
+
+
+def test_too_little_memory_for_an_image_is_found(tmp_path: Path) -> None:
+    def endless(index: int) -> Image:
+        raise MemoryError
+
+    split = Split("train", np.zeros(1, np.int64), ("a",), endless)
+    assert [finding.kind for one in examined(split, workers=0) for finding in one.findings] == ["memory"]

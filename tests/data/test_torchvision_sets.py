@@ -32,7 +32,10 @@ def md5(path: Path) -> str:
     return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
 
-def cifar100(root: Path, monkeypatch: Patch) -> None:
+NAMES = ("apple", "baby", "bear", "cloud", "crab")
+
+
+def cifar100(root: Path, monkeypatch: Patch, names: Sequence[str] = NAMES) -> None:
     """10 + 5 images of 5 classes, image i of train having the level i and the class 4 - i % 5."""
     folder = root / "cifar-100-python"
     folder.mkdir()
@@ -42,8 +45,7 @@ def cifar100(root: Path, monkeypatch: Patch) -> None:
         labels = [4 - i % 5 for i in range(count)]
         (folder / name).write_bytes(pickle.dumps({"data": pixels, "fine_labels": labels}))
         monkeypatch.setattr(datasets.CIFAR100, f"{name}_list", [[name, md5(folder / name)]])
-    names = ["apple", "baby", "bear", "cloud", "crab"]
-    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": names}))
+    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": list(names)}))
     monkeypatch.setattr(
         datasets.CIFAR100, "meta", {"filename": "meta", "key": "fine_label_names", "md5": md5(folder / "meta")}
     )
@@ -255,6 +257,11 @@ def test_an_array_keeps_its_pixels_and_its_label(tmp_path: Path, monkeypatch: Pa
     at = train.ids.index("CIFAR100/train/000008")
     assert dataset.class_names[train.labels[at]] == "baby"  # 4 - 8 % 5 = 1
     assert np.unique(train.image(at).reshape(-1, 3), axis=0).tolist() == [[200, 8, 8]]
+
+
+def test_two_classes_of_one_name_stay_two(tmp_path: Path, monkeypatch: Patch) -> None:
+    cifar100(tmp_path, monkeypatch, ("apple", "twin", "twin", "cloud", "crab"))
+    assert load(tmp_path, set="CIFAR100").class_names == ("apple", "twin (1)", "twin (2)", "cloud", "crab")
 
 
 def test_grey_arrays_have_three_channels(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -12,7 +12,7 @@ from layerprobe.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.progress import Task
 from layerprobe.workflow.data import Checked, check_data, list_data
 from tests.data import fabricated
-from tests.data.spoiled import photo, spoil
+from tests.data.spoiled import mode, photo, spoil
 
 
 class Listening:
@@ -80,10 +80,12 @@ def test_errors_come_before_remarks_and_each_in_the_order_of_the_images(tmp_path
     sound(tmp_path)
     (tmp_path / "c0/9.jpg").write_bytes(photo(0))
     (tmp_path / "c2/9.jpg").write_bytes(b"")
+    (tmp_path / "c0/4.jpg").write_bytes(mode("L", 4, "JPEG"))
     (tmp_path / "c0/5.jpg").write_bytes(b"text")
     assert found(check(f"folder:{tmp_path}")) == [
         ("not an image", "train", "c0/5.jpg"),
         ("empty", "test", "c2/9.jpg"),
+        ("grey", "train", "c0/4.jpg"),
         ("duplicate", "train", "c0/9.jpg"),
     ]
 
