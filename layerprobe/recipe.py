@@ -54,11 +54,8 @@ class Data(_Section):
     std: _Channels = "imagenet"
     augment: Literal["none", "affine", "photo"] = "photo"
     transform: Literal["square", "D1", "D2", "D3"] = "square"
-    resize: Literal["exact", "fast"] = "exact"
-    exif_rotation: bool = False
     validation_classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    cache: Literal["auto", "off"] = "auto"
 
 
 class Network(_Section):
@@ -146,7 +143,7 @@ class Recipe:
     def identity(self, *, with_seed: bool = True) -> str:
         """Hex hash of all that decides the trained weights; without the seed, of the experiment."""
         sections = self.as_dict()
-        del sections["probe"], sections["metrics"], sections["data"]["root"], sections["data"]["cache"]
+        del sections["probe"], sections["metrics"], sections["data"]["root"]
         if not with_seed:
             del sections["train"]["seed"]
         return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()
@@ -305,7 +302,13 @@ def _with_loss_defaults(recipe: Recipe) -> Recipe:
 
 def _contradictions(recipe: Recipe) -> list[str]:
     """What each key allows and the keys together do not."""
-    train, found = recipe.train, []
+    train, data, found = recipe.train, recipe.data, []
+    if data.transform != "square" and data.augment == "affine":
+        found.append(
+            f'[data]: transform = "{data.transform}" frames training images by itself. Set augment = "photo" or "none"'
+        )
+    if data.transform == "D3" and (data.mean, data.std) not in (("imagenet", "imagenet"), (0.5, 0.5)):
+        found.append('[data]: transform = "D3" scales pixels to -1 ... 1. Leave mean and std out')
     decays = [name for name in ("decay_at", "decay_epochs", "decay_iterations") if getattr(train, name)]
     if len(decays) > 1:
         found.append(f"[train]: {' and '.join(decays)} both say when the learning rate falls. Keep one")

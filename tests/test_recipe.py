@@ -209,3 +209,15 @@ def test_where_the_data_lie_changes_no_recipe(tmp_path: Path) -> None:
     assert is_changed("netA-cub200", load_recipe("netA-cub200", Overrides(f"cub200:{tmp_path}", seed=1)))
     assert is_changed("netA", load_recipe("netA", Overrides(f"folder:{tmp_path}")))
     assert not is_changed("netA", load_recipe("netA", Overrides(settings=("probe.k=[1]",))))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("data.transform=D1", "data.augment=affine"), 'transform = "D1" frames training images by itself'),
+        (("data.transform=D3", "data.augment=photo", "data.mean=0.1"), 'transform = "D3" scales pixels to -1 ... 1'),
+    ],
+)
+def test_a_papers_transform_contradicts_another(settings: tuple[str, ...], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load_recipe("netA", Overrides(settings=settings))

@@ -52,7 +52,7 @@ def load_batches(  # noqa: PLR0913 - what to read, and the three keys of the aug
 
 
 def plain_batches(split: Split, *, batch_size: int, workers: int) -> Generator[Tensor, None, None]:
-    """All images in order, not augmented; the last batch may be smaller.
+    """All images in order, in their test view, not augmented; the last batch may be smaller.
 
     Args:
         split: as for `load_batches`.
@@ -97,10 +97,11 @@ class _Reader(TorchDataset[Tensor | LayerprobeError]):
         return torch.from_numpy(np.stack(images))
 
     def _image(self, index: int) -> Image:
-        image = self.split.image(index)
+        image, split = self.split.image(index), self.split
         if self.augment == "none":
-            return image
-        return AUGMENTATIONS[self.augment](image, np.random.default_rng([self.seed, self.epoch, index]))
+            return split.test_view(image) if split.test_view else image
+        view = split.train_view or AUGMENTATIONS[self.augment]
+        return view(image, np.random.default_rng([self.seed, self.epoch, index]))
 
     def __getitem__(self, indices: Indices) -> Tensor | LayerprobeError:
         """In a worker: the pixels, or as a value the error that the main process is to raise.

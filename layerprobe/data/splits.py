@@ -25,6 +25,8 @@ class Split:
         ids: N different names; for files the path relative to the root, with `/` as separator.
         image: i -> uint8 (H, W, 3), never augmented. Picklable, so that data workers can have it.
         fingerprint: what the pixels are made from (file sizes, generator options), part of the manifest.
+        test_view: an image -> what the network is tested on; None: the image itself.
+        train_view: an image and a generator -> what the network is trained on; None: an augmentation by name.
     """
 
     name: str
@@ -32,6 +34,8 @@ class Split:
     ids: tuple[str, ...]
     image: Callable[[int], Image]
     fingerprint: str = ""
+    test_view: Callable[[Image], Image] | None = None
+    train_view: Callable[[Image, np.random.Generator], Image] | None = None
 
     def __post_init__(self) -> None:
         if self.labels.shape != (len(self.ids),):

@@ -111,7 +111,7 @@ def _channels(name: str, value: Channels) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def describe_transform(*, image_size: int, invert: bool, mean: Channels, std: Channels) -> str:
+def describe_transform(*, image_size: int, invert: bool, mean: Channels, std: Channels, framing: str = "square") -> str:
     """Canonical JSON of the way from a file to a network's input, as recorded with features.
 
     Equal texts mean equal inputs from equal files. The decoder's version is part of it, since it may change pixels.
@@ -121,7 +121,7 @@ def describe_transform(*, image_size: int, invert: bool, mean: Channels, std: Ch
         "decoder": f"PIL {PIL.__version__}",
         "alpha": "on white",
         "exif": "ignored",
-        "resize": [image_size, image_size, "bilinear, antialiased"],
+        "resize": [image_size, image_size, "bilinear, antialiased" + ("" if framing == "square" else f", {framing}")],
         "invert": invert,
         "mean": normalise.mean,
         "std": normalise.std,

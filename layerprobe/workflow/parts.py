@@ -14,10 +14,11 @@ import torch
 from layerprobe import registry
 from layerprobe.analysis import Metric
 from layerprobe.data import batches
+from layerprobe.data.framing import Framing, framed
 from layerprobe.data.memory import held
 from layerprobe.data.splits import Dataset, require_retrieval
 from layerprobe.data.subsets import with_share, with_validation
-from layerprobe.data.transforms import Normalise, describe_transform, inverted, resized
+from layerprobe.data.transforms import Channels, Normalise, describe_transform, inverted, resized
 from layerprobe.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.losses.loss import Loss
 from layerprobe.nets.net import Net
@@ -37,7 +38,11 @@ def build_dataset(recipe: Recipe) -> Dataset:
     dataset = load(**{name: value for name, value in common.items() if name in takes}, **data.options())
     dataset = with_validation(dataset, data.validation_classes)
     dataset = with_share(dataset, data.share, seed=recipe.train.seed)
-    dataset = resized(require_retrieval(dataset, source=data.root or data.name), data.image_size)
+    dataset = require_retrieval(dataset, source=data.root or data.name)
+    if data.transform != "square":
+        dataset = framed(dataset, Framing(data.transform, data.image_size))
+        return inverted(dataset) if data.invert else dataset
+    dataset = resized(dataset, data.image_size)
     return held(inverted(dataset) if data.invert else dataset)
 
 
@@ -63,13 +68,21 @@ def build_metrics(recipe: Recipe, names: Sequence[str]) -> list[tuple[Metric, tu
 
 def build_normalise(recipe: Recipe) -> Normalise:
     """What turns pixels into the network's input."""
-    return Normalise.of(recipe.data.mean, recipe.data.std)
+    return Normalise.of(*_channels(recipe))
+
+
+def _channels(recipe: Recipe) -> tuple[Channels, Channels]:
+    # (x / 255 - 0.5) * 2
+    return (0.5, 0.5) if recipe.data.transform == "D3" else (recipe.data.mean, recipe.data.std)
 
 
 def transform_text(recipe: Recipe) -> str:
     """The whole way from a file to the network's input, as stored with features."""
     data = recipe.data
-    return describe_transform(image_size=data.image_size, invert=data.invert, mean=data.mean, std=data.std)
+    mean, std = _channels(recipe)
+    return describe_transform(
+        image_size=data.image_size, invert=data.invert, mean=mean, std=std, framing=data.transform
+    )
 
 
 def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
