@@ -41,9 +41,7 @@ _KINDS = {
 _MODES = {
     "1": ("1-bit", "1-bit pixels, read as black and white"),
     "L": ("grey", "grey, read as three equal channels"),
-    "LA": ("grey", "grey, read as three equal channels"),
     "P": ("palette", "a palette, read as its colours"),
-    "PA": ("palette", "a palette, read as its colours"),
     "CMYK": ("CMYK", "CMYK, converted to RGB without a colour profile"),
 }
 # What PIL raises on metadata that no decoder needed, beside OSError.
@@ -118,8 +116,7 @@ def examined(split: Split, *, workers: int) -> Generator[Examined, None, None]:
     if workers and isinstance(split.image, Files):
         yield from _by_processes(split.image, range(len(split)), workers)
     else:
-        for index in range(len(split)):
-            yield _examined(split.image, index, index)
+        yield from (_examined(split.image, index, index) for index in range(len(split)))
 
 
 def duplicates(dataset: Dataset, pixels: Mapping[str, Sequence[bytes | None]]) -> list[Finding]:
@@ -139,8 +136,7 @@ def duplicates(dataset: Dataset, pixels: Mapping[str, Sequence[bytes | None]]) -
     for split in dataset.splits.values():
         for index, digest in enumerate(pixels[split.name]):
             name = split.ids[index]
-            other = folded.setdefault(name.casefold(), name)
-            if other != name:
+            if (other := folded.setdefault(name.casefold(), name)) != name:
                 text = f"differs from {printable(other)} in capitals alone: one file on Windows and macOS"
                 findings.append(Finding("capitals", False, text, "Rename one", split.name, printable(name)))
             if digest is not None:
@@ -209,11 +205,10 @@ def _by_processes(
         except BrokenProcessPool:
             pool.shutdown()
             # One of these ended its process; read one after the other, it shows itself.
-            suspects = [index for part_indices in running.values() for index in part_indices]
+            suspects = [index for chunk_indices in running.values() for index in chunk_indices]
             if len(suspects) == 1:
                 message = "the process that read it died (a decoder's crash, or too little memory)"
-                finding = Finding("crash", True, message, "Make it smaller or remove it")
-                yield Examined(suspects[0], (finding,), None)
+                yield Examined(suspects[0], (Finding("crash", True, message, "Make it smaller or remove it"),), None)
             else:
                 yield from _by_processes(files, suspects, 1, 1)
         finally:
@@ -288,11 +283,12 @@ def _rules(image: PIL.Image.Image, path: Path) -> Iterator[tuple[str, str]]:
     by_ending = PIL.Image.registered_extensions().get(path.suffix.lower())
     if by_ending not in (None, kind):
         yield "wrong ending", f"a {kind} file whose name ends in {path.suffix}"
-    if image.mode in _MODES:
-        yield _MODES[image.mode]
-    elif image.mode.startswith("I"):
+    mode = image.mode.removesuffix("A")  # what is transparent has a remark of its own
+    if mode in _MODES:
+        yield _MODES[mode]
+    elif mode.startswith("I"):
         yield "16-bit grey", "16-bit grey, divided by 257"
-    elif image.mode not in ("RGB", "RGBA", "RGBX"):
+    elif mode not in ("RGB", "RGBX"):
         yield "other mode", f"{image.mode}, converted to RGB"
     if image.has_transparency_data:
         yield "transparency", "transparent pixels, laid on white"
