@@ -144,6 +144,7 @@ class Recipe:
         """Hex hash of all that decides the trained weights; without the seed, of the experiment."""
         sections = self.as_dict()
         del sections["probe"], sections["metrics"], sections["data"]["root"]
+        sections["data"].pop("download", None)  # where the data come from, like where they lie
         if not with_seed:
             del sections["train"]["seed"]
         return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()

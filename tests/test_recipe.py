@@ -221,3 +221,9 @@ def test_where_the_data_lie_changes_no_recipe(tmp_path: Path) -> None:
 def test_a_papers_transform_contradicts_another(settings: tuple[str, ...], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         load_recipe("netA", Overrides(settings=settings))
+
+
+def test_a_download_changes_no_recipe() -> None:
+    settings: tuple[tuple[str, ...], ...] = ((), ("data.download=true",))
+    plain, loaded = (load_recipe("netA", Overrides("torchvision:CIFAR100", extra)) for extra in settings)
+    assert plain.identity() == loaded.identity()

@@ -160,7 +160,7 @@ def changed_keys(record: dict[str, Any], recipe: Recipe) -> list[str]:
         old_keys, new_keys = stored.get(section, {}), new[section]
         for key in dict.fromkeys([*old_keys, *new_keys]):
             before, after = old_keys.get(key), new_keys.get(key)
-            if before != after and (section, key) != ("data", "root"):
+            if before != after and (section, key) not in (("data", "root"), ("data", "download")):
                 changes.append(f"{section}.{key}: {json.dumps(before)} -> {json.dumps(after)}")
     return changes
 
