@@ -126,8 +126,8 @@ def _expected_reciprocal(closer: int, negatives: int, positives: int) -> float:
 def precision_of_queries(retrieval: Retrieval) -> tuple[dict[str, FloatArray], NDArray[np.int64]]:
     """Each query's MAP@R, R-precision and mAP, 0 without a positive, and its number of positives R (Q,).
 
-    Time: a product of all pairs in float64 and two searches among the positives for each negative. Memory: about
-    100 MB beside the features in float64.
+    Time: a product of all pairs in float64 and two searches among the positives for each negative. Memory: a few
+    hundred MB beside the features in float64, however large the classes are.
 
     Raises:
         NumericError: a row holds NaN or Inf.
@@ -175,7 +175,7 @@ class _Groups:
         taken = torch.where(self.leads & self.real, through, 0).cummax(1).values.roll(1, 1)
         taken[:, 0] = 0
         self.before = torch.maximum(above, taken)
-        self.tied = (through - self.before).clamp_(min=0)
+        self.tied = through - self.before
 
     def scores(self, harmonic: Tensor) -> Tensor:
         """(4, B) float64: MAP@R, R-precision, mAP and the number of positives."""
@@ -193,6 +193,7 @@ class _Groups:
             """Expected sum of the precision at the positives among the first `count` items of the group."""
             last = (start + count).long().clamp_(max=len(harmonic) - 1)
             span = harmonic[last] - harmonic[start.long().clamp_(max=len(harmonic) - 1)]
+            # A difference of sums loses digits that one place need not.
             span = torch.where(count == 1, 1 / (start + 1), span)
             return members / size * (count * slope + (place + 1 - slope * (start + 1)) * span)
 
@@ -225,13 +226,15 @@ def _leaders(levels: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _count_beyond(negatives: Tensor, bounds: Tensor, *, strictly: bool) -> Tensor:
-    """(B, R) how many of a row's negatives (B, G) are above each bound (B, R), or at it; bounds in descending order."""
+    """(B, R) how many of a row's negatives (B, G) are above each bound (B, R), or at it; bounds in descending order.
+
+    Meaningless at bounds of -inf, which what is no negative passes as well.
+    """
     import torch
 
     ascending = bounds.flip(1).contiguous()
     # How many bounds each negative has below it, or at it too.
     passed = torch.searchsorted(ascending, negatives.contiguous(), right=not strictly)
-    passed.masked_fill_(negatives == -torch.inf, 0)
     counts = torch.zeros(len(bounds), bounds.shape[1] + 1, dtype=torch.int64, device=bounds.device)
     counts.scatter_add_(1, passed, torch.ones_like(passed))
     # Those that pass at least i + 1 bounds are beyond the i-th smallest.

@@ -75,6 +75,31 @@ def test_ties_have_the_mean_over_all_their_orders(seed: int) -> None:
     assert [found[name] for name in NAMES] == pytest.approx(list(over_all_orders(groups)), abs=1e-12)
 
 
+def grouped(steps: list[int], labels: list[int], window: float) -> list[list[bool]]:
+    """Groups of ties as the module states them: each is formed by the closest positive that none has taken."""
+    left, groups = sorted(zip(steps, labels, strict=True)), []
+    while leads := [step for step, label in left if label == 0]:
+        taken = [item for item in left if abs(item[0] - leads[0]) <= window]
+        groups += [[False] for step, _ in left if step < leads[0] - window]
+        groups.append([label == 0 for _, label in taken])
+        left = [item for item in left if item[0] > leads[0] + window]
+    return groups
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_where_windows_overlap_the_closest_positive_takes_first(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    # Steps of 0.4 windows below 1, the longest: two steps tie, three do not.
+    steps = [0, *rng.integers(0, 9, 7).tolist()]
+    labels = [0, *rng.integers(0, 2, 7).tolist()]
+    gallery = 1 - np.array(steps)[:, None] * 0.4e-12
+    made = retrieval(np.ones((1, 1)), [0], gallery=gallery, gallery_labels=labels, similarity="dot")
+    groups = grouped(steps, labels, 2.5)
+    found, _ = precision_of_queries(made)
+    assert [found[name][0] for name in NAMES[:3]] == pytest.approx(list(over_all_orders(groups)[:3]), abs=1e-12)
+
+
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
 def test_without_ties_it_is_what_pytorch_metric_learning_gives(similarity: Any) -> None:
     from pytorch_metric_learning.distances import DotProductSimilarity, LpDistance
@@ -105,6 +130,12 @@ def test_average_precision_is_that_of_scikit_learn() -> None:
         others = np.arange(60) != i
         wanted = average_precision_score(labels[others] == labels[i], (unit @ unit[i])[others])
         assert found["mAP"][i] == pytest.approx(wanted)
+
+
+def test_a_perfect_order_of_many_scores_1_to_the_last_digits() -> None:
+    gallery = np.linspace(1, 0.5, 4000)[:, None]
+    made = retrieval(np.ones((1, 1)), [0], gallery=gallery, gallery_labels=np.zeros(4000, int), similarity="dot")
+    assert PrecisionAtPositives()(made)["mAP"] == pytest.approx(1, rel=0, abs=1e-14)
 
 
 def test_collapsed_features_score_what_a_random_order_does() -> None:
