@@ -200,7 +200,7 @@ class _Groups:
         counted = self.leads & self.real
         within = torch.minimum((found - start).clamp(min=0), size)
         parts = (precision_until(within), members / size * within, precision_until(size))
-        # A padded group may have no size; it is not counted.
+        # What a padded group holds means nothing; it is not counted.
         sums = [torch.where(counted, part, 0).sum(1) / total.clamp(min=1) for part in parts]
         return torch.stack([*sums, total])
 
