@@ -5,8 +5,8 @@ exact duplicates of it stay in the gallery. Similarities that differ by at most 
 must not be ordered by the rounding of a matrix product.
 
 No neighbour is ever sorted. The similarity to the nearest positive is computed in float64; the negatives above it are
-counted in a blocked product of bfloat16 or float32, between two thresholds that a rigorous bound of the rounding sets;
-queries whose two counts leave something open are counted again, each unclear pair in float64.
+counted in a blocked product of bfloat16 or float32, between two thresholds that a rigorous bound of the rounding sets.
+A pair between them is computed in float64: at once where such pairs are few, otherwise for the queries that a K needs.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
             within 1e-12 (|q| + max|g|)^2, lengths from the gallery's mean; for hamming where equal.
         ids: Q names, used with `gallery_ids` only.
         gallery_ids: G different names.
-        resolve: "all" makes every count exact; K ... makes those exact that Recall@K needs, and leaves both ends of an
-            interval (`closer`, `closer_high`, no ties) in the others. Default: "all" where fewer than 20,000 items are
-            searched, otherwise K = 1, 2, 4, 8, 10, 16, 20, 30, 32, 40, 50, 100 and 1000.
+        resolve: "all" makes every count exact; K ... makes those exact that Recall@K needs, and may leave both ends of
+            an interval (`closer`, `closer_high`, no ties) in the others. Default: "all" where fewer than 20,000 items
+            are searched, otherwise K = 1, 2, 4, 8, 10, 16, 20, 30, 32, 40, 50, 100 and 1000.
         known: ranks of the same items from an earlier call: only queries that they leave open are counted again.
         memory: bytes that the search may take beside the features, above what 1,024 rows and some blocks need (about
             200 MB); features on disk are then read in blocks, and those in memory not copied as a whole. None: 1 GiB
