@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from layerprobe.data.batches import Indices
 from layerprobe.data.splits import Image, Split
 from layerprobe.data.transforms import AUGMENTATIONS
 from layerprobe.errors import DataError, EnvironmentFault, LayerprobeError, UnknownNameError
+
+Batch = TypeVar("Batch")
 
 
 def load_batches(  # noqa: PLR0913 - what to read, and the three keys of the augmentation
@@ -46,8 +48,7 @@ def load_batches(  # noqa: PLR0913 - what to read, and the three keys of the aug
     """
     if augment not in AUGMENTATIONS:
         raise UnknownNameError("augmentation", augment, AUGMENTATIONS)
-    reader = _Reader(split, augment, seed, epoch)
-    loaded = _read(reader, batches, workers)
+    loaded = in_order(_Reader(split, augment, seed, epoch), batches, workers)
     return ((pixels, indices) for pixels, indices in zip(loaded, batches, strict=True))
 
 
@@ -72,12 +73,11 @@ def plain_batches(split: Split, *, batch_size: int, workers: int) -> Generator[T
         np.arange(start, min(start + batch_size, len(split)), dtype=np.int64)
         for start in range(0, len(split), batch_size)
     ]
-    reader = _Reader(split, "none", seed=0, epoch=0)
-    return _read(reader, batches, workers)
+    return in_order(_Reader(split, "none", seed=0, epoch=0), batches, workers)
 
 
 @dataclass(frozen=True, eq=False)
-class _Reader(TorchDataset[Tensor | LayerprobeError]):
+class _Reader:
     """Indices of a batch -> its pixels; sent to every worker whole."""
 
     split: Split
@@ -85,7 +85,7 @@ class _Reader(TorchDataset[Tensor | LayerprobeError]):
     seed: int
     epoch: int
 
-    def read(self, indices: Indices) -> Tensor:
+    def __call__(self, indices: Indices) -> Tensor:
         images = [self._image(index) for index in indices.tolist()]
         for index, image in zip(indices.tolist(), images, strict=True):
             if image.shape != images[0].shape:
@@ -103,37 +103,61 @@ class _Reader(TorchDataset[Tensor | LayerprobeError]):
         view = split.train_view or AUGMENTATIONS[self.augment]
         return view(image, np.random.default_rng([self.seed, self.epoch, index]))
 
-    def __getitem__(self, indices: Indices) -> Tensor | LayerprobeError:
-        """In a worker: the pixels, or as a value the error that the main process is to raise.
-
-        torch would raise an error here again as a text with the worker's traceback in it.
-        """
-        try:
-            pixels = self.read(indices)
-        except LayerprobeError as error:
-            return error
-        try:
-            # Now, not on its way to the main process, where the error would be lost.
-            pixels.share_memory_()
-        except RuntimeError as error:
-            return EnvironmentFault(
-                f"shared memory is full ({str(error).splitlines()[0]})",
-                fix="Use --workers 0, or give the container more with --shm-size",
-            )
-        return pixels
-
 
 def _size(image: Image) -> str:
     return f"{image.shape[1]}x{image.shape[0]}"
 
 
-def _read(reader: _Reader, batches: Sequence[Indices], workers: int) -> Generator[Tensor, None, None]:
+@dataclass(frozen=True, eq=False)
+class _Served(TorchDataset[Batch | LayerprobeError]):
+    """In a worker: a batch, or as a value the error that the main process is to raise.
+
+    torch would raise an error there again as a text with the worker's traceback in it.
+    """
+
+    read: Callable[[Indices], Batch]
+
+    def __getitem__(self, indices: Indices) -> Batch | LayerprobeError:
+        try:
+            batch = self.read(indices)
+        except LayerprobeError as error:
+            return error
+        fault = _share(batch) if isinstance(batch, Tensor) else None
+        return fault or batch
+
+
+def _share(pixels: Tensor) -> EnvironmentFault | None:
+    """Move pixels to shared memory: now, not on their way to the main process, where the error would be lost."""
+    try:
+        pixels.share_memory_()
+    except RuntimeError as error:
+        return EnvironmentFault(
+            f"shared memory is full ({str(error).splitlines()[0]})",
+            fix="Use --workers 0, or give the container more with --shm-size",
+        )
+    return None
+
+
+def in_order(
+    read: Callable[[Indices], Batch], batches: Sequence[Indices], workers: int
+) -> Generator[Batch, None, None]:
+    """What a function makes of each batch of indices, in this process or in others that read ahead.
+
+    Args:
+        read: picklable where there are workers; raises none but a LayerprobeError.
+        batches: what to call it with, in this order.
+        workers: processes; 0 reads in this one.
+
+    Raises:
+        LayerprobeError: the function's own.
+        EnvironmentFault: a worker ended unasked, or shared memory is full.
+    """
     if not workers:
         for indices in batches:
-            yield reader.read(indices)
+            yield read(indices)
         return
-    loader: DataLoader[Tensor | LayerprobeError] = DataLoader(
-        reader,
+    loader: DataLoader[Batch | LayerprobeError] = DataLoader(
+        _Served(read),
         batch_size=None,  # an item is a batch already
         sampler=batches,
         num_workers=min(workers, max(1, len(batches))),
@@ -146,16 +170,16 @@ def _read(reader: _Reader, batches: Sequence[Indices], workers: int) -> Generato
     loaded = iter(loader)
     try:
         for _ in batches:
-            pixels = _next(loaded)
-            if isinstance(pixels, LayerprobeError):
-                raise pixels
-            yield pixels
+            batch = _next(loaded)
+            if isinstance(batch, LayerprobeError):
+                raise batch
+            yield batch
     finally:
         # The last reference: torch ends the workers where its iterator ends.
         del loaded
 
 
-def _next(loaded: Iterator[Tensor | LayerprobeError]) -> Tensor | LayerprobeError:
+def _next(loaded: Iterator[Batch | LayerprobeError]) -> Batch | LayerprobeError:
     try:
         return next(loaded)
     except (RuntimeError, EOFError, ConnectionError, FileNotFoundError) as error:

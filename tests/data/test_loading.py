@@ -19,7 +19,7 @@ from torch import Tensor
 
 from layerprobe.data import folder, glyphs
 from layerprobe.data.batches import Indices, class_batches
-from layerprobe.data.loading import _next, _Reader, load_batches, plain_batches
+from layerprobe.data.loading import _next, _Reader, _Served, load_batches, plain_batches
 from layerprobe.data.splits import Split
 from layerprobe.errors import DataError, EnvironmentFault, UnknownNameError
 
@@ -220,6 +220,6 @@ def test_full_shared_memory_is_named_with_the_way_out(split: Split, monkeypatch:
         raise RuntimeError("unable to allocate shared memory(shm)\nmore of torch's lines")
 
     monkeypatch.setattr(Tensor, "share_memory_", full)
-    error = _Reader(split, "none", seed=0, epoch=0)[np.array([0])]
+    error = _Served(_Reader(split, "none", seed=0, epoch=0))[np.array([0])]
     assert isinstance(error, EnvironmentFault)
     assert "shared memory is full (unable to allocate shared memory(shm)). Use --workers 0" in str(error)
