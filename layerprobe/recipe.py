@@ -56,6 +56,7 @@ class Data(_Section):
     transform: Literal["square", "D1", "D2", "D3"] = "square"
     validation_classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    cache: Literal["auto", "off"] = "auto"
 
 
 class Network(_Section):
@@ -143,7 +144,7 @@ class Recipe:
     def identity(self, *, with_seed: bool = True) -> str:
         """Hex hash of all that decides the trained weights; without the seed, of the experiment."""
         sections = self.as_dict()
-        del sections["probe"], sections["metrics"], sections["data"]["root"]
+        del sections["probe"], sections["metrics"], sections["data"]["root"], sections["data"]["cache"]
         sections["data"].pop("download", None)  # where the data come from, like where they lie
         if not with_seed:
             del sections["train"]["seed"]

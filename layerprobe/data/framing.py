@@ -39,12 +39,19 @@ class Framing:
     name: str
     size: int
 
+    @property
+    def side(self) -> int:
+        """Pixels of what is kept: of the shorter side for D1, of the square for the others."""
+        return math.ceil(self.size * (1 + _SCALES)) if self.name == "D1" else round(self.size * _RATIO)
+
+    @property
+    def kept(self) -> str:
+        """What `keep` does, in words; equal for framings that keep the same."""
+        return f"shorter side {self.side}" if self.name == "D1" else f"{self.side}x{self.side}"
+
     def keep(self, image: Image) -> Image:
         """(H, W, 3) of any size -> what both views are made of; PIL's bilinear filter, which antialiases."""
-        if self.name == "D1":
-            return _with_shorter_side(image, math.ceil(self.size * (1 + _SCALES)))
-        side = round(self.size * _RATIO)
-        return _resized(image, side, side)
+        return _with_shorter_side(image, self.side) if self.name == "D1" else _resized(image, self.side, self.side)
 
     def test(self, kept: Image) -> Image:
         """(size, size, 3), the central square."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass, field, replace
 
 from layerprobe.data.splits import Dataset, Image, Split
 
@@ -19,15 +16,12 @@ class _Held:
     """Decodes an image when it is first asked for, and keeps it."""
 
     split: Split
-    pixels: NDArray[np.uint8]  # (N, H, W, 3)
-    known: NDArray[np.bool_]  # (N,)
+    images: dict[int, Image] = field(default_factory=dict)
 
     def __call__(self, index: int) -> Image:
-        if not self.known[index]:
-            self.pixels[index] = self.split.image(index)
-            self.known[index] = True
-        image: Image = self.pixels[index]
-        return image
+        if index not in self.images:
+            self.images[index] = self.split.image(index)
+        return self.images[index]
 
     def __reduce__(self) -> tuple[object, ...]:
         # A data worker lives for an epoch and would be sent every pixel for it: it gets the decoding alone.
@@ -39,18 +33,13 @@ def _itself(image: Callable[[int], Image]) -> Callable[[int], Image]:
 
 
 def held(dataset: Dataset) -> Dataset:
-    """The same data set, its pixels kept after the first reading if all of them fit in 256 MiB.
-
-    Args:
-        dataset: resized: every image has the size of the first.
-    """
-    splits = dataset.splits
-    first = next(iter(splits.values())).image(0)
-    if first.nbytes * sum(map(len, splits.values())) > _LIMIT:
+    """The same data set, its pixels kept after the first reading if it is small."""
+    if not is_small(dataset):
         return dataset
-    return replace(dataset, splits={name: _kept(split, first.shape) for name, split in splits.items()})
+    return replace(dataset, splits={name: replace(s, image=_Held(s)) for name, s in dataset.splits.items()})
 
 
-def _kept(split: Split, shape: tuple[int, ...]) -> Split:
-    image = _Held(split, np.zeros((len(split), *shape), np.uint8), np.zeros(len(split), np.bool_))
-    return replace(split, image=image)
+def is_small(dataset: Dataset) -> bool:
+    """Whether all images, if they are like the first, fit in 256 MiB."""
+    splits = dataset.splits
+    return next(iter(splits.values())).image(0).nbytes * sum(map(len, splits.values())) <= _LIMIT

@@ -129,6 +129,15 @@ def describe_transform(*, image_size: int, invert: bool, mean: Channels, std: Ch
     return json.dumps(steps, sort_keys=True, separators=(",", ":"))
 
 
+def describe_decoding(kept: str) -> str:
+    """The way from a file to what is kept of it: equal texts mean equal pixels from equal files.
+
+    Args:
+        kept: what the resize makes ("224x224").
+    """
+    return f"PIL {PIL.__version__}; alpha on white; EXIF ignored; {kept}, bilinear, antialiased"
+
+
 def _unchanged(image: Image, rng: np.random.Generator) -> Image:  # noqa: ARG001 - an augmentation's signature
     return image
 

@@ -14,11 +14,12 @@ import torch
 from layerprobe import registry
 from layerprobe.analysis import Metric
 from layerprobe.data import batches
+from layerprobe.data.folder import Files
 from layerprobe.data.framing import Framing, framed
-from layerprobe.data.memory import held
+from layerprobe.data.memory import held, is_small
 from layerprobe.data.splits import Dataset, require_retrieval
 from layerprobe.data.subsets import with_share, with_validation
-from layerprobe.data.transforms import Channels, Normalise, describe_transform, inverted, resized
+from layerprobe.data.transforms import Channels, Normalise, describe_decoding, describe_transform, inverted, resized
 from layerprobe.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.losses.loss import Loss
 from layerprobe.nets.net import Net
@@ -27,23 +28,41 @@ from layerprobe.recipe import Recipe
 from layerprobe.runs import find_run
 from layerprobe.training.loop import Plan
 from layerprobe.training.schedule import Schedule, milestones
+from layerprobe.workflow.images import Decoding, with_decoded
 
 
-def build_dataset(recipe: Recipe) -> Dataset:
-    """The data set as the network gets it: read, resized, inverted; every split checked."""
+def build_dataset(recipe: Recipe, decoding: Decoding | None = None) -> Dataset:
+    """The data set as the network gets it: read, resized, inverted; every split checked.
+
+    Args:
+        recipe: its [data], and the seed of a share.
+        decoding: where large data sets are kept decoded, unless `data.cache` is "off"; None keeps none.
+    """
     data = recipe.data
     load = registry.load("data set", registry.DATASETS, data.name)
     takes = inspect.signature(load).parameters
     common = {"root": Path(data.root or ""), "image_size": data.image_size}
     dataset = load(**{name: value for name, value in common.items() if name in takes}, **data.options())
+    # A wrong recipe is told before images are decoded, which are kept for every share and all classes.
+    _parts_of(dataset, recipe)
+    from_files = all(isinstance(split.image, Files) for split in dataset.splits.values())
+    if data.transform == "square":
+        dataset, kept = resized(dataset, data.image_size), f"{data.image_size}x{data.image_size}"
+    else:
+        framing = Framing(data.transform, data.image_size)
+        dataset, kept = framed(dataset, framing), framing.kept
+    if decoding and data.cache == "auto" and from_files and not is_small(dataset):
+        source = f"{data.name}:{data.root}"
+        dataset = with_decoded(dataset, decoding, steps=describe_decoding(kept), source=source)
+    dataset = _parts_of(dataset, recipe)
+    return held(inverted(dataset) if data.invert else dataset)
+
+
+def _parts_of(dataset: Dataset, recipe: Recipe) -> Dataset:
+    data = recipe.data
     dataset = with_validation(dataset, data.validation_classes)
     dataset = with_share(dataset, data.share, seed=recipe.train.seed)
-    dataset = require_retrieval(dataset, source=data.root or data.name)
-    if data.transform != "square":
-        dataset = framed(dataset, Framing(data.transform, data.image_size))
-        return inverted(dataset) if data.invert else dataset
-    dataset = resized(dataset, data.image_size)
-    return held(inverted(dataset) if data.invert else dataset)
+    return require_retrieval(dataset, source=data.root or data.name)
 
 
 def build_metrics(recipe: Recipe, names: Sequence[str]) -> list[tuple[Metric, tuple[str, ...]]]:

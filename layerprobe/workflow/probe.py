@@ -30,6 +30,7 @@ from layerprobe.taps import Tap, resolve_taps
 from layerprobe.training.checkpoints import load_weights
 from layerprobe.workflow import parts
 from layerprobe.workflow.estimate import Estimate, feature_disk, free_bytes, peak_memory
+from layerprobe.workflow.images import Decoding
 from layerprobe.workflow.scoring import Measures, Scorer
 from layerprobe.workflow.signals import Stop, stoppable
 
@@ -85,13 +86,17 @@ class Prober:
         run: it exists.
         request: what to measure.
         dataset: the run's, where the caller has it already.
+        listener: hears of images being decoded, which without one is left to each reading.
     """
 
-    def __init__(self, run: Run, request: ProbeRequest, dataset: Dataset | None = None) -> None:
+    def __init__(
+        self, run: Run, request: ProbeRequest, dataset: Dataset | None = None, listener: Listener | None = None
+    ) -> None:
         self.run, self.request, self.record = run, request, run.read()
         self.recipe = resolve(self.record["recipe_name"], self.record["recipe"], source=run.file)
         self.device = parts.choose_device(request.device)
-        self.dataset = dataset or parts.build_dataset(self.recipe)
+        decoding = Decoding(run.folder.parent, listener, request.workers)
+        self.dataset = dataset or parts.build_dataset(self.recipe, decoding)
         self.net = parts.build_net(self.recipe)
         self.net.module.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
         probe = self.recipe.probe
@@ -345,12 +350,14 @@ def probe(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
     Raises:
         LayerprobeError: what a user can mend.
     """
-    with locked(run), stoppable() as stop:
+    with locked(run):
         remove_leftovers(*run.written_folders)
-        prober = Prober(run, request)
-        epochs = prober.epochs()
-        run.write(prober.record)
-        return prober.measure(epochs, listener, stop)
+        # Decoding may be stopped anywhere: a signal need not wait for its end.
+        prober = Prober(run, request, listener=listener)
+        with stoppable() as stop:
+            epochs = prober.epochs()
+            run.write(prober.record)
+            return prober.measure(epochs, listener, stop)
 
 
 def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:

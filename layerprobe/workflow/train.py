@@ -25,8 +25,12 @@ from layerprobe.training.checkpoints import load_state, load_weights, save_state
 from layerprobe.training.loop import EpochResult, Trainer
 from layerprobe.workflow import parts
 from layerprobe.workflow.estimate import require_space
+from layerprobe.workflow.images import Decoding
 from layerprobe.workflow.probe import Prober, ProbeRequest
 from layerprobe.workflow.signals import Stop, stoppable
+
+# Where images come from and how they are read change no weight.
+_NO_CHANGE = (("data", "root"), ("data", "download"), ("data", "cache"))
 
 
 @dataclass(frozen=True)
@@ -69,11 +73,11 @@ class Parts:
     trainer: Trainer
 
 
-def build(request: TrainRequest) -> Parts:
-    """Data set, network, loss and trainer of a request; nothing is written."""
+def build(request: TrainRequest, listener: Listener | None = None) -> Parts:
+    """Data set, network, loss and trainer of a request; nothing is written but, for a listener, decoded images."""
     recipe = request.recipe
     device = parts.choose_device(request.device)
-    dataset = parts.build_dataset(recipe)
+    dataset = parts.build_dataset(recipe, Decoding(request.cache, listener, request.workers))
     net = _build_net(request)
     if request.probe is not None:  # a misspelt layer is told before anything is written
         resolve_taps(request.probe, net, pools=recipe.probe.pool, image_size=recipe.data.image_size)
@@ -105,7 +109,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         listener.say(f"{run.name}: nothing to do, {request.recipe.train.epochs} epochs are trained")
         _keep_probing(run, request.recipe, listener)
         return run
-    built = build(request)
+    built = build(request, listener)
     require_space(run, built.trainer, fresh=request.fresh)
     if request.fresh and run.exists():
         with locked(run):
@@ -160,7 +164,7 @@ def changed_keys(record: dict[str, Any], recipe: Recipe) -> list[str]:
         old_keys, new_keys = stored.get(section, {}), new[section]
         for key in dict.fromkeys([*old_keys, *new_keys]):
             before, after = old_keys.get(key), new_keys.get(key)
-            if before != after and (section, key) not in (("data", "root"), ("data", "download")):
+            if before != after and (section, key) not in _NO_CHANGE:
                 changes.append(f"{section}.{key}: {json.dumps(before)} -> {json.dumps(after)}")
     return changes
 

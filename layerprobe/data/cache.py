@@ -1,0 +1,278 @@
+"""Decoded images on disk: written once, shared by all runs, read by memory map.
+
+A folder for each split and way of resizing: `pixels.u8`, the images' bytes one after the other; `sizes.i32`, height and
+width of each; `about.json`, which says whether it is whole. Images of one size make one (N, H, W, 3) array.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.data.batches import Indices
+from layerprobe.data.loading import in_order
+from layerprobe.data.splits import Image, Split
+from layerprobe.errors import DataError
+from layerprobe.files import write_text
+from layerprobe.progress import Task
+
+SCHEMA = 1
+_BATCH = 16  # images that a worker decodes at once
+# Images between two points that building goes on from.
+_COMMIT = 512
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The decoded images of one split, whole or in the making."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, images: Path, manifest: str, steps: str) -> Entry:
+        """Where a split's images belong.
+
+        Args:
+            images: folder of all entries.
+            manifest: the split's hash.
+            steps: the way from a file to what is kept, decoder included.
+        """
+        return cls(images / hashlib.sha256(f"{manifest}\0{steps}".encode()).hexdigest()[:16])
+
+    @property
+    def pixels(self) -> Path:
+        """uint8, one image after the other, each (H, W, 3)."""
+        return self.folder / "pixels.u8"
+
+    @property
+    def sizes(self) -> Path:
+        """int32 (N, 2), height and width."""
+        return self.folder / "sizes.i32"
+
+    def about(self) -> dict[str, Any]:
+        """What it holds: `data`, `split`, `steps`, `images`, `bytes`, `complete`; empty where nothing was begun."""
+        try:
+            about = json.loads((self.folder / "about.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return about if isinstance(about, dict) and about.get("schema") == SCHEMA else {}
+
+    def is_whole(self) -> bool:
+        """Whether every image is there."""
+        about = self.about()
+        with contextlib.suppress(OSError):
+            return bool(about.get("complete")) and self.pixels.stat().st_size == about["bytes"]
+        return False
+
+    def bytes_on_disk(self) -> int:
+        """What it takes, whole or not."""
+        with contextlib.suppress(OSError):
+            return self.pixels.stat().st_size + self.sizes.stat().st_size
+        return 0
+
+    def used(self) -> float:
+        """Seconds since 1970 when it was last opened or built; 0 where nothing was begun."""
+        with contextlib.suppress(OSError):
+            return (self.folder / "about.json").stat().st_mtime
+        return 0.0
+
+    @contextlib.contextmanager
+    def locked(self, *, shared: bool = False, wait: Callable[[], None] | None = None) -> Iterator[int]:
+        """Hold its lock; the kernel frees it when the process ends, however it ends.
+
+        Args:
+            shared: with others who read.
+            wait: called before waiting for another holder; None does not wait.
+
+        Yields:
+            A descriptor: the lock is held as long as it, or a duplicate, is open.
+
+        Raises:
+            BlockingIOError: another process holds it, and `wait` is None.
+        """
+        operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            try:
+                fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if wait is None:
+                    raise
+                wait()
+                fcntl.flock(descriptor, operation)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def remove(self) -> None:
+        """Remove it from the disk, but for the lock's empty file, which others may be waiting for.
+
+        Raises:
+            BlockingIOError: a process builds it or reads from it.
+        """
+        with self.locked():
+            # First what says that it is whole: a kill leaves no entry that lacks its pixels.
+            for name in ("about.json", "pixels.u8", "sizes.i32"):
+                (self.folder / name).unlink(missing_ok=True)
+
+
+class Stored:
+    """i -> image of a whole entry, read-only uint8 (H, W, 3).
+
+    Travels to data workers as a path. While it lives, in any process, the entry cannot be removed.
+
+    Raises:
+        DataError: it is not whole, or was removed.
+    """
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        with entry.locked(shared=True, wait=_patiently) as descriptor:
+            if not entry.is_whole():
+                raise DataError("the decoded images were removed", file=entry.folder, fix="Run the same command again")
+            weakref.finalize(self, os.close, os.dup(descriptor))
+            with contextlib.suppress(PermissionError):  # another user's
+                os.utime(entry.folder / "about.json")
+            self._sizes = _sizes(entry)
+            self._offsets = _offsets(self._sizes)
+            self._pixels = np.memmap(entry.pixels, np.uint8, "r")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Stored, (self.entry,)
+
+    def __call__(self, index: int) -> Image:
+        """The index-th image."""
+        pixels = self._pixels[self._offsets[index] : self._offsets[index + 1]]
+        return pixels.reshape(*self._sizes[index], 3)
+
+
+def _patiently() -> None:
+    """Another process looks whether it is whole."""
+
+
+def _sizes(entry: Entry) -> NDArray[np.int32]:
+    sizes = np.fromfile(entry.sizes, np.int32)
+    return sizes[: len(sizes) // 2 * 2].reshape(-1, 2)
+
+
+def _offsets(sizes: NDArray[np.int32]) -> NDArray[np.int64]:
+    """(N + 1,) where each image begins, and where the last ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes.prod(axis=1, dtype=np.int64) * 3)])
+
+
+def begun(entry: Entry) -> int:
+    """How many images of an entry are on disk and synced, from the first on."""
+    if not entry.sizes.exists() or not entry.pixels.exists():
+        return 0
+    sizes = _sizes(entry)
+    # A power failure may leave zeros where sizes were to come.
+    known = sizes[: int(np.append(sizes.all(axis=1), False).argmin())]
+    return int(np.searchsorted(_offsets(known), entry.pixels.stat().st_size, side="right")) - 1
+
+
+def fill(entry: Entry, split: Split, task: Task, *, about: dict[str, Any], workers: int) -> None:
+    """Decode what an entry lacks; the caller holds its lock.
+
+    However it ends, what is on disk is kept: the next call goes on from there.
+
+    Args:
+        entry: of the split.
+        split: `image` gives what is to be kept.
+        task: is told of every image that is there.
+        about: what to record with the entry.
+        workers: processes that decode; 0 decodes in this one.
+
+    Raises:
+        DataError: an image cannot be read; it is named.
+        EnvironmentFault: a worker died.
+        OSError: the disk is full.
+    """
+    if entry.is_whole():
+        task.advance(len(split))
+        return
+    about = {"schema": SCHEMA, **about, "split": split.name, "images": len(split)}
+    write_text(entry.folder / "about.json", json.dumps(about | {"bytes": 0, "complete": False}))
+    with _Writer(entry, begun(entry)) as writer:
+        task.advance(writer.count)
+        batches = [
+            np.arange(start, min(start + _BATCH, len(split)), dtype=np.int64)
+            for start in range(writer.count, len(split), _BATCH)
+        ]
+        # The open iterator holds processes.
+        with contextlib.closing(in_order(partial(_decoded, split.image), batches, workers)) as decoded:
+            for images in decoded:
+                for image in images:
+                    writer.add(image)
+                task.advance(len(images))
+    write_text(
+        entry.folder / "about.json", json.dumps(about | {"bytes": entry.pixels.stat().st_size, "complete": True})
+    )
+
+
+def _decoded(image: Callable[[int], Image], indices: Indices) -> list[Image]:
+    return [image(index) for index in indices.tolist()]
+
+
+class _Writer:
+    """Appends images to an entry of which `count` are there; synced now and then, and at the end."""
+
+    def __init__(self, entry: Entry, count: int) -> None:
+        self.count = count
+        offset = int(_offsets(_sizes(entry))[count]) if count else 0
+        self._new: list[tuple[int, ...]] = []
+        self._streams = contextlib.ExitStack()
+        # What a kill left behind the last whole image goes.
+        self._sizes = self._opened(entry.sizes, 8 * count)
+        self._pixels = self._opened(entry.pixels, offset)
+
+    def _opened(self, path: Path, length: int) -> Any:
+        path.touch()
+        os.truncate(path, length)
+        return self._streams.enter_context(path.open("ab"))
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._streams:
+            self._commit()
+
+    def add(self, image: Image) -> None:
+        self._pixels.write(np.ascontiguousarray(image))
+        self._new.append(image.shape[:2])
+        self.count += 1
+        if len(self._new) >= _COMMIT:
+            self._commit()
+
+    def _commit(self) -> None:
+        """Pixels first: after a power failure, an image whose size is there must be whole."""
+        for stream, data in ((self._pixels, b""), (self._sizes, np.array(self._new, np.int32).tobytes())):
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        self._new = []
+
+
+def entries(images: Path) -> list[Entry]:
+    """Every entry below a folder, the one used last first; also those in the making."""
+    found = [Entry(path.parent) for path in images.glob("*/about.json")]
+    return sorted(found, key=Entry.used, reverse=True)
+
+
+def as_time(seconds: float) -> str:
+    """UTC, to the second, as ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

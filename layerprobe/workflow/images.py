@@ -1,0 +1,156 @@
+"""The decoded images that runs share, in `cache/images/`: made where they are wanted, listed, removed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from layerprobe.data.cache import Entry, Stored, as_time, begun, entries, fill
+from layerprobe.data.splits import Dataset, Split, manifest_sha256
+from layerprobe.errors import BusyError, EnvironmentFault, UnknownNameError
+from layerprobe.progress import Listener
+from layerprobe.workflow.estimate import as_size, free_bytes
+
+_SAMPLED = 16  # images of a split that its size is estimated from
+FOLDER = "images"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One split's decoded images: `id` is the folder's name, `used` a UTC time, `size` in bytes."""
+
+    id: str
+    data: str
+    split: str
+    images: int
+    size: int
+    used: str
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Where decoded images are kept, and how they are made.
+
+    Args:
+        cache: folder of all runs.
+        listener: hears of progress; None uses what is there and makes nothing.
+        workers: processes that decode; None: one a core, at most 8.
+    """
+
+    cache: Path
+    listener: Listener | None = None
+    workers: int | None = None
+
+
+def with_decoded(dataset: Dataset, decoding: Decoding, *, steps: str, source: str) -> Dataset:
+    """The data set with its images decoded once, on disk, for all runs; those that are not there yet are made.
+
+    Args:
+        dataset: whose images are as they are to be kept.
+        decoding: where and how.
+        steps: the way from a file to what is kept; another way is kept apart.
+        source: what `list_images` calls the data set.
+
+    Raises:
+        DataError: an image cannot be read; what was decoded before stays, and the same command goes on from there.
+        EnvironmentFault: the disk lacks the room.
+    """
+    folder, listener = decoding.cache / FOLDER, decoding.listener
+    found = {
+        name: Entry.of(folder, manifest_sha256(split, dataset.class_names), steps)
+        for name, split in dataset.splits.items()
+    }
+    missing = [name for name, entry in found.items() if not entry.is_whole()]
+    if missing and listener is None:
+        return dataset
+    if missing and listener is not None:
+        workers = min(8, os.cpu_count() or 1) if decoding.workers is None else decoding.workers
+        _require_room(dataset, {name: found[name] for name in missing}, listener)
+        for name in missing:
+            _make(found[name], dataset.splits[name], source, listener, workers)
+    splits = {name: replace(split, image=Stored(found[name])) for name, split in dataset.splits.items()}
+    return replace(dataset, splits=splits)
+
+
+def _require_room(dataset: Dataset, missing: Mapping[str, Entry], listener: Listener) -> None:
+    images = sum(len(dataset.splits[name]) for name in missing)
+    needed = sum(_estimated(dataset, name) - entry.bytes_on_disk() for name, entry in missing.items())
+    folder = next(iter(missing.values())).folder.parent
+    free = free_bytes(folder)
+    if needed > free:
+        raise EnvironmentFault(
+            f"{images:,} decoded images need about {as_size(needed)} more, {as_size(free)} are free",
+            file=folder,
+            fix="Free space, choose another --cache, or decode at every epoch by --set data.cache=off",
+        )
+    listener.say(f"decoding {images:,} images once into {folder}: about {as_size(needed)} ({as_size(free)} free)")
+
+
+def _estimated(dataset: Dataset, name: str) -> int:
+    """Bytes of a split, from images here and there."""
+    split = dataset.splits[name]
+    count = min(_SAMPLED, len(split))
+    sampled = [split.image(i * len(split) // count).nbytes for i in range(count)]
+    return sum(sampled) * len(split) // count
+
+
+def _make(entry: Entry, split: Split, source: str, listener: Listener, workers: int) -> None:
+    def wait() -> None:
+        listener.say(f"waiting for another process, which decodes the {split.name} images")
+
+    with entry.locked(wait=wait):
+        if entry.is_whole():  # made while this process waited
+            return
+        if done := begun(entry):
+            listener.say(f"{split.name}: {done:,} of {len(split):,} images are decoded already")
+        with listener.task(f"decoding {split.name}", len(split), "images") as task:
+            fill(entry, split, task, about={"data": source}, workers=workers)
+
+
+def list_images(cache: Path) -> list[Kept]:
+    """What is kept, that used last first."""
+    return [_kept(entry) for entry in entries(cache / FOLDER)]
+
+
+def clean_images(cache: Path, ids: Sequence[str] = ()) -> list[Kept]:
+    """Remove decoded images; what was removed. Runs are not touched: they decode anew where they need to.
+
+    Args:
+        cache: folder of all runs.
+        ids: of which entries; none: of all that no process reads from or builds.
+
+    Raises:
+        BusyError: a process uses one that was named.
+        UnknownNameError: there is none of that name; nothing is removed.
+    """
+    known = {entry.folder.name: entry for entry in entries(cache / FOLDER)}
+    for name in ids:
+        if name not in known:
+            raise UnknownNameError("entry", name, known, file=cache / FOLDER)
+    removed = []
+    for name in ids or known:
+        kept = _kept(known[name])
+        try:
+            known[name].remove()
+        except BlockingIOError as error:
+            if ids:
+                raise BusyError("in use by another process", file=known[name].folder, fix="Wait for it") from error
+            continue
+        removed.append(kept)
+    return removed
+
+
+def _kept(entry: Entry) -> Kept:
+    about = entry.about()
+    return Kept(
+        id=entry.folder.name,
+        data=str(about.get("data", "")),
+        split=str(about.get("split", "")),
+        images=int(about.get("images", 0)),
+        size=entry.bytes_on_disk(),
+        used=as_time(entry.used()),
+        complete=entry.is_whole(),
+    )

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerprobe.data import cache
+from layerprobe.data.cache import Entry, Stored, begun, entries, fill
+from layerprobe.data.splits import Image, Split
+from layerprobe.errors import DataError
+
+
+@dataclass
+class Progress:
+    done: int = 0
+
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        self.done += steps
+
+
+@dataclass
+class Noise:
+    """Image i is noise of (3 + i % 4) x 5 pixels; counts what it is asked for, and refuses one."""
+
+    bad: int | None = None
+    asked: list[int] = field(default_factory=list)
+
+    def __call__(self, index: int) -> Image:
+        self.asked.append(index)
+        if index == self.bad:
+            raise DataError("the image is truncated", file=f"{index}.jpg")
+        return np.random.default_rng(index).integers(0, 256, (3 + index % 4, 5, 3), np.uint8)
+
+
+def split_of(image: Noise, count: int = 40) -> Split:
+    return Split("train", np.arange(count) % 2, tuple(map(str, range(count))), image)
+
+
+def filled(folder: Path, image: Noise, workers: int = 0) -> tuple[Entry, int]:
+    entry, task = Entry(folder), Progress()
+    with entry.locked():
+        fill(entry, split_of(image), task, about={"data": "noise"}, workers=workers)
+    return entry, task.done
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_image_comes_back_in_its_place_and_size(tmp_path: Path, workers: int) -> None:
+    entry, done = filled(tmp_path, Noise(), workers)
+    assert (entry.is_whole(), done) == (True, 40)
+    stored = Stored(entry)
+    for i in (39, 0, 17):
+        np.testing.assert_array_equal(stored(i), Noise()(i))
+
+
+def test_images_of_one_size_are_one_array(tmp_path: Path) -> None:
+    @dataclass
+    class Square(Noise):
+        def __call__(self, index: int) -> Image:
+            return np.full((2, 2, 3), index, np.uint8)
+
+    entry, _ = filled(tmp_path, Square())
+    pixels = np.memmap(entry.pixels, np.uint8, "r", shape=(40, 2, 2, 3))
+    assert pixels[:, 1, 1, 2].tolist() == list(range(40))
+
+
+def test_what_is_whole_is_not_decoded_again(tmp_path: Path) -> None:
+    filled(tmp_path, Noise())
+    again = Noise()
+    assert filled(tmp_path, again)[1] == 40
+    assert again.asked == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_image_is_named_and_the_next_call_goes_on_from_it(tmp_path: Path, workers: int) -> None:
+    with pytest.raises(DataError, match=r"35\.jpg: the image is truncated"):
+        filled(tmp_path, Noise(bad=35), workers)
+    assert not Entry(tmp_path).is_whole()
+    with pytest.raises(DataError, match="were removed"):
+        Stored(Entry(tmp_path))
+    mended = Noise()
+    entry, done = filled(tmp_path, mended)
+    assert mended.asked == list(range(32, 40))  # two whole batches of 16 were kept
+    assert (entry.is_whole(), done) == (True, 40)
+    for i in range(40):
+        np.testing.assert_array_equal(Stored(entry)(i), Noise()(i))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "sizes"),
+    [(100, None), (None, 8 * 7 + 3), (None, 8 * 7), (0, None), (None, 0)],
+    ids=["half an image", "half a size", "sizes behind", "no pixels", "no sizes"],
+)
+def test_a_kill_at_any_byte_spoils_nothing(tmp_path: Path, pixels: int | None, sizes: int | None) -> None:
+    with pytest.raises(DataError):
+        filled(tmp_path, Noise(bad=35))
+    entry = Entry(tmp_path)
+    for path, length in ((entry.pixels, pixels), (entry.sizes, sizes)):
+        if length is not None:
+            os.truncate(path, length)
+    filled(tmp_path, Noise())
+    for i in range(40):
+        np.testing.assert_array_equal(Stored(entry)(i), Noise()(i))
+
+
+def test_sizes_that_a_power_failure_left_at_zero_are_not_believed(tmp_path: Path) -> None:
+    with pytest.raises(DataError):
+        filled(tmp_path, Noise(bad=35))
+    entry = Entry(tmp_path)
+    with entry.sizes.open("r+b") as stream:
+        stream.seek(8 * 5)
+        stream.write(bytes(16))
+    assert begun(entry) == 5
+
+
+def test_a_killed_process_leaves_what_it_had_synced(tmp_path: Path) -> None:
+    code = f"""
+import os, numpy as np
+from pathlib import Path
+from layerprobe.data import cache
+from tests.data.test_cache import Noise, Progress, split_of
+cache._COMMIT = 10
+class Killed(Noise):
+    def __call__(self, index):
+        if index == 30: os.kill(os.getpid(), 9)
+        return super().__call__(index)
+entry = cache.Entry(Path({str(tmp_path)!r}))
+with entry.locked():
+    cache.fill(entry, split_of(Killed()), Progress(), about={{}}, workers=0)
+"""
+    killed = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False)
+    assert killed.returncode == -9
+    rest = Noise()
+    entry, _ = filled(tmp_path, rest)
+    assert rest.asked[0] == 10  # the batch of 16 in hand was lost but for its first commit
+    np.testing.assert_array_equal(Stored(entry)(29), Noise()(29))
+
+
+def test_pixels_that_are_cut_off_are_decoded_again(tmp_path: Path) -> None:
+    entry, _ = filled(tmp_path, Noise())
+    os.truncate(entry.pixels, entry.pixels.stat().st_size - 1)
+    assert not entry.is_whole()
+    rest = Noise()
+    filled(tmp_path, rest)
+    assert rest.asked[-1] == 39
+    assert entry.is_whole()
+
+
+def test_a_worker_is_sent_a_path(tmp_path: Path) -> None:
+    entry, _ = filled(tmp_path, Noise())
+    stored = Stored(entry)
+    sent = pickle.dumps(stored)
+    assert len(sent) < 1000
+    np.testing.assert_array_equal(pickle.loads(sent)(3), Noise()(3))
+
+
+def test_what_somebody_reads_cannot_be_removed(tmp_path: Path) -> None:
+    entry, _ = filled(tmp_path, Noise())
+    stored = Stored(entry)
+    with pytest.raises(BlockingIOError):
+        entry.remove()
+    np.testing.assert_array_equal(stored(1), Noise()(1))
+    del stored
+    entry.remove()
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    assert not entry.is_whole()
+
+
+def test_who_waits_for_another_is_told_and_finds_it_whole(tmp_path: Path) -> None:
+    from threading import Thread
+
+    entry, told = Entry(tmp_path), []
+    with entry.locked():
+        other = Thread(target=lambda: told.append(filled_after_waiting()))
+
+        def filled_after_waiting() -> bool:
+            with entry.locked(wait=lambda: told.append(False)):
+                return entry.is_whole()
+
+        other.start()
+        while not told:
+            pass
+        fill(entry, split_of(Noise()), Progress(), about={}, workers=0)
+    other.join()
+    assert told == [False, True]
+
+
+def test_another_manifest_or_way_of_resizing_is_another_entry(tmp_path: Path) -> None:
+    ways = [("m", "224x224"), ("m", "256x256"), ("n", "224x224")]
+    assert len({Entry.of(tmp_path, *way).folder for way in ways}) == 3
+
+
+def test_entries_are_listed_the_last_used_first(tmp_path: Path) -> None:
+    for place, name in enumerate(("a", "b", "c")):
+        entry, _ = filled(tmp_path / name, Noise())
+        os.utime(entry.folder / "about.json", (place, place))
+    Stored(Entry(tmp_path / "b"))  # which is a use
+    assert [entry.folder.name for entry in entries(tmp_path)] == ["b", "c", "a"]
+
+
+def test_a_full_disk_keeps_what_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_COMMIT", 4)
+    synced = []
+
+    def full(descriptor: int) -> None:
+        synced.append(descriptor)
+        if len(synced) > 7:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            filled(tmp_path, Noise())
+    entry, _ = filled(tmp_path, Noise())
+    for i in range(40):
+        np.testing.assert_array_equal(Stored(entry)(i), Noise()(i))
+
+
+def test_an_entry_of_another_format_is_not_read(tmp_path: Path) -> None:
+    entry, _ = filled(tmp_path, Noise())
+    about = entry.folder / "about.json"
+    about.write_text(about.read_text().replace('"schema": 1', '"schema": 2'))
+    assert not entry.is_whole()
+    assert replace(entry).about() == {}

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from layerprobe.data import memory
+from layerprobe.data.cache import Entry
+from layerprobe.errors import BusyError, DataError, EnvironmentFault, UnknownNameError
+from layerprobe.files import sha256
+from layerprobe.runs import Run
+from layerprobe.workflow import images as module
+from layerprobe.workflow import parts
+from layerprobe.workflow.images import Decoding, clean_images, list_images
+from layerprobe.workflow.probe import ProbeRequest, estimate_probe, probe
+from layerprobe.workflow.train import TrainRequest, build, train
+from tests.workflow.conftest import Silent
+
+Make = Callable[..., TrainRequest]
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every data set is too large to be held in memory."""
+    monkeypatch.setattr(memory, "_LIMIT", 0)
+
+
+def results(run: Run) -> dict[str, object]:
+    """Checkpoints and features, to the bit."""
+    found: dict[str, object] = {path.name: sha256(path) for path in run.folder.glob("checkpoints/*.safetensors")}
+    for path in sorted(run.folder.glob("features/*.h5")):
+        with h5py.File(path) as file:
+            for layer, values in file["features"].items():
+                found[f"{path.name}/{layer}"] = np.asarray(values).tobytes()
+    return found
+
+
+@pytest.mark.parametrize("transform", ["square", "D1"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_with_the_cache_and_without_every_bit_is_the_same(request_for: Make, transform: str, workers: int) -> None:
+    found = []
+    for cache in ("off", "auto"):
+        settings = (f"data.transform={transform}", f"data.cache={cache}", "train.epochs=1", "data.image_size=32")
+        run = train(request_for(*settings, run=cache, workers=workers), Silent())
+        request = ProbeRequest(layers=("pool1.2", "fc6"), device="cpu", workers=workers)
+        probe(run, request, Silent())
+        found.append(results(run))
+        kept = list_images(run.folder.parent)
+        assert [entry.complete for entry in kept] == ([] if cache == "off" else [True, True])
+    assert len(found[0]) == 2 + 2 * 2 * 2
+    assert found[0] == found[1]
+
+
+def test_probing_decodes_what_training_did_not_leave(request_for: Make) -> None:
+    run = train(request_for("train.epochs=0"), Silent())
+    first = {entry.id for entry in list_images(run.folder.parent)}
+    shutil.rmtree(run.folder.parent / "images")
+    listener = Silent()
+    probe(run, ProbeRequest(layers=("fc6",), device="cpu", workers=0), listener)
+    assert {entry.id for entry in list_images(run.folder.parent)} == first
+    assert listener.heard[0].startswith("decoding 32 images once into ")
+
+
+def test_an_estimate_decodes_nothing(request_for: Make) -> None:
+    request = request_for("train.epochs=0")
+    build(request)
+    assert list_images(request.cache) == []
+    run = train(request, Silent())
+    shutil.rmtree(request.cache / "images")
+    estimate_probe(run, ProbeRequest(device="cpu", workers=0))
+    assert list_images(request.cache) == []
+
+
+def test_small_data_sets_are_held_in_memory(request_for: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_LIMIT", 2**28)
+    request = request_for()
+    build(request, Silent())
+    assert list_images(request.cache) == []
+
+
+def test_images_that_are_made_are_not_kept(request_for: Make, tmp_path: Path) -> None:
+    from layerprobe.recipe import load_recipe
+
+    parts.build_dataset(load_recipe("quick"), Decoding(tmp_path, Silent(), 0))
+    assert list_images(tmp_path) == []
+
+
+def test_seeds_and_shares_of_one_data_set_share_it(request_for: Make) -> None:
+    for settings in (
+        ("train.seed=1", "data.share=0.5"),
+        ("train.seed=2",),
+        ("data.validation_classes=0.5", "train.batch_size=4"),
+    ):
+        request = request_for(*settings)
+        build(request, Silent())
+    assert [(entry.split, entry.images) for entry in list_images(request.cache)].count(("train", 16)) == 1
+    assert len(list_images(request.cache)) == 2
+
+
+def test_a_size_is_a_key(request_for: Make) -> None:
+    for size in (16, 32):
+        request = request_for(f"data.image_size={size}")
+        build(request, Silent())
+    sizes = {entry.size - 8 * entry.images for entry in list_images(request.cache)}
+    assert sizes == {16 * 16 * 16 * 3, 16 * 32 * 32 * 3}
+
+
+def test_a_disk_without_room_is_told_before_anything_is_decoded(
+    request_for: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "free_bytes", lambda folder: 32 * 16 * 16 * 3 - 1)
+    request = request_for()
+    with pytest.raises(EnvironmentFault, match="32 decoded images need about 0 MB more.*data.cache=off"):
+        build(request, Silent())
+    assert not (request.cache / "images").exists()
+    monkeypatch.setattr(module, "free_bytes", lambda folder: 32 * 16 * 16 * 3)
+    build(request, Silent())
+
+
+def test_the_same_command_goes_on_after_a_bad_image(request_for: Make, images: Path) -> None:
+    bad = images / "class2/1.png"
+    whole = bad.read_bytes()
+    bad.write_bytes(bytes(len(whole)))  # the manifest knows sizes
+    request = request_for()
+    with pytest.raises(DataError, match="class2/1.png: not an image that can be read"):
+        train(request, Silent())
+    assert not request.target().exists()
+    bad.write_bytes(whole)
+    train(request, Silent())
+    assert all(entry.complete for entry in list_images(request.cache))
+
+
+def test_cleaning_spares_runs_and_what_is_in_use(request_for: Make) -> None:
+    request = request_for("train.epochs=0")
+    run = train(request, Silent())
+    built, before = build(request), results(run)
+    kept = list_images(request.cache)
+    assert clean_images(request.cache) == []
+    with pytest.raises(BusyError, match="in use"):
+        clean_images(request.cache, [kept[0].id])
+    del built
+    with pytest.raises(UnknownNameError, match="unknown entry 'x'"):
+        clean_images(request.cache, [kept[0].id, "x"])
+    assert clean_images(request.cache, [kept[0].id]) == kept[:1]
+    assert clean_images(request.cache) == kept[1:]
+    assert list_images(request.cache) == []
+    assert results(run) == before
+
+
+def test_what_another_process_makes_is_waited_for(request_for: Make) -> None:
+    from threading import Thread
+
+    request = request_for()
+    build(request, Silent())
+    entry = Entry(request.cache / "images" / list_images(request.cache)[0].id)
+    entry.remove()
+    heard = Silent()
+    with entry.locked():
+        other = Thread(target=build, args=(request, heard))
+        other.start()
+        while not any("waiting for another process" in text for text in heard.heard):
+            assert other.is_alive()
+    other.join()
+    assert all(kept.complete for kept in list_images(request.cache))
