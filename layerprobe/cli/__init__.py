@@ -9,7 +9,7 @@ import traceback
 
 import typer
 
-from layerprobe.cli import data, demo, inspect, plot, probe, train
+from layerprobe.cli import cache, data, demo, inspect, plot, probe, train
 from layerprobe.cli.output import show_error
 from layerprobe.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
 
@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (demo, train, probe, plot, inspect, data):
+for module in (demo, train, probe, plot, inspect, data, cache):
     module.register(app)
 
 # typer carries click inside or beside itself, by version; its public BadParameter is a usage error in both.

@@ -1,0 +1,78 @@
+"""layerprobe cache list and cache clean: the decoded images that runs share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
+from layerprobe.cli.output import Terminal
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from layerprobe.workflow.images import Kept
+
+group = typer.Typer(name="cache", help="Decoded images, which runs share; removing them costs time, not results.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(group)
+
+
+@group.command("list")
+def list_(
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """List the decoded images of each data set and split, those used last first."""
+    from layerprobe.workflow.images import list_images
+
+    kept = list_images(cache)
+    _show(Terminal(as_json, quiet), "images", kept, f"{_count(kept)} in {cache / 'images'}")
+
+
+@group.command()
+def clean(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Of cache list; none: all that nobody uses now.")
+    ] = None,
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """Remove decoded images; the next run that needs them decodes anew. Runs are never touched."""
+    from layerprobe.workflow.images import clean_images, list_images
+
+    removed = clean_images(cache, ids or ())
+    left = list_images(cache)
+    used = f"; {len(left)} left" if ids else f"; {len(left)} in use by a process were left" if left else ""
+    _show(Terminal(as_json, quiet), "removed", removed, f"removed {_count(removed)} from {cache / 'images'}{used}")
+
+
+def _show(terminal: Terminal, key: str, kept: Sequence[Kept], summary: str) -> None:
+    terminal.result({key: [asdict(entry) for entry in kept]}, *([_table(kept)] if kept else []), summary)
+
+
+def _table(kept: Sequence[Kept]) -> Table:
+    from layerprobe.tables import listing
+    from layerprobe.workflow.estimate import as_size
+
+    rows = [
+        (k.id, k.data, k.split, f"{k.images:,}", as_size(k.size), k.used, "whole" if k.complete else "begun")
+        for k in kept
+    ]
+    return listing(("id", "data", "split", "images", "size", "used", "state"), rows)
+
+
+def _count(kept: Sequence[Kept]) -> str:
+    from layerprobe.workflow.estimate import as_size
+
+    return f"{len(kept)} {'entry' if len(kept) == 1 else 'entries'} ({as_size(sum(k.size for k in kept))})"
