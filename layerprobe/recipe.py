@@ -54,6 +54,8 @@ class Data(_Section):
     std: _Channels = "imagenet"
     augment: Literal["none", "affine", "photo"] = "photo"
     transform: Literal["square", "D1", "D2", "D3"] = "square"
+    resize: Literal["exact", "fast"] = "exact"
+    exif_rotation: bool = False
     validation_classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     cache: Literal["auto", "off"] = "auto"

@@ -297,4 +297,4 @@ def _rules(image: PIL.Image.Image, path: Path) -> Iterator[tuple[str, str]]:
         yield "animated", f"{frames} frames or pages, of which the first is read"
     orientation = image.getexif().get(_ORIENTATION, 1)
     if orientation != 1:
-        yield "EXIF rotation", f"EXIF orientation {orientation}, which is not applied"
+        yield "EXIF rotation", f"EXIF orientation {orientation}, which is applied only with data.exif_rotation"

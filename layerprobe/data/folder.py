@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +31,16 @@ class Files:
     Args:
         root: the folder that the names are relative to.
         names: one for each image, with `/` as separator.
+        exif_rotation: see `read_image`.
     """
 
     root: Path
     names: Sequence[str]
+    exif_rotation: bool = False
 
     def __call__(self, index: int) -> Image:
         """The index-th image."""
-        return read_image(self.root / self.names[index])
+        return read_image(self.root / self.names[index], exif_rotation=self.exif_rotation)
 
 
 def load(root: Path, *, train_classes: int | None = None) -> Dataset:
@@ -92,6 +94,17 @@ def _split(
         image=Files(root, names),
         fingerprint=file_sizes(root, names),
     )
+
+
+def with_exif_rotation(dataset: Dataset) -> Dataset:
+    """The data set with its images turned as their EXIF orientation says; those that are no files have none."""
+
+    def one(split: Split) -> Split:
+        return (
+            replace(split, image=replace(split.image, exif_rotation=True)) if isinstance(split.image, Files) else split
+        )
+
+    return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
 
 
 def file_sizes(root: Path, names: Iterable[str]) -> str:

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import PIL.Image
-from PIL.Image import Resampling
 
+from layerprobe.data.resizing import Method, resize
 from layerprobe.data.splits import Dataset, Image, Split
 
 # Paper 004 (section 5): images are scaled up by as much before they are cropped.
@@ -34,10 +33,12 @@ class Framing:
     Args:
         name: D1, D2 or D3.
         size: the network's side in pixels.
+        method: of resizing.
     """
 
     name: str
     size: int
+    method: Method = "exact"
 
     @property
     def side(self) -> int:
@@ -50,12 +51,14 @@ class Framing:
         return f"shorter side {self.side}" if self.name == "D1" else f"{self.side}x{self.side}"
 
     def keep(self, image: Image) -> Image:
-        """(H, W, 3) of any size -> what both views are made of; PIL's bilinear filter, which antialiases."""
-        return _with_shorter_side(image, self.side) if self.name == "D1" else _resized(image, self.side, self.side)
+        """(H, W, 3) of any size -> what both views are made of."""
+        if self.name == "D1":
+            return self._with_shorter_side(image, self.side)
+        return resize(image, self.side, self.side, self.method)
 
     def test(self, kept: Image) -> Image:
         """(size, size, 3), the central square."""
-        image = _with_shorter_side(kept, self.size) if self.name == "D1" else kept
+        image = self._with_shorter_side(kept, self.size) if self.name == "D1" else kept
         height, width = image.shape[:2]
         return self._square(image, (height - self.size) // 2, (width - self.size) // 2)
 
@@ -63,7 +66,7 @@ class Framing:
         """(size, size, 3), a random square, perhaps mirrored."""
         image = kept
         if self.name == "D1":
-            image = _with_shorter_side(kept, round(self.size * (1 + rng.uniform(0, _SCALES))))
+            image = self._with_shorter_side(kept, round(self.size * (1 + rng.uniform(0, _SCALES))))
         height, width = image.shape[:2]
         top, left = rng.integers(height - self.size + 1), rng.integers(width - self.size + 1)
         square = self._square(image, int(top), int(left))
@@ -72,17 +75,10 @@ class Framing:
     def _square(self, image: Image, top: int, left: int) -> Image:
         return image[top : top + self.size, left : left + self.size]
 
-
-def _with_shorter_side(image: Image, side: int) -> Image:
-    height, width = image.shape[:2]
-    shorter = min(height, width)
-    return _resized(image, round(height * side / shorter), round(width * side / shorter))
-
-
-def _resized(image: Image, height: int, width: int) -> Image:
-    if image.shape[:2] == (height, width):
-        return image
-    return np.asarray(PIL.Image.fromarray(image).resize((width, height), Resampling.BILINEAR))
+    def _with_shorter_side(self, image: Image, side: int) -> Image:
+        height, width = image.shape[:2]
+        shorter = min(height, width)
+        return resize(image, round(height * side / shorter), round(width * side / shorter), self.method)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import PIL.Image
+import PIL.ImageOps
 from PIL.Image import DecompressionBombError
 
 from layerprobe.data.splits import Image
@@ -30,14 +31,16 @@ _BROKEN = (
 _AGAIN = "Get it again or remove it"
 
 
-def read_image(path: Path) -> Image:
+def read_image(path: Path, *, exif_rotation: bool = False) -> Image:
     """An image as 8-bit RGB, at its size.
 
     Grey, palette, 1-bit and CMYK images become RGB; 16-bit grey is divided by 257; what is transparent is laid on
-    white; of an animation the first frame is taken; an EXIF orientation is not applied, as in the papers' benchmarks.
+    white; of an animation the first frame is taken.
 
     Args:
         path: JPEG, PNG, GIF, BMP, WebP, TIFF, PPM, AVIF or JPEG 2000, whatever the name's ending.
+        exif_rotation: turn and mirror the image as its EXIF orientation says; False leaves it as it is stored, as the
+            papers' benchmarks do.
 
     Returns:
         uint8 (H, W, 3), which may be read-only.
@@ -52,6 +55,8 @@ def read_image(path: Path) -> Image:
             with PIL.Image.open(path, formats=_FORMATS) as image:
                 if image.width * image.height > _PIXEL_LIMIT:
                     raise _too_large(path, f"{image.width}x{image.height} pixels")
+                if exif_rotation:
+                    PIL.ImageOps.exif_transpose(image, in_place=True)
                 return _rgb(image, path)
     except DecompressionBombError as error:
         # PIL opens nothing beyond about twice the limit, and tells no more than its text.

@@ -14,6 +14,7 @@ import torch
 from PIL.Image import Resampling, Transform
 from torch import Tensor
 
+from layerprobe.data import resizing
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.errors import RecipeError
 
@@ -32,12 +33,10 @@ _PHOTO_SCALE = 0.1
 class _Resized:
     split: Split
     size: int
+    method: resizing.Method
 
     def __call__(self, index: int) -> Image:
-        image = self.split.image(index)
-        if image.shape[:2] == (self.size, self.size):
-            return image
-        return np.asarray(PIL.Image.fromarray(image).resize((self.size, self.size), Resampling.BILINEAR))
+        return resizing.resize(self.split.image(index), self.size, self.size, self.method)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,14 +47,19 @@ class _Inverted:
         return ~self.split.image(index)
 
 
-def resized(dataset: Dataset, size: int) -> Dataset:
-    """The data set with square images, the aspect ratio ignored; PIL's bilinear filter, which antialiases.
+def resized(dataset: Dataset, size: int, method: resizing.Method = "exact") -> Dataset:
+    """The data set with square images, the aspect ratio ignored.
 
     Args:
         dataset: of images of any size.
         size: side in pixels, at least 1.
+        method: see `resizing.resize`.
     """
-    return replace(dataset, splits={name: replace(s, image=_Resized(s, size)) for name, s in dataset.splits.items()})
+
+    def one(split: Split) -> Split:
+        return replace(split, image=_Resized(split, size, method))
+
+    return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
 
 
 def inverted(dataset: Dataset) -> Dataset:
@@ -111,7 +115,16 @@ def _channels(name: str, value: Channels) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def describe_transform(*, image_size: int, invert: bool, mean: Channels, std: Channels, framing: str = "square") -> str:
+def describe_transform(  # noqa: PLR0913 - a step of the way each
+    *,
+    image_size: int,
+    invert: bool,
+    mean: Channels,
+    std: Channels,
+    framing: str = "square",
+    method: resizing.Method = "exact",
+    exif_rotation: bool = False,
+) -> str:
     """Canonical JSON of the way from a file to a network's input, as recorded with features.
 
     Equal texts mean equal inputs from equal files. The decoder's version is part of it, since it may change pixels.
@@ -120,8 +133,8 @@ def describe_transform(*, image_size: int, invert: bool, mean: Channels, std: Ch
     steps = {
         "decoder": f"PIL {PIL.__version__}",
         "alpha": "on white",
-        "exif": "ignored",
-        "resize": [image_size, image_size, "bilinear, antialiased" + ("" if framing == "square" else f", {framing}")],
+        "exif": _exif(exif_rotation),
+        "resize": [image_size, image_size, resizing.describe(method) + ("" if framing == "square" else f", {framing}")],
         "invert": invert,
         "mean": normalise.mean,
         "std": normalise.std,
@@ -129,13 +142,20 @@ def describe_transform(*, image_size: int, invert: bool, mean: Channels, std: Ch
     return json.dumps(steps, sort_keys=True, separators=(",", ":"))
 
 
-def describe_decoding(kept: str) -> str:
+def describe_decoding(kept: str, *, method: resizing.Method = "exact", exif_rotation: bool = False) -> str:
     """The way from a file to what is kept of it: equal texts mean equal pixels from equal files.
 
     Args:
         kept: what the resize makes ("224x224").
+        method: of resizing.
+        exif_rotation: whether images are turned as their EXIF says.
     """
-    return f"PIL {PIL.__version__}; alpha on white; EXIF ignored; {kept}, bilinear, antialiased"
+    exif = _exif(exif_rotation)
+    return f"PIL {PIL.__version__}; alpha on white; EXIF {exif}; {kept}, {resizing.describe(method)}"
+
+
+def _exif(rotation: bool) -> str:
+    return "applied" if rotation else "ignored"
 
 
 def _unchanged(image: Image, rng: np.random.Generator) -> Image:  # noqa: ARG001 - an augmentation's signature

@@ -14,7 +14,7 @@ import torch
 from layerprobe import registry
 from layerprobe.analysis import Metric
 from layerprobe.data import batches
-from layerprobe.data.folder import Files
+from layerprobe.data.folder import Files, with_exif_rotation
 from layerprobe.data.framing import Framing, framed
 from layerprobe.data.memory import held, is_small
 from layerprobe.data.splits import Dataset, require_retrieval
@@ -45,15 +45,17 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None) -> Dataset:
     dataset = load(**{name: value for name, value in common.items() if name in takes}, **data.options())
     # A wrong recipe is told before images are decoded, which are kept for every share and all classes.
     _parts_of(dataset, recipe)
+    if data.exif_rotation:
+        dataset = with_exif_rotation(dataset)
     from_files = all(isinstance(split.image, Files) for split in dataset.splits.values())
     if data.transform == "square":
-        dataset, kept = resized(dataset, data.image_size), f"{data.image_size}x{data.image_size}"
+        dataset, kept = resized(dataset, data.image_size, data.resize), f"{data.image_size}x{data.image_size}"
     else:
-        framing = Framing(data.transform, data.image_size)
+        framing = Framing(data.transform, data.image_size, data.resize)
         dataset, kept = framed(dataset, framing), framing.kept
     if decoding and data.cache == "auto" and from_files and not is_small(dataset):
-        source = f"{data.name}:{data.root}"
-        dataset = with_decoded(dataset, decoding, steps=describe_decoding(kept), source=source)
+        steps = describe_decoding(kept, method=data.resize, exif_rotation=data.exif_rotation)
+        dataset = with_decoded(dataset, decoding, steps=steps, source=f"{data.name}:{data.root}")
     dataset = _parts_of(dataset, recipe)
     return held(inverted(dataset) if data.invert else dataset)
 
@@ -100,7 +102,13 @@ def transform_text(recipe: Recipe) -> str:
     data = recipe.data
     mean, std = _channels(recipe)
     return describe_transform(
-        image_size=data.image_size, invert=data.invert, mean=mean, std=std, framing=data.transform
+        image_size=data.image_size,
+        invert=data.invert,
+        mean=mean,
+        std=std,
+        framing=data.transform,
+        method=data.resize,
+        exif_rotation=data.exif_rotation,
     )
 
 

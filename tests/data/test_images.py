@@ -232,3 +232,16 @@ def test_the_warning_filters_are_left_as_they_were(tmp_path: Path) -> None:
 
 def test_every_ending_looked_for_is_one_that_pil_can_read() -> None:
     assert set(PIL.Image.registered_extensions()) >= EXTENSIONS
+
+
+def test_an_exif_orientation_is_applied_where_asked_for(tmp_path: Path) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter, clockwise
+    image = PIL.Image.fromarray(np.repeat(np.arange(24, dtype=np.uint8).reshape(4, 6, 1), 3, axis=2))
+    path = saved(image, tmp_path / "x.png", exif=exif)
+    np.testing.assert_array_equal(read_image(path, exif_rotation=True), np.rot90(read_image(path), -1))
+
+
+def test_an_image_without_exif_is_not_turned(tmp_path: Path) -> None:
+    path = saved(PIL.Image.fromarray(colours()), tmp_path / "x.png")
+    np.testing.assert_array_equal(read_image(path, exif_rotation=True), read_image(path))

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from layerprobe.data import memory
+from layerprobe.data.images import read_image
+from layerprobe.data.resizing import resize
+from layerprobe.workflow import parts
+from layerprobe.workflow.images import Decoding, list_images
+from layerprobe.workflow.train import TrainRequest
+from tests.workflow.conftest import Silent
+
+Make = Callable[..., TrainRequest]
+
+
+def first_path(images: Path) -> Path:
+    return images / "class0/0.png"
+
+
+def test_the_fast_resize_is_the_recipes_to_ask_for_and_is_recorded(request_for: Make, images: Path) -> None:
+    recipe = request_for("data.resize=fast").recipe
+    image = parts.build_dataset(recipe).splits["train"].image(0)
+    np.testing.assert_array_equal(image, resize(read_image(first_path(images)), 16, 16, "fast"))
+    assert "by torch" in parts.transform_text(recipe)
+    assert "by torch" not in parts.transform_text(request_for().recipe)
+
+
+@pytest.mark.parametrize("transform", ["D1", "D2"])
+def test_the_fast_resize_reaches_the_papers_framings(request_for: Make, transform: str) -> None:
+    views = []
+    for method in ("exact", "fast"):
+        split = parts.build_dataset(request_for(f"data.transform={transform}", f"data.resize={method}").recipe).splits[
+            "test"
+        ]
+        assert split.test_view is not None
+        views.append(split.test_view(split.image(0)).astype(int))
+    assert 0 < np.abs(views[0] - views[1]).max() <= 2  # two steps of at most 1 each
+
+
+def test_an_exif_rotation_is_the_recipes_to_ask_for_and_is_recorded(request_for: Make, images: Path) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 3  # half a turn
+    PIL.Image.open(first_path(images)).save(first_path(images), exif=exif)
+    stored, turned = (
+        parts.build_dataset(request_for(f"data.exif_rotation={asked}").recipe).splits["train"].image(0)
+        for asked in ("false", "true")
+    )
+    np.testing.assert_array_equal(turned, np.rot90(stored, 2))
+    assert '"exif":"applied"' in parts.transform_text(request_for("data.exif_rotation=true").recipe)
+
+
+def test_each_way_of_decoding_is_kept_apart(request_for: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory, "_LIMIT", 0)
+    for setting in ("data.resize=exact", "data.resize=fast", "data.exif_rotation=true"):
+        parts.build_dataset(request_for(setting).recipe, Decoding(tmp_path, Silent(), 0))
+    assert len(list_images(tmp_path)) == 3 * 2
