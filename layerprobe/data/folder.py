@@ -32,15 +32,18 @@ class Files:
         root: the folder that the names are relative to.
         names: one for each image, with `/` as separator.
         exif_rotation: see `read_image`.
+        padded: likewise; for a resize that takes it.
     """
 
     root: Path
     names: Sequence[str]
     exif_rotation: bool = False
+    padded: bool = False
 
     def __call__(self, index: int) -> Image:
         """The index-th image."""
-        return read_image(self.root / self.names[index], exif_rotation=self.exif_rotation)
+        path = self.root / self.names[index]
+        return read_image(path, exif_rotation=self.exif_rotation, padded=self.padded)
 
 
 def load(root: Path, *, train_classes: int | None = None) -> Dataset:
@@ -96,13 +99,13 @@ def _split(
     )
 
 
-def with_exif_rotation(dataset: Dataset) -> Dataset:
-    """The data set with its images turned as their EXIF orientation says; those that are no files have none."""
+def read_with(dataset: Dataset, *, exif_rotation: bool, padded: bool) -> Dataset:
+    """The data set with its files read by these options of `read_image`; images that are no files stay as they are."""
 
     def one(split: Split) -> Split:
-        return (
-            replace(split, image=replace(split.image, exif_rotation=True)) if isinstance(split.image, Files) else split
-        )
+        if not isinstance(split.image, Files):
+            return split
+        return replace(split, image=replace(split.image, exif_rotation=exif_rotation, padded=padded))
 
     return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
 

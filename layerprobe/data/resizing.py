@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Literal
 
 import numpy as np
@@ -16,10 +17,10 @@ Method = Literal["exact", "fast"]
 
 
 def resize(image: Image, height: int, width: int, method: Method) -> Image:
-    """An image at another size; the same array where it has that size already.
+    """An image at another size; as it is where it has that size already.
 
     Args:
-        image: uint8 (H, W, 3).
+        image: uint8 (H, W, 3); for "fast" also (H, W, 4), of which the last channel goes.
         height: of the result, at least 1.
         width: likewise.
         method: "exact" is PIL's, as the papers' pipelines have it. "fast" is torch's of the same filter, which rounds
@@ -29,16 +30,18 @@ def resize(image: Image, height: int, width: int, method: Method) -> Image:
         uint8 (height, width, 3), which may be read-only.
     """
     if image.shape[:2] == (height, width):
-        return image
+        return image if image.shape[2] == 3 else image[:, :, :3]
     if method == "exact":
         return np.asarray(PIL.Image.fromarray(image).resize((width, height), Resampling.BILINEAR))
-    # torch warns of arrays that it could write to and must not.
-    pixels = torch.from_numpy(image if image.flags.writeable else image.copy())
+    with warnings.catch_warnings():
+        # torch cannot keep a tensor from being written to; nobody writes to this one.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        pixels = torch.from_numpy(image)
     # The permuted view is in channels_last format, for which torch has its fastest kernel.
     resized = F.interpolate(
         pixels.permute(2, 0, 1)[None], (height, width), mode="bilinear", align_corners=False, antialias=True
     )
-    return resized[0].permute(1, 2, 0).numpy()
+    return resized[0, :3].permute(1, 2, 0).numpy()
 
 
 def describe(method: Method) -> str:

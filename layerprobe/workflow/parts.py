@@ -14,7 +14,7 @@ import torch
 from layerprobe import registry
 from layerprobe.analysis import Metric
 from layerprobe.data import batches
-from layerprobe.data.folder import Files, with_exif_rotation
+from layerprobe.data.folder import Files, read_with
 from layerprobe.data.framing import Framing, framed
 from layerprobe.data.memory import held, is_small
 from layerprobe.data.splits import Dataset, require_retrieval
@@ -45,8 +45,7 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None) -> Dataset:
     dataset = load(**{name: value for name, value in common.items() if name in takes}, **data.options())
     # A wrong recipe is told before images are decoded, which are kept for every share and all classes.
     _parts_of(dataset, recipe)
-    if data.exif_rotation:
-        dataset = with_exif_rotation(dataset)
+    dataset = read_with(dataset, exif_rotation=data.exif_rotation, padded=data.resize == "fast")
     from_files = all(isinstance(split.image, Files) for split in dataset.splits.values())
     if data.transform == "square":
         dataset, kept = resized(dataset, data.image_size, data.resize), f"{data.image_size}x{data.image_size}"

@@ -245,3 +245,11 @@ def test_an_exif_orientation_is_applied_where_asked_for(tmp_path: Path) -> None:
 def test_an_image_without_exif_is_not_turned(tmp_path: Path) -> None:
     path = saved(PIL.Image.fromarray(colours()), tmp_path / "x.png")
     np.testing.assert_array_equal(read_image(path, exif_rotation=True), read_image(path))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "CMYK", "RGBA", "LA", "1", "I;16"])
+def test_padding_leaves_the_colours_as_they_are(tmp_path: Path, mode: str) -> None:
+    grey = np.arange(24 * 32, dtype=np.uint16).reshape(24, 32) * 80
+    image = PIL.Image.fromarray(grey) if mode == "I;16" else PIL.Image.fromarray(colours()).convert(mode)
+    path = saved(image, tmp_path / ("x.tif" if mode == "CMYK" else "x.png"))
+    np.testing.assert_array_equal(read_image(path, padded=True)[:, :, :3], read_image(path))

@@ -45,6 +45,13 @@ def test_fast_takes_what_may_not_be_written_to_and_leaves_it() -> None:
     np.testing.assert_array_equal(image, before)
 
 
+def test_fast_drops_a_channel_that_means_nothing() -> None:
+    image = photo(97, 131)
+    padded = np.dstack([image, np.random.default_rng(0).integers(0, 256, (97, 131, 1), np.uint8)])
+    np.testing.assert_array_equal(resize(padded, 64, 48, "fast"), resize(image, 64, 48, "fast"))
+    np.testing.assert_array_equal(resize(padded, 97, 131, "fast"), image)
+
+
 @pytest.mark.parametrize("method", ["exact", "fast"])
 def test_an_image_of_that_size_stays_the_same_array(method: str) -> None:
     image = photo(32, 48)
