@@ -11,8 +11,16 @@ from layerprobe.errors import RecipeError
 Indices = NDArray[np.int64]  # (B,)
 
 
-def class_batches(
-    labels: LabelArray, *, batch_size: int, images_per_class: int, seed: int, epoch: int
+def class_batches(  # noqa: PLR0913 - the rules that the papers' samplers differ in
+    labels: LabelArray,
+    *,
+    batch_size: int,
+    images_per_class: int,
+    seed: int,
+    epoch: int,
+    by_size: bool = True,
+    singletons: bool = False,
+    replacement: bool = False,
 ) -> list[Indices]:
     """An epoch of batches of p classes with k images each.
 
@@ -24,8 +32,12 @@ def class_batches(
     Args:
         labels: (N,) classes.
         batch_size: m, at most N.
-        images_per_class: k, from 2 to batch_size. Drawn without replacement; classes with fewer than k images, and
-            only these, repeat some.
+        images_per_class: k, from 2 to batch_size; from 1 with `singletons`. Drawn without replacement; classes with
+            fewer than k images, and only these, repeat some.
+        by_size: False draws every class with the same probability, as N-pair batches and episodes do (paper 002).
+        singletons: classes of one image are drawn, too (class-balanced batches, paper 000, section 6.4.1).
+        replacement: the k images of a class are drawn with replacement, whatever its size, as the released code of
+            paper 000 does: an image may be its own positive.
         seed: of the run.
         epoch: from 1.
 
@@ -36,26 +48,27 @@ def class_batches(
         RecipeError: k outside its range, fewer than batch_size images, or fewer than p classes of 2 images.
     """
     _require_enough(labels, batch_size)
-    if not 2 <= images_per_class <= batch_size:
+    least = 1 if singletons else 2
+    if not least <= images_per_class <= batch_size:
         raise RecipeError(
-            f"train.images_per_class = {images_per_class}: must be from 2 to train.batch_size = {batch_size}"
+            f"train.images_per_class = {images_per_class}: must be from {least} to train.batch_size = {batch_size}"
         )
     classes, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     members = np.split(np.argsort(inverse, kind="stable"), np.cumsum(sizes)[:-1])
-    eligible = np.flatnonzero(sizes >= 2)
+    eligible = np.flatnonzero(sizes >= least)
     count = batch_size // images_per_class
     if len(eligible) < count:
         raise RecipeError(
             f"train.batch_size = {batch_size} with train.images_per_class = {images_per_class} takes {count} classes of"
-            f" 2 images or more; {len(eligible)} of the {len(classes)} training classes have them",
+            f" {least} images or more; {len(eligible)} of the {len(classes)} training classes have them",
             fix="Lower train.batch_size or raise train.images_per_class",
         )
-    chances = sizes[eligible] / sizes[eligible].sum()
+    chances = sizes[eligible] / sizes[eligible].sum() if by_size else None
     rng = np.random.default_rng([seed, epoch])
     return [
         np.concatenate(
             [
-                rng.choice(members[c], images_per_class, replace=bool(sizes[c] < images_per_class))
+                rng.choice(members[c], images_per_class, replace=replacement or bool(sizes[c] < images_per_class))
                 for c in rng.choice(eligible, count, replace=False, p=chances)
             ]
         )

@@ -143,3 +143,41 @@ def test_images_per_class_outside_its_range_is_refused(k: int) -> None:
 def test_a_batch_of_nothing_is_refused() -> None:
     with pytest.raises(RecipeError, match="train.batch_size = 0: must be at least 1"):
         shuffled_batches(labels_of(4, 4), batch_size=0, seed=0, epoch=1)
+
+
+def test_classes_of_any_size_may_be_drawn_alike() -> None:
+    labels = labels_of(2, 6, 12)
+    batches = [
+        set(labels[b].tolist())
+        for epoch in range(1500)
+        for b in class_batches(labels, batch_size=10, images_per_class=10, by_size=False, seed=0, epoch=epoch)
+    ]
+    shares = [sum(c in classes for classes in batches) / len(batches) for c in range(3)]
+    assert shares == pytest.approx([1 / 3] * 3, abs=0.04)
+
+
+def test_with_singletons_a_class_of_one_image_repeats_it() -> None:
+    labels = labels_of(1, 3)
+    (batch,) = class_batches(labels, batch_size=4, images_per_class=2, singletons=True, seed=0, epoch=1)
+    assert len(set(batch[labels[batch] == 0].tolist())) == 1
+
+
+def test_one_image_a_class_is_for_batches_with_singletons() -> None:
+    labels = labels_of(5, 5, 5, 5)
+    batches = class_batches(labels, batch_size=4, images_per_class=1, singletons=True, seed=0, epoch=1)
+    assert [sorted(labels[batch].tolist()) for batch in batches] == [[0, 1, 2, 3]] * 5
+
+
+def test_with_replacement_an_image_may_come_twice() -> None:
+    labels = labels_of(5, 5)
+
+    def repeats(replacement: bool) -> bool:
+        return any(
+            len(set(batch.tolist())) < 10
+            for epoch in range(20)
+            for batch in class_batches(
+                labels, batch_size=10, images_per_class=5, replacement=replacement, seed=0, epoch=epoch
+            )
+        )
+
+    assert (repeats(True), repeats(False)) == (True, False)
