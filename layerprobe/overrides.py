@@ -10,6 +10,15 @@ from typing import Any
 
 from layerprobe.errors import RecipeError, UnknownNameError
 
+# Keys of [train] that belong to what another key chooses.
+_BELONGING = {
+    ("loss", "name"): ("sampler", "images_per_class", "replacement"),
+    ("train", "sampler"): ("images_per_class", "replacement"),
+    ("train", "optimizer"): ("momentum", "epsilon"),
+    ("train", "decay"): ("decay_at", "decay_epochs", "decay_iterations"),
+}
+_CHOICES = list(_BELONGING)
+
 
 @dataclass(frozen=True)
 class Overrides:
@@ -46,17 +55,17 @@ def overridden(sections: dict[str, Any], overrides: Overrides, source: object, k
     if overrides.data:
         sections["data"] = _data(overrides.data)
     settings = [_setting(text, source, known) for text in overrides.settings]
-    # A change of loss starts from that loss's defaults, wherever it stands among the settings.
-    for section, key, value in sorted(settings, key=lambda setting: setting[:2] != ("loss", "name")):
+    # What is chosen starts from its own defaults, wherever the choice stands among the settings.
+    for section, key, value in sorted(settings, key=_rank):
         keys = sections.setdefault(section, {})
         if not isinstance(keys, dict):
             continue  # the first gate says so
-        if (section, key) == ("loss", "name") and keys.get("name") != value:
+        changes = keys.get(key) != value
+        if (section, key) == ("loss", "name") and changes:
             keys.clear()
-            train = sections.get("train")
-            for ours in ("sampler", "images_per_class"):
-                if isinstance(train, dict):
-                    train.pop(ours, None)
+        if changes and isinstance(sections.get("train"), dict):
+            for name in _BELONGING.get((section, key), ()):
+                sections["train"].pop(name, None)
         if section == "metrics":
             _set_metric(keys, key, value)
         else:
@@ -89,6 +98,11 @@ def _setting(text: str, source: object, known: Iterable[str]) -> tuple[str, str,
         return section, key, tomllib.loads(f"value = {value.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         return section, key, value.strip()
+
+
+def _rank(setting: tuple[str, str, Any]) -> int:
+    section, key, _ = setting
+    return _CHOICES.index((section, key)) if (section, key) in _CHOICES else len(_CHOICES)
 
 
 def _set_metric(metrics: dict[str, Any], path: str, value: Any) -> None:

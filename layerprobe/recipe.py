@@ -14,106 +14,18 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import ValidationError, create_model
 
 from layerprobe.errors import LayerprobeError, RecipeError, UnknownNameError, near_miss
 from layerprobe.overrides import Overrides, overridden
 from layerprobe.registry import DATASETS, LOSSES, METRICS, NETS, load
+from layerprobe.sections import SECTIONS, Data, LossSection, Network, Probe, Section, Train
 
 # What a factory takes and no recipe states.
 _NOT_OPTIONS = {"self", "root", "embedding_dim", "num_classes", "seed", "weights"}
 _TABLES = {"data": ("data set", DATASETS), "net": ("network", NETS), "loss": ("loss", LOSSES)}
-_Fraction = Annotated[float, Field(gt=0, lt=1)]
-_Channels = float | tuple[float, float, float] | Literal["imagenet"]
-
-
-class _Section(BaseModel):
-    # Strict: "15" is no number. Read as JSON, where an array may stand for a tuple all the same.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    def options(self) -> dict[str, Any]:
-        """The keys that belong to the named part alone: its factory's keyword arguments."""
-        common = _SECTIONS[self.section_name()].model_fields
-        return {name: getattr(self, name) for name in type(self).model_fields if name not in common}
-
-    @classmethod
-    def section_name(cls) -> str:
-        return next(name for name, section in _SECTIONS.items() if issubclass(cls, section))
-
-
-class Data(_Section):
-    """What to train and measure on, and what is done to an image."""
-
-    name: str
-    root: str | None = None
-    image_size: int = Field(224, ge=16)
-    invert: bool = False
-    mean: _Channels = "imagenet"
-    std: _Channels = "imagenet"
-    augment: Literal["none", "affine", "photo"] = "photo"
-    transform: Literal["square", "D1", "D2", "D3"] = "square"
-    resize: Literal["exact", "fast"] = "exact"
-    exif_rotation: bool = False
-    validation_classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    cache: Literal["auto", "off"] = "auto"
-
-
-class Network(_Section):
-    """Backbone and head; `fc` lists the sizes of fc6, fc7 ...; no entry puts the loss on the pooled layer."""
-
-    name: str
-    fc: tuple[Annotated[int, Field(ge=1)], ...] = (512,)
-    pool: Literal["max", "avg", "gem"] | None = None
-    weights: str = "none"
-    from_scratch: tuple[str, ...] = ()
-
-
-class LossSection(_Section):
-    """The loss's name; its further keys are its own options."""
-
-    name: str
-
-
-class Train(_Section):
-    """Batches, optimiser and schedule; the defaults are paper 004's (section 5)."""
-
-    epochs: int = Field(ge=0)
-    batch_size: int = Field(32, ge=2)
-    sampler: Literal["classes", "shuffled"] | None = None
-    images_per_class: int | None = Field(None, ge=2)
-    optimizer: Literal["sgd"] = "sgd"
-    learning_rate: float = Field(0.01, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(5e-4, ge=0)
-    new_layers_factor: float = Field(1.0, gt=0)
-    decay_at: tuple[_Fraction, ...] = ()
-    decay_epochs: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    decay_iterations: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    decay_factor: float = Field(0.1, gt=0)
-    warmup_iterations: int = Field(0, ge=0)
-    warmup: Literal["zero_rate", "freeze"] = "zero_rate"
-    seed: int = Field(0, ge=0)
-
-
-class Probe(_Section):
-    """What `probe` measures unless told otherwise; no part of a run's identity."""
-
-    layers: tuple[str, ...] = Field(("*",), min_length=1)
-    pool: tuple[str, ...] = Field(("max",), min_length=1)
-    k: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 2, 4, 8, 16, 32), min_length=1)
-    metrics: tuple[str, ...] = ()
-
-
-_SECTIONS: dict[str, type[_Section]] = {
-    "data": Data,
-    "net": Network,
-    "loss": LossSection,
-    "train": Train,
-    "probe": Probe,
-}
 
 
 @dataclass(frozen=True)
@@ -140,7 +52,7 @@ class Recipe:
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Sections of plain JSON values, as run.json stores them."""
-        sections = {name: getattr(self, name).model_dump(mode="json") for name in _SECTIONS}
+        sections = {name: getattr(self, name).model_dump(mode="json") for name in SECTIONS}
         return {**sections, "metrics": {name: dict(options) for name, options in self.metrics.items()}}
 
     def identity(self, *, with_seed: bool = True) -> str:
@@ -194,7 +106,7 @@ def load_recipe(reference: str, overrides: Overrides | None = None) -> Recipe:
         sections = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"not a TOML file: {error}", file=path) from error
-    known = [*_SECTIONS, "metrics"]
+    known = [*SECTIONS, "metrics"]
     return resolve(path.stem, overridden(sections, overrides or Overrides(), path, known), source=path)
 
 
@@ -217,12 +129,12 @@ def resolve(name: str, sections: Mapping[str, Any], *, source: object) -> Recipe
         RecipeError: with `problems`, one line each.
     """
     problems = [
-        f"{source}: unknown section [{section}]. {near_miss(section, [*_SECTIONS, 'metrics'])}"
+        f"{source}: unknown section [{section}]. {near_miss(section, [*SECTIONS, 'metrics'])}"
         for section in sections
-        if section not in _SECTIONS and section != "metrics"
+        if section not in SECTIONS and section != "metrics"
     ]
     parts: dict[str, Any] = {}
-    for section in _SECTIONS:
+    for section in SECTIONS:
         values = sections.get(section, {})
         if isinstance(values, Mapping):
             parts[section] = _validated(section, values, source, problems)
@@ -237,8 +149,8 @@ def resolve(name: str, sections: Mapping[str, Any], *, source: object) -> Recipe
     return recipe
 
 
-def _validated(section: str, values: Mapping[str, Any], source: object, problems: list[str]) -> _Section | None:
-    model = _SECTIONS[section]
+def _validated(section: str, values: Mapping[str, Any], source: object, problems: list[str]) -> Section | None:
+    model = SECTIONS[section]
     if section in _TABLES and isinstance(values.get("name"), str):
         try:
             factory = load(*_TABLES[section], values["name"])
@@ -269,7 +181,7 @@ def _metric_options(values: Any, source: object, problems: list[str]) -> dict[st
         elif not isinstance(options, Mapping):
             problems.append(f"{source}: {where} is not a section. Write [{where}] and its keys below it")
         else:
-            model = create_model(name, __base__=_Section, **_option_fields(load("metric", METRICS, name), _Section))
+            model = create_model(name, __base__=Section, **_option_fields(load("metric", METRICS, name), Section))
             try:
                 found[name] = model.model_validate_json(json.dumps(options, default=str)).model_dump(mode="json")
             except ValidationError as error:
@@ -277,7 +189,7 @@ def _metric_options(values: Any, source: object, problems: list[str]) -> dict[st
     return found
 
 
-def _option_fields(factory: Any, model: type[_Section]) -> dict[str, Any]:
+def _option_fields(factory: Any, model: type[Section]) -> dict[str, Any]:
     hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
     return {
         name: (hints[name], parameter.default)
@@ -286,7 +198,7 @@ def _option_fields(factory: Any, model: type[_Section]) -> dict[str, Any]:
     }
 
 
-def _problem(section: str, error: Any, model: type[_Section], source: object) -> str:
+def _problem(section: str, error: Any, model: type[Section], source: object) -> str:
     key = str(error["loc"][0]) if error["loc"] else section
     if error["type"] == "extra_forbidden":
         return f"{source} [{section}]: unknown key {key!r}. {near_miss(key, model.model_fields)}"
@@ -298,10 +210,18 @@ def _problem(section: str, error: Any, model: type[_Section], source: object) ->
 
 def _with_loss_defaults(recipe: Recipe) -> Recipe:
     loss = load(*_TABLES["loss"], recipe.loss.name)
-    sampler = recipe.train.sampler or loss.sampler
-    per_class = (recipe.train.images_per_class or 4) if sampler == "classes" else None
-    train = recipe.train.model_copy(update={"sampler": sampler, "images_per_class": per_class})
-    return replace(recipe, train=train)
+    train = recipe.train
+    sampler = train.sampler or loss.sampler
+    update: dict[str, Any] = {"sampler": sampler}
+    if sampler == "shuffled":
+        update |= {"images_per_class": None, "replacement": None}
+    else:
+        default = 2 if sampler == "n_pairs" else loss.images_per_class
+        update["images_per_class"] = train.images_per_class or default
+        update["replacement"] = sampler == "balanced" if train.replacement is None else train.replacement
+    if train.momentum is None:
+        update["momentum"] = {"sgd": 0.9, "rmsprop": 0.0}.get(train.optimizer)
+    return replace(recipe, train=train.model_copy(update=update))
 
 
 def _contradictions(recipe: Recipe) -> list[str]:
@@ -313,22 +233,48 @@ def _contradictions(recipe: Recipe) -> list[str]:
         )
     if data.transform == "D3" and (data.mean, data.std) not in (("imagenet", "imagenet"), (0.5, 0.5)):
         found.append('[data]: transform = "D3" scales pixels to -1 ... 1. Leave mean and std out')
-    decays = [name for name in ("decay_at", "decay_epochs", "decay_iterations") if getattr(train, name)]
-    if len(decays) > 1:
-        found.append(f"[train]: {' and '.join(decays)} both say when the learning rate falls. Keep one")
-    if train.images_per_class and train.batch_size < 2 * train.images_per_class:
-        found.append(
-            f"[train]: batch_size = {train.batch_size} holds fewer than 2 classes of images_per_class ="
-            f" {train.images_per_class}"
-        )
+    found += _schedule_contradictions(train)
     for name in recipe.probe.metrics:
         if name not in METRICS and not re.fullmatch(r"R@[1-9][0-9]*", name):
             found.append(f"[probe]: unknown metric {name!r}. {near_miss(name, METRICS)}")
     loss = load(*_TABLES["loss"], recipe.loss.name)
-    if loss.needs_positives and train.sampler != "classes":
-        found.append(f'[train]: {recipe.loss.name} needs each class twice in a batch. Set sampler = "classes"')
+    found += _batch_contradictions(train, recipe.loss.name, loss.needs_positives)
     if "root" in inspect.signature(load(*_TABLES["data"], recipe.data.name)).parameters and not recipe.data.root:
         found.append(f"[data]: {recipe.data.name} needs a root. Give --data {recipe.data.name}:PATH")
+    return found
+
+
+def _schedule_contradictions(train: Train) -> list[str]:
+    found = []
+    for what, names in (
+        ("when the learning rate falls", ("decay_at", "decay_epochs", "decay_iterations")),
+        ("when the loss is heated", ("heat_at", "heat_epochs")),
+        ("how long the warm-up is", ("warmup_iterations", "warmup_epochs")),
+    ):
+        given = [name for name in names if getattr(train, name)]
+        if len(given) > 1:
+            found.append(f"[train]: {' and '.join(given)} both say {what}. Keep one")
+        if what.startswith("when the learning") and given and train.decay == "cosine":
+            found.append(f'[train]: {given[0]} is for decay = "steps". Leave it out, or decay = "cosine"')
+    if train.momentum is not None and train.optimizer in ("adam", "adamw"):
+        found.append(f"[train]: {train.optimizer} has no momentum. Leave it out")
+    if train.epsilon is not None and train.optimizer == "sgd":
+        found.append("[train]: sgd has no epsilon. Leave it out")
+    return found
+
+
+def _batch_contradictions(train: Train, loss: str, needs_positives: bool) -> list[str]:
+    found = []
+    k, per_class = train.images_per_class, f"images_per_class = {train.images_per_class}"
+    if needs_positives and train.sampler == "shuffled":
+        found.append(f'[train]: {loss} needs each class twice in a batch. Set sampler = "classes"')
+    elif k is not None and k < 2 and (needs_positives or train.sampler != "balanced"):
+        found.append(f"[train]: {per_class}: {loss if needs_positives else train.sampler} needs each class twice")
+    if k is not None and train.sampler == "n_pairs" and k != 2:
+        found.append(f'[train]: {per_class}: sampler = "n_pairs" takes 2 of a class')
+    if k is not None and train.batch_size < k * (2 if needs_positives else 1):
+        fewest = "2 classes" if needs_positives else "a class"
+        found.append(f"[train]: batch_size = {train.batch_size} holds fewer than {fewest} of {per_class}")
     return found
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -178,7 +179,7 @@ def test_the_augmentations_are_those_of_the_data_room() -> None:
     from typing import get_args
 
     from layerprobe.data.transforms import AUGMENTATIONS
-    from layerprobe.recipe import Data
+    from layerprobe.sections import Data
 
     assert set(get_args(Data.model_fields["augment"].annotation)) == set(AUGMENTATIONS)
 
@@ -227,3 +228,44 @@ def test_a_download_changes_no_recipe() -> None:
     settings: tuple[tuple[str, ...], ...] = ((), ("data.download=true",))
     plain, loaded = (load_recipe("netA", Overrides("torchvision:CIFAR100", extra)) for extra in settings)
     assert plain.identity() == loaded.identity()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (("train.decay=cosine", "train.decay_at=[0.5]"), 'decay_at is for decay = "steps"'),
+        (("train.heat_at=[0.5]", "train.heat_epochs=[3]"), "heat_at and heat_epochs both say"),
+        (("train.warmup_iterations=3", "train.warmup_epochs=1"), "warmup_iterations and warmup_epochs both say"),
+        (("train.optimizer=adam", "train.momentum=0.5"), "adam has no momentum"),
+        (("train.epsilon=0.1",), "sgd has no epsilon"),
+        (("train.images_per_class=1",), "smooth_triplet needs each class twice"),
+        (("train.sampler=balanced", "train.images_per_class=1"), "smooth_triplet needs each class twice"),
+        (
+            ("train.sampler=n_pairs", "train.images_per_class=4"),
+            'images_per_class = 4: sampler = "n_pairs" takes 2 of a class',
+        ),
+        (("train.batch_size=7",), "batch_size = 7 holds fewer than 2 classes of images_per_class = 4"),
+        (("loss.name=softmax", "train.sampler=classes", "train.images_per_class=1"), "classes needs each class twice"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_told(settings: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(problem)):
+        load(*settings)
+
+
+def test_a_classifier_may_train_on_one_class_a_batch() -> None:
+    # Table 4 of paper 000: 75 images of one class.
+    settings = ("loss.name=softmax", "train.sampler=balanced", "train.batch_size=75", "train.images_per_class=75")
+    train = load(*settings).train
+    assert (train.images_per_class, train.replacement) == (75, True)
+
+
+@pytest.mark.parametrize(("optimizer", "momentum"), [("sgd", 0.9), ("rmsprop", 0.0), ("adam", None), ("adamw", None)])
+def test_momentum_has_the_optimizers_default(optimizer: str, momentum: float | None) -> None:
+    assert load(f"train.optimizer={optimizer}").train.momentum == momentum
+
+
+def test_what_belonged_to_the_recipes_choice_goes_with_it() -> None:
+    train = load("train.images_per_class=8", "train.decay=cosine", "train.sampler=balanced").train
+    assert (train.decay_at, train.images_per_class) == ((), 8)
+    assert load("train.sampler=n_pairs").train.images_per_class == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from layerprobe.data.splits import Split
 from layerprobe.errors import NumericError, RecipeError
 from layerprobe.losses.loss import Loss
 from layerprobe.nets.net import Net
+from layerprobe.training.optimizers import build_optimizer, gradients
 from layerprobe.training.schedule import Schedule
 
 
@@ -27,11 +29,17 @@ class Plan:
     Args:
         epochs: how many.
         batches: epoch (from 1) -> that epoch's batches of image indices; the same for the same epoch.
-        schedule: of the learning rate.
+        schedule: of the learning rate and of the loss's heating.
         learning_rate: of the network.
         new_layers_factor: what new layers' rate is multiplied by.
-        momentum: of SGD.
-        weight_decay: of SGD, added to the gradient.
+        optimizer: sgd, adam, adamw or rmsprop.
+        momentum: of sgd and rmsprop.
+        epsilon: of the others and of rmsprop; None for torch's.
+        weight_decay: added to the gradient; apart from it with adamw.
+        clip_gradient: the longest gradient, of all parameters together; a longer one is scaled down. None for any.
+        accumulate: batches whose mean gradient makes one step; each is a batch of its own to the loss and to BatchNorm.
+            At an epoch's end fewer make one.
+        bfloat16: the network's products in bfloat16 (autocast); weights, loss and gradients stay float32.
         augment: name of the augmentation.
         seed: of augmentation and dropout.
         workers: data worker processes; 0 loads in this one. Never changes the result.
@@ -42,22 +50,42 @@ class Plan:
     schedule: Schedule
     learning_rate: float = 0.01
     new_layers_factor: float = 1.0
-    momentum: float = 0.9
+    optimizer: str = "sgd"
+    momentum: float | None = 0.9
+    epsilon: float | None = None
     weight_decay: float = 5e-4
+    clip_gradient: float | None = None
+    accumulate: int = 1
+    bfloat16: bool = False
     augment: str = "none"
     seed: int = 0
     workers: int = 0
 
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of the optimiser in an epoch; of every epoch the same."""
+        return math.ceil(len(self.batches(1)) / self.accumulate)
+
 
 @dataclass(frozen=True)
 class EpochResult:
-    """What one epoch of training came to: mean loss, last learning rate, images, seconds."""
+    """What one epoch of training came to.
+
+    Args:
+        epoch: from 1.
+        loss: mean over the batches.
+        learning_rate: of the last step, of pretrained parameters where there are any.
+        images: read.
+        seconds: of wall time.
+        idle: batches in which no pair or triplet counted, so that nothing was learnt from them.
+    """
 
     epoch: int
     loss: float
     learning_rate: float
     images: int
     seconds: float
+    idle: int = 0
 
 
 class Trainer:
@@ -82,7 +110,16 @@ class Trainer:
         self.epoch = 0
         self.iteration = 0
         self._groups = _parameter_groups(net, loss, plan)
-        self.optimizer = torch.optim.SGD(self._groups, lr=plan.learning_rate, momentum=plan.momentum)
+        self._parameters = [parameter for group in self._groups for parameter in group["params"]]
+        self.optimizer = build_optimizer(
+            plan.optimizer,
+            self._groups,
+            learning_rate=plan.learning_rate,
+            momentum=plan.momentum,
+            epsilon=plan.epsilon,
+        )
+        if plan.schedule.heatings and not isinstance(getattr(loss, "scale", None), Tensor):
+            raise RecipeError(f"[train]: {type(loss).__name__} has no scale to heat", fix="Leave heat_* out")
         if plan.schedule.freeze and plan.schedule.warmup and all(group["pretrained"] for group in self._groups):
             raise RecipeError("[train]: a frozen warm-up of a network in which nothing is new would train nothing")
         self._base_rates = [float(group["lr"]) for group in self._groups]
@@ -91,13 +128,15 @@ class Trainer:
         """Train the epochs that are left.
 
         Args:
-            after_step: hears each step's loss; False ends the training at once, without the epoch's result.
+            after_step: hears each batch's loss; False ends the training at once, without the epoch's result.
 
         Yields:
             After each whole epoch; between two, the network may be read but not changed.
 
         Raises:
-            NumericError: a loss or, at an epoch's end, a weight is not finite.
+            NumericError: a loss, a gradient or, at an epoch's end, a weight is not finite; the weights are then those
+                before the step.
+            RecipeError: a batch that the loss is not defined for.
         """
         while self.epoch < self.plan.epochs:
             result = self._epoch(self.epoch + 1, after_step)
@@ -111,40 +150,78 @@ class Trainer:
         # A key of its own for each epoch, so that dropout needs no stored generator state.
         torch.manual_seed(int(np.random.default_rng([self.plan.seed, epoch]).integers(2**63)))
         batches = self.plan.batches(epoch)
-        losses, images, started = [], 0, time.perf_counter()
+        losses, images, idle, started = [], 0, 0, time.perf_counter()
         self.net.module.train()
         self.loss.train()
         loaded = load_batches(
             self.split, batches, epoch=epoch, seed=self.plan.seed, augment=self.plan.augment, workers=self.plan.workers
         )
-        for pixels, indices in loaded:
-            losses.append(self._step(pixels, indices, epoch))
-            images += len(indices)
+        for number, (pixels, indices) in enumerate(loaded):
+            first = number - number % self.plan.accumulate
+            together = batches[first : first + self.plan.accumulate]  # of one step
+            if number == first:
+                self._begin_step()
+            losses.append(self._backward(pixels, indices, len(together), epoch))
+            images, idle = images + len(indices), idle + (self._informative() == 0)
+            if number == first + len(together) - 1:
+                self._end_step(np.concatenate(together), epoch)
             if not after_step(losses[-1]):
                 return None
         rate = self._base_rates[0] * self.plan.schedule.rate(self.iteration - 1)
-        return EpochResult(epoch, float(np.mean(losses)), rate, images, time.perf_counter() - started)
+        return EpochResult(epoch, float(np.mean(losses)), rate, images, time.perf_counter() - started, idle)
 
-    def _step(self, pixels: Tensor, indices: NDArray[np.int64], epoch: int) -> float:
-        self._set_rates()
+    def _backward(self, pixels: Tensor, indices: NDArray[np.int64], batches: int, epoch: int) -> float:
+        """Add a batch's share of the gradient; its loss."""
         labels = self.targets[torch.from_numpy(indices)].to(self.device)
-        loss = self.loss(self.net.module(self.normalise(pixels.to(self.device))), labels)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.plan.bfloat16):
+            embeddings = self.net.module(self.normalise(pixels.to(self.device)))
+        try:
+            loss = self.loss(embeddings.float(), labels)
+        except ValueError as error:
+            raise RecipeError(f"[loss]: {error}", fix="Choose another train.sampler or train.batch_size") from error
         value = float(loss.detach())
         if not np.isfinite(value):
-            names = ", ".join(self.split.ids[i] for i in indices[:4])
-            raise NumericError(
-                f"loss is {value} at epoch {epoch}, iteration {self.iteration + 1} (images {names} ...);"
-                f" last good checkpoint: epoch {self.epoch}",
-                fix="Lower train.learning_rate",
-            )
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
-        self.iteration += 1
+            raise self._not_finite(f"loss is {value}", indices, epoch)
+        (loss / batches if batches > 1 else loss).backward()
         return value
 
-    def _set_rates(self) -> None:
+    def _informative(self) -> int | None:
+        count = self.loss.informative
+        return None if count is None else int(count)
+
+    def _end_step(self, indices: NDArray[np.int64], epoch: int) -> None:
+        norm = float(torch.nn.utils.get_total_norm(gradients(self._parameters)))
+        if not np.isfinite(norm):
+            raise self._not_finite(f"the gradient of {self._worst()} is not finite", indices, epoch)
+        if self.plan.clip_gradient is not None and norm > self.plan.clip_gradient:
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self.plan.clip_gradient / norm)
+        self.optimizer.step()
+        self.iteration += 1
+
+    def _worst(self) -> str:
+        """The first parameter whose gradient is not finite; all of them are, where their length alone overflows."""
+        named = [*self.net.module.named_parameters(), *self.loss.named_parameters(prefix="loss")]
+        bad = [name for name, p in named if not all(bool(g.isfinite().all()) for g in gradients([p]))]
+        return bad[0] if bad else "all parameters together"
+
+    def _not_finite(self, what: str, indices: NDArray[np.int64], epoch: int) -> NumericError:
+        names = [self.split.ids[i] for i in indices.tolist()]
+        error = NumericError(
+            f"{what} at epoch {epoch}, iteration {self.iteration + 1} (images {', '.join(names[:4])} ...);"
+            f" last good checkpoint: epoch {self.epoch}",
+            fix="Lower train.learning_rate",
+        )
+        error.add_note(f"images of the step: {', '.join(names)}")
+        return error
+
+    def _begin_step(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
         schedule, warming = self.plan.schedule, self.plan.schedule.warming(self.iteration)
+        for _ in range(schedule.heats(self.iteration)):
+            with torch.no_grad():
+                self.loss.scale.mul_(schedule.heat_factor)  # type: ignore[operator] # __init__ has looked
         for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
             held = warming and group["pretrained"]
             group["lr"] = 0.0 if held else base * schedule.rate(self.iteration)

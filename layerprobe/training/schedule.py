@@ -1,41 +1,73 @@
-"""Learning rate over the run: warm-up, then steps down."""
+"""Learning rate over the run: warm-up, then steps or a cosine down; and when a loss is heated."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """When the learning rate falls, in iterations from the start of the run.
+    """When the learning rate changes, in iterations (steps of the optimiser) from the start of the run.
 
     Args:
         milestones: the iterations from which the rate is lower by another `factor`, ascending.
         factor: what each milestone multiplies the rate by.
-        warmup: the first iterations, in which pretrained parameters do not move.
-        freeze: warm up by freezing them, their BatchNorm statistics too. Otherwise by learning rate 0, as paper 004's
-            code does: statistics move and momentum fills, so that the first real step is no cold one.
+        warmup: the first iterations, in which pretrained parameters do not move or, with `linear`, all move less.
+        warmup_by: "freeze" freezes pretrained parameters, their BatchNorm statistics too. "zero_rate" gives them
+            learning rate 0, as paper 004's code does: statistics move and momentum fills, so that the first real step
+            is no cold one. "linear" raises every rate from 1 / warmup of it to the whole.
+        cosine: iterations from the end of the warm-up to rate 0 along half a cosine; None keeps the rate.
+        heatings: the iterations before which the loss's `scale` is multiplied by `heat_factor` and from which the
+            rate is lower by another `heat_rate`, ascending (Heated-up softmax, paper 003, section 3.4).
+        heat_factor: of the loss's scale; 16 -> 4 in section 5.1.
+        heat_rate: of the learning rate.
     """
 
     milestones: tuple[int, ...] = ()
     factor: float = 0.1
     warmup: int = 0
-    freeze: bool = False
+    warmup_by: Literal["zero_rate", "freeze", "linear"] = "zero_rate"
+    cosine: int | None = None
+    heatings: tuple[int, ...] = ()
+    heat_factor: float = 0.25
+    heat_rate: float = 0.1
 
     def rate(self, iteration: int) -> float:
         """Share of the base learning rate at an iteration, counted from 0."""
-        return float(self.factor ** sum(milestone <= iteration for milestone in self.milestones))
+        share = float(self.factor ** sum(milestone <= iteration for milestone in self.milestones))
+        share *= float(self.heat_rate ** sum(heating <= iteration for heating in self.heatings))
+        if self.warmup_by == "linear" and iteration < self.warmup:
+            share *= (iteration + 1) / self.warmup
+        if self.cosine is not None:
+            done = min(max(0, iteration - self.warmup) / self.cosine, 1.0)
+            share *= (1 + math.cos(math.pi * done)) / 2
+        return share
 
     def warming(self, iteration: int) -> bool:
         """Whether pretrained parameters stand still at an iteration."""
-        return iteration < self.warmup
+        return self.warmup_by != "linear" and iteration < self.warmup
+
+    def heats(self, iteration: int) -> int:
+        """How many times the loss is heated before an iteration."""
+        return self.heatings.count(iteration)
+
+    @property
+    def freeze(self) -> bool:
+        """Whether the warm-up freezes."""
+        return self.warmup_by == "freeze"
 
     def agrees(self, other: Schedule, iterations: int) -> bool:
         """Whether both give the same first iterations."""
-        return all(
-            self.rate(iteration) == other.rate(iteration) and self.warming(iteration) == other.warming(iteration)
-            for iteration in range(iterations)
-        ) and (self.freeze == other.freeze or self.warmup == other.warmup == 0)
+
+        def first(schedule: Schedule) -> list[tuple[float, bool, float]]:
+            return [
+                (schedule.rate(i), schedule.warming(i), schedule.heat_factor ** schedule.heats(i))
+                for i in range(iterations)
+            ]
+
+        return first(self) == first(other) and (self.freeze == other.freeze or self.warmup == other.warmup == 0)
 
 
 def milestones(

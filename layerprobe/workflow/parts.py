@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -162,38 +163,53 @@ def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:
 def build_plan(recipe: Recipe, dataset: Dataset, *, workers: int) -> Plan:
     """Batches and schedule on the training split."""
     train, labels = recipe.train, dataset.splits["train"].labels
-    if train.images_per_class is not None:  # the recipe has it for the sampler `classes` alone
+    if train.images_per_class is not None:  # the recipe has none for the sampler `shuffled` alone
         epoch_batches = partial(
-            batches.class_batches, labels, batch_size=train.batch_size, images_per_class=train.images_per_class
+            batches.class_batches,
+            labels,
+            batch_size=train.batch_size,
+            images_per_class=train.images_per_class,
+            by_size=train.sampler == "classes",
+            singletons=train.sampler == "balanced",
+            replacement=bool(train.replacement),
         )
     else:
         epoch_batches = partial(batches.shuffled_batches, labels, batch_size=train.batch_size)
-    per_epoch = len(epoch_batches(seed=train.seed, epoch=1))
-    return Plan(
+    plan = Plan(
         epochs=train.epochs,
         batches=lambda epoch: epoch_batches(seed=train.seed, epoch=epoch),
-        schedule=build_schedule(recipe, per_epoch),
+        schedule=Schedule(),
         learning_rate=train.learning_rate,
         new_layers_factor=train.new_layers_factor,
+        optimizer=train.optimizer,
         momentum=train.momentum,
+        epsilon=train.epsilon,
         weight_decay=train.weight_decay,
+        clip_gradient=train.clip_gradient,
+        accumulate=train.accumulate,
+        bfloat16=train.precision == "bfloat16",
         augment=recipe.data.augment,
         seed=train.seed,
         workers=workers,
     )
+    return replace(plan, schedule=build_schedule(recipe, plan.steps_per_epoch))
 
 
-def build_schedule(recipe: Recipe, iterations_per_epoch: int) -> Schedule:
-    """When the learning rate falls."""
+def build_schedule(recipe: Recipe, steps_per_epoch: int) -> Schedule:
+    """When the learning rate falls and the loss is heated."""
     train = recipe.train
-    steps = milestones(
-        iterations_per_epoch,
-        train.epochs,
-        fractions=train.decay_at,
-        at_epochs=train.decay_epochs,
-        at_iterations=train.decay_iterations,
+    when = partial(milestones, steps_per_epoch, train.epochs)
+    warmup = train.warmup_iterations + train.warmup_epochs * steps_per_epoch  # a recipe has one of the two
+    return Schedule(
+        milestones=when(fractions=train.decay_at, at_epochs=train.decay_epochs, at_iterations=train.decay_iterations),
+        factor=train.decay_factor,
+        warmup=warmup,
+        warmup_by=train.warmup,
+        cosine=max(1, train.epochs * steps_per_epoch - warmup) if train.decay == "cosine" else None,
+        heatings=when(fractions=train.heat_at, at_epochs=train.heat_epochs),
+        heat_factor=train.heat_factor,
+        heat_rate=train.heat_rate,
     )
-    return Schedule(steps, train.decay_factor, train.warmup_iterations, train.warmup == "freeze")
 
 
 def choose_device(name: str) -> torch.device:

@@ -125,7 +125,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         try:
             _train_epochs(run, built, listener, stop, prober)
         except LayerprobeError as error:
-            run.log(str(error))
+            run.log("\n".join([str(error), *getattr(error, "__notes__", [])]))
             record = run.read()
             if record["epochs_done"] < built.trainer.plan.epochs:
                 run.write(record | {"state": "interrupted" if stop else "failed"})
@@ -193,7 +193,7 @@ def _require_same(run: Run, recipe: Recipe, built: Parts) -> None:
 def _same_so_far(record: dict[str, Any], built: Parts) -> bool:
     old = resolve(record["recipe_name"], record["recipe"], source="run.json")
     plan = built.trainer.plan
-    per_epoch = len(plan.batches(1))
+    per_epoch = plan.steps_per_epoch
     return parts.build_schedule(old, per_epoch).agrees(plan.schedule, per_epoch * record["epochs_done"])
 
 
@@ -290,6 +290,11 @@ def _train_epochs(run: Run, built: Parts, listener: Listener, stop: Stop, prober
 
         for result in trainer.epochs(after_step=after_step):
             _append_metrics(run, result)
+            if 2 * result.idle > len(trainer.plan.batches(result.epoch)):
+                listener.say(
+                    f"warning: in {result.idle} of {len(trainer.plan.batches(result.epoch))} batches of epoch"
+                    f" {result.epoch} no pair or triplet counted; nothing is learnt from them"
+                )
             _save(run, run.read(), built)
             listener.say(
                 f"epoch {result.epoch}/{trainer.plan.epochs}: loss {result.loss:.4f},"

@@ -1,0 +1,111 @@
+"""The sections of a recipe: their keys, types, ranges and defaults."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_Fraction = Annotated[float, Field(gt=0, lt=1)]
+_Channels = float | tuple[float, float, float] | Literal["imagenet"]
+
+
+class Section(BaseModel):
+    """Keys with types; those of the named part, whose defaults it has itself, are added by the reader."""
+
+    # Strict: "15" is no number. Read as JSON, where an array may stand for a tuple all the same.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def options(self) -> dict[str, Any]:
+        """The keys that belong to the named part alone: its factory's keyword arguments."""
+        common = SECTIONS[self.section_name()].model_fields
+        return {name: getattr(self, name) for name in type(self).model_fields if name not in common}
+
+    @classmethod
+    def section_name(cls) -> str:
+        """`loss` for LossSection and what is made of it."""
+        return next(name for name, section in SECTIONS.items() if issubclass(cls, section))
+
+
+class Data(Section):
+    """What to train and measure on, and what is done to an image."""
+
+    name: str
+    root: str | None = None
+    image_size: int = Field(224, ge=16)
+    invert: bool = False
+    mean: _Channels = "imagenet"
+    std: _Channels = "imagenet"
+    augment: Literal["none", "affine", "photo"] = "photo"
+    transform: Literal["square", "D1", "D2", "D3"] = "square"
+    resize: Literal["exact", "fast"] = "exact"
+    exif_rotation: bool = False
+    validation_classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    cache: Literal["auto", "off"] = "auto"
+
+
+class Network(Section):
+    """Backbone and head; `fc` lists the sizes of fc6, fc7 ...; no entry puts the loss on the pooled layer."""
+
+    name: str
+    fc: tuple[Annotated[int, Field(ge=1)], ...] = (512,)
+    pool: Literal["max", "avg", "gem"] | None = None
+    weights: str = "none"
+    from_scratch: tuple[str, ...] = ()
+
+
+class LossSection(Section):
+    """The loss's name; its further keys are its own options."""
+
+    name: str
+
+
+class Train(Section):
+    """Batches, optimiser and schedule; the defaults are paper 004's (section 5)."""
+
+    epochs: int = Field(ge=0)
+    batch_size: int = Field(32, ge=2)
+    sampler: Literal["classes", "balanced", "shuffled", "n_pairs", "episodes"] | None = None
+    images_per_class: int | None = Field(None, ge=1)
+    replacement: bool | None = None
+    accumulate: int = Field(1, ge=1)
+    precision: Literal["float32", "bfloat16"] = "float32"
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop"] = "sgd"
+    learning_rate: float = Field(0.01, gt=0)
+    momentum: float | None = Field(None, ge=0, lt=1)
+    epsilon: float | None = Field(None, gt=0)
+    weight_decay: float = Field(5e-4, ge=0)
+    clip_gradient: float | None = Field(None, gt=0)
+    new_layers_factor: float = Field(1.0, gt=0)
+    decay: Literal["steps", "cosine"] = "steps"
+    decay_at: tuple[_Fraction, ...] = ()
+    decay_epochs: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    decay_iterations: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    decay_factor: float = Field(0.1, gt=0)
+    heat_at: tuple[_Fraction, ...] = ()
+    heat_epochs: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    heat_factor: float = Field(0.25, gt=0)
+    heat_rate: float = Field(0.1, gt=0)
+    warmup_iterations: int = Field(0, ge=0)
+    warmup_epochs: int = Field(0, ge=0)
+    warmup: Literal["zero_rate", "freeze", "linear"] = "zero_rate"
+    seed: int = Field(0, ge=0)
+
+
+class Probe(Section):
+    """What `probe` measures unless told otherwise; no part of a run's identity."""
+
+    layers: tuple[str, ...] = Field(("*",), min_length=1)
+    pool: tuple[str, ...] = Field(("max",), min_length=1)
+    k: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 2, 4, 8, 16, 32), min_length=1)
+    metrics: tuple[str, ...] = ()
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "data": Data,
+    "net": Network,
+    "loss": LossSection,
+    "train": Train,
+    "probe": Probe,
+}

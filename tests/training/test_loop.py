@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from layerprobe.data.splits import Split
+from layerprobe.errors import NumericError, RecipeError
+from layerprobe.losses.loss import Loss
+from layerprobe.losses.softmax import Softmax
+from layerprobe.nets.net import Net
+from layerprobe.training.loop import Plan, Trainer
+from layerprobe.training.schedule import Schedule
+
+COUNT = 8
+BATCHES = [np.array([0, 1, 4, 5]), np.array([2, 3, 6, 7])]
+
+
+class Hinge(Loss):
+    """Zero as soon as the embeddings are longer than a margin."""
+
+    sampler, needs_positives = "shuffled", False
+
+    def __init__(self, margin: float) -> None:
+        super().__init__()
+        self.margin = margin
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        short = (self.margin - embeddings.norm(dim=1)).clamp(min=0)
+        self.informative = (short > 0).sum()
+        total: Tensor = short.sum()
+        return total
+
+
+class Scaled(Loss):
+    """A loss with a temperature."""
+
+    sampler, needs_positives = "shuffled", False
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(16.0))
+        self.seen: list[float] = []
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        self.seen.append(float(self.scale))
+        return (self.scale * embeddings).square().mean()
+
+
+class Undefined(Loss):
+    sampler, needs_positives = "shuffled", False
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        raise ValueError("a batch without pairs")
+
+
+class Exploding(Loss):
+    """A finite value whose gradient is not."""
+
+    sampler, needs_positives = "shuffled", False
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return (embeddings - embeddings.detach()).abs().sqrt().sum()
+
+
+def split() -> Split:
+    pixels = np.random.default_rng(0).integers(0, 256, (COUNT, 4, 4, 3), np.uint8)
+    return Split("train", np.repeat([0, 1], 4), tuple(f"{i}.png" for i in range(COUNT)), lambda index: pixels[index])
+
+
+def net() -> Net:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
+    return Net(module, {"fc": "1"}, 5, frozenset())
+
+
+def softmax() -> Softmax:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return Softmax(5, 2)
+
+
+def normalise(pixels: Tensor) -> Tensor:
+    return pixels.float() / 255
+
+
+def trainer(loss: Loss | None = None, **options: Any) -> Trainer:
+    plan: dict[str, Any] = {"epochs": 1, "batches": lambda epoch: BATCHES, "schedule": Schedule(), "weight_decay": 0.0}
+    return Trainer(net(), loss or softmax(), split(), normalise, Plan(**(plan | options)))
+
+
+def last_weight(module: nn.Module) -> Tensor:
+    return module.get_parameter("1.weight").detach()
+
+
+def by_hand(step: Callable[[nn.Module, Softmax, list[tuple[Tensor, Tensor]]], None]) -> Tensor:
+    """The linear layer's weight after steps written out in plain torch."""
+    module, loss, images = net().module, softmax(), split()
+    batches = [
+        (
+            normalise(torch.from_numpy(np.stack([images.image(i) for i in batch.tolist()]))),
+            torch.from_numpy(images.labels[batch]),
+        )
+        for batch in BATCHES
+    ]
+    step(module, loss, batches)
+    return last_weight(module)
+
+
+def weight(trained: Trainer) -> Tensor:
+    return last_weight(trained.net.module)
+
+
+def test_accumulated_batches_make_one_step_of_their_mean() -> None:
+    def step(module: nn.Module, loss: Softmax, batches: list[tuple[Tensor, Tensor]]) -> None:
+        optimizer = torch.optim.SGD([*module.parameters(), *loss.parameters()], lr=0.1, momentum=0.9)
+        (sum(loss(module(x), y) for x, y in batches) / 2).backward()
+        optimizer.step()
+
+    ours = trainer(accumulate=2, learning_rate=0.1)
+    (result,) = list(ours.epochs())
+    assert (ours.iteration, ours.plan.steps_per_epoch, result.images) == (1, 1, 8)
+    torch.testing.assert_close(weight(ours), by_hand(step))
+
+
+def test_the_last_step_of_an_epoch_may_have_fewer_batches() -> None:
+    ours, plain = trainer(accumulate=3, learning_rate=0.1), trainer(accumulate=2, learning_rate=0.1)
+    for one in (ours, plain):
+        list(one.epochs())
+    assert torch.equal(weight(ours), weight(plain))
+
+
+def test_a_gradient_shorter_than_the_limit_is_left() -> None:
+    ours, plain = trainer(clip_gradient=1e3), trainer()
+    for one in (ours, plain):
+        list(one.epochs())
+    assert torch.equal(weight(ours), weight(plain))
+
+
+def test_a_clipped_gradient_has_the_limit_as_its_length() -> None:
+    ours = trainer(clip_gradient=1e-3, batches=lambda epoch: BATCHES[:1], learning_rate=1.0, momentum=0.0)
+    before = [p.detach().clone() for p in (*ours.net.module.parameters(), *ours.loss.parameters())]
+    list(ours.epochs())
+    after = [*ours.net.module.parameters(), *ours.loss.parameters()]
+    squares = sum(float((a.detach() - b).square().sum()) for a, b in zip(after, before, strict=True))
+    assert math.sqrt(squares) == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_bfloat16_is_the_networks_and_not_the_losss_or_the_weights() -> None:
+    full, half = trainer(), trainer(bfloat16=True)
+    results = [next(iter(one.epochs())).loss for one in (full, half)]
+    assert results[0] != results[1]
+    assert results[0] == pytest.approx(results[1], rel=0.02)
+    assert {p.dtype for p in half.net.module.parameters()} == {torch.float32}
+
+
+def test_a_gradient_that_is_not_finite_names_parameter_and_images_and_moves_nothing() -> None:
+    ours = trainer(Exploding())
+    before = weight(ours).clone()
+    with pytest.raises(
+        NumericError, match=r"the gradient of 1\.weight is not finite at epoch 1, iteration 1"
+    ) as caught:
+        list(ours.epochs())
+    assert torch.equal(weight(ours), before)
+    assert "(images 0.png, 1.png, 4.png, 5.png ...); last good checkpoint: epoch 0" in str(caught.value)
+    assert caught.value.__notes__ == ["images of the step: 0.png, 1.png, 4.png, 5.png"]
+
+
+def test_batches_in_which_nothing_counts_are_counted() -> None:
+    (idle,) = list(trainer(Hinge(0.0)).epochs())
+    (busy,) = list(trainer(Hinge(100.0)).epochs())
+    assert (idle.idle, busy.idle) == (2, 0)
+
+
+def test_a_batch_that_the_loss_is_not_defined_for_is_the_recipes_fault() -> None:
+    with pytest.raises(RecipeError, match=r"\[loss\]: a batch without pairs. Choose another train.sampler"):
+        list(trainer(Undefined()).epochs())
+
+
+def test_heating_multiplies_the_scale_once_before_its_step() -> None:
+    loss = Scaled()
+    list(trainer(loss, epochs=2, schedule=Schedule(heatings=(3,))).epochs())
+    assert loss.seen == [16, 16, 16, 4]
+
+
+def test_a_loss_without_a_scale_cannot_be_heated() -> None:
+    with pytest.raises(RecipeError, match="Hinge has no scale to heat"):
+        trainer(Hinge(1.0), schedule=Schedule(heatings=(3,)))
