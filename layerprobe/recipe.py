@@ -21,7 +21,7 @@ from pydantic import ValidationError, create_model
 from layerprobe.errors import LayerprobeError, RecipeError, UnknownNameError, near_miss
 from layerprobe.overrides import Overrides, overridden
 from layerprobe.registry import DATASETS, LOSSES, METRICS, NETS, load
-from layerprobe.sections import SECTIONS, Data, LossSection, Network, Probe, Section, Train
+from layerprobe.sections import SECTIONS, Data, Ensemble, LossSection, Network, Probe, Section, Train
 
 # What a factory takes and no recipe states.
 _NOT_OPTIONS = {"self", "root", "embedding_dim", "num_classes", "seed", "weights"}
@@ -39,6 +39,7 @@ class Recipe:
         loss: of type LossSection, likewise.
         train: schedule and seed.
         probe: what to measure.
+        ensemble: of which this is the members' recipe; None for a single run.
         metrics: name -> options of those metrics that have any set.
     """
 
@@ -49,11 +50,18 @@ class Recipe:
     train: Train
     probe: Probe
     metrics: Mapping[str, Mapping[str, Any]]
+    ensemble: Ensemble | None = None
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Sections of plain JSON values, as run.json stores them."""
-        sections = {name: getattr(self, name).model_dump(mode="json") for name in SECTIONS}
-        return {**sections, "metrics": {name: dict(options) for name, options in self.metrics.items()}}
+        sections = {name: getattr(self, name).model_dump(mode="json") for name in SECTIONS if name != "ensemble"}
+        sections["metrics"] = {name: dict(options) for name, options in self.metrics.items()}
+        return sections if self.ensemble is None else sections | {"ensemble": self.ensemble.model_dump(mode="json")}
+
+    def member(self, number: int) -> Recipe:
+        """What a member of the ensemble trains, counted from 1."""
+        train = self.train.model_copy(update={"seed": self.train.seed + number - 1})
+        return replace(self, train=train, ensemble=None)
 
     def identity(self, *, with_seed: bool = True) -> str:
         """Hex hash of all that decides the trained weights; without the seed, of the experiment."""
@@ -102,12 +110,19 @@ def load_recipe(reference: str, overrides: Overrides | None = None) -> Recipe:
         RecipeError: with every problem of the recipe, one line each.
     """
     path = find_recipe(reference)
-    try:
-        sections = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"not a TOML file: {error}", file=path) from error
+    sections = _read(path)
+    ensemble = sections.get("ensemble")
+    if isinstance(ensemble, dict) and isinstance(ensemble.get("of"), str):
+        sections = _read(find_recipe(ensemble["of"])) | sections
     known = [*SECTIONS, "metrics"]
     return resolve(path.stem, overridden(sections, overrides or Overrides(), path, known), source=path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"not a TOML file: {error}", file=path) from error
 
 
 def is_changed(reference: str, recipe: Recipe) -> bool:
@@ -128,13 +143,16 @@ def resolve(name: str, sections: Mapping[str, Any], *, source: object) -> Recipe
     Raises:
         RecipeError: with `problems`, one line each.
     """
+    known = [*SECTIONS, "metrics"]
     problems = [
-        f"{source}: unknown section [{section}]. {near_miss(section, [*SECTIONS, 'metrics'])}"
+        f"{source}: unknown section [{section}]. {near_miss(section, known)}"
         for section in sections
-        if section not in SECTIONS and section != "metrics"
+        if section not in known
     ]
     parts: dict[str, Any] = {}
     for section in SECTIONS:
+        if section == "ensemble" and section not in sections:
+            continue
         values = sections.get(section, {})
         if isinstance(values, Mapping):
             parts[section] = _validated(section, values, source, problems)

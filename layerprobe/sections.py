@@ -69,6 +69,7 @@ class Train(Section):
     sampler: Literal["classes", "balanced", "shuffled", "n_pairs", "episodes"] | None = None
     images_per_class: int | None = Field(None, ge=1)
     replacement: bool | None = None
+    meta_classes: int | None = Field(None, ge=2)
     accumulate: int = Field(1, ge=1)
     precision: Literal["float32", "bfloat16"] = "float32"
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop"] = "sgd"
@@ -93,6 +94,13 @@ class Train(Section):
     seed: int = Field(0, ge=0)
 
 
+class Ensemble(Section):
+    """Members trained apart, from one seed after the other; their embeddings are searched side by side."""
+
+    of: str
+    members: int = Field(ge=2)
+
+
 class Probe(Section):
     """What `probe` measures unless told otherwise; no part of a run's identity."""
 
@@ -108,4 +116,5 @@ SECTIONS: dict[str, type[Section]] = {
     "loss": LossSection,
     "train": Train,
     "probe": Probe,
+    "ensemble": Ensemble,
 }

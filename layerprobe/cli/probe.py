@@ -55,8 +55,8 @@ def probe(
     """Measure how well each layer retrieves training and unseen classes."""
     from layerprobe.runs import find_run
     from layerprobe.tables import layer_table, metric_table
-    from layerprobe.workflow.probe import ProbeRequest, estimate_probe
-    from layerprobe.workflow.probe import probe as probe_run
+    from layerprobe.workflow.ensemble import estimate_probe_of, probe_any
+    from layerprobe.workflow.probe import ProbeRequest
 
     terminal = Terminal(as_json, quiet)
     request = ProbeRequest(
@@ -75,9 +75,9 @@ def probe(
     if run is None:
         terminal.say(f"run {found.name}")
     if dry_run:
-        terminal.estimate(found.name, estimate_probe(found, request))
+        terminal.estimate(found.name, estimate_probe_of(found, request))
         return
-    scores = probe_run(found, request, terminal)
+    scores = probe_any(found, request, terminal)
     last = max(score.epoch for score in scores)
     shown = [score for score in scores if score.epoch == last]
     recalls = [score.metric for score in shown if score.metric.startswith("R@")]

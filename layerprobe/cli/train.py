@@ -40,9 +40,8 @@ def train(
     overrides = Overrides(data, tuple(settings or ()), seed)
     loaded = load_recipe(recipe, overrides)
 
-    from layerprobe.workflow.estimate import estimate_training
-    from layerprobe.workflow.train import TrainRequest, build
-    from layerprobe.workflow.train import train as train_run
+    from layerprobe.workflow.ensemble import estimate_training_of, train_any
+    from layerprobe.workflow.train import TrainRequest
 
     terminal = Terminal(as_json, quiet)
     request = TrainRequest(
@@ -55,11 +54,10 @@ def train(
         fresh=fresh,
         probe=listed(probe),
     )
-    target = request.target()
     if dry_run:
-        terminal.estimate(target.name, estimate_training(target, build(request).trainer, fresh=fresh))
+        terminal.estimate(request.target().name, estimate_training_of(request))
         return
-    trained = train_run(request, terminal)
+    trained = train_any(request, terminal)
     record = trained.read()
     values = {"run": trained.name, "folder": str(trained.folder)}
     terminal.result(values | {key: record[key] for key in ("state", "epochs_done")}, str(trained.folder))

@@ -1,4 +1,4 @@
-"""Parts of a data set: training classes held out for validation, and a share of each training class."""
+"""Parts of a data set: held-out training classes, a share of each class, classes merged into meta-classes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.data.splits import Dataset, Image, Split
+from layerprobe.data.splits import Dataset, Image, LabelArray, Split
 from layerprobe.errors import RecipeError
 
 
@@ -87,3 +87,26 @@ def _part(name: str, split: Split, kept: NDArray[np.bool_]) -> Split:
         ids=tuple(split.ids[i] for i in places),
         image=_Some(split.image, places),
     )
+
+
+def meta_classes(labels: LabelArray, count: int, *, seed: int) -> LabelArray:
+    """Classes merged at random into as many meta-classes, of equally many classes but for one.
+
+    What a member of DREML is trained to tell apart (paper 002, section 2.10); another seed merges others.
+
+    Args:
+        labels: (N,) classes.
+        count: meta-classes, from 2 to the number of classes.
+        seed: of the draw.
+
+    Returns:
+        (N,) in 0 ... count - 1.
+
+    Raises:
+        RecipeError: more meta-classes than classes.
+    """
+    classes, places = np.unique(labels, return_inverse=True)
+    if count > len(classes):
+        raise RecipeError(f"train.meta_classes = {count}: there are {len(classes)} training classes")
+    merged = np.random.default_rng([seed, count]).permutation(len(classes)) % count
+    return merged[places].astype(np.int64)

@@ -100,12 +100,22 @@ class Trainer:
         split: the training images.
         normalise: uint8 (B, H, W, 3) -> what the network takes.
         plan: how to train.
+        targets: (N,) what the loss takes as an image's class, from 0; None for the split's classes in their order.
     """
 
-    def __init__(self, net: Net, loss: Loss, split: Split, normalise: Callable[[Tensor], Tensor], plan: Plan) -> None:
+    def __init__(  # noqa: PLR0913 - what is trained, on what, and how
+        self,
+        net: Net,
+        loss: Loss,
+        split: Split,
+        normalise: Callable[[Tensor], Tensor],
+        plan: Plan,
+        targets: NDArray[np.int64] | None = None,
+    ) -> None:
         self.net, self.loss, self.split, self.normalise, self.plan = net, loss, split, normalise, plan
         self.device = next(net.module.parameters()).device
-        _, targets = np.unique(split.labels, return_inverse=True)
+        if targets is None:
+            _, targets = np.unique(split.labels, return_inverse=True)
         self.targets = torch.from_numpy(targets.astype(np.int64))
         self.epoch = 0
         self.iteration = 0

@@ -66,10 +66,11 @@ def _epochs_left(run: Run, trainer: Trainer, fresh: bool) -> list[int]:
 
 
 def _disk(trainer: Trainer, checkpoints: int) -> int:
-    """Bytes of so many checkpoints, and of two resume states, whose momentum is as large as the weights."""
+    """Bytes of so many checkpoints, and of two resume states, with what the optimiser keeps of each weight."""
     tensors: list[torch.Tensor] = [*trainer.net.module.state_dict().values(), *trainer.loss.state_dict().values()]
     weights: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    return weights * (checkpoints + 2) if checkpoints else 0
+    kept = 2 if trainer.plan.optimizer in ("adam", "adamw") else 1
+    return weights * (checkpoints + 2 * kept) if checkpoints else 0
 
 
 def peak_memory(device: torch.device) -> int:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from layerprobe import registry
@@ -18,8 +19,8 @@ from layerprobe.data import batches
 from layerprobe.data.folder import Files, read_with
 from layerprobe.data.framing import Framing, framed
 from layerprobe.data.memory import held, is_small
-from layerprobe.data.splits import Dataset, require_retrieval
-from layerprobe.data.subsets import with_share, with_validation
+from layerprobe.data.splits import Dataset, LabelArray, require_retrieval
+from layerprobe.data.subsets import meta_classes, with_share, with_validation
 from layerprobe.data.transforms import Channels, Normalise, describe_decoding, describe_transform, inverted, resized
 from layerprobe.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.losses.loss import Loss
@@ -160,9 +161,17 @@ def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:
     return loss
 
 
-def build_plan(recipe: Recipe, dataset: Dataset, *, workers: int) -> Plan:
-    """Batches and schedule on the training split."""
-    train, labels = recipe.train, dataset.splits["train"].labels
+def build_targets(recipe: Recipe, dataset: Dataset) -> LabelArray:
+    """(N,) what the loss takes as the class of each training image, from 0."""
+    labels = dataset.splits["train"].labels
+    if recipe.train.meta_classes is not None:
+        return meta_classes(labels, recipe.train.meta_classes, seed=recipe.train.seed)
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+def build_plan(recipe: Recipe, targets: LabelArray, *, workers: int) -> Plan:
+    """Batches and schedule on the training split, whose images have these targets."""
+    train, labels = recipe.train, targets
     if train.images_per_class is not None:  # the recipe has none for the sampler `shuffled` alone
         epoch_batches = partial(
             batches.class_batches,

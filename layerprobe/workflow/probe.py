@@ -111,6 +111,14 @@ class Prober:
         self._digests: dict[int, str] = {}
         self._loaded: int | None = None
 
+    @cached_property
+    def embedding(self) -> Tap:
+        """What the loss takes: the last layer, pooled as the network pools it where it is a map."""
+        last = list(self.net.layers)[-1]
+        pool = self.recipe.net.pool or "max"
+        (tap,) = resolve_taps([last], self.net, pools=[pool], image_size=self.recipe.data.image_size)
+        return tap
+
     def _splits(self) -> list[str]:
         known = [name for name in self.dataset.splits if name not in self._galleries]
         for name in self.request.splits or ():
@@ -152,7 +160,7 @@ class Prober:
     def _best_epoch(self) -> int:
         if "validation" not in self.dataset.splits:
             raise RecipeError("--epochs best needs validation classes, which this run has none of", fix="Use last")
-        embedding = list(self.net.layers)[-1]
+        embedding = self.embedding.layer
         rows = [
             score
             for score in (scores_of(self.run) if self.run.scores.exists() else [])
@@ -344,8 +352,14 @@ def scores_of(run: Run) -> list[Score]:
     return [replace(score, run=run.name) for score in read_scores(run.scores)]
 
 
-def probe(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
+def probe(run: Run, request: ProbeRequest, listener: Listener, kind: type[Prober] = Prober) -> list[Score]:
     """Measure a run as asked and return the scores asked for; scores.csv keeps all of them.
+
+    Args:
+        run: it exists.
+        request: what to measure.
+        listener: hears of progress.
+        kind: who measures a run of this kind.
 
     Raises:
         LayerprobeError: what a user can mend.
@@ -353,7 +367,7 @@ def probe(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
     with locked(run):
         remove_leftovers(*run.written_folders)
         # Decoding may be stopped anywhere: a signal need not wait for its end.
-        prober = Prober(run, request, listener=listener)
+        prober = kind(run, request, listener=listener)
         with stoppable() as stop:
             epochs = prober.epochs()
             run.write(prober.record)

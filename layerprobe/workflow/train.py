@@ -82,10 +82,11 @@ def build(request: TrainRequest, listener: Listener | None = None) -> Parts:
     if request.probe is not None:  # a misspelt layer is told before anything is written
         resolve_taps(request.probe, net, pools=recipe.probe.pool, image_size=recipe.data.image_size)
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
-    train = dataset.splits["train"]
-    loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=train.num_classes).to(device)
-    plan = parts.build_plan(recipe, dataset, workers=parts.choose_workers(request.workers, device))
-    return Parts(dataset, net, loss, Trainer(net, loss, train, parts.build_normalise(recipe), plan))
+    targets = parts.build_targets(recipe, dataset)
+    loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1).to(device)
+    plan = parts.build_plan(recipe, targets, workers=parts.choose_workers(request.workers, device))
+    trainer = Trainer(net, loss, dataset.splits["train"], parts.build_normalise(recipe), plan, targets)
+    return Parts(dataset, net, loss, trainer)
 
 
 def _build_net(request: TrainRequest) -> Net:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from layerprobe.data.splits import Dataset, Image, Split, manifest_sha256, require_retrieval
-from layerprobe.data.subsets import with_share, with_validation
+from layerprobe.data.subsets import meta_classes, with_share, with_validation
 from layerprobe.errors import RecipeError
 
 
@@ -98,3 +98,24 @@ def test_parts_have_manifests_of_their_own_and_go_to_workers() -> None:
     part = found.splits["train"]
     assert manifest_sha256(part, found.class_names) != manifest_sha256(dataset().splits["train"], found.class_names)
     assert (pickle.loads(pickle.dumps(part)).image(3) == part.image(3)).all()
+
+
+def test_meta_classes_merge_equally_many_classes() -> None:
+    labels = np.repeat([3, 5, 8, 9, 12], [4, 3, 2, 5, 1])
+    merged = meta_classes(labels, 2, seed=0)
+    of_class = {int(label): set(merged[labels == label].tolist()) for label in labels}
+    assert all(len(found) == 1 for found in of_class.values())
+    sizes = [sum(found == {meta} for found in of_class.values()) for meta in (0, 1)]
+    assert sorted(sizes) == [2, 3]
+
+
+def test_another_seed_merges_others() -> None:
+    labels = np.arange(20)
+    first, second = (meta_classes(labels, 4, seed=seed) for seed in (0, 1))
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(first, meta_classes(labels, 4, seed=0))
+
+
+def test_more_meta_classes_than_classes_are_refused() -> None:
+    with pytest.raises(RecipeError, match="train.meta_classes = 4: there are 3 training classes"):
+        meta_classes(np.array([0, 1, 2, 2]), 4, seed=0)

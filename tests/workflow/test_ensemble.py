@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerprobe import store
+from layerprobe.errors import DataError, RecipeError
+from layerprobe.overrides import Overrides
+from layerprobe.ranking import recall_at_k
+from layerprobe.recipe import load_recipe
+from layerprobe.runs import Run
+from layerprobe.workflow.ensemble import estimate_probe_of, estimate_training_of, probe_any, train_any
+from layerprobe.workflow.probe import ProbeRequest
+from layerprobe.workflow.train import TrainRequest
+from tests.workflow.conftest import RECIPES, Silent
+
+SMALL = (
+    "data.image_size=16", "train.batch_size=8", "train.images_per_class=4", "train.epochs=1", "net.fc=[8]",
+    "train.meta_classes=2",
+)  # fmt: skip
+Make = Callable[..., TrainRequest]
+
+
+@pytest.fixture
+def request_for(images: Path, tmp_path: Path) -> Make:
+    """A request to train an ensemble of two."""
+    file = tmp_path / "pair.toml"
+    file.write_text(f'# pair: two\n[ensemble]\nof = "{RECIPES / "netA.toml"}"\nmembers = 2\n')
+
+    def make(*settings: str, **fields: object) -> TrainRequest:
+        recipe = load_recipe(str(file), Overrides(f"folder:{images}", (*SMALL, *settings)))
+        return TrainRequest(recipe, True, tmp_path / "cache", "pair", "cpu", 0, **fields)  # type: ignore[arg-type] # one test's fields each
+
+    return make
+
+
+def request(**fields: object) -> ProbeRequest:
+    return ProbeRequest(device="cpu", workers=0, **fields)  # type: ignore[arg-type] # one test's fields each
+
+
+def member(run: Run, number: int) -> Run:
+    return Run(run.folder.with_name(f"{run.name}.{number}"))
+
+
+def test_members_are_runs_of_their_own_from_one_seed_after_the_other(request_for: Make) -> None:
+    run = train_any(request_for(), Silent())
+    records = [member(run, number).read() for number in (1, 2)]
+    assert [record["seed"] for record in records] == [0, 1]
+    assert [record["state"] for record in records] == ["finished"] * 2
+    assert "ensemble" not in records[0]["recipe"]
+    assert (run.read()["members"], run.read()["epochs_done"]) == (["pair.1", "pair.2"], 1)
+
+
+def test_an_ensembles_features_are_its_members_unit_embeddings_side_by_side(request_for: Make) -> None:
+    run = train_any(request_for(), Silent())
+    scores = probe_any(run, request(), Silent())
+    probe_any(member(run, 1), request(layers=("fc6",)), Silent())
+    probe_any(member(run, 2), request(layers=("fc6",)), Silent())
+    for split in ("train", "test"):
+        parts = [store.read_features(member(run, n).features(1, split), "fc6@none") for n in (1, 2)]
+        wanted = np.hstack([part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts])
+        found = store.read_features(run.features(1, split), "fc6@none")
+        np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
+        labels = np.repeat(np.arange(4), 4)
+        (score,) = [s for s in scores if (s.epoch, s.split, s.metric) == (1, split, "R@1")]
+        assert score.value == recall_at_k(found, labels, ks=(1,))[1]
+
+
+def test_the_same_command_again_trains_nothing(request_for: Make) -> None:
+    train_any(request_for(), Silent())
+    listener = Silent()
+    train_any(request_for(), listener)
+    assert [text for text in listener.heard if "nothing to do" in text] == [
+        f"pair.{n}: nothing to do, 1 epochs are trained" for n in (1, 2)
+    ]
+
+
+def test_probing_again_extracts_nothing(request_for: Make) -> None:
+    run = train_any(request_for(), Silent())
+    before = probe_any(run, request(), Silent())
+    written = run.features(1, "test").stat().st_mtime_ns
+    assert probe_any(run, request(), Silent()) == before
+    assert run.features(1, "test").stat().st_mtime_ns == written
+
+
+def test_another_recipe_under_the_name_is_refused(request_for: Make) -> None:
+    train_any(request_for(), Silent())
+    with pytest.raises(RecipeError, match="train.learning_rate: 0.01 -> 0.5"):
+        train_any(request_for("train.learning_rate=0.5"), Silent())
+
+
+def test_other_layers_are_the_members(request_for: Make) -> None:
+    run = train_any(request_for(), Silent())
+    with pytest.raises(RecipeError, match="embeddings alone: fc6. Probe a member for other layers"):
+        probe_any(run, request(layers=("pool5.3",)), Silent())
+
+
+def test_a_member_that_is_gone_is_named(request_for: Make) -> None:
+    run = train_any(request_for(), Silent())
+    member(run, 2).folder.rename(run.folder.with_name("elsewhere"))
+    with pytest.raises(DataError, match="pair.2: no such run"):
+        probe_any(run, request(), Silent())
+
+
+def test_an_estimate_is_the_first_members_times_the_members(request_for: Make) -> None:
+    ensemble = request_for()
+    single = replace(ensemble, recipe=ensemble.recipe.member(1), run="pair.1")
+    assert estimate_training_of(ensemble).disk == 2 * estimate_training_of(single).disk
+    run = train_any(ensemble, Silent())
+    with pytest.raises(RecipeError, match="Estimate a member: pair.1"):
+        estimate_probe_of(run, request())
+
+
+def test_probing_while_training_is_for_single_runs(request_for: Make) -> None:
+    with pytest.raises(RecipeError, match="--probe is for a single run"):
+        train_any(request_for(probe=("fc6",)), Silent())
