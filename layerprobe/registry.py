@@ -34,6 +34,7 @@ METRICS = {
     "MRR": "layerprobe.metrics.precision:ReciprocalRank",
     "NMI": "layerprobe.metrics.clustering:ClusterAgreement",
     "AMI": "layerprobe.metrics.clustering:ClusterAgreement",
+    "accuracy": "layerprobe.metrics.accuracy:Accuracy",
     "intra-inter": "layerprobe.metrics.geometry:IntraInter",
     "alignment": "layerprobe.metrics.geometry:Alignment",
     "uniformity": "layerprobe.metrics.geometry:Uniformity",

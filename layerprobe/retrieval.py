@@ -182,6 +182,19 @@ class Neighbours:
 
 
 @dataclass(frozen=True, eq=False)
+class Classifier:
+    """The trained classifier of a loss.
+
+    Args:
+        logits: (B, D) features of the layer that it multiplies -> (B, C).
+        classes: (C,) the label of each column, ascending.
+    """
+
+    logits: Callable[[Tensor], Tensor]
+    classes: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
 class Retrieval:
     """Queries and what they are searched in, as a metric takes them; made by ranking.
 
@@ -193,6 +206,7 @@ class Retrieval:
         similarity: cosine, dot, euclidean or hamming.
         own: (Q,) index in the gallery of the item that is the query, -1 where none is.
         count: gives the ranks; called at most once, when they are first asked for.
+        classifier: the one trained on these features; None for other layers and other losses.
     """
 
     features: NDArray[Any] | Tensor
@@ -202,6 +216,7 @@ class Retrieval:
     similarity: Literal["cosine", "dot", "euclidean", "hamming"]
     own: NDArray[np.intp]
     count: Callable[[], Ranks]
+    classifier: Classifier | None = None
 
     @cached_property
     def ranks(self) -> Ranks:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,8 @@ from layerprobe.progress import Listener, Task
 from layerprobe.ranking import export_index
 from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.recipe import resolve
+from layerprobe.registry import LOSSES, load
+from layerprobe.retrieval import Classifier
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, merge_scores, read_scores, write_scores
 from layerprobe.taps import Tap, resolve_taps
@@ -214,6 +217,8 @@ class Prober:
             if name.startswith("R@") and not re.fullmatch("R@[1-9][0-9]*", name):
                 raise RecipeError(f"metric {name}: K must be a whole number above 0, as in R@10")
         recalls = [int(name[2:]) for name in named if name.startswith("R@")]
+        if "accuracy" in named:
+            self._require_classifier()
         metrics = parts.build_metrics(self.recipe, [name for name in named if name not in map(recall_name, recalls)])
         searched = [self.dataset.search_in.get(name, name) for name in self.splits]
         sizes = {name: len(self.dataset.splits[name]) for name in searched}
@@ -224,6 +229,15 @@ class Prober:
             raise RecipeError(f"K = {large[0]} is not below the {sizes[smallest]} images of the {smallest} split")
         self.dropped = set(large)
         return Measures([k for k in ks if k not in self.dropped], metrics, self.request.memory)
+
+    def _require_classifier(self) -> None:
+        layer, loss = self.embedding.key, self.recipe.loss.name
+        if self.recipe.train.meta_classes is not None:
+            raise RecipeError("accuracy: the classifier of meta-classes tells no classes apart", fix="Leave it out")
+        if not hasattr(load("loss", LOSSES, loss), "logits"):
+            raise RecipeError(f"accuracy: {loss} has no classifier", fix="Leave it out")
+        if layer not in [tap.key for tap in self.taps]:
+            raise RecipeError(f"accuracy is measured on {layer}", fix=f"Add {self.embedding.layer} to --layers")
 
     def measure(self, epochs: Sequence[int], listener: Listener, stop: Stop) -> list[Score]:
         """Extract what is missing, score everything asked for, and write scores.csv after each epoch.
@@ -244,7 +258,7 @@ class Prober:
             if note := store.stale_note(path, self.key(item.epoch, item.split)):
                 listener.say(f"{path.name} is computed again: {note}")
         images = sum(item.images for item in work)
-        scorer = Scorer(self.run, self.dataset, self.key, measures, self.device)
+        scorer = Scorer(self.run, self.dataset, self.key, measures, self.device, self.classifier)
         found = []
         with contextlib.ExitStack() as stack:
             extracting = stack.enter_context(listener.task(f"probing {self.run.name}", images, "images"))
@@ -308,6 +322,20 @@ class Prober:
             path = self.run.checkpoint(epoch)
             load_weights(path, {"net": self.net.module}, expected=[self.record["hashes"].get(path.name, "")])
             self._loaded = epoch
+
+    def classifier(self, epoch: int, layer: str) -> Classifier | None:
+        """The loss's classifier of an epoch; None for a layer that it does not multiply, and of losses without one."""
+        if layer != self.embedding.key or self.recipe.train.meta_classes is not None:
+            return None
+        classes = np.unique(self.dataset.splits["train"].labels)
+        loss = parts.build_loss(self.recipe, embedding_dim=self.net.embedding_dim, num_classes=len(classes))
+        logits = getattr(loss, "logits", None)
+        if logits is None:
+            return None
+        path = self.run.checkpoint(epoch)
+        load_weights(path, {"loss": loss}, expected=[self.record["hashes"].get(path.name, "")])
+        loss.to(self.device).eval()
+        return Classifier(torch.no_grad()(logits), classes)
 
     def _scores(self, scorer: Scorer, epoch: int, task: Task, stop: Stop) -> Iterator[Score]:
         for split in self.splits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from layerprobe.errors import NotFiniteError
 from layerprobe.metrics.recall import recall_name
 from layerprobe.ranking.ranks import ENGINE, RESOLVE_ALL_BELOW
 from layerprobe.ranking.vectors import TIE_WINDOW
-from layerprobe.retrieval import Ranks
+from layerprobe.retrieval import Classifier, Ranks
 from layerprobe.runs import Run
 from layerprobe.scores import Score
 
@@ -54,6 +54,7 @@ class Scorer:
         key: what the features of an epoch and split must be made from.
         measures: what is measured.
         device: where it is computed.
+        classifier: epoch and `layer@pool` -> the classifier trained on that layer, if there is one.
     """
 
     run: Run
@@ -61,6 +62,7 @@ class Scorer:
     key: Callable[[int, str], store.FeatureKey]
     measures: Measures
     device: torch.device
+    classifier: Callable[[int, str], Classifier | None]
 
     def scores(self, epoch: int, split: str, rows: dict[str, Score]) -> Iterator[list[Score]]:
         """Score the layers of an epoch and split one after the other, and keep their ranks.
@@ -113,7 +115,7 @@ class Scorer:
         if not self.measures.metrics:
             return []
         with self._features(epoch, split, layer, None) as (queries, gallery):
-            given = searched(queries, gallery, ranks)
+            given = replace(searched(queries, gallery, ranks), classifier=self.classifier(epoch, layer))
             return [
                 score for metric, names in self.measures.metrics for score in score_metric(metric, names, given, row)
             ]

@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 from PIL import Image
 
+from layerprobe import store
 from layerprobe.errors import InterruptedRun, RecipeError, UnknownNameError
 from layerprobe.files import sha256
 from layerprobe.runs import Run, set_aside
@@ -237,3 +238,30 @@ def test_classes_held_out_of_training_choose_the_best_epoch(request_for: Request
     assert {score.split for score in scores} == {"train", "validation", "test"}
     assert {score.note for score in scores} == {"2 of 4 training classes held out for validation"}
     assert len({score.epoch for score in probe(run, replace(REQUEST, epochs="best"), Silent())}) == 1
+
+
+def test_accuracy_is_the_classifiers_on_the_embedding_of_trained_classes(request_for: Requests) -> None:
+    run = train(request_for(recipe="netA-softmax"), Silent())
+    scores = probe(run, replace(REQUEST, metrics=("accuracy",)), Silent())
+    found = {(s.layer, s.split, s.epoch): s.value for s in scores if s.metric == "accuracy"}
+    assert set(found) == {("fc6", "train", epoch) for epoch in (0, 1, 2)}
+    weights = safetensors.torch.load_file(run.checkpoint(2))
+    features = torch.from_numpy(store.read_features(run.features(2, "train"), "fc6@none"))
+    logits = features.relu() @ weights["loss.classifier.weight"].T + weights["loss.classifier.bias"]
+    labels = torch.arange(4).repeat_interleave(4)
+    assert found["fc6", "train", 2] == float((logits.argmax(1) == labels).double().mean())
+
+
+@pytest.mark.parametrize(
+    ("recipe", "layers", "problem"),
+    [
+        ("netA", ("fc6",), "accuracy: smooth_triplet has no classifier"),
+        ("netA-softmax", ("pool5.3",), "accuracy is measured on fc6@none. Add fc6 to --layers"),
+    ],
+)
+def test_accuracy_without_a_classifier_is_refused(
+    request_for: Requests, recipe: str, layers: tuple[str, ...], problem: str
+) -> None:
+    run = train(request_for("train.epochs=0", recipe=recipe), Silent())
+    with pytest.raises(RecipeError, match=problem):
+        probe(run, replace(REQUEST, layers=layers, metrics=("accuracy",)), Silent())

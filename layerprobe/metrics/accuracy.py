@@ -1,0 +1,46 @@
+"""Accuracy of the trained classifier on the layer that it multiplies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from layerprobe.errors import NumericError
+from layerprobe.retrieval import Retrieval
+
+_ROWS = 4096
+
+
+class Accuracy:
+    """Share of the images whose class has the largest logit.
+
+    Of training images (paper 003, table 7), and of test images where the classes are the trained ones (table 4 there:
+    the official splits of fine-grained classification). Where several classes have the largest logit, the expected
+    value of choosing one of them at random: 1 / C for logits that are all equal.
+    """
+
+    def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
+        """`accuracy`, in [0, 1]; nothing for a layer without a classifier and for classes that were not trained.
+
+        Raises:
+            NumericError: a logit is not finite.
+        """
+        classifier = retrieval.classifier
+        if classifier is None:
+            return {}
+        columns = np.searchsorted(classifier.classes, retrieval.labels)
+        known = classifier.classes[np.minimum(columns, len(classifier.classes) - 1)] == retrieval.labels
+        if not known.all():
+            return {}
+        features = torch.as_tensor(retrieval.features)
+        hits = 0.0
+        for rows, wanted in zip(features.split(_ROWS), torch.from_numpy(columns).split(_ROWS), strict=True):
+            logits = classifier.logits(rows)
+            if not bool(torch.isfinite(logits).all()):
+                raise NumericError("a logit is not finite")
+            largest = logits == logits.amax(1, keepdim=True)
+            hit = largest.gather(1, wanted.to(logits.device)[:, None])[:, 0]
+            hits += float((hit / largest.sum(1)).double().sum())
+        return {"accuracy": hits / len(features)}
