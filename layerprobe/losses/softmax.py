@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerprobe.losses.loss import Loss
+from layerprobe.losses.proxies import share
 
 
 class Softmax(Loss):
@@ -21,20 +22,35 @@ class Softmax(Loss):
         relu: a ReLU between the embedding and the classifier. The paper puts one between its other new layers
             (section 4.3) and does not say whether one stands here.
         bias: the classifier has one.
+        label_smoothing: share of the target spread evenly over all C classes, in [0, 1).
     """
 
     sampler = "shuffled"
     needs_positives = False
 
-    def __init__(self, embedding_dim: int, num_classes: int, *, relu: bool = True, bias: bool = True) -> None:
+    def __init__(
+        self,
+        embedding_dim: int,
+        num_classes: int,
+        *,
+        relu: bool = True,
+        bias: bool = True,
+        label_smoothing: float = 0.0,
+    ) -> None:
         super().__init__()
         self.relu = relu
+        self.label_smoothing = share("label_smoothing", label_smoothing)
         self.classifier = nn.Linear(embedding_dim, num_classes, bias=bias)
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings and (B,) labels -> scalar; ln C for logits that are all equal."""
-        return F.cross_entropy(self.logits(embeddings), labels)
+        return F.cross_entropy(self.logits(embeddings), labels, label_smoothing=self.label_smoothing)
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """(B, D) -> (B, C)."""
         return self.classifier(F.relu(embeddings) if self.relu else embeddings)  # type: ignore[no-any-return] # torch's Module is untyped here
+
+    @property
+    def classifier_weight(self) -> Tensor:
+        """(C, D) weight, without gradient; what it multiplies is after the ReLU, if any."""
+        return self.classifier.weight.detach()
