@@ -1,0 +1,65 @@
+"""Proxy-NCA: neighbourhood components with one learnt proxy per class."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from layerprobe.losses.loss import Loss, ParameterGroup
+from layerprobe.losses.proxies import normal, positive, rate, several_classes, unit
+
+
+class ProxyNCA(Loss):
+    """-log( exp(-d(x, p_y)) / sum over the other classes n of exp(-d(x, p_n)) ), d the squared Euclidean distance.
+
+    Fehervari et al., Unbiased Evaluation of Deep Metric Learning Algorithms, equation 14 (from Movshovitz-Attias et
+    al., ICCV 2017), with N the classes other than the image's own; equation 1 of Zhai & Wu (paper 000) is the same
+    form. Embeddings and proxies are normalised to the length `scale`, so that d = 2 scale^2 (1 - cos). Without the
+    positive in the denominator the value may fall below 0: it lies within 4 scale^2 of ln(C - 1), which an embedding
+    orthogonal to all proxies costs. pytorch-metric-learning's ProxyNCALoss has the positive in the denominator.
+
+    Args:
+        embedding_dim: D.
+        num_classes: C >= 2, one proxy each.
+        scale: length that embeddings and proxies get, in (0, inf); the "multiplier" 3 of the code of Fehervari et al.
+        proxy_learning_rate: of the proxies; None for that of the network's new layers. 1e-3 is that code's, with Adam
+            and 1e-5 for the embedding layer. They have no weight decay.
+    """
+
+    sampler = "shuffled"
+    needs_positives = False
+    scale: Tensor
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        num_classes: int,
+        *,
+        scale: float = 3.0,
+        proxy_learning_rate: float | None = 1e-3,
+    ) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(positive("scale", scale, "the embeddings' length")))
+        self.proxy_learning_rate = rate("proxy_learning_rate", proxy_learning_rate)
+        self.proxies = normal(several_classes(num_classes), embedding_dim)
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """The proxies."""
+        return [ParameterGroup([self.proxies], self.proxy_learning_rate, 0.0)]
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """(B, D) embeddings of any length and (B,) labels -> scalar."""
+        logits = self.logits(embeddings)
+        own = F.one_hot(labels, len(self.proxies)).bool()
+        others = logits.masked_fill(own, -torch.inf).logsumexp(1)
+        return (others - logits.gather(1, labels[:, None])[:, 0]).mean()
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """(B, D) -> (B, C), squared distances to the proxies times -1."""
+        return 2 * self.scale.square() * (F.linear(unit(embeddings), unit(self.proxies)) - 1)
+
+    @property
+    def classifier_weight(self) -> Tensor:
+        """(C, D) proxies of length 1, without gradient."""
+        return unit(self.proxies.detach())
