@@ -1,0 +1,74 @@
+"""Proxy-Anchor: every proxy is an anchor that pulls and pushes the batch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from layerprobe.losses.loss import Loss, ParameterGroup
+from layerprobe.losses.proxies import at_least_zero, normal, positive, rate, unit
+
+
+class ProxyAnchor(Loss):
+    """Mean_{p in P+} log(1 + sum_{x of p} e^(-a (s - d))) + mean_{all p} log(1 + sum_{x not of p} e^(a (s + d))).
+
+    Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020: s is the cosine of embedding and proxy, a the
+    scale, d the margin, P+ the proxies of the classes in the batch. The same values as pytorch-metric-learning's
+    ProxyAnchorLoss, which waits for the device in every step; written out, it does not.
+
+    Args:
+        embedding_dim: D.
+        num_classes: C, one proxy each.
+        scale: a, in (0, inf).
+        margin: d, in cosine, at least 0.
+        proxy_learning_rate: of the proxies; None for that of the network's new layers. 1e-2 is the authors' code's,
+            100 times that of the network, with AdamW. They have no weight decay here (1e-4 there).
+    """
+
+    sampler = "shuffled"
+    needs_positives = False
+    scale: Tensor
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        num_classes: int,
+        *,
+        scale: float = 32.0,
+        margin: float = 0.1,
+        proxy_learning_rate: float | None = 1e-2,
+    ) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(positive("scale", scale, "what the cosines are multiplied by")))
+        self.margin = at_least_zero("margin", margin, "a cosine")
+        self.proxy_learning_rate = rate("proxy_learning_rate", proxy_learning_rate)
+        self.proxies = normal(num_classes, embedding_dim)
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """The proxies."""
+        return [ParameterGroup([self.proxies], self.proxy_learning_rate, 0.0)]
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """(B, D) embeddings of any length and (B,) labels -> scalar."""
+        logits = self.logits(embeddings)
+        shift = self.scale * self.margin
+        own = F.one_hot(labels, len(self.proxies)).bool()  # (B, C)
+        pull = _log_1_plus_sum(shift - logits, own)  # (C,), 0 for a class that is not in the batch
+        push = _log_1_plus_sum(shift + logits, ~own)
+        return pull.sum() / own.any(0).sum() + push.mean()
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """(B, D) -> (B, C), cosines times the scale."""
+        return self.scale * F.linear(unit(embeddings), unit(self.proxies))
+
+    @property
+    def classifier_weight(self) -> Tensor:
+        """(C, D) proxies of length 1, without gradient."""
+        return unit(self.proxies.detach())
+
+
+def _log_1_plus_sum(exponents: Tensor, counted: Tensor) -> Tensor:
+    # The row of zeros is the 1, and keeps the sum of a column in which nothing counts away from log 0.
+    ones = exponents.new_zeros(1, exponents.shape[1])
+    return torch.cat([ones, exponents.masked_fill(~counted, -torch.inf)]).logsumexp(0)
