@@ -1,0 +1,125 @@
+"""The heated-up family: softmax at a temperature, on features and weights normalised or not."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from layerprobe.losses.loss import Loss, ParameterGroup
+from layerprobe.losses.proxies import positive, share, uniform, unit
+
+# A learnt scale that falls below this is used as this, and may climb back.
+_SMALLEST_SCALE = 0.01
+
+
+class HeatedSoftmax(Loss):
+    """Cross-entropy of alpha * w_c . f + b_c, with f and w normalised as the variant says.
+
+    Heated-Up Softmax Embedding (paper 003), equations 1-2 and 13, section 5.2. Variants: "SM" takes f and w as they
+    are, alpha 1; "LN" gives both length 1, alpha 16; "BN" has BatchNorm(f) / sqrt(D) without learnt scale and shift,
+    and w of length 1, alpha 16. HLN and HBN are LN and BN whose `scale` a schedule multiplies by 1/4, together with a
+    lower learning rate. The ablations of appendices E and F: SM with a scale of 8 ... 32, BN without weight
+    normalisation, a learnt scale.
+
+    An embedding orthogonal to all weights costs ln C while the bias is 0.
+
+    Unlike the authors' code, whose BatchNorm is the network's last layer and keeps a learnt shift, it is in the loss
+    here and no layer. Where the network normalises its embedding itself, variant "SM" with `normalise_weights` and
+    scale 16 / sqrt(D) is the same loss.
+
+    Args:
+        embedding_dim: D.
+        num_classes: C.
+        variant: how the features are normalised.
+        normalise_weights: None for the variant's own: yes for LN and BN, no for SM.
+        scale: alpha = 1 / temperature, in (0, inf); None for the variant's own.
+        learn_scale: train alpha from that value on, without weight decay. It is used as no less than 0.01.
+        bias: b, which starts at 0 and which alpha does not multiply: the code has it in every variant, equation 1
+            multiplies it by alpha too.
+        label_smoothing: share of the target spread evenly over all C classes, in [0, 1); 0.1 in the code, where asked
+            for.
+    """
+
+    sampler = "shuffled"
+    needs_positives = False
+    scale: Tensor
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        num_classes: int,
+        *,
+        variant: Literal["SM", "LN", "BN"] = "BN",
+        normalise_weights: bool | None = None,
+        scale: float | None = None,
+        learn_scale: bool = False,
+        bias: bool = True,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if variant not in ("SM", "LN", "BN"):
+            raise ValueError(f"variant is {variant}; it is SM, LN or BN (HLN and HBN are LN and BN with a schedule)")
+        self.variant, self.learn_scale = variant, learn_scale
+        self.normalise_weights = variant != "SM" if normalise_weights is None else normalise_weights
+        self.label_smoothing = share("label_smoothing", label_smoothing)
+        alpha = (1.0 if variant == "SM" else 16.0) if scale is None else scale
+        start = torch.tensor(positive("scale", alpha, "the inverse of the temperature"))
+        if learn_scale:
+            self.scale = nn.Parameter(start)
+        else:
+            self.register_buffer("scale", start)
+        self.weight = uniform(num_classes, embedding_dim)
+        self.bias = nn.Parameter(torch.zeros(num_classes)) if bias else None
+        self.norm = nn.BatchNorm1d(embedding_dim, affine=False) if variant == "BN" else None
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """The classifier as the network's new layers, and the learnt scale without weight decay."""
+        classifier = [self.weight] if self.bias is None else [self.weight, self.bias]
+        groups = [ParameterGroup(classifier)]
+        return [*groups, ParameterGroup([self.scale], weight_decay=0.0)] if self.learn_scale else groups  # type: ignore[list-item] # a parameter where it is learnt
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """(B, D) embeddings and (B,) labels -> scalar; BN moves its running statistics while training.
+
+        Raises:
+            ValueError: variant BN, training, and a batch of one, which has no variance.
+        """
+        if self.norm is not None and self.training and len(embeddings) < 2:
+            raise ValueError("a batch of one image has no statistics for variant BN; it needs at least 2")
+        return F.cross_entropy(self.logits(embeddings), labels, label_smoothing=self.label_smoothing)
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """(B, D) -> (B, C), by BN's statistics of the batch while training, else by its running ones."""
+        logits = self._alpha() * F.linear(self._features(embeddings), self._weight())
+        return logits if self.bias is None else logits + self.bias
+
+    @property
+    def classifier_weight(self) -> Tensor:
+        """(C, D) without gradient: what multiplies the embedding, up to alpha and (LN) the embedding's length.
+
+        For BN by the running variance; its mean adds a constant to each class, as a bias does.
+        """
+        weight = self._weight().detach()
+        if self.norm is None:
+            return weight
+        variance: Tensor = self.norm.running_var  # type: ignore[assignment] # it tracks them
+        return weight / (variance + self.norm.eps).sqrt() / math.sqrt(weight.shape[1])
+
+    def _features(self, embeddings: Tensor) -> Tensor:
+        if self.norm is not None:
+            normalised: Tensor = self.norm(embeddings)
+            return normalised / math.sqrt(embeddings.shape[1])
+        return unit(embeddings) if self.variant == "LN" else embeddings
+
+    def _weight(self) -> Tensor:
+        return unit(self.weight) if self.normalise_weights else self.weight
+
+    def _alpha(self) -> Tensor:
+        if not self.learn_scale:
+            return self.scale
+        # Clamped with the gradient of the identity: an optimiser's step too far does not leave it stuck.
+        return self.scale + (self.scale.clamp(min=_SMALLEST_SCALE) - self.scale).detach()
