@@ -25,7 +25,8 @@ class Overrides:
     """What the command line changes in a recipe.
 
     Args:
-        data: NAME[:ROOT], or torchvision:SET[:ROOT], in the place of the whole data section.
+        data: NAME[:ROOT], or torchvision:SET[:ROOT], in the place of the whole data section; of the recipe's own data
+            set only its root is replaced, and what the recipe says of it stays.
         settings: section.key=value, the value as TOML; text needs no quotes.
         seed: train.seed.
     """
@@ -53,7 +54,9 @@ def overridden(sections: dict[str, Any], overrides: Overrides, source: object, k
     """
     sections = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in sections.items()}
     if overrides.data:
-        sections["data"] = _data(overrides.data)
+        given, own = _data(overrides.data), sections.get("data")
+        same = isinstance(own, dict) and all(own.get(key) == given.get(key) for key in ("name", "set"))
+        sections["data"] = {**own, **given} if same and isinstance(own, dict) else given
     settings = [_setting(text, source, known) for text in overrides.settings]
     # What is chosen starts from its own defaults, wherever the choice stands among the settings.
     for section, key, value in sorted(settings, key=_rank):
