@@ -26,6 +26,13 @@ NETS = {
 LOSSES = {
     "smooth_triplet": "layerprobe.losses.smooth_triplet:SmoothTriplet",
     "softmax": "layerprobe.losses.softmax:Softmax",
+    "norm_softmax": "layerprobe.losses.norm_softmax:NormSoftmax",
+    "proxy_nca": "layerprobe.losses.proxy_nca:ProxyNCA",
+    "proxy_triplet": "layerprobe.losses.proxy_triplet:ProxyTriplet",
+    "proxy_anchor": "layerprobe.losses.proxy_anchor:ProxyAnchor",
+    "soft_triple": "layerprobe.losses.soft_triple:SoftTriple",
+    "arcface": "layerprobe.losses.margin_softmax:ArcFace",
+    "cosface": "layerprobe.losses.margin_softmax:CosFace",
 }
 METRICS = {
     "MAP@R": "layerprobe.metrics.precision:PrecisionAtPositives",

@@ -115,7 +115,7 @@ def test_a_setting_of_another_form_is_refused(text: str) -> None:
 
 def test_another_loss_brings_its_own_defaults_and_sampler() -> None:
     recipe = load("loss.relu=false", "loss.name=softmax")
-    assert recipe.loss.options() == {"relu": False, "bias": True}
+    assert recipe.loss.options() == {"relu": False, "bias": True, "label_smoothing": 0.0}
     assert (recipe.train.sampler, recipe.train.images_per_class) == ("shuffled", None)
 
 
