@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from layerprobe.errors import DataError, UnknownNameError
+from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.nets.freezing import freeze_batch_norm
+from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
-from layerprobe.nets.pooling import GlobalPool
 
 # Batches seen: it weighs nothing where BN's momentum is a number, and files older than the counter lack it.
 _OPTIONAL = "num_batches_tracked"
+
+
+def _as_they_are(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    return weights
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,13 @@ class Backbone:
 
     Args:
         name: as registered.
-        trunk: draws the trunk's children in execution order, with torchvision's names and its initialisation.
+        trunk: draws the trunk's children in execution order, with its initialisation and the names of its weights.
         layers: the trunk's papers' names -> module paths, in execution order.
         units: what `from_scratch` may name -> the module paths whose parameters and statistics it means.
         channels: of the trunk's output.
+        pool: what feeds the head unless a recipe says.
         lists_pool: whether `pool5` is a layer of its own rather than the last map's pool.
+        translate: weights of a file, whose names may be others, -> the trunk's names.
     """
 
     name: str
@@ -36,63 +43,88 @@ class Backbone:
     layers: Mapping[str, str]
     units: Mapping[str, tuple[str, ...]]
     channels: int
-    lists_pool: bool
+    pool: str = "avg"
+    lists_pool: bool = True
+    translate: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = _as_they_are
 
+    def build(  # noqa: PLR0913 - the keys of a recipe's [net]
+        self,
+        *,
+        fc: Sequence[int] = (512,),
+        pool: str | None = None,
+        norm: Literal["none", "layer", "batch"] = "none",
+        dropout: float = 0.0,
+        fc_bias: bool = True,
+        fc_dropout: float = 0.0,
+        freeze_bn: bool = False,
+        weights: Mapping[str, Tensor] | None = None,
+        from_scratch: Sequence[str] = (),
+        seed: int = 0,
+    ) -> Net:
+        """The network without its classifier: trunk, pool, norm, dropout, fully connected layers, dropout.
 
-@dataclass(frozen=True)
-class Options:
-    """What a recipe's [net] says; see a backbone's `build`."""
+        The papers' heads: FCR1 of Horiguchi et al. (paper 001, section 3.1), a fully connected layer "just before the
+        output layer", is fc = [64], FCR2 the same "followed by a dropout layer", with `fc_dropout`. Zhai and Wu (paper
+        000, section 4.2) have norm = "layer" "immediately after the final pooling layer"; their code has no bias after
+        it, and no layer where its outputs are as many as the pool's (fc = []). The BatchNorm of paper 003 is on the
+        embedding: it belongs to the loss `heated_softmax`.
 
-    fc: Sequence[int]
-    pool: str
-    weights: Mapping[str, Tensor] | None
-    from_scratch: Sequence[str]
-    seed: int
+        Args:
+            fc: outputs of fc6, fc7 ..., with a ReLU between two; with none the embedding is the pool, or its norm.
+            pool: what feeds the head, `max`, `avg` or `gem`; None for the network's own.
+            norm: of the pool, `layer` or `batch`, without weight and bias: the layer `norm5`.
+            dropout: probability of it after the pool and its norm, as in the released code of paper 004.
+            fc_bias: whether fully connected layers have one.
+            fc_dropout: probability of it after the last fully connected layer, as in FCR2, and in paper 002's code of
+                the normalised proxies (0.5).
+            freeze_bn: the trunk's batch normalisation, except in `from_scratch`, stays as it was loaded: statistics,
+                weight and bias.
+            weights: names -> tensors, the trunk complete; None starts everything anew.
+            from_scratch: blocks or layers left at their start with their batch normalisation.
+            seed: of all that starts anew; the global generators are not touched.
 
+        Returns:
+            The papers' layers, `pool5`, `norm5`, `fc6` ...
 
-def assemble(backbone: Backbone, options: Options) -> Net:
-    """The network: trunk, `pool5`, then `fc6`, `relu6`, `fc7` ... with a ReLU between the fully connected layers only.
+        Raises:
+            UnknownNameError: `pool`, `norm` or a name in `from_scratch` that this network has not.
+            RecipeError: a probability outside [0, 1), `fc_dropout` without `fc`, `freeze_bn` where there is none.
+            DataError: weights that lack a tensor of the trunk, or have it in another shape, or are of a deeper one.
+            ValueError: a size in `fc` below 1.
+        """
+        paths = self._paths(from_scratch, len(fc))
+        head = Head(fc, pool or self.pool, norm, dropout, fc_bias, fc_dropout)
+        # The default generator alone is reseeded: torch.manual_seed would also reseed every GPU, left out by the fork.
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            trunk = self.trunk()
+            new = head.children(self.channels)
+        module = nn.Sequential(OrderedDict({**trunk, **new}))
+        loaded: set[str] = set()
+        if weights is not None:
+            weights = self.translate(weights)
+            _require_trunk(self.name, module, list(trunk), weights)
+            loaded = _load(module, weights, paths)
+        if freeze_bn and not freeze_batch_norm(module, list(trunk), paths):
+            raise RecipeError(f"[net]: {self.name} has no batch normalisation to freeze", fix="Leave freeze_bn out")
+        return Net(
+            module=module,
+            layers={**self.layers, **{name: name for name in new if self._is_layer(name)}},
+            embedding_dim=fc[-1] if fc else self.channels,
+            new_parameters=frozenset(name for name, _ in module.named_parameters() if name not in loaded),
+        )
 
-    Raises:
-        UnknownNameError: `pool` or a name in `from_scratch` that this network has not.
-        DataError: weights that lack a tensor of the trunk, or have it in another shape, or are of a deeper one.
-        ValueError: a size in `fc` below 1.
-    """
-    head = {f"fc{number}": (f"fc{number}",) for number, _ in enumerate(options.fc, start=6)}
-    units = {**backbone.units, **head}
-    for name in options.from_scratch:
-        if name not in units:
-            raise UnknownNameError(f"layer of {backbone.name} to train from scratch", name, units)
-    # The default generator alone is reseeded: torch.manual_seed would also reseed every GPU, which the fork leaves out.
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(options.seed)
-        trunk = backbone.trunk()
-        children = {**trunk, "pool5": GlobalPool(options.pool), **_head(backbone.channels, options.fc)}
-    module = nn.Sequential(OrderedDict(children))
-    loaded: set[str] = set()
-    if options.weights is not None:
-        anew = tuple(f"{path}." for name in options.from_scratch for path in units[name])
-        _require_trunk(backbone.name, module, list(trunk), options.weights)
-        loaded = _load(module, options.weights, anew)
-    pool = {"pool5": "pool5"} if backbone.lists_pool else {}
-    return Net(
-        module=module,
-        layers={**backbone.layers, **pool, **{name: name for name in head}},
-        embedding_dim=options.fc[-1] if options.fc else backbone.channels,
-        new_parameters=frozenset(name for name, _ in module.named_parameters() if name not in loaded),
-    )
+    def _is_layer(self, child: str) -> bool:
+        """Whether a child of the head is one; what a norm gives is no map's pool."""
+        return (child == "pool5" and self.lists_pool) or child == "norm5" or child.startswith("fc")
 
-
-def _head(channels: int, sizes: Sequence[int]) -> dict[str, nn.Module]:
-    """fc6, relu6, fc7 ...; nothing for no sizes (NetD). Linear layers keep torch's initialisation."""
-    if any(size < 1 for size in sizes):
-        raise ValueError(f"fc = {list(sizes)}: a layer needs at least 1 output")
-    head: dict[str, nn.Module] = {}
-    for number, (inputs, outputs) in enumerate(pairwise((channels, *sizes)), start=6):
-        if head:
-            head[f"relu{number - 1}"] = nn.ReLU()
-        head[f"fc{number}"] = nn.Linear(inputs, outputs)
-    return head
+    def _paths(self, names: Sequence[str], layers: int) -> tuple[str, ...]:
+        """The prefixes of all that starts anew."""
+        units = {**self.units, **{f"fc{number}": (f"fc{number}",) for number in range(6, 6 + layers)}}
+        for name in names:
+            if name not in units:
+                raise UnknownNameError(f"layer of {self.name} to train from scratch", name, units)
+        return tuple(f"{path}." for name in names for path in units[name])
 
 
 def _require_trunk(name: str, module: nn.Module, trunk: Sequence[str], weights: Mapping[str, Tensor]) -> None:

@@ -1,14 +1,19 @@
-"""VGG16 with batch normalisation, as paper 004 uses it: the convolutions, a global pool, fully connected layers."""
+"""VGG16 with batch normalisation, as paper 004 uses it: the convolutions, a global pool, fully connected layers.
+
+Vo and Hays (paper 004), sections 3.1 and 3.2: the convolutions, a global max pool, then fully connected layers of 512;
+section 4.3: NetA is fc = [512], NetD [], NetE [512, 512], NetF [512, 512, 512]. Layers pool1.1 ... pool5.3, fc6 ...:
+`poolB.L` is the pooled ReLU output of convolution B.L; `pool5` is reachable as a module path. What may start from
+scratch is `convB.L` with its batch normalisation (NetB: conv5.3).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from torch import Tensor, nn
+from torch import nn
 from torchvision.models.vgg import cfgs, make_layers
 
-from layerprobe.nets.assembly import Backbone, Options, assemble
-from layerprobe.nets.net import Net
+from layerprobe.nets.assembly import Backbone
 
 _CONVOLUTIONS = ("1.1", "1.2", "2.1", "2.2", "3.1", "3.2", "3.3", "4.1", "4.2", "4.3", "5.1", "5.2", "5.3")
 # In `features` a convolution is followed by its BN and its ReLU, and each of the first four stages by a max pool.
@@ -27,42 +32,12 @@ def _trunk() -> Mapping[str, nn.Module]:
     return {"features": features}
 
 
-_BACKBONE = Backbone(
+build = Backbone(
     name="vgg16_bn",
     trunk=_trunk,
     layers={f"pool{name}": f"features.{index + 2}" for name, index in _INDEX.items()},
     units={f"conv{name}": (f"features.{index}", f"features.{index + 1}") for name, index in _INDEX.items()},
     channels=512,
+    pool="max",
     lists_pool=False,
-)
-
-
-def build(
-    *,
-    fc: Sequence[int] = (512,),
-    pool: str | None = None,
-    weights: Mapping[str, Tensor] | None = None,
-    from_scratch: Sequence[str] = (),
-    seed: int = 0,
-) -> Net:
-    """VGG16-BN without its classifier.
-
-    Vo and Hays (paper 004), sections 3.1 and 3.2: the convolutions, a global max pool, then fully connected layers of
-    512; section 4.3: NetA is fc = [512], NetD [], NetE [512, 512], NetF [512, 512, 512]. `poolB.L` is the pooled ReLU
-    output of convolution B.L, `fcN` the output of a fully connected layer before its ReLU.
-
-    Args:
-        fc: outputs of fc6, fc7 ...; with none the embedding is the pool.
-        pool: what feeds fc6: `max` (where None), `avg` or `gem`.
-        weights: torchvision's names -> tensors, the trunk complete; None starts everything anew.
-        from_scratch: `convB.L`, left at their start with their batch normalisation (NetB: conv5.3).
-        seed: of all that starts anew; the global generators are not touched.
-
-    Returns:
-        Layers pool1.1 ... pool5.3, fc6 ...; `pool5` is reachable as a module path.
-
-    Raises:
-        UnknownNameError: a pool or convolution that there is none of.
-        DataError: weights of another network.
-    """
-    return assemble(_BACKBONE, Options(fc, pool or "max", weights, from_scratch, seed))
+).build

@@ -15,7 +15,7 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
-from torchvision.models import GoogLeNet_Weights, ResNet50_Weights, VGG16_BN_Weights
+from torchvision.models import GoogLeNet_Weights, ResNet18_Weights, ResNet50_Weights, VGG16_BN_Weights
 
 from layerprobe.errors import DataError, EnvironmentFault, NumericError, UnknownNameError
 from layerprobe.files import sha256
@@ -23,6 +23,7 @@ from layerprobe.files import sha256
 # By version: DEFAULT would be another one on another day.
 _IMAGENET = {
     "vgg16_bn": VGG16_BN_Weights.IMAGENET1K_V1,
+    "resnet18": ResNet18_Weights.IMAGENET1K_V1,
     "resnet50": ResNet50_Weights.IMAGENET1K_V1,
     "googlenet": GoogLeNet_Weights.IMAGENET1K_V1,
 }
@@ -53,7 +54,7 @@ def imagenet_weights(name: str) -> dict[str, Tensor]:
     """ImageNet weights of torchvision, version IMAGENET1K_V1, from TORCH_HOME; fetched where absent.
 
     Args:
-        name: vgg16_bn, resnet50 or googlenet.
+        name: vgg16_bn, resnet18, resnet50 or googlenet.
 
     Returns:
         torchvision's names -> tensors.

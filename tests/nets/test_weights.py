@@ -52,6 +52,7 @@ def saved(folder: Path, content: object, name: str = "w.pt") -> Path:
         ("vgg16_bn", "vgg16_bn-6c64b313.pth"),
         ("resnet50", "resnet50-0676ba61.pth"),
         ("googlenet", "googlenet-1378be20.pth"),
+        ("resnet18", "resnet18-f37072fd.pth"),
     ],
 )
 def test_the_files_are_torchvisions_version_1(home: Path, name: str, file: str) -> None:

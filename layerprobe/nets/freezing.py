@@ -1,0 +1,51 @@
+"""Batch normalisation that no longer learns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class FrozenBatchNorm(nn.Module):
+    """A BatchNorm as it is in evaluation, whatever the mode.
+
+    Mean, variance, weight and bias keep their names in the state but are all buffers: neither `train()` nor
+    `requires_grad_(True)` of a network around it sets them moving, and no optimiser sees them.
+
+    Args:
+        norm: what to take over, with its tensors.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.eps = norm.eps
+        for name, tensor in norm.state_dict().items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C, H, W)."""
+        return F.batch_norm(maps, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
+def freeze_batch_norm(module: nn.Module, names: Sequence[str], learning: tuple[str, ...]) -> bool:
+    """Freeze every BatchNorm below some of a module's children; whether there was one.
+
+    Args:
+        module: changed in place.
+        names: of the children.
+        learning: prefixes of paths whose BatchNorms stay as they are.
+    """
+    found = False
+    for path, norm in list(module.named_modules()):
+        if isinstance(norm, nn.BatchNorm2d) and path.partition(".")[0] in names:
+            found = True
+            if not f"{path}.".startswith(learning):
+                module.set_submodule(path, FrozenBatchNorm(norm))
+    return found

@@ -1,0 +1,12 @@
+"""ResNet18: torchvision's trunk, a global pool (`avg`), fully connected layers.
+
+Layers layer1.0 ... layer4.1, pool5, fc6 ... Paper 002 takes it for its ensembles on CUB200 (Table 2).
+"""
+
+from __future__ import annotations
+
+from torchvision import models
+
+from layerprobe.nets.resnet import resnet
+
+build = resnet("resnet18", models.resnet18, (2, 2, 2, 2), 512).build
