@@ -29,7 +29,7 @@ class SubsampledSoftmax(Loss):
             optimiser that reads it (training.optimizers.RowSGD). False for the others: a gradient of all C rows.
     """
 
-    sampler = "classes"
+    sampler = "shuffled"  # as NormSoftmax, for the paper's balanced batches too
     needs_positives = False
     images_per_class = 5  # paper 000, section 6.1, on Stanford Online Products
     scale: Tensor
