@@ -256,6 +256,8 @@ def _contradictions(recipe: Recipe) -> list[str]:
         if name not in METRICS and not re.fullmatch(r"R@[1-9][0-9]*", name):
             found.append(f"[probe]: unknown metric {name!r}. {near_miss(name, METRICS)}")
     loss = load(*_TABLES["loss"], recipe.loss.name)
+    if train.optimizer != "sgd" and recipe.loss.options().get("sparse"):
+        found.append(f"[train]: {train.optimizer} takes no gradient of some rows. Set loss.sparse = false, or use sgd")
     found += _batch_contradictions(train, recipe.loss.name, loss.needs_positives)
     if "root" in inspect.signature(load(*_TABLES["data"], recipe.data.name)).parameters and not recipe.data.root:
         found.append(f"[data]: {recipe.data.name} needs a root. Give --data {recipe.data.name}:PATH")

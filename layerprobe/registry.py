@@ -22,11 +22,17 @@ NETS = {
     "vgg16_bn": "layerprobe.nets.vgg16_bn:build",
     "resnet50": "layerprobe.nets.resnet50:build",
     "googlenet": "layerprobe.nets.googlenet:build",
+    "googlenet_caffe": "layerprobe.nets.googlenet_caffe:build",
+    "bn_inception": "layerprobe.nets.bn_inception:build",
+    "resnet18": "layerprobe.nets.resnet18:build",
+    "lenet": "layerprobe.nets.lenet:build",
 }
 LOSSES = {
     "smooth_triplet": "layerprobe.losses.smooth_triplet:SmoothTriplet",
     "softmax": "layerprobe.losses.softmax:Softmax",
     "norm_softmax": "layerprobe.losses.norm_softmax:NormSoftmax",
+    "heated_softmax": "layerprobe.losses.heated_softmax:HeatedSoftmax",
+    "subsampled_softmax": "layerprobe.losses.subsampled_softmax:SubsampledSoftmax",
     "proxy_nca": "layerprobe.losses.proxy_nca:ProxyNCA",
     "proxy_triplet": "layerprobe.losses.proxy_triplet:ProxyTriplet",
     "proxy_anchor": "layerprobe.losses.proxy_anchor:ProxyAnchor",

@@ -238,6 +238,7 @@ def test_a_download_changes_no_recipe() -> None:
         (("train.warmup_iterations=3", "train.warmup_epochs=1"), "warmup_iterations and warmup_epochs both say"),
         (("train.optimizer=adam", "train.momentum=0.5"), "adam has no momentum"),
         (("train.epsilon=0.1",), "sgd has no epsilon"),
+        (("loss.name=subsampled_softmax", "train.optimizer=adam"), "adam takes no gradient of some rows"),
         (("train.images_per_class=1",), "smooth_triplet needs each class twice"),
         (("train.sampler=balanced", "train.images_per_class=1"), "smooth_triplet needs each class twice"),
         (
