@@ -274,3 +274,36 @@ def test_warm_up_holds_pretrained_weights_and_only_freezing_their_statistics(
     assert not torch.equal(before["net.fc7.weight"], after["net.fc7.weight"])
     moved = not torch.equal(before["net.features.1.running_mean"], after["net.features.1.running_mean"])
     assert moved == (warmup == "zero_rate")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("loss.name=heated_softmax", "train.heat_epochs=[1]"),
+        ("loss.name=heated_softmax", "loss.learn_scale=true", "train.heat_epochs=[1]"),
+        ("loss.name=subsampled_softmax", "loss.ratio=0.5", "train.momentum=0.5"),
+        ("loss.name=softmax", "train.optimizer=adam", "train.decay=cosine", "train.accumulate=2"),
+        (
+            "loss.name=softmax",
+            "train.optimizer=rmsprop",
+            "train.decay_at=[]",
+            "train.decay_epochs=[1]",
+            "train.clip_gradient=0.1",
+        ),
+        ("train.precision=bfloat16", "train.warmup_epochs=1", "train.warmup=linear"),
+    ],
+    ids=lambda settings: " ".join(settings),
+)
+def test_a_resumed_run_equals_a_straight_one_across_the_switch(
+    request_for: Requests, settings: tuple[str, ...]
+) -> None:
+    straight = train(request_for(*settings, run="straight"), Silent())
+    with pytest.raises(InterruptedRun):
+        train(request_for(*settings), interrupt_after(1))
+    run = train(request_for(*settings), Silent())
+    assert sha256(run.checkpoint(2)) == sha256(straight.checkpoint(2))
+
+
+def test_heating_divides_the_scale_by_4_in_the_checkpoints(request_for: Requests) -> None:
+    run = train(request_for("loss.name=heated_softmax", "train.heat_epochs=[1]"), Silent())
+    assert [float(weights(run, epoch)["loss.scale"]) for epoch in (0, 1, 2)] == [16, 16, 4]
