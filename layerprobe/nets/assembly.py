@@ -78,7 +78,7 @@ class Backbone:
             fc_dropout: probability of it after the last fully connected layer, as in FCR2, and in paper 002's code of
                 the normalised proxies (0.5).
             freeze_bn: the trunk's batch normalisation, except in `from_scratch`, stays as it was loaded: statistics,
-                weight and bias.
+                weight and bias, which are buffers then and so outlive `train()`. Without weights it normalises nothing.
             weights: names -> tensors, the trunk complete; None starts everything anew.
             from_scratch: blocks or layers left at their start with their batch normalisation.
             seed: of all that starts anew; the global generators are not touched.
@@ -105,7 +105,7 @@ class Backbone:
             weights = self.translate(weights)
             _require_trunk(self.name, module, list(trunk), weights)
             loaded = _load(module, weights, paths)
-        if freeze_bn and not freeze_batch_norm(module, list(trunk), paths):
+        if freeze_bn and not freeze_batch_norm(module, paths):
             raise RecipeError(f"[net]: {self.name} has no batch normalisation to freeze", fix="Leave freeze_bn out")
         return Net(
             module=module,

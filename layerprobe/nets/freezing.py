@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -34,17 +32,16 @@ class FrozenBatchNorm(nn.Module):
         return F.batch_norm(maps, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
-def freeze_batch_norm(module: nn.Module, names: Sequence[str], learning: tuple[str, ...]) -> bool:
-    """Freeze every BatchNorm below some of a module's children; whether there was one.
+def freeze_batch_norm(module: nn.Module, learning: tuple[str, ...]) -> bool:
+    """Freeze every BatchNorm of maps; whether there was one.
 
     Args:
         module: changed in place.
-        names: of the children.
         learning: prefixes of paths whose BatchNorms stay as they are.
     """
     found = False
     for path, norm in list(module.named_modules()):
-        if isinstance(norm, nn.BatchNorm2d) and path.partition(".")[0] in names:
+        if isinstance(norm, nn.BatchNorm2d):
             found = True
             if not f"{path}.".startswith(learning):
                 module.set_submodule(path, FrozenBatchNorm(norm))
