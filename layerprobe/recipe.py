@@ -127,8 +127,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def is_changed(reference: str, recipe: Recipe) -> bool:
     """Whether a recipe, as resolved, would train something else than its file says; where the data lie aside."""
-    root = recipe.data.root
-    plain = load_recipe(reference, Overrides(settings=(f"data.root={root}",)) if root else None)
+    plain = load_recipe(reference, Overrides(settings=(f"data.root={recipe.data.root or '.'}",)))
     return plain.identity() != recipe.identity()
 
 

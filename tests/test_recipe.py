@@ -270,3 +270,9 @@ def test_what_belonged_to_the_recipes_choice_goes_with_it() -> None:
     train = load("train.images_per_class=8", "train.decay=cosine", "train.sampler=balanced").train
     assert (train.decay_at, train.images_per_class) == ((), 8)
     assert load("train.sampler=n_pairs").train.images_per_class == 2
+
+
+def test_a_recipe_that_needs_a_root_may_be_compared_with_one_that_has_none() -> None:
+    reference = str(RECIPES / "netA-cub200.toml")
+    assert is_changed(reference, load(name=reference, data="glyphs"))
+    assert not is_changed(reference, load(name=reference, data="cub200:somewhere"))

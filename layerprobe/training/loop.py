@@ -284,7 +284,7 @@ def _freeze(net: Net) -> None:
     for name, parameter in net.module.named_parameters():
         parameter.requires_grad_(name in net.new_parameters)
     for module in net.module.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not any(
-            parameter.requires_grad for parameter in module.parameters()
-        ):
+        own = list(module.parameters())
+        # One without parameters is part of a new head, and has its statistics to learn.
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and own and not any(p.requires_grad for p in own):
             module.eval()

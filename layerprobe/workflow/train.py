@@ -20,7 +20,7 @@ from layerprobe.nets.net import Net
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe, resolve
 from layerprobe.runs import Run, command_line, locked, named_run, set_aside
-from layerprobe.taps import resolve_taps
+from layerprobe.taps import list_layers, resolve_taps
 from layerprobe.training.checkpoints import load_state, load_weights, save_state, save_weights
 from layerprobe.training.loop import EpochResult, Trainer
 from layerprobe.workflow import parts
@@ -79,7 +79,9 @@ def build(request: TrainRequest, listener: Listener | None = None) -> Parts:
     device = parts.choose_device(request.device)
     dataset = parts.build_dataset(recipe, Decoding(request.cache, listener, request.workers))
     net = _build_net(request)
-    if request.probe is not None:  # a misspelt layer is told before anything is written
+    # A misspelt layer, or an image too small for the network, is told before anything is written.
+    list_layers(net, recipe.data.image_size)
+    if request.probe is not None:
         resolve_taps(request.probe, net, pools=recipe.probe.pool, image_size=recipe.data.image_size)
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
     targets = parts.build_targets(recipe, dataset)

@@ -307,3 +307,19 @@ def test_a_resumed_run_equals_a_straight_one_across_the_switch(
 def test_heating_divides_the_scale_by_4_in_the_checkpoints(request_for: Requests) -> None:
     run = train(request_for("loss.name=heated_softmax", "train.heat_epochs=[1]"), Silent())
     assert [float(weights(run, epoch)["loss.scale"]) for epoch in (0, 1, 2)] == [16, 16, 4]
+
+
+def test_images_too_small_for_the_network_are_told_before_anything_is_written(request_for: Requests) -> None:
+    request = request_for("net.name=lenet", "data.image_size=16")
+    with pytest.raises(RecipeError, match="does not take images of 16 px"):
+        train(request, Silent())
+    assert not request.target().exists()
+
+
+def test_a_frozen_warm_up_lets_a_new_heads_norm_learn_its_statistics(request_for: Requests) -> None:
+    train(request_for("train.epochs=0", run="source"), Silent())
+    settings = ("net.weights=run:source", "net.norm=batch", "net.fc=[8, 4]", "train.epochs=1", "train.warmup_epochs=1")
+    run = train(request_for(*settings, "train.warmup=freeze"), Silent())
+    before, after = weights(run, 0), weights(run, 1)
+    assert not torch.equal(before["net.norm5.running_mean"], after["net.norm5.running_mean"])
+    assert torch.equal(before["net.features.1.running_mean"], after["net.features.1.running_mean"])
