@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss
+from layerprobe.losses.pairs import euclidean
 from layerprobe.losses.proxies import at_least_zero, unit
 
 _SWAPS = 5  # rounds of medoid swaps at most; they end when nothing gains
@@ -52,7 +53,7 @@ class StructuredClustering(Loss):
         classes, places = labels.unique(return_inverse=True)
         if len(classes) < 2:
             raise ValueError("a batch of one class cannot be clustered: it needs two")
-        distances = _distances(unit(embeddings))
+        distances = euclidean(unit(embeddings))
         fixed = distances.detach()
         medoids = worst_medoids(fixed, places, self.gamma)
         nearest = medoids[fixed[:, medoids].argmin(1)]
@@ -62,13 +63,6 @@ class StructuredClustering(Loss):
         value = F.relu(self.gamma * margin - distances[rows, nearest].sum() + distances[rows, own].sum())
         self.informative = (value.detach() > 0).sum()
         return value
-
-
-def _distances(x: Tensor) -> Tensor:
-    """(B, B) Euclidean distances; no gradient where they are 0, where there is no direction."""
-    squares = (x[:, None] - x[None]).square().sum(2)
-    apart = squares > 0
-    return torch.where(apart, squares, 1.0).sqrt() * apart
 
 
 def best_medoids(distances: Tensor, places: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ import torch
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
+from layerprobe.losses.pairs import euclidean
 from layerprobe.losses.proxies import unit
-from layerprobe.losses.structured_clustering import StructuredClustering, _distances, best_medoids, nmi, worst_medoids
+from layerprobe.losses.structured_clustering import StructuredClustering, best_medoids, nmi, worst_medoids
 from tests.losses.pairwise import (
     LABELS,
     agrees,
@@ -57,15 +58,9 @@ def by_loops(features: Tensor, medoids: tuple[int, ...], gamma: float) -> Tensor
 
 def medoids_of(features: Tensor, gamma: float) -> tuple[int, ...]:
     """Those that the loss chooses, from its own distances: a last bit may decide between equally bad ones."""
-    distances = _distances(unit(features.detach()))
+    distances = euclidean(unit(features.detach()))
     found: list[int] = worst_medoids(distances, LABELS, gamma).tolist()
     return tuple(found)
-
-
-def test_the_distances_are_the_loops() -> None:
-    x = normalised(rows().detach())
-    wanted = torch.tensor([[float(distance(a, b)) for b in x] for a in x], dtype=torch.float64)
-    torch.testing.assert_close(_distances(unit(rows().detach())), wanted)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 1.0, 10.0])

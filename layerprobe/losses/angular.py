@@ -1,0 +1,66 @@
+"""Angular loss, alone or with N-pairs."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from layerprobe.losses.loss import Loss
+from layerprobe.losses.n_pairs import n_pairs
+from layerprobe.losses.pairs import pairs_of
+from layerprobe.losses.proxies import at_least_zero, unit
+
+
+class Angular(Loss):
+    """Mean over pairs a, p of one class of ln( 1 + sum over n of other classes of exp(f_apn) ).
+
+    f_apn = 4 tan^2(alpha) (x_a + x_p) . x_n - 2 (1 + tan^2(alpha)) x_a . x_p: Fehervari et al., Unbiased Evaluation of
+    Deep Metric Learning Algorithms, equations 4 and 5 (from Wang et al., ICCV 2017). Of classes with more than two
+    images every ordered pair counts.
+
+    Args:
+        embedding_dim: not used.
+        num_classes: not used.
+        alpha: degrees, above 0 and below 90; 45 in the code of Fehervari et al.
+        n_pairs_weight: of the N-pair loss of the same embeddings, added; at least 0. Wang et al. add the angular loss
+            to it with weight 2, which is 0.5 here at twice the learning rate.
+        normalise: embeddings of length 1; False as in the paper's table 1.
+    """
+
+    sampler = "n_pairs"
+    needs_positives = True
+    images_per_class = 2
+
+    def __init__(
+        self,
+        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
+        num_classes: int,  # noqa: ARG002
+        *,
+        alpha: float = 45.0,
+        n_pairs_weight: float = 0.0,
+        normalise: bool = False,
+    ) -> None:
+        super().__init__()
+        if not 0 < alpha < 90:
+            raise ValueError(f"alpha is {alpha}; it is an angle in degrees, above 0 and below 90")
+        self.square = math.tan(math.radians(alpha)) ** 2
+        self.n_pairs_weight = at_least_zero("n_pairs_weight", n_pairs_weight, "a weight")
+        self.normalise = normalise
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """(B, D) embeddings and (B,) labels -> scalar.
+
+        Raises:
+            ValueError: one class only, or no class twice.
+        """
+        positives, negatives = pairs_of(labels)
+        x = unit(embeddings) if self.normalise else embeddings
+        products = x @ x.T
+        anchors, others = positives.nonzero(as_tuple=True)
+        sums = 4 * self.square * (products[anchors] + products[others])  # (P, B)
+        far = sums.masked_fill(~negatives[anchors], -torch.inf).logsumexp(1)
+        loss = F.softplus(far - 2 * (1 + self.square) * products[anchors, others]).mean()
+        return loss + self.n_pairs_weight * n_pairs(products, labels) if self.n_pairs_weight else loss

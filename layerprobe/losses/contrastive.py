@@ -1,0 +1,55 @@
+"""Contrastive loss."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from layerprobe.losses.loss import Loss
+from layerprobe.losses.pairs import pairs_of, squared_euclidean
+from layerprobe.losses.proxies import at_least_zero, positive, unit
+
+
+class Contrastive(Loss):
+    """Half of the mean of d over positive pairs plus the mean of margin - d over the negatives closer than the margin.
+
+    As in the released code of Vo & Hays (paper 004): d is the squared Euclidean distance of embeddings of length
+    `scale`, and only violating negatives count in their mean. `informative` counts those and the positives apart. A
+    collapsed batch costs half the margin.
+
+    Args:
+        embedding_dim: not used.
+        num_classes: not used.
+        margin: a squared distance, at least 0; 0.2 in that code.
+        scale: length that the embeddings get, above 0; 3 in that code.
+    """
+
+    sampler = "classes"
+    needs_positives = True
+    images_per_class = 2
+    similarity = "euclidean"
+
+    def __init__(
+        self,
+        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
+        num_classes: int,  # noqa: ARG002
+        *,
+        margin: float = 0.2,
+        scale: float = 3.0,
+    ) -> None:
+        super().__init__()
+        self.margin = at_least_zero("margin", margin, "a squared distance")
+        self.length = positive("scale", scale, "the embeddings' length")
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """(B, D) embeddings of any length and (B,) labels -> scalar.
+
+        Raises:
+            ValueError: one class only, or no class twice.
+        """
+        positives, negatives = pairs_of(labels)
+        distances = squared_euclidean(self.length * unit(embeddings))
+        near = F.relu(self.margin - distances[negatives])
+        violating = (near.detach() > 0).sum()
+        self.informative = violating + (distances.detach()[positives] > 0).sum()
+        return 0.5 * (distances[positives].mean() + near.sum() / violating.clamp(min=1))

@@ -1,0 +1,57 @@
+"""Lifted structured loss."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from layerprobe.losses.loss import Loss
+from layerprobe.losses.pairs import euclidean, pairs_of
+from layerprobe.losses.proxies import at_least_zero, unit
+
+
+class LiftedStructure(Loss):
+    """Half the mean, over pairs i, j of one class, of [ ln( sum e^(m - D_ik) + sum e^(m - D_jl) ) + D_ij ]_+^2.
+
+    Fehervari et al., Unbiased Evaluation of Deep Metric Learning Algorithms, equation 2 (from Song et al., CVPR 2016):
+    k and l run over the images of other classes than i's and j's, D is the Euclidean distance, not squared, m the
+    margin. `informative` counts the pairs whose loss is not 0.
+
+    Args:
+        embedding_dim: not used.
+        num_classes: not used.
+        margin: a distance, at least 0; 1 in the original.
+        normalise: embeddings of length 1; the papers have them as they are (table 1).
+    """
+
+    sampler = "classes"
+    needs_positives = True
+    similarity = "euclidean"
+
+    def __init__(
+        self,
+        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
+        num_classes: int,  # noqa: ARG002
+        *,
+        margin: float = 1.0,
+        normalise: bool = False,
+    ) -> None:
+        super().__init__()
+        self.margin = at_least_zero("margin", margin, "a distance")
+        self.normalise = normalise
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """(B, D) embeddings and (B,) labels -> scalar.
+
+        Raises:
+            ValueError: one class only, or no class twice.
+        """
+        positives, negatives = pairs_of(labels)
+        distances = euclidean(unit(embeddings) if self.normalise else embeddings)
+        # Of each image the negatives' term, of which a pair has the sum of two.
+        of_image = (self.margin - distances).masked_fill(~negatives, -torch.inf).logsumexp(1)
+        first, second = positives.triu().nonzero(as_tuple=True)
+        terms = F.relu(torch.logaddexp(of_image[first], of_image[second]) + distances[first, second])
+        self.informative = (terms.detach() > 0).sum()
+        return terms.square().mean() / 2

@@ -1,0 +1,104 @@
+"""Margin loss with distance-weighted sampling and a learnt boundary for each class."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from layerprobe.losses.loss import Loss, ParameterGroup
+from layerprobe.losses.pairs import euclidean, pairs_of
+from layerprobe.losses.proxies import at_least_zero, positive, rate, unit
+
+# Sampling Matters in Deep Embedding Learning: closer negatives are drawn as if they were so far, farther ones never.
+_CLOSEST, _FARTHEST = 0.5, 1.4
+
+
+class Margin(Loss):
+    """Sum of [ margin + D_ap - beta ]_+ and [ margin + beta - D_an ]_+ over the sampled pairs, by the number above 0.
+
+    Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017; section 2.2 of Fehervari et al. (paper 002). D is
+    the Euclidean distance of embeddings of length 1, beta the learnt boundary of the anchor's class. Every ordered pair
+    of one class counts, and with each a negative of the anchor drawn by `distance_weighted`. `informative` counts the
+    pairs above 0.
+
+    Args:
+        embedding_dim: D, the space whose distances are expected.
+        num_classes: C, one boundary each.
+        margin: alpha, a distance, at least 0.
+        beta: the boundaries' first value, a distance above 0.
+        nu: weight of the sum of the pairs' boundaries, which keeps them small, at least 0.
+        beta_learning_rate: of the boundaries, without weight decay; 0.1 in the code of Fehervari et al. None for that
+            of the network's new layers.
+    """
+
+    sampler = "classes"
+    needs_positives = True
+    images_per_class = 5
+    similarity = "euclidean"
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        num_classes: int,
+        *,
+        margin: float = 0.2,
+        beta: float = 1.2,
+        nu: float = 0.0,
+        beta_learning_rate: float | None = 0.1,
+    ) -> None:
+        super().__init__()
+        self.dim = embedding_dim
+        self.margin = at_least_zero("margin", margin, "a distance")
+        self.nu = at_least_zero("nu", nu, "a weight")
+        self.beta = nn.Parameter(torch.full((num_classes,), positive("beta", beta, "a distance")))
+        self.beta_learning_rate = rate("beta_learning_rate", beta_learning_rate)
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """The boundaries."""
+        return [ParameterGroup([self.beta], self.beta_learning_rate, 0.0)]
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """(B, D) embeddings of any length and (B,) labels -> scalar.
+
+        Raises:
+            ValueError: one class only, or no class twice.
+        """
+        positives, negatives = pairs_of(labels)
+        distances = euclidean(unit(embeddings))
+        anchors, others = positives.nonzero(as_tuple=True)
+        chances = distance_weighted(distances.detach(), negatives, self.dim)[anchors]
+        return self.of_pairs(distances, labels, anchors, others, torch.multinomial(chances, 1)[:, 0])
+
+    def of_pairs(self, distances: Tensor, labels: Tensor, anchors: Tensor, others: Tensor, negatives: Tensor) -> Tensor:
+        """The loss of (P,) anchors with a positive and a negative each, of (B, B) distances."""
+        beta = self.beta[labels[anchors]]
+        near = F.relu(self.margin + distances[anchors, others] - beta)
+        far = F.relu(self.margin + beta - distances[anchors, negatives])
+        self.informative = (near.detach() > 0).sum() + (far.detach() > 0).sum()
+        return (near.sum() + far.sum() + self.nu * beta.sum()) / self.informative.clamp(min=1)
+
+
+def distance_weighted(distances: Tensor, candidates: Tensor, dim: int) -> Tensor:
+    """How likely each negative of an anchor is drawn: as 1 / q(D), q the density of distances on the unit sphere.
+
+    ln q(d) = (n - 2) ln d + (n - 3) / 2 ln(1 - d^2 / 4). Distances below 0.5 count as 0.5, so that noise does not
+    decide; negatives beyond 1.4, which cost nothing, are not drawn unless all are.
+
+    Args:
+        distances: (B, B) of unit vectors.
+        candidates: (B, B) mask of each anchor's negatives, at least one a row.
+        dim: n, the dimension of the space.
+
+    Returns:
+        (B, B) probabilities, each row's sum 1.
+    """
+    d = distances.clamp(min=_CLOSEST)
+    log_density = (dim - 2) * d.log() + (dim - 3) / 2 * (1 - d.square() / 4).clamp(min=1e-8).log()
+    drawn = candidates & (distances <= _FARTHEST)
+    drawn = torch.where(drawn.any(1, keepdim=True), drawn, candidates)
+    # Beyond 1.4 all are alike: there is no reason to prefer one that costs nothing.
+    log_weights = torch.where(distances <= _FARTHEST, -log_density, 0.0)
+    return log_weights.masked_fill(~drawn, -math.inf).softmax(1)

@@ -1,0 +1,58 @@
+"""Multi-class N-pair loss."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from layerprobe.losses.loss import Loss
+from layerprobe.losses.pairs import pairs_of
+from layerprobe.losses.proxies import at_least_zero
+
+
+class NPairs(Loss):
+    """Mean over pairs a, p of one class of ln( 1 + sum over n of other classes of exp(s_an - s_ap) ), s = x . x.
+
+    Fehervari et al., Unbiased Evaluation of Deep Metric Learning Algorithms, equation 3 (from Sohn, NeurIPS 2016). The
+    paper prints distances in the place of similarities, which would push positives apart; this is the sign of its code
+    and of Sohn. Its batches hold two images a class; of larger classes every ordered pair counts.
+
+    Args:
+        embedding_dim: not used.
+        num_classes: not used.
+        l2: weight of the embeddings' mean squared length, at least 0: they are not normalised and would grow; 5e-4 in
+            the code of Fehervari et al.
+    """
+
+    sampler = "n_pairs"
+    needs_positives = True
+    images_per_class = 2
+    similarity = "dot"
+
+    def __init__(
+        self,
+        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
+        num_classes: int,  # noqa: ARG002
+        *,
+        l2: float = 5e-4,
+    ) -> None:
+        super().__init__()
+        self.l2 = at_least_zero("l2", l2, "a weight")
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """(B, D) embeddings and (B,) labels -> scalar.
+
+        Raises:
+            ValueError: one class only, or no class twice.
+        """
+        lengths = embeddings.square().sum(1).mean()
+        return n_pairs(embeddings @ embeddings.T, labels) + self.l2 * lengths
+
+
+def n_pairs(products: Tensor, labels: Tensor) -> Tensor:
+    """(B, B) similarities and (B,) labels -> the mean over pairs."""
+    positives, negatives = pairs_of(labels)
+    of_image = products.masked_fill(~negatives, -torch.inf).logsumexp(1)
+    anchors, others = positives.nonzero(as_tuple=True)
+    return F.softplus(of_image[anchors] - products[anchors, others]).mean()

@@ -1,0 +1,46 @@
+"""What the losses on pairs and triplets of a batch share: distances, and which images are of one class."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def euclidean(x: Tensor) -> Tensor:
+    """Distances between all rows.
+
+    Args:
+        x: (B, D).
+
+    Returns:
+        (B, B); without gradient where it is 0, since equal rows have no direction to move apart in.
+    """
+    squares = squared_euclidean(x)
+    apart = squares > 0
+    return torch.where(apart, squares, 1.0).sqrt() * apart
+
+
+def squared_euclidean(x: Tensor) -> Tensor:
+    """(B, D) -> (B, B) squared distances: exact zeros for equal rows, unlike those of a matrix product."""
+    return (x[:, None] - x[None]).square().sum(2)
+
+
+def pairs_of(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Which pairs are of one class, each image's pair with itself left out, and which are of two.
+
+    Args:
+        labels: (B,).
+
+    Returns:
+        Two masks (B, B).
+
+    Raises:
+        ValueError: there is none of one kind.
+    """
+    same = labels[:, None] == labels[None, :]
+    positives = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    if not bool(positives.any()):
+        raise ValueError("a batch without positive pairs: it needs one class twice")
+    if bool(same.all()):
+        raise ValueError("a batch without negative pairs: it needs two classes")
+    return positives, ~same

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from layerprobe.losses.n_pairs import NPairs
+from tests.losses.pairwise import LABELS, agrees, is_finite_where_it_hurts, is_the_same_in_any_order, rows
+
+PAIRS = torch.tensor([0, 0, 1, 1, 2, 2])
+
+
+def by_loops(x: Tensor, labels: Tensor, l2: float) -> Tensor:
+    """Equation 3 with products in the place of the printed distances."""
+    losses = []
+    for a in range(len(x)):
+        for p in range(len(x)):
+            if p != a and labels[p] == labels[a]:
+                terms = [(x[a] @ x[n] - x[a] @ x[p]).exp() for n in range(len(x)) if labels[n] != labels[a]]
+                losses.append((1 + torch.stack(terms).sum()).log())
+    return torch.stack(losses).mean() + l2 * torch.stack([row @ row for row in x]).mean()
+
+
+@pytest.mark.parametrize("labels", [PAIRS, LABELS])
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+def test_value_and_gradient_equal_the_loops(labels: Tensor, l2: float) -> None:
+    ours, theirs = rows(len(labels)), rows(len(labels))
+    agrees(NPairs(5, 3, l2=l2)(ours, labels), by_loops(theirs, labels, l2), ours, theirs)
+
+
+def test_near_positives_cost_less_than_far_ones() -> None:
+    # The printed distances would have it the other way round.
+    near = 3 * torch.eye(3, dtype=torch.float64)[PAIRS]
+    assert NPairs(3, 3, l2=0)(near, PAIRS) < NPairs(3, 3, l2=0)(near[[0, 2, 4, 1, 3, 5]], PAIRS)
+
+
+def test_a_collapsed_batch_costs_ln_of_the_negatives_and_1() -> None:
+    value = NPairs(5, 3, l2=0)(torch.ones(6, 5, dtype=torch.float64), PAIRS)
+    assert value.item() == pytest.approx(math.log(5), rel=1e-12)
+
+
+def test_it_has_the_invariances_of_products() -> None:
+    is_the_same_in_any_order(NPairs(5, 3))
+    is_finite_where_it_hurts(NPairs(5, 3))
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2]])
+def test_a_batch_without_pairs_is_refused(labels: list[int]) -> None:
+    with pytest.raises(ValueError, match="a batch without"):
+        NPairs(5, 3)(rows(3), torch.tensor(labels))
+
+
+def test_a_negative_weight_is_refused() -> None:
+    with pytest.raises(ValueError, match="l2 is -1"):
+        NPairs(5, 3, l2=-1)
