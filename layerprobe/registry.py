@@ -29,6 +29,18 @@ NETS = {
 }
 LOSSES = {
     "smooth_triplet": "layerprobe.losses.smooth_triplet:SmoothTriplet",
+    "triplet": "layerprobe.losses.triplet:Triplet",
+    "contrastive": "layerprobe.losses.contrastive:Contrastive",
+    "lifted_structure": "layerprobe.losses.lifted_structure:LiftedStructure",
+    "n_pairs": "layerprobe.losses.n_pairs:NPairs",
+    "angular": "layerprobe.losses.angular:Angular",
+    "ranked_list": "layerprobe.losses.ranked_list:RankedList",
+    "structured_clustering": "layerprobe.losses.structured_clustering:StructuredClustering",
+    "prototypical": "layerprobe.losses.prototypical:Prototypical",
+    "margin": "layerprobe.losses.margin:Margin",
+    "multi_similarity": "layerprobe.losses.multi_similarity:MultiSimilarity",
+    "supcon": "layerprobe.losses.supcon:SupCon",
+    "cross_batch_memory": "layerprobe.losses.cross_batch_memory:CrossBatchMemory",
     "softmax": "layerprobe.losses.softmax:Softmax",
     "norm_softmax": "layerprobe.losses.norm_softmax:NormSoftmax",
     "heated_softmax": "layerprobe.losses.heated_softmax:HeatedSoftmax",
