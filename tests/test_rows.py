@@ -14,6 +14,7 @@ import torch
 from layerprobe.nets.net import Net
 from layerprobe.overrides import Overrides
 from layerprobe.recipe import Recipe, list_recipes, load_recipe
+from layerprobe.taps import resolve_taps
 from layerprobe.workflow import parts
 
 TABLE = Path(__file__).parents[1] / "recipes" / "README.md"
@@ -68,6 +69,7 @@ def test_a_rows_command_would_train(command: str) -> None:
     embeddings = torch.randn(len(batch), net.embedding_dim, requires_grad=True)
     value = loss(embeddings, torch.from_numpy(targets[batch]))
     value.backward()
+    assert resolve_taps(recipe.probe.layers, net, image_size=recipe.data.image_size)
     assert torch.isfinite(value)
     assert embeddings.grad is not None
     assert bool(torch.isfinite(embeddings.grad).all())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from layerprobe.errors import UnknownNameError
 from layerprobe.nets.net import Net
+from layerprobe.overrides import Overrides
 from layerprobe.recipe import find_recipe, list_recipes, load_recipe, resolve
 from layerprobe.registry import NETS, load
 from layerprobe.runs import list_runs, named_run
@@ -33,7 +34,7 @@ def layers(name: str, cache: Path) -> list[LayerRow]:
     if name in NETS:
         return _rows(load("network", NETS, name)(), 224, known=False)
     if name in list_recipes() or name.endswith(".toml"):
-        recipe = load_recipe(str(find_recipe(name)))
+        recipe = load_recipe(str(find_recipe(name)), Overrides(settings=("data.root=.",)))  # no image is read
         return _rows(build_net(recipe, cache=cache), recipe.data.image_size, known=True)
     runs = [run.name for run, _ in list_runs(cache)]
     if name not in runs:

@@ -39,3 +39,8 @@ def test_a_run_says_what_was_pretrained(request_for: Callable[..., TrainRequest]
 def test_a_name_that_is_none_of_the_three_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="unknown network, recipe or run 'resnet5'. Did you mean 'resnet50'"):
         layers("resnet5", tmp_path)
+
+
+def test_a_recipes_layers_need_no_data(tmp_path: Path) -> None:
+    rows = layers(str(RECIPES / "fcr1-cub200.toml"), tmp_path)
+    assert rows[-1].layer == "fc6"
