@@ -14,6 +14,7 @@ import torch
 from layerprobe.nets.net import Net
 from layerprobe.overrides import Overrides
 from layerprobe.recipe import Recipe, list_recipes, load_recipe
+from layerprobe.registry import LOSSES, load
 from layerprobe.taps import resolve_taps
 from layerprobe.workflow import parts
 
@@ -49,6 +50,16 @@ def net_of(command: str) -> Net:
     if key not in _BUILT:
         _BUILT[key] = parts.build_net(recipe_of(command))
     return _BUILT[key]
+
+
+def test_the_losses_table_is_the_registrys() -> None:
+    stated = re.findall(r"^\| `(\w+)` \| .* \| (.*) \| (\w+) \|$", TABLE.read_text(), re.MULTILINE)
+    wanted = []
+    for name in LOSSES:
+        loss = load("loss", LOSSES, name)
+        batches = loss.sampler + ("" if loss.sampler == "shuffled" else f", {loss.images_per_class} images a class")
+        wanted.append((name, batches, loss.similarity))
+    assert stated == wanted
 
 
 def test_the_tables_have_every_set() -> None:
