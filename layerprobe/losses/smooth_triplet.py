@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from layerprobe.losses.loss import Loss, ParameterGroup
@@ -16,6 +18,10 @@ from layerprobe.losses.loss import Loss, ParameterGroup
 # Elements of one (pairs, B) block; a larger batch is done block by block and recomputed in the backward pass, so that
 # memory stays near one block instead of growing with the number of triplets.
 _BLOCK = 1 << 22
+# Elements of one (anchors, positives, B) chunk of the batch-all loss on a CPU, whose cache has to hold a few of them.
+_CHUNK = 1 << 17
+# Shorter embeddings have no direction worth the name, and are not normalised by the batch-all loss.
+_SHORTEST = 1e-12
 
 
 class SmoothTriplet(Loss):
@@ -25,6 +31,9 @@ class SmoothTriplet(Loss):
     distance. The paper prints d(a, n) - d(a, p), which is right only for a similarity; this is the sign of the
     released code and of the text. M, the number of triplets, is p k (k - 1) (p k - k) for p classes of k images. A
     collapsed batch has the value ln 2.
+
+    The batch-all loss itself (type 0, no margin, no weighting) works out its own gradient, in memory of the order B^2,
+    and can be differentiated once; the variants leave it to autograd.
 
     Args:
         embedding_dim: D; not used.
@@ -81,9 +90,19 @@ class SmoothTriplet(Loss):
         Raises:
             ValueError: the batch has no triplet: one class only, or no class twice.
         """
-        same = labels[:, None] == labels[None, :]
-        if not (bool((~same).any()) and bool(same.sum() > len(labels))):
+        same = labels[:, None] == labels
+        sizes: list[int] = same.sum(1).tolist()  # the one transfer: it refuses a batch and sizes the chunks
+        classes = _Classes(same, sizes, sum([(size - 1) * (len(sizes) - size) for size in sizes]))
+        if not classes.triplets:
             raise ValueError("a batch without triplets: it needs two classes and one of them twice")
+        if self.triplet_type == 0 and self.margin is None and not self.distance_weighting:
+            scale = self.scale if self.normalise else None
+            loss: Tensor = _BatchAll.apply(embeddings, scale, classes, self.distance == "dot")
+        else:
+            loss = self._by_pairs(embeddings, same)
+        return 0.5 * loss + 0.5 * loss.detach() if self.half_gradient else loss
+
+    def _by_pairs(self, embeddings: Tensor, same: Tensor) -> Tensor:
         x = F.normalize(embeddings) * self.scale if self.normalise else embeddings
         products = x @ x.T
         if self.distance == "dot":
@@ -92,8 +111,7 @@ class SmoothTriplet(Loss):
             lengths = x.square().sum(1)
             distances = lengths[:, None] + lengths[None, :] - 2 * products
         total, weight = self._sums(distances, same)
-        loss = total / weight.clamp(min=torch.finfo(weight.dtype).tiny)
-        return 0.5 * loss + 0.5 * loss.detach() if self.half_gradient else loss
+        return total / weight.clamp(min=torch.finfo(weight.dtype).tiny)
 
     def _sums(self, distances: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
         """Weighted sum of the triplets' losses, and the sum of the weights."""
@@ -129,6 +147,142 @@ class SmoothTriplet(Loss):
             standard = (second.detach() - everything.mean()) / deviation
             weights = weights * torch.exp(standard.square() / 2) * deviation * math.sqrt(2 * math.pi)
         return (losses * weights).sum(), weights.sum()
+
+
+@dataclass(frozen=True)
+class _Classes:
+    same: Tensor  # (B, B) whether two images are of one class
+    sizes: list[int]  # (B,) of the class of each
+    triplets: int
+
+
+class _BatchAll(torch.autograd.Function):
+    """(B, D) embeddings -> mean of log(1 + exp(d(a, p) - d(a, n))) over every triplet; scale None: not normalised."""
+
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor, scale: Tensor | None, classes: _Classes, dot: bool) -> Tensor:
+        x, stretch, factor = embeddings, None, 1 if dot else 2
+        if scale is not None:
+            lengths = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+            stretch = scale / torch.where(lengths > _SHORTEST, lengths, 1)
+            x = x * stretch
+        distances, near = _distances(x, scale, dot)
+        total, gradient = _softplus_sum(distances, near, classes)
+        pull = gradient.T.contiguous().add_(gradient)
+        if scale is None and not dot:
+            pull.diagonal().sub_(gradient.sum(0))
+        ctx.factor = -factor / classes.triplets
+        ctx.save_for_backward(x, pull, stretch, scale)
+        return total / classes.triplets
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
+        x, pull, stretch, scale = ctx.saved_tensors
+        slope, factor = pull @ x, outer * ctx.factor
+        if stretch is None:
+            return slope.mul_(factor), None, None, None
+        # Only what lies across an embedding reaches it: its length has no part in the loss.
+        along = torch.linalg.vecdot(slope, x)
+        slope.addcmul_(x, (along / scale.square())[:, None], value=-1).mul_(stretch * factor)
+        return slope, along.sum() * factor / scale, None, None
+
+
+def _distances(x: Tensor, scale: Tensor | None, dot: bool) -> tuple[Tensor, bool]:
+    """d(a, b) but for a constant of each row a, which d(a, p) - d(a, n) does not see.
+
+    Args:
+        x: (B, D).
+        scale: length of the rows; None for any.
+        dot: minus the products instead of squared Euclidean distances.
+
+    Returns:
+        (B, B), and whether exp of each, and of a difference within a row, lies in the range of floats.
+    """
+    factor, offset = (1, x.new_zeros(())) if dot else (2, torch.linalg.vecdot(x, x))
+    reach = 0.45 * math.log(torch.finfo(x.dtype).max)
+    if scale is not None:
+        square = float(scale) ** 2
+        distances = torch.addmm(offset if dot else offset - square, x, x.T, alpha=-factor)
+        return distances, factor * square <= reach
+    distances = torch.addmm(offset, x, x.T, alpha=-factor)
+    low, high = distances.amin(1, keepdim=True), distances.amax(1, keepdim=True)
+    # Infinity and NaN are not within reach, so that they are not lost.
+    return distances.sub_((low + high) / 2), bool((high - low).max() <= 2 * reach)
+
+
+def _softplus_sum(distances: Tensor, near: bool, classes: _Classes) -> tuple[Tensor, Tensor]:
+    """Sum of log(1 + exp(d(a, p) - d(a, n))) over the triplets, and its gradient.
+
+    Args:
+        distances: (B, B).
+        near: see `_distances`.
+        classes: of the batch.
+
+    Returns:
+        Scalar, and (B, B).
+    """
+    same, sizes = classes.same, classes.sizes
+    softplus = _softplus_by_products if near else _softplus_by_differences
+    others = same.clone().fill_diagonal_(False)
+    if len(sizes) * len(sizes) * (sizes[0] - 1) <= _CHUNK and min(sizes) == max(sizes):
+        positives = distances[others].view(-1, sizes[0] - 1)
+        total, of_positives, of_negatives = softplus(positives, distances.masked_fill(same, math.inf))
+        return total, of_negatives.masked_scatter_(others, of_positives)
+    device = distances.device
+    total, gradient = distances.new_zeros(()), torch.zeros_like(distances)
+    for anchors, most in _chunks(sizes, _CHUNK if device.type == "cpu" else _BLOCK):
+        rows = torch.tensor(anchors, device=device)
+        some, positive = distances[rows], others[rows]
+        # Row by row, as a mask is read: places that an anchor with fewer positives than another leaves empty.
+        taken = torch.arange(most, device=device) < positive.sum(1, keepdim=True)
+        positives = some.new_full(taken.shape, -math.inf).masked_scatter_(taken, some[positive])
+        part, of_positives, of_negatives = softplus(positives, some.masked_fill_(same[rows], math.inf))
+        total += part
+        gradient[rows] = of_negatives.masked_scatter_(positive, of_positives[taken])
+    return total, gradient
+
+
+def _softplus_by_products(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum over all (a, p, n), and the gradients of the distances.
+
+    exp of a difference is made as a product of two numbers, each needed once for a pair and not once for a triplet.
+
+    Args:
+        positives: (A, K), -inf where there is none.
+        negatives: (A, B), inf where there is none.
+
+    Returns:
+        Scalar, (A, K) and (A, B).
+    """
+    exponential = positives.exp()[:, :, None] * negatives.neg().exp_()[:, None, :]
+    more = exponential + 1
+    inverse = more.reciprocal()
+    total = more.log().sum()
+    # What was lost in adding 1, so that this is log1p, which takes ten times as long as log.
+    total += torch.dot((exponential - more.sub_(1)).flatten(), inverse.flatten())
+    share = exponential.mul_(inverse)
+    return total, share.sum(2), share.sum(1).neg_()
+
+
+def _softplus_by_differences(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_softplus_by_products`, for any distances."""
+    difference = positives[:, :, None] - negatives[:, None, :]
+    total = F.softplus(difference).sum()
+    share = difference.sigmoid_()
+    return total, share.sum(2), share.sum(1).neg_()
+
+
+def _chunks(sizes: list[int], elements: int) -> Iterator[tuple[list[int], int]]:
+    """Anchors that have positives, those of large classes first, and the most positives that one of a chunk has."""
+    batch = len(sizes)
+    anchors = sorted((image for image in range(batch) if sizes[image] > 1), key=lambda image: -sizes[image])
+    first = 0
+    while first < len(anchors):
+        most = sizes[anchors[first]] - 1
+        last = first + max(1, elements // (most * batch))
+        yield anchors[first:last], most
+        first = last
 
 
 def _blocks(pairs: Tensor, batch: int) -> Iterator[Tensor]:

@@ -53,7 +53,8 @@ def by_loops(
             z = (every[i, k] - every.mean()) / every.std()
             weight = every.std() * math.sqrt(2 * math.pi) / math.exp(-z * z / 2)
         difference = distance(i, j) - distance(i, k)
-        value = torch.log1p(difference.exp()) if margin is None else (difference + margin).clamp(min=0)
+        smooth = torch.logaddexp(difference, torch.zeros_like(difference))
+        value = smooth if margin is None else (difference + margin).clamp(min=0)
         total, weights, count = total + weight * value, weights + weight, count + 1
     return total / weights, count
 
@@ -83,6 +84,83 @@ def test_value_and_gradient_equal_the_loops(options: dict[str, object], oracle: 
     loss.backward()
     expected.backward()
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-10)
+
+
+@pytest.mark.parametrize("chunk", [1, 40, 1 << 17])
+@pytest.mark.parametrize("labels", [[2, 0, 1, 0, 1, 2, 0, 0], [1, 0, 0, 1, 2, 2, 3, 3], [0, 1, 1, 2, 3, 4, 5, 6]])
+def test_classes_of_any_sizes_and_order_equal_the_loops(
+    chunk: int, labels: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smooth_triplet, "_CHUNK", chunk)
+    ours, theirs = embeddings(1), embeddings(1)
+    loss = build()(ours, torch.tensor(labels))
+    expected, _ = by_loops(unit(theirs), torch.tensor(labels))
+    torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-10)
+
+
+@pytest.mark.parametrize("options", [{"scale": 25.0}, {"normalise": False}, {"normalise": False, "distance": "dot"}])
+def test_far_and_unnormalised_embeddings_equal_the_loops(options: dict[str, object]) -> None:
+    stretch = 8.0 if "normalise" in options else 1.0  # differences of hundreds: exp is beyond float32
+    ours, theirs = embeddings(2), embeddings(2)
+    loss = build(**options)(ours * stretch, LABELS)
+    features = theirs * stretch if "normalise" in options else unit(theirs, 25.0)
+    expected, _ = by_loops(features, dot=options.get("distance") == "dot")
+    torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-10)
+    single = build(**options).float()(ours.detach().float() * stretch, LABELS)
+    assert single.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("distance", ["squared_euclidean", "dot"])
+def test_the_learnt_scales_gradient_equals_the_loops(distance: str) -> None:
+    loss, scale = build(learn_scale=True, distance=distance), torch.tensor(4.0, dtype=torch.float64, requires_grad=True)
+    loss(embeddings(), LABELS).backward()
+    features = embeddings().detach()
+    by_loops(features / features.norm(dim=1, keepdim=True) * scale, dot=distance == "dot")[0].backward()
+    torch.testing.assert_close(loss.scale.grad, scale.grad, rtol=1e-9, atol=0)
+
+
+def test_small_losses_are_as_exact_in_float32() -> None:
+    # Every triplet costs log(1 + exp(-32)) = 1.27e-14: 1 + exp(-32) is 1 in float32.
+    assert build().float()(torch.eye(3)[LABELS], LABELS).item() == pytest.approx(math.exp(-32), rel=1e-4, abs=0)
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 2, 2, 2]])
+def test_an_embedding_of_length_0_has_a_finite_gradient(labels: list[int]) -> None:
+    features = embeddings().detach()
+    features[3] = 0
+    features.requires_grad_()
+    loss = build()(features, torch.tensor(labels))
+    assert loss.item() == pytest.approx(build(normalise=False)(unit_or_zero(features), torch.tensor(labels)).item())
+    loss.backward()
+    assert features.grad is not None
+    assert features.grad.abs().max().item() < 100
+
+
+def unit_or_zero(features: torch.Tensor) -> torch.Tensor:
+    lengths = features.detach().norm(dim=1, keepdim=True)
+    rows: torch.Tensor = features.detach() / lengths.clamp(min=1e-9) * 4
+    return rows
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_what_is_not_a_number_is_not_lost(normalise: bool) -> None:
+    features = embeddings().detach()
+    features[3, 2] = math.nan
+    assert math.isnan(build(normalise=normalise)(features, LABELS).item())
+
+
+def test_a_gradient_may_be_asked_for_twice() -> None:
+    features = embeddings()
+    loss = build()(features, LABELS)
+    (first,) = torch.autograd.grad(loss, features, retain_graph=True)
+    (second,) = torch.autograd.grad(3 * loss, features)
+    torch.testing.assert_close(3 * first, second)
 
 
 def test_blocks_with_recomputation_equal_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
