@@ -59,7 +59,7 @@ class StructuredClustering(Loss):
         nearest = medoids[fixed[:, medoids].argmin(1)]
         own = best_medoids(fixed, places)[places]
         rows = torch.arange(len(labels), device=labels.device)
-        margin = 1 - nmi(fixed[:, medoids].argmin(1)[None], places)[0]
+        margin = (1 - nmi(fixed[:, medoids].argmin(1)[None], places)[0]).to(distances.dtype)
         value = F.relu(self.gamma * margin - distances[rows, nearest].sum() + distances[rows, own].sum())
         self.informative = (value.detach() > 0).sum()
         return value

@@ -121,6 +121,11 @@ def test_a_collapsed_batch_costs_the_margin_of_one_cluster() -> None:
     assert value.item() == pytest.approx(3.0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_value_is_of_the_embeddings_type(dtype: torch.dtype) -> None:
+    assert StructuredClustering(5, 3)(rows().detach().to(dtype), LABELS).dtype == dtype
+
+
 def test_lengths_and_awkward_rows_do_no_harm() -> None:
     ignores_lengths(StructuredClustering(5, 3))
     is_finite_where_it_hurts(StructuredClustering(5, 3))
