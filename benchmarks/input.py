@@ -95,7 +95,7 @@ def ours(split: Split, normalise: Callable[[Tensor], Tensor] | None) -> Callable
 
     def epoch() -> None:
         batches = shuffled_batches(split.labels, batch_size=BATCH, seed=0, epoch=1)
-        for pixels, _ in load_batches(split, batches, epoch=1, seed=0, augment="none", workers=0):
+        for pixels, _ in load_batches(split, batches, epoch=1, seed=0, augment="photo", workers=0):
             if normalise is not None:
                 normalise(pixels)
 
@@ -116,7 +116,7 @@ def ways(folder: Path, names: list[str]) -> dict[str, Callable[[], None]]:
     fast = split_of(folder, names, "fast")
     entry = Entry.of(folder / "decoded", "benchmark", "fast")
     with entry.locked():
-        fill(entry, fast, Nobody(), about={}, workers=0)
+        fill(entry, fast, Nobody(), stamps=Files(folder, names).stamps(), about={}, workers=0)
     cached = replace(fast, image=Stored(entry))
     return {
         "usual": usual(folder, names),
@@ -164,11 +164,11 @@ def waiting(net_name: str, count: int, workers: int, device: str) -> None:
         decoding = split_of(folder, names, "exact")
         entry = Entry.of(folder / "decoded", "benchmark", "exact")
         with entry.locked():
-            fill(entry, decoding, Nobody(), about={}, workers=workers)
+            fill(entry, decoding, Nobody(), stamps=Files(folder, names).stamps(), about={}, workers=workers)
         for name, split in (("decoding", decoding), ("cached", replace(decoding, image=Stored(entry)))):
             batches = shuffled_batches(split.labels, batch_size=BATCH, seed=0, epoch=1)
             loaded: Iterable[tuple[Tensor, Indices]] = load_batches(
-                split, batches, epoch=1, seed=0, augment="none", workers=workers
+                split, batches, epoch=1, seed=0, augment="photo", workers=workers
             )
             waited, first, started = 0.0, 0.0, time.perf_counter()
             begun = started

@@ -1,7 +1,8 @@
 """Decoded images on disk: written once, shared by all runs, read by memory map.
 
-A folder for each split and way of resizing: `pixels.u8`, the images' bytes one after the other; `sizes.i32`, height and
-width of each; `about.json`, which says whether it is whole. Images of one size make one (N, H, W, 3) array.
+A folder for each split and way of resizing: `pixels.u8`, the images' bytes one after the other; `images.i64`, of each
+its height and width and its file's size and time; `about.json`, which says whether it is whole. Images of one size make
+one (N, H, W, 3) array. An image whose file has another size or time than it had is decoded again, and all after it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from layerprobe.errors import DataError
 from layerprobe.files import write_text
 from layerprobe.progress import Task
 
-SCHEMA = 1
+SCHEMA = 2
+_ROW = 32  # bytes of an image in images.i64
+Stamps = NDArray[np.int64]  # (N, 2) of each file its size in bytes and its time of change in ns
 _BATCH = 16  # images that a worker decodes at once
 # Images between two points that building goes on from.
 _COMMIT = 512
@@ -42,15 +45,15 @@ class Entry:
     folder: Path
 
     @classmethod
-    def of(cls, images: Path, manifest: str, steps: str) -> Entry:
+    def of(cls, images: Path, files: str, steps: str) -> Entry:
         """Where a split's images belong.
 
         Args:
             images: folder of all entries.
-            manifest: the split's hash.
+            files: which they are and in which order, paths from the root of the disk.
             steps: the way from a file to what is kept, decoder included.
         """
-        return cls(images / hashlib.sha256(f"{manifest}\0{steps}".encode()).hexdigest()[:16])
+        return cls(images / hashlib.sha256(f"{SCHEMA}\0{steps}\0{files}".encode()).hexdigest()[:16])
 
     @property
     def pixels(self) -> Path:
@@ -58,9 +61,9 @@ class Entry:
         return self.folder / "pixels.u8"
 
     @property
-    def sizes(self) -> Path:
-        """int32 (N, 2), height and width."""
-        return self.folder / "sizes.i32"
+    def index(self) -> Path:
+        """int64 (N, 4), height, width, and the stamp of its file."""
+        return self.folder / "images.i64"
 
     def about(self) -> dict[str, Any]:
         """What it holds: `data`, `split`, `steps`, `images`, `bytes`, `complete`; empty where nothing was begun."""
@@ -70,17 +73,22 @@ class Entry:
             return {}
         return about if isinstance(about, dict) and about.get("schema") == SCHEMA else {}
 
-    def is_whole(self) -> bool:
-        """Whether every image is there."""
+    def is_whole(self, stamps: Stamps | None = None) -> bool:
+        """Whether every image is there and, where stamps are given, of the files as they are now."""
         about = self.about()
         with contextlib.suppress(OSError):
-            return bool(about.get("complete")) and self.pixels.stat().st_size == about["bytes"]
+            return (
+                bool(about.get("complete"))
+                and self.pixels.stat().st_size == about["bytes"]
+                and self.index.stat().st_size == _ROW * about["images"]
+                and (stamps is None or np.array_equal(_rows(self)[:, 2:], stamps))
+            )
         return False
 
     def bytes_on_disk(self) -> int:
         """What it takes, whole or not."""
         with contextlib.suppress(OSError):
-            return self.pixels.stat().st_size + self.sizes.stat().st_size
+            return self.pixels.stat().st_size + self.index.stat().st_size
         return 0
 
     def used(self) -> float:
@@ -105,7 +113,11 @@ class Entry:
         """
         operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        path = self.folder / ".lock"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except PermissionError:  # another user's, which may be read
+            descriptor = os.open(path, os.O_RDONLY)
         try:
             try:
                 fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
@@ -125,9 +137,9 @@ class Entry:
             BlockingIOError: a process builds it or reads from it.
         """
         with self.locked():
-            # First what says that it is whole: a kill leaves no entry that lacks its pixels.
-            for name in ("about.json", "pixels.u8", "sizes.i32"):
-                (self.folder / name).unlink(missing_ok=True)
+            # Last what it is known by: after a kill in between it is still listed, as begun, and can be removed.
+            for path in (self.pixels, self.index, self.folder / "about.json"):
+                path.unlink(missing_ok=True)
 
 
 class Stored:
@@ -135,19 +147,23 @@ class Stored:
 
     Travels to data workers as a path. While it lives, in any process, the entry cannot be removed.
 
+    Args:
+        entry: where it is.
+        stamps: of the files as they are now; None where that was looked at before.
+
     Raises:
         DataError: it is not whole, or was removed.
     """
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, stamps: Stamps | None = None) -> None:
         self.entry = entry
         with entry.locked(shared=True, wait=_patiently) as descriptor:
-            if not entry.is_whole():
+            if not entry.is_whole(stamps):
                 raise DataError("the decoded images were removed", file=entry.folder, fix="Run the same command again")
             weakref.finalize(self, os.close, os.dup(descriptor))
             with contextlib.suppress(PermissionError):  # another user's
                 os.utime(entry.folder / "about.json")
-            self._sizes = _sizes(entry)
+            self._sizes = _rows(entry)[:, :2]
             self._offsets = _offsets(self._sizes)
             self._pixels = np.memmap(entry.pixels, np.uint8, "r")
 
@@ -164,27 +180,30 @@ def _patiently() -> None:
     """Another process looks whether it is whole."""
 
 
-def _sizes(entry: Entry) -> NDArray[np.int32]:
-    sizes = np.fromfile(entry.sizes, np.int32)
-    return sizes[: len(sizes) // 2 * 2].reshape(-1, 2)
+def _rows(entry: Entry) -> NDArray[np.int64]:
+    rows = np.fromfile(entry.index, np.int64)
+    return rows[: len(rows) // 4 * 4].reshape(-1, 4)
 
 
-def _offsets(sizes: NDArray[np.int32]) -> NDArray[np.int64]:
+def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """(N + 1,) where each image begins, and where the last ends."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes.prod(axis=1, dtype=np.int64) * 3)])
 
 
-def begun(entry: Entry) -> int:
-    """How many images of an entry are on disk and synced, from the first on."""
-    if not entry.sizes.exists() or not entry.pixels.exists():
+def begun(entry: Entry, stamps: Stamps) -> int:
+    """How many images of an entry, from the first on, are on disk, synced, and of the files as they are now."""
+    if not entry.index.exists() or not entry.pixels.exists():
         return 0
-    sizes = _sizes(entry)
+    rows = _rows(entry)[: len(stamps)]
     # A power failure may leave zeros where sizes were to come.
-    known = sizes[: int(np.append(sizes.all(axis=1), False).argmin())]
+    sound = rows[:, :2].all(axis=1) & (rows[:, 2:] == stamps[: len(rows)]).all(axis=1)
+    known = rows[: int(np.append(sound, False).argmin()), :2]
     return int(np.searchsorted(_offsets(known), entry.pixels.stat().st_size, side="right")) - 1
 
 
-def fill(entry: Entry, split: Split, task: Task, *, about: dict[str, Any], workers: int) -> None:
+def fill(  # noqa: PLR0913 - what, where, and who hears of it
+    entry: Entry, split: Split, task: Task, *, stamps: Stamps, about: dict[str, Any], workers: int
+) -> None:
     """Decode what an entry lacks; the caller holds its lock.
 
     However it ends, what is on disk is kept: the next call goes on from there.
@@ -193,6 +212,7 @@ def fill(entry: Entry, split: Split, task: Task, *, about: dict[str, Any], worke
         entry: of the split.
         split: `image` gives what is to be kept.
         task: is told of every image that is there.
+        stamps: of the split's files.
         about: what to record with the entry.
         workers: processes that decode; 0 decodes in this one.
 
@@ -201,12 +221,12 @@ def fill(entry: Entry, split: Split, task: Task, *, about: dict[str, Any], worke
         EnvironmentFault: a worker died.
         OSError: the disk is full.
     """
-    if entry.is_whole():
+    if entry.is_whole(stamps):
         task.advance(len(split))
         return
     about = {"schema": SCHEMA, **about, "split": split.name, "images": len(split)}
     write_text(entry.folder / "about.json", json.dumps(about | {"bytes": 0, "complete": False}))
-    with _Writer(entry, begun(entry)) as writer:
+    with _Writer(entry, stamps, begun(entry, stamps)) as writer:
         task.advance(writer.count)
         batches = [
             np.arange(start, min(start + _BATCH, len(split)), dtype=np.int64)
@@ -230,13 +250,13 @@ def _decoded(image: Callable[[int], Image], indices: Indices) -> list[Image]:
 class _Writer:
     """Appends images to an entry of which `count` are there; synced now and then, and at the end."""
 
-    def __init__(self, entry: Entry, count: int) -> None:
-        self.count = count
-        offset = int(_offsets(_sizes(entry))[count]) if count else 0
+    def __init__(self, entry: Entry, stamps: Stamps, count: int) -> None:
+        self.count, self.stamps = count, stamps
+        offset = int(_offsets(_rows(entry)[:, :2])[count]) if count else 0
         self._new: list[tuple[int, ...]] = []
         self._streams = contextlib.ExitStack()
         # What a kill left behind the last whole image goes.
-        self._sizes = self._opened(entry.sizes, 8 * count)
+        self._index = self._opened(entry.index, _ROW * count)
         self._pixels = self._opened(entry.pixels, offset)
 
     def _opened(self, path: Path, length: int) -> Any:
@@ -253,14 +273,14 @@ class _Writer:
 
     def add(self, image: Image) -> None:
         self._pixels.write(np.ascontiguousarray(image))
-        self._new.append(image.shape[:2])
+        self._new.append((*image.shape[:2], *self.stamps[self.count].tolist()))
         self.count += 1
         if len(self._new) >= _COMMIT:
             self._commit()
 
     def _commit(self) -> None:
         """Pixels first: after a power failure, an image whose size is there must be whole."""
-        for stream, data in ((self._pixels, b""), (self._sizes, np.array(self._new, np.int32).tobytes())):
+        for stream, data in ((self._pixels, b""), (self._index, np.array(self._new, np.int64).tobytes())):
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())

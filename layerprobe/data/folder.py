@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe.data.images import EXTENSIONS, read_image
 from layerprobe.data.splits import Dataset, Image, Split
@@ -39,6 +40,23 @@ class Files:
     names: Sequence[str]
     exif_rotation: bool = False
     padded: bool = False
+
+    @property
+    def paths(self) -> str:
+        """Which files they are, in order, from the root of the disk."""
+        return "\0".join([str(self.root.resolve()), *self.names])
+
+    def stamps(self) -> NDArray[np.int64]:
+        """(N, 2) size in bytes and time of the last change in nanoseconds, by which a changed file is known.
+
+        Raises:
+            DataError: a file went away.
+        """
+        try:
+            found = [(self.root / name).stat() for name in self.names]
+        except OSError as error:
+            raise DataError(f"cannot be read ({error.strerror})", file=error.filename) from error
+        return np.array([(stat.st_size, stat.st_mtime_ns) for stat in found], np.int64).reshape(-1, 2)
 
     def __call__(self, index: int) -> Image:
         """The index-th image."""

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerprobe.data.cache import Entry, Stored, as_time, begun, entries, fill
-from layerprobe.data.splits import Dataset, Split, manifest_sha256
+from layerprobe.data.cache import Entry, Stamps, Stored, as_time, begun, entries, fill
+from layerprobe.data.folder import Files
+from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import BusyError, EnvironmentFault, UnknownNameError
 from layerprobe.progress import Listener
 from layerprobe.workflow.estimate import as_size, free_bytes
@@ -38,19 +39,24 @@ class Decoding:
         cache: folder of all runs.
         listener: hears of progress; None uses what is there and makes nothing.
         workers: processes that decode; None: one a core, at most 8.
+        in_process: images are read in this process alone, which holds a small data set in memory instead.
     """
 
     cache: Path
     listener: Listener | None = None
     workers: int | None = None
+    in_process: bool = True
 
 
-def with_decoded(dataset: Dataset, decoding: Decoding, *, steps: str, source: str) -> Dataset:
+def with_decoded(
+    dataset: Dataset, decoding: Decoding, *, files: Mapping[str, Files], steps: str, source: str
+) -> Dataset:
     """The data set with its images decoded once, on disk, for all runs; those that are not there yet are made.
 
     Args:
         dataset: whose images are as they are to be kept.
         decoding: where and how.
+        files: of each split.
         steps: the way from a file to what is kept; another way is kept apart.
         source: what `list_images` calls the data set.
 
@@ -59,26 +65,26 @@ def with_decoded(dataset: Dataset, decoding: Decoding, *, steps: str, source: st
         EnvironmentFault: the disk lacks the room.
     """
     folder, listener = decoding.cache / FOLDER, decoding.listener
-    found = {
-        name: Entry.of(folder, manifest_sha256(split, dataset.class_names), steps)
-        for name, split in dataset.splits.items()
-    }
-    missing = [name for name, entry in found.items() if not entry.is_whole()]
+    found = {name: Entry.of(folder, files[name].paths, steps) for name in dataset.splits}
+    stamps = {name: files[name].stamps() for name in found}
+    stored = {name: Stored(entry) for name, entry in found.items() if entry.is_whole(stamps[name])}
+    missing = [name for name in found if name not in stored]
     if missing and listener is None:
         return dataset
     if missing and listener is not None:
         workers = min(8, os.cpu_count() or 1) if decoding.workers is None else decoding.workers
-        _require_room(dataset, {name: found[name] for name in missing}, listener)
+        _require_room(dataset, {name: (found[name], stamps[name]) for name in missing}, listener)
         for name in missing:
-            _make(found[name], dataset.splits[name], source, listener, workers)
-    splits = {name: replace(split, image=Stored(found[name])) for name, split in dataset.splits.items()}
+            stored[name] = _made(found[name], dataset.splits[name], stamps[name], source, listener, workers)
+    splits = {name: replace(split, image=stored[name]) for name, split in dataset.splits.items()}
     return replace(dataset, splits=splits)
 
 
-def _require_room(dataset: Dataset, missing: Mapping[str, Entry], listener: Listener) -> None:
-    images = sum(len(dataset.splits[name]) for name in missing)
-    needed = sum(_estimated(dataset, name) - entry.bytes_on_disk() for name, entry in missing.items())
-    folder = next(iter(missing.values())).folder.parent
+def _require_room(dataset: Dataset, missing: Mapping[str, tuple[Entry, Stamps]], listener: Listener) -> None:
+    left = {name: len(dataset.splits[name]) - begun(entry, stamps) for name, (entry, stamps) in missing.items()}
+    images = sum(left.values())
+    needed = sum(_estimated(dataset, name) * count // len(dataset.splits[name]) for name, count in left.items())
+    folder = next(iter(missing.values()))[0].folder.parent
     free = free_bytes(folder)
     if needed > free:
         raise EnvironmentFault(
@@ -97,17 +103,19 @@ def _estimated(dataset: Dataset, name: str) -> int:
     return sum(sampled) * len(split) // count
 
 
-def _make(entry: Entry, split: Split, source: str, listener: Listener, workers: int) -> None:
+def _made(  # noqa: PLR0913 - what, where, and who hears of it
+    entry: Entry, split: Split, stamps: Stamps, source: str, listener: Listener, workers: int
+) -> Stored:
     def wait() -> None:
-        listener.say(f"waiting for another process, which decodes the {split.name} images")
+        listener.say(f"waiting for another process, which uses or decodes the {split.name} images")
 
     with entry.locked(wait=wait):
-        if entry.is_whole():  # made while this process waited
-            return
-        if done := begun(entry):
-            listener.say(f"{split.name}: {done:,} of {len(split):,} images are decoded already")
-        with listener.task(f"decoding {split.name}", len(split), "images") as task:
-            fill(entry, split, task, about={"data": source}, workers=workers)
+        if not entry.is_whole(stamps):  # it may have been made while this process waited
+            if done := begun(entry, stamps):
+                listener.say(f"{split.name}: {done:,} of {len(split):,} images are decoded already")
+            with listener.task(f"decoding {split.name}", len(split), "images") as task:
+                fill(entry, split, task, stamps=stamps, about={"data": source}, workers=workers)
+    return Stored(entry, stamps)
 
 
 def list_images(cache: Path) -> list[Kept]:

@@ -38,25 +38,25 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None) -> Dataset:
 
     Args:
         recipe: its [data], and the seed of a share.
-        decoding: where large data sets are kept decoded, unless `data.cache` is "off"; None keeps none.
+        decoding: where data sets of files are kept decoded, unless they are small or `data.cache` is "off"; None keeps
+            none. They are kept whole, for every share and all classes.
     """
     data = recipe.data
     load = registry.load("data set", registry.DATASETS, data.name)
     takes = inspect.signature(load).parameters
     common = {"root": Path(data.root or ""), "image_size": data.image_size}
     dataset = load(**{name: value for name, value in common.items() if name in takes}, **data.options())
-    # A wrong recipe is told before images are decoded, which are kept for every share and all classes.
-    _parts_of(dataset, recipe)
     dataset = read_with(dataset, exif_rotation=data.exif_rotation, padded=data.resize == "fast")
-    from_files = all(isinstance(split.image, Files) for split in dataset.splits.values())
+    files = {name: split.image for name, split in dataset.splits.items() if isinstance(split.image, Files)}
     if data.transform == "square":
         dataset, kept = resized(dataset, data.image_size, data.resize), f"{data.image_size}x{data.image_size}"
     else:
         framing = Framing(data.transform, data.image_size, data.resize)
         dataset, kept = framed(dataset, framing), framing.kept
-    if decoding and data.cache == "auto" and from_files and not is_small(dataset):
+    large = len(files) == len(dataset.splits) and not (decoding and decoding.in_process and is_small(dataset))
+    if decoding and data.cache == "auto" and large:
         steps = describe_decoding(kept, method=data.resize, exif_rotation=data.exif_rotation)
-        dataset = with_decoded(dataset, decoding, steps=steps, source=f"{data.name}:{data.root}")
+        dataset = with_decoded(dataset, decoding, files=files, steps=steps, source=f"{data.name}:{data.root}")
     dataset = _parts_of(dataset, recipe)
     return held(inverted(dataset) if data.invert else dataset)
 

@@ -98,8 +98,6 @@ class Prober:
         self.run, self.request, self.record = run, request, run.read()
         self.recipe = resolve(self.record["recipe_name"], self.record["recipe"], source=run.file)
         self.device = parts.choose_device(request.device)
-        decoding = Decoding(run.folder.parent, listener, request.workers)
-        self.dataset = dataset or parts.build_dataset(self.recipe, decoding)
         self.net = parts.build_net(self.recipe)
         self.net.module.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
         probe = self.recipe.probe
@@ -109,6 +107,10 @@ class Prober:
             pools=request.pools or probe.pool,
             image_size=self.recipe.data.image_size,
         )
+        in_process = parts.choose_workers(request.workers, self.device) == 0
+        decoding = Decoding(run.folder.parent, listener, request.workers, in_process=in_process)
+        # Last: a misspelt layer is told before images are decoded.
+        self.dataset = dataset or parts.build_dataset(self.recipe, decoding)
         self.splits = self._splits()
         self.dropped: set[int] = set()
         self._digests: dict[int, str] = {}

@@ -73,11 +73,11 @@ class Parts:
     trainer: Trainer
 
 
-def build(request: TrainRequest, listener: Listener | None = None) -> Parts:
-    """Data set, network, loss and trainer of a request; nothing is written but, for a listener, decoded images."""
+def build(request: TrainRequest) -> Parts:
+    """Data set, network, loss and trainer of a request; nothing is written."""
     recipe = request.recipe
     device = parts.choose_device(request.device)
-    dataset = parts.build_dataset(recipe, Decoding(request.cache, listener, request.workers))
+    dataset = parts.build_dataset(recipe)
     net = _build_net(request)
     # A misspelt layer, or an image too small for the network, is told before anything is written.
     list_layers(net, recipe.data.image_size)
@@ -89,6 +89,15 @@ def build(request: TrainRequest, listener: Listener | None = None) -> Parts:
     plan = parts.build_plan(recipe, targets, workers=parts.choose_workers(request.workers, device))
     trainer = Trainer(net, loss, dataset.splits["train"], parts.build_normalise(recipe), plan, targets)
     return Parts(dataset, net, loss, trainer)
+
+
+def with_decoded_images(built: Parts, request: TrainRequest, listener: Listener) -> Parts:
+    """The same parts, their images decoded once, on disk, where that is worth it; what is missing is made."""
+    in_process = built.trainer.plan.workers == 0
+    decoding = Decoding(request.cache, listener, request.workers, in_process=in_process)
+    dataset = parts.build_dataset(request.recipe, decoding)
+    built.trainer.split = dataset.splits["train"]
+    return replace(built, dataset=dataset)
 
 
 def _build_net(request: TrainRequest) -> Net:
@@ -112,8 +121,11 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         listener.say(f"{run.name}: nothing to do, {request.recipe.train.epochs} epochs are trained")
         _keep_probing(run, request.recipe, listener)
         return run
-    built = build(request, listener)
+    built = build(request)
     require_space(run, built.trainer, fresh=request.fresh)
+    if run.exists() and not request.fresh:  # told before images are decoded, and looked at again under the lock
+        _require_same(run, request.recipe, built)
+    built = with_decoded_images(built, request, listener)
     if request.fresh and run.exists():
         with locked(run):
             listener.say(f"{run.name}: the old run is now {set_aside(run).name}")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from layerprobe.cli import main
+from layerprobe.data.folder import Files
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.workflow.images import Decoding, with_decoded
 from tests.workflow.conftest import Silent
@@ -24,9 +25,15 @@ def pixels(index: int) -> Image:
 def decoded(cache: Path) -> Dataset:
     """Two splits of four images, decoded into a cache; in use as long as this is kept."""
     ids = tuple(f"{i}.png" for i in range(4))
+    files = {}
+    for name in ("train", "test"):
+        (cache / name).mkdir()
+        for file in ids:
+            (cache / name / file).touch()
+        files[name] = Files(cache / name, ids)
     splits = {name: Split(name, np.array([0, 0, 1, 1]) + c, ids, pixels) for name, c in (("train", 0), ("test", 2))}
     dataset = Dataset(splits, ("a", "b", "c", "d"))
-    return with_decoded(dataset, Decoding(cache, Silent(), 0), steps="8x8", source="folder:birds")
+    return with_decoded(dataset, Decoding(cache, Silent(), 0), files=files, steps="8x8", source="folder:birds")
 
 
 @pytest.fixture
@@ -67,8 +74,8 @@ def test_entries_are_rows(layerprobe: Command, tmp_path: Path) -> None:
 def test_json_has_bytes_and_whether_it_is_whole(layerprobe: Command, tmp_path: Path) -> None:
     decoded(tmp_path)
     assert {(e["split"], e["images"], e["size"], e["complete"]) for e in listed(layerprobe)} == {
-        ("train", 4, 4 * (8 * 8 * 3 + 8), True),
-        ("test", 4, 4 * (8 * 8 * 3 + 8), True),
+        ("train", 4, 4 * (8 * 8 * 3 + 32), True),
+        ("test", 4, 4 * (8 * 8 * 3 + 32), True),
     }
 
 

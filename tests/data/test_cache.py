@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from layerprobe.data import cache
-from layerprobe.data.cache import Entry, Stored, begun, entries, fill
+from layerprobe.data.cache import Entry, Stamps, Stored, begun, entries, fill
 from layerprobe.data.splits import Image, Split
 from layerprobe.errors import DataError
 
@@ -42,10 +42,13 @@ def split_of(image: Noise, count: int = 40) -> Split:
     return Split("train", np.arange(count) % 2, tuple(map(str, range(count))), image)
 
 
-def filled(folder: Path, image: Noise, workers: int = 0) -> tuple[Entry, int]:
+STAMPS = np.arange(80).reshape(40, 2) + 1  # sizes and times of files
+
+
+def filled(folder: Path, image: Noise, workers: int = 0, stamps: Stamps = STAMPS) -> tuple[Entry, int]:
     entry, task = Entry(folder), Progress()
     with entry.locked():
-        fill(entry, split_of(image), task, about={"data": "noise"}, workers=workers)
+        fill(entry, split_of(image), task, stamps=stamps, about={"data": "noise"}, workers=workers)
     return entry, task.done
 
 
@@ -93,14 +96,14 @@ def test_a_bad_image_is_named_and_the_next_call_goes_on_from_it(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     ("pixels", "sizes"),
-    [(100, None), (None, 8 * 7 + 3), (None, 8 * 7), (0, None), (None, 0)],
+    [(100, None), (None, 32 * 7 + 3), (None, 32 * 7), (0, None), (None, 0)],
     ids=["half an image", "half a size", "sizes behind", "no pixels", "no sizes"],
 )
 def test_a_kill_at_any_byte_spoils_nothing(tmp_path: Path, pixels: int | None, sizes: int | None) -> None:
     with pytest.raises(DataError):
         filled(tmp_path, Noise(bad=35))
     entry = Entry(tmp_path)
-    for path, length in ((entry.pixels, pixels), (entry.sizes, sizes)):
+    for path, length in ((entry.pixels, pixels), (entry.index, sizes)):
         if length is not None:
             os.truncate(path, length)
     filled(tmp_path, Noise())
@@ -112,10 +115,44 @@ def test_sizes_that_a_power_failure_left_at_zero_are_not_believed(tmp_path: Path
     with pytest.raises(DataError):
         filled(tmp_path, Noise(bad=35))
     entry = Entry(tmp_path)
-    with entry.sizes.open("r+b") as stream:
-        stream.seek(8 * 5)
+    with entry.index.open("r+b") as stream:
+        stream.seek(32 * 5)
         stream.write(bytes(16))
-    assert begun(entry) == 5
+    assert begun(entry, STAMPS) == 5
+
+
+def test_an_image_whose_file_changed_is_decoded_again_with_all_after_it(tmp_path: Path) -> None:
+    filled(tmp_path, Noise())
+    changed = STAMPS.copy()
+    changed[35, 1] += 1
+    entry = Entry(tmp_path)
+    assert (entry.is_whole(), entry.is_whole(STAMPS), entry.is_whole(changed)) == (True, True, False)
+    with pytest.raises(DataError, match="were removed"):
+        Stored(entry, changed)
+    again = Noise()
+    filled(tmp_path, again, stamps=changed)
+    assert again.asked == list(range(35, 40))
+    assert Entry(tmp_path).is_whole(changed)
+
+
+def test_an_entry_that_lost_its_index_is_made_again(tmp_path: Path) -> None:
+    entry, _ = filled(tmp_path, Noise())
+    entry.index.unlink()
+    assert not entry.is_whole()
+    filled(tmp_path, Noise())
+    np.testing.assert_array_equal(Stored(entry)(39), Noise()(39))
+
+
+def test_a_kill_while_removing_leaves_an_entry_that_can_be_removed(tmp_path: Path) -> None:
+    entry, _ = filled(tmp_path / "entry", Noise())
+    entry.pixels.unlink()  # what goes first
+    assert [(found, found.is_whole()) for found in entries(tmp_path)] == [(entry, False)]
+
+
+def test_the_format_is_part_of_an_entrys_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = Entry.of(tmp_path, "files", "steps")
+    monkeypatch.setattr(cache, "SCHEMA", cache.SCHEMA + 1)
+    assert Entry.of(tmp_path, "files", "steps") != now
 
 
 def test_a_killed_process_leaves_what_it_had_synced(tmp_path: Path) -> None:
@@ -123,7 +160,7 @@ def test_a_killed_process_leaves_what_it_had_synced(tmp_path: Path) -> None:
 import os, numpy as np
 from pathlib import Path
 from layerprobe.data import cache
-from tests.data.test_cache import Noise, Progress, split_of
+from tests.data.test_cache import STAMPS, Noise, Progress, split_of
 cache._COMMIT = 10
 class Killed(Noise):
     def __call__(self, index):
@@ -131,7 +168,7 @@ class Killed(Noise):
         return super().__call__(index)
 entry = cache.Entry(Path({str(tmp_path)!r}))
 with entry.locked():
-    cache.fill(entry, split_of(Killed()), Progress(), about={{}}, workers=0)
+    cache.fill(entry, split_of(Killed()), Progress(), stamps=STAMPS, about={{}}, workers=0)
 """
     killed = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False)
     assert killed.returncode == -9
@@ -185,7 +222,7 @@ def test_who_waits_for_another_is_told_and_finds_it_whole(tmp_path: Path) -> Non
         other.start()
         while not told:
             pass
-        fill(entry, split_of(Noise()), Progress(), about={}, workers=0)
+        fill(entry, split_of(Noise()), Progress(), stamps=STAMPS, about={}, workers=0)
     other.join()
     assert told == [False, True]
 
@@ -224,6 +261,6 @@ def test_a_full_disk_keeps_what_is_whole(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_entry_of_another_format_is_not_read(tmp_path: Path) -> None:
     entry, _ = filled(tmp_path, Noise())
     about = entry.folder / "about.json"
-    about.write_text(about.read_text().replace('"schema": 1', '"schema": 2'))
+    about.write_text(about.read_text().replace(f'"schema": {cache.SCHEMA}', '"schema": 9'))
     assert not entry.is_whole()
     assert replace(entry).about() == {}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -7,17 +8,18 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 from layerprobe.data import memory
 from layerprobe.data.cache import Entry
-from layerprobe.errors import BusyError, DataError, EnvironmentFault, UnknownNameError
+from layerprobe.errors import BusyError, DataError, EnvironmentFault, LayerprobeError, UnknownNameError
 from layerprobe.files import sha256
 from layerprobe.runs import Run
 from layerprobe.workflow import images as module
 from layerprobe.workflow import parts
 from layerprobe.workflow.images import Decoding, clean_images, list_images
 from layerprobe.workflow.probe import ProbeRequest, estimate_probe, probe
-from layerprobe.workflow.train import TrainRequest, build, train
+from layerprobe.workflow.train import Parts, TrainRequest, build, train, with_decoded_images
 from tests.workflow.conftest import Silent
 
 Make = Callable[..., TrainRequest]
@@ -27,6 +29,10 @@ Make = Callable[..., TrainRequest]
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every data set is too large to be held in memory."""
     monkeypatch.setattr(memory, "_LIMIT", 0)
+
+
+def decode(request: TrainRequest, listener: Silent | None = None) -> Parts:
+    return with_decoded_images(build(request), request, listener or Silent())
 
 
 def results(run: Run) -> dict[str, object]:
@@ -78,7 +84,7 @@ def test_an_estimate_decodes_nothing(request_for: Make) -> None:
 def test_small_data_sets_are_held_in_memory(request_for: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_LIMIT", 2**28)
     request = request_for()
-    build(request, Silent())
+    decode(request)
     assert list_images(request.cache) == []
 
 
@@ -96,7 +102,7 @@ def test_seeds_and_shares_of_one_data_set_share_it(request_for: Make) -> None:
         ("data.validation_classes=0.5", "train.batch_size=4"),
     ):
         request = request_for(*settings)
-        build(request, Silent())
+        decode(request)
     assert [(entry.split, entry.images) for entry in list_images(request.cache)].count(("train", 16)) == 1
     assert len(list_images(request.cache)) == 2
 
@@ -104,8 +110,8 @@ def test_seeds_and_shares_of_one_data_set_share_it(request_for: Make) -> None:
 def test_a_size_is_a_key(request_for: Make) -> None:
     for size in (16, 32):
         request = request_for(f"data.image_size={size}")
-        build(request, Silent())
-    sizes = {entry.size - 8 * entry.images for entry in list_images(request.cache)}
+        decode(request)
+    sizes = {entry.size - 32 * entry.images for entry in list_images(request.cache)}
     assert sizes == {16 * 16 * 16 * 3, 16 * 32 * 32 * 3}
 
 
@@ -115,10 +121,10 @@ def test_a_disk_without_room_is_told_before_anything_is_decoded(
     monkeypatch.setattr(module, "free_bytes", lambda folder: 32 * 16 * 16 * 3 - 1)
     request = request_for()
     with pytest.raises(EnvironmentFault, match="32 decoded images need about 0 MB more.*data.cache=off"):
-        build(request, Silent())
+        decode(request)
     assert not (request.cache / "images").exists()
     monkeypatch.setattr(module, "free_bytes", lambda folder: 32 * 16 * 16 * 3)
-    build(request, Silent())
+    decode(request)
 
 
 def test_the_same_command_goes_on_after_a_bad_image(request_for: Make, images: Path) -> None:
@@ -137,7 +143,7 @@ def test_the_same_command_goes_on_after_a_bad_image(request_for: Make, images: P
 def test_cleaning_spares_runs_and_what_is_in_use(request_for: Make) -> None:
     request = request_for("train.epochs=0")
     run = train(request, Silent())
-    built, before = build(request), results(run)
+    built, before = decode(request), results(run)
     kept = list_images(request.cache)
     assert clean_images(request.cache) == []
     with pytest.raises(BusyError, match="in use"):
@@ -155,14 +161,77 @@ def test_what_another_process_makes_is_waited_for(request_for: Make) -> None:
     from threading import Thread
 
     request = request_for()
-    build(request, Silent())
+    decode(request)
     entry = Entry(request.cache / "images" / list_images(request.cache)[0].id)
     entry.remove()
     heard = Silent()
     with entry.locked():
-        other = Thread(target=build, args=(request, heard))
+        other = Thread(target=decode, args=(request, heard))
         other.start()
         while not any("waiting for another process" in text for text in heard.heard):
             assert other.is_alive()
     other.join()
     assert all(kept.complete for kept in list_images(request.cache))
+
+
+def bitmap(path: Path, seed: int) -> None:
+    """Of one size in bytes whatever is in it."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (20, 20, 3), np.uint8)
+    Image.fromarray(pixels).save(path.with_suffix(".bmp"))
+    if path.suffix != ".bmp":
+        path.unlink()
+
+
+def test_neither_another_folders_nor_old_pixels_are_served(request_for: Make, images: Path) -> None:
+    for number, path in enumerate(sorted(images.glob("*/*.png"))):
+        bitmap(path, number)
+    request = request_for()
+    decode(request)
+    first = sorted(images.glob("*/*.bmp"))[0]
+    times = first.stat()
+    bitmap(first, 99)
+    os.utime(first, ns=(times.st_atime_ns, times.st_mtime_ns + 1))
+    found = decode(request_for()).dataset.splits["train"].image(0)
+    own = parts.build_dataset(request_for("data.cache=off").recipe).splits["train"].image(0)
+    np.testing.assert_array_equal(found, own)
+
+
+def test_folders_with_the_same_names_and_sizes_are_kept_apart(request_for: Make, images: Path, tmp_path: Path) -> None:
+    for number, path in enumerate(sorted(images.glob("*/*.png"))):
+        bitmap(path, number)
+    other = tmp_path / "other"
+    shutil.copytree(images, other)
+    for number, path in enumerate(sorted(other.glob("*/*.bmp"))):
+        times = path.stat()
+        bitmap(path, 1000 + number)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    decode(request_for())
+    request = request_for(f"data.root={other}")
+    own = parts.build_dataset(request_for(f"data.root={other}", "data.cache=off").recipe).splits["train"].image(0)
+    np.testing.assert_array_equal(decode(request).dataset.splits["train"].image(0), own)
+
+
+def test_small_data_sets_are_decoded_to_disk_for_data_workers(
+    request_for: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_LIMIT", 2**28)
+    request = request_for(workers=1)
+    decode(request)
+    assert [entry.complete for entry in list_images(request.cache)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields", "problem"),
+    [
+        (("net.weights=/nowhere.pth",), {}, "nowhere"),
+        (("train.batch_size=100",), {}, "there are 16 training images"),
+        ((), {"probe": ("pool9",)}, "unknown layer 'pool9'"),
+    ],
+)
+def test_mistakes_are_told_before_images_are_decoded(
+    request_for: Make, settings: tuple[str, ...], fields: dict[str, object], problem: str
+) -> None:
+    request = request_for(*settings, **fields)
+    with pytest.raises(LayerprobeError, match=problem):
+        train(request, Silent())
+    assert list_images(request.cache) == []
