@@ -263,6 +263,8 @@ def _is_special(path: Path) -> bool:
 def _kind(message: str) -> str:
     if "limit 89 million" in message:
         return "oversized"
+    if "thinner than" in message:
+        return "too thin"
     return next((kind for start, kind in _KINDS.items() if message.startswith(start)), "unreadable")
 
 

@@ -73,7 +73,11 @@ def _annotated(root: Path, protocol: Protocol, last_train_class: int = _LAST_TRA
 
 def _by_id(path: Path, columns: Mapping[str, Callable[[str], Any]], *, of: Iterable[int] = ()) -> dict[Any, Any]:
     """First column -> second, for all of some ids at least."""
-    rows = dict(listed.read_rows(path, columns))
+    rows: dict[Any, Any] = {}
+    for key, value in listed.read_rows(path, columns):
+        if key in rows:
+            raise DataError(f"{next(iter(columns))} {key} is there twice", file=path, fix="Get the file again")
+        rows[key] = value
     if absent := set(of) - set(rows):
         raise DataError(f"image {min(absent)} of images.txt is not in it", file=path, fix="Get the file again")
     return rows

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import PIL.ImageOps
-from PIL.Image import DecompressionBombError
+from PIL.Image import DecompressionBombError, Transpose
 
 from layerprobe.data.splits import Image
 from layerprobe.errors import DataError
@@ -23,12 +23,20 @@ EXTENSIONS = frozenset(
 # By content, whatever the ending. PIL reads further ones, of which EPS starts Ghostscript.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
 _PIXEL_LIMIT = 89_000_000
+# Scaled to a shorter side of 247, a thinner one would take gigabytes.
+_THINNEST = 1000
+_ORIENTATION = 0x0112
+# What undoes each EXIF orientation.
+_BACK = {
+    2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_90, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_270,
+}  # fmt: skip
 # What PIL's decoders raise on broken data, beside OSError.
 _BROKEN = (
     SyntaxError, ValueError, RuntimeError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error,
     zlib.error,
 )  # fmt: skip
-_AGAIN = "Get it again or remove it"
+_AGAIN = "Get it again or remove it; layerprobe data check names every such file"
 
 
 def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False) -> Image:
@@ -48,7 +56,8 @@ def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False)
         uint8 (H, W, 3), or (H, W, 4) where padded; it may be read-only.
 
     Raises:
-        DataError: the file is absent, unreadable, empty, truncated, broken, no image, or above 89 million pixels.
+        DataError: the file is absent, unreadable, empty, truncated, broken, no image, above 89 million pixels, or
+            thinner than 1 to 1,000.
     """
     try:
         with warnings.catch_warnings():
@@ -57,9 +66,13 @@ def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False)
             with PIL.Image.open(path, formats=_FORMATS) as image:
                 if image.width * image.height > _PIXEL_LIMIT:
                     raise _too_large(path, f"{image.width}x{image.height} pixels")
-                if exif_rotation:
-                    PIL.ImageOps.exif_transpose(image, in_place=True)
-                return _rgb(image, path, padded=padded)
+                if max(image.size) > _THINNEST * min(image.size):
+                    raise DataError(
+                        f"{image.width}x{image.height} pixels, thinner than 1 to {_THINNEST:,}",
+                        file=path,
+                        fix="Crop it or remove it",
+                    )
+                return _rgb(_turned(image, exif_rotation), path, padded=padded)
     except DecompressionBombError as error:
         # PIL opens nothing beyond about twice the limit, and tells no more than its text.
         raise _too_large(path, str(error).partition(" exceeds")[0]) from error
@@ -69,6 +82,16 @@ def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False)
         raise _unreadable(path, error) from error
     except _BROKEN as error:
         raise _broken(path, error) from error
+
+
+def _turned(image: PIL.Image.Image, exif_rotation: bool) -> PIL.Image.Image:
+    """The image as its EXIF orientation says, or as it is stored."""
+    if image.format != "TIFF":
+        return PIL.ImageOps.exif_transpose(image) if exif_rotation else image
+    # PIL turns TIFFs by itself, when it loads their pixels.
+    orientation = image.getexif().get(_ORIENTATION, 1)
+    image.load()
+    return image if exif_rotation or orientation not in _BACK else image.transpose(_BACK[orientation])
 
 
 def _rgb(image: PIL.Image.Image, path: Path, *, padded: bool) -> Image:

@@ -34,11 +34,17 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
         fraction: of the training classes, at least 0 and below 1; 0 leaves the data set as it is.
 
     Raises:
-        RecipeError: the data set has a validation split already, or fewer than 2 classes would be on a side.
+        RecipeError: the data set has a validation split already or tests the trained classes, or fewer than 2 classes
+            would be on a side.
     """
     if not fraction:
         return dataset
     train = dataset.splits["train"]
+    if dataset.classification:
+        raise RecipeError(
+            "data.validation_classes: with data.protocol = classification every class is tested, the held-out ones too",
+            fix="Leave one of them out",
+        )
     if "validation" in dataset.splits:
         raise RecipeError(
             "data.validation_classes: this data set has a validation split of its own", fix="Leave it out"

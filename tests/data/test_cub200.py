@@ -139,11 +139,19 @@ def test_the_fingerprint_is_of_the_files_sizes(copy: Path) -> None:
 )
 def test_bad_lists_are_refused(copy: Path, name: str, line: str, message: str) -> None:
     (copy / "images/far").symlink_to(copy.parent)
-    with (copy / name).open("a") as stream:
-        stream.write(f"{line}\n")
+    kept = [row for row in (copy / name).read_text().splitlines() if row.split()[0] != line.split()[0]]
+    (copy / name).write_text("\n".join([*kept, line, ""]))
     with pytest.raises(DataError) as caught:
         small(copy)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["images.txt", "image_class_labels.txt"])
+def test_an_id_that_is_there_twice_is_refused(copy: Path, name: str) -> None:
+    rows = (copy / name).read_text()
+    (copy / name).write_text(rows + rows.splitlines()[3] + "\n")
+    with pytest.raises(DataError, match=f"{name}: image_id .* is there twice"):
+        small(copy)
 
 
 def test_an_official_flag_is_0_or_1(copy: Path) -> None:

@@ -6,9 +6,11 @@ import struct
 import warnings
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
+import PIL.ImageOps
 import pytest
 from numpy.typing import NDArray
 
@@ -253,3 +255,27 @@ def test_padding_leaves_the_colours_as_they_are(tmp_path: Path, mode: str) -> No
     image = PIL.Image.fromarray(grey) if mode == "I;16" else PIL.Image.fromarray(colours()).convert(mode)
     path = saved(image, tmp_path / ("x.tif" if mode == "CMYK" else "x.png"))
     np.testing.assert_array_equal(read_image(path, padded=True)[:, :, :3], read_image(path))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("ending", ["jpg", "png", "tif", "webp"])
+def test_an_orientation_turns_only_where_asked_for_in_every_format(
+    tmp_path: Path, orientation: int, ending: str
+) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    y, x = np.mgrid[:40, :60]
+    image = PIL.Image.fromarray(np.stack([4 * x, 6 * y, 0 * x], axis=2).astype(np.uint8))
+    options: dict[str, Any] = {"lossless": True} if ending == "webp" else {}
+    plain = read_image(saved(image, tmp_path / f"plain.{ending}", **options))
+    path = saved(image, tmp_path / f"turned.{ending}", exif=exif, **options)
+    np.testing.assert_array_equal(read_image(path), plain)
+    turned = PIL.ImageOps.exif_transpose(PIL.Image.open(saved(image, tmp_path / "x.png", exif=exif)))
+    found = read_image(path, exif_rotation=True)
+    assert np.abs(found.astype(int) - np.asarray(turned.convert("RGB"))).max() <= (12 if ending == "jpg" else 0)
+
+
+def test_an_image_that_is_a_thread_is_refused(tmp_path: Path) -> None:
+    path = saved(PIL.Image.new("L", (4000, 1)), tmp_path / "thin.png")
+    with pytest.raises(DataError, match=r"thin.png: 4000x1 pixels, thinner than 1 to 1,000. Crop it or remove it"):
+        read_image(path)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -119,3 +120,8 @@ def test_another_seed_merges_others() -> None:
 def test_more_meta_classes_than_classes_are_refused() -> None:
     with pytest.raises(RecipeError, match="train.meta_classes = 4: there are 3 training classes"):
         meta_classes(np.array([0, 1, 2, 2]), 4, seed=0)
+
+
+def test_classes_cannot_be_held_out_where_all_are_tested() -> None:
+    with pytest.raises(RecipeError, match="every class is tested, the held-out ones too"):
+        with_validation(replace(dataset(), classification=True), 0.5)
