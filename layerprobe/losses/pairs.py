@@ -13,16 +13,15 @@ def euclidean(x: Tensor) -> Tensor:
         x: (B, D).
 
     Returns:
-        (B, B); without gradient where it is 0, since equal rows have no direction to move apart in.
+        (B, B), exact zeros for equal rows, unlike those of a matrix product; without gradient there, since equal rows
+        have no direction to move apart in.
     """
-    squares = squared_euclidean(x)
-    apart = squares > 0
-    return torch.where(apart, squares, 1.0).sqrt() * apart
+    return torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def squared_euclidean(x: Tensor) -> Tensor:
-    """(B, D) -> (B, B) squared distances: exact zeros for equal rows, unlike those of a matrix product."""
-    return (x[:, None] - x[None]).square().sum(2)
+    """(B, D) -> (B, B) squared distances: exact zeros for equal rows."""
+    return euclidean(x).square()
 
 
 def pairs_of(labels: Tensor) -> tuple[Tensor, Tensor]:

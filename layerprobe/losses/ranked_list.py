@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerprobe.losses.loss import Loss
 from layerprobe.losses.pairs import euclidean, pairs_of
-from layerprobe.losses.proxies import at_least_zero, positive, unit
+from layerprobe.losses.proxies import at_least_zero, unit
 
 
 class RankedList(Loss):
@@ -45,7 +45,9 @@ class RankedList(Loss):
         weight: float = 1.0,
     ) -> None:
         super().__init__()
-        self.alpha = positive("alpha", alpha, "a distance")
+        if not 0 < alpha < 2:
+            raise ValueError(f"alpha is {alpha}; it is a distance of unit vectors, above 0 and below 2")
+        self.alpha = float(alpha)
         if not 0 <= margin <= alpha:
             raise ValueError(f"margin is {margin}; it is a distance, at least 0 and at most alpha = {alpha}")
         self.margin = margin

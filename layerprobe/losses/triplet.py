@@ -44,6 +44,8 @@ class Triplet(Loss):
         normalise: bool = True,
     ) -> None:
         super().__init__()
+        if mining not in ("semi_hard", "random", "all"):
+            raise ValueError(f"mining is {mining}; it is semi_hard, random or all")
         self.margin = at_least_zero("margin", margin, "a squared distance")
         self.mining, self.normalise = mining, normalise
 

@@ -142,3 +142,11 @@ def test_a_batch_without_pairs_is_refused(labels: list[int]) -> None:
 def test_an_option_out_of_range_is_refused(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{option} is {value}"):
         build(**{option: value})
+
+
+def test_negatives_count_as_0_5_away_up_to_there_and_no_farther() -> None:
+    distances = torch.tensor([[0.0, 0.3, 0.5, 0.55]] * 4, dtype=torch.float64)
+    candidates = torch.tensor([[False, True, True, True]] * 4)
+    wanted = chances(distances, candidates, 8)
+    assert wanted[0, 1] == wanted[0, 2] > wanted[0, 3]
+    torch.testing.assert_close(distance_weighted(distances, candidates, 8), wanted)

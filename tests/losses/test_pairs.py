@@ -39,3 +39,11 @@ def test_pairs_are_of_one_class_without_itself_or_of_two() -> None:
 def test_a_batch_without_pairs_is_refused(labels: list[int], kind: str) -> None:
     with pytest.raises(ValueError, match=f"a batch without {kind} pairs"):
         pairs_of(torch.tensor(labels))
+
+
+def test_rows_that_differ_little_keep_their_distance() -> None:
+    x = rows().detach()
+    x[1] = x[0] + torch.tensor([3e-4, 4e-4, 0.0, 0.0, 0.0], dtype=torch.float64)
+    assert euclidean(x)[0, 1].item() == pytest.approx(5e-4, rel=1e-6)
+    single = euclidean(x.float())[0, 1].item()
+    assert single == pytest.approx(5e-4, rel=1e-3)

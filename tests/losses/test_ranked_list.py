@@ -81,7 +81,8 @@ def test_a_batch_without_pairs_is_refused(labels: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("alpha", 0), ("margin", 1.3), ("margin", -1), ("temperature", -1), ("weight", -1)]
+    ("option", "value"),
+    [("alpha", 0), ("alpha", 2), ("margin", 1.3), ("margin", -1), ("temperature", -1), ("weight", -1)],
 )
 def test_an_option_out_of_range_is_refused(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{option} is {value}"):

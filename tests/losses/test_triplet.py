@@ -140,3 +140,22 @@ def test_a_batch_without_triplets_is_refused(labels: list[int]) -> None:
 def test_a_negative_margin_is_refused() -> None:
     with pytest.raises(ValueError, match="margin is -1"):
         build(margin=-1)
+
+
+def test_a_negative_as_far_as_the_positive_is_not_semi_hard() -> None:
+    line = torch.tensor([0.0, 2.0, -2.0, 3.0])
+    distances = (line[:, None] - line[None]).square()
+    assert (0, 1, 3) in as_list(mined_triplets(distances, torch.tensor([0, 0, 1, 1]), "semi_hard"))
+
+
+def test_random_draws_every_negative_equally_often() -> None:
+    torch.manual_seed(0)
+    distances = squares(rows().detach())
+    draws = [t for _ in range(600) for t in as_list(mined_triplets(distances, LABELS, "random"))]
+    shares = [draws.count((0, 1, n)) / 600 for n in range(3, 8)]
+    assert max(abs(part - 1 / 5) for part in shares) < 0.065  # four standard deviations
+
+
+def test_an_unknown_mining_is_refused() -> None:
+    with pytest.raises(ValueError, match="mining is hard"):
+        build(mining="hard")
