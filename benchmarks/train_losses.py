@@ -32,8 +32,22 @@ COMMON = (
     "data.image_size=32", "data.invert=true", "data.mean=0.08", "data.std=0.25", "data.augment=affine",
     "train.decay_at=[0.7]",
 )  # fmt: skip
+_ADAM = ("train.optimizer=adam", "train.learning_rate=1e-4", "train.weight_decay=0")
 # What a loss needs to train in so few steps, beside its defaults.
-SETTINGS: dict[str, tuple[str, ...]] = {}
+SETTINGS: dict[str, tuple[str, ...]] = {
+    # Its margin of 0.2 is for pretrained networks: from scratch the positives' pull collapses everything first.
+    "contrastive": ("loss.margin=9", "train.learning_rate=1e-3"),
+    # Embeddings of any length, as in paper 002, which trains these by Adam: SGD at 0.01 diverges.
+    "lifted_structure": _ADAM,
+    "n_pairs": ("train.learning_rate=1e-3",),
+    "angular": _ADAM,
+    "prototypical": ("train.learning_rate=1e-3", "train.images_per_class=4", "loss.support=2"),
+    # The loss is a sum over the batch.
+    "structured_clustering": ("train.learning_rate=1e-3",),
+    # Made for millions of faces: at 64 and the whole margin nothing is learnt in so few steps from scratch.
+    "arcface": ("loss.scale=16", "loss.margin=0.2"),
+    "cosface": ("loss.scale=16", "loss.margin=0.1"),
+}
 
 
 class Quiet:

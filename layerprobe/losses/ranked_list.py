@@ -17,7 +17,8 @@ class RankedList(Loss):
     Fehervari et al., Unbiased Evaluation of Deep Metric Learning Algorithms, equations 6 to 9 (from Wang et al., CVPR
     2019), d the Euclidean distance of embeddings of length 1. L_P is the mean of d - (alpha - margin) over the image's
     positives that are farther than that; L_N that of alpha - d over its negatives closer than alpha, weighted by
-    w = exp(T (alpha - d)) / their sum, which the paper does not define and the original's code has. `informative`
+    w = exp(T (alpha - d)) / their sum, which the paper does not define and the original's code has; w has no gradient
+    here, which would pull negatives nearer that are less close than others. `informative`
     counts these pairs.
 
     Args:
@@ -68,6 +69,6 @@ class RankedList(Loss):
         pulled = F.relu(distances - (self.alpha - self.margin)) * too_far
         near = self.alpha - distances
         # A row without negatives to push gets weights of 0, not 0 / 0.
-        exponents = (self.temperature * near).masked_fill(~too_near, torch.finfo(near.dtype).min)
+        exponents = (self.temperature * near.detach()).masked_fill(~too_near, torch.finfo(near.dtype).min)
         weights = exponents.softmax(1) * too_near
         return (pulled.sum(1) / too_far.sum(1).clamp(min=1) + self.weight * (weights * near).sum(1)).mean()

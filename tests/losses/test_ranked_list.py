@@ -33,7 +33,7 @@ def by_loops(features: Tensor, alpha: float, margin: float, temperature: float, 
                 pulled.append(d - (alpha - margin))
             if LABELS[j] != LABELS[a] and d.item() < alpha:
                 pushed.append(alpha - d)
-                weights.append((temperature * (alpha - d)).exp())
+                weights.append((temperature * (alpha - d.detach())).exp())
         if pulled:
             total = total + torch.stack(pulled).mean()
         if pushed:
