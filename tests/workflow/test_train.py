@@ -14,6 +14,7 @@ import torch
 
 from layerprobe.errors import DataError, InterruptedRun, NumericError, RecipeError, UnknownNameError
 from layerprobe.files import sha256
+from layerprobe.losses.triplet import Triplet
 from layerprobe.runs import Run
 from layerprobe.scores import read_scores
 from layerprobe.workflow.train import TrainRequest, train
@@ -323,3 +324,17 @@ def test_a_frozen_warm_up_lets_a_new_heads_norm_learn_its_statistics(request_for
     before, after = weights(run, 0), weights(run, 1)
     assert not torch.equal(before["net.norm5.running_mean"], after["net.norm5.running_mean"])
     assert torch.equal(before["net.features.1.running_mean"], after["net.features.1.running_mean"])
+
+
+@pytest.mark.parametrize(("counting", "warned"), [(0, True), (3, False)])
+def test_epochs_without_a_triplet_that_counts_are_warned_of(
+    request_for: Requests, monkeypatch: pytest.MonkeyPatch, counting: int, warned: bool
+) -> None:
+    def found(self: Triplet, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        self.informative = torch.tensor(counting)
+        return 0 * embeddings.sum()
+
+    monkeypatch.setattr(Triplet, "forward", found)
+    train(request_for("loss.name=triplet", "train.epochs=1"), listener := Silent())
+    text = "warning: in 2 of 2 batches of epoch 1 no pair or triplet counted; nothing is learnt from them"
+    assert (text in listener.heard) == warned
