@@ -36,7 +36,7 @@ _BROKEN = (
     SyntaxError, ValueError, RuntimeError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error,
     zlib.error,
 )  # fmt: skip
-_AGAIN = "Get it again or remove it; layerprobe data check names every such file"
+_AGAIN = "Get it again or remove it"
 
 
 def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False) -> Image:
