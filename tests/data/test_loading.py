@@ -139,10 +139,7 @@ def test_a_bad_image_ends_the_loading_in_one_line_and_its_workers(files: Path, w
     (files / "b" / "1.png").write_bytes(b"")
     with pytest.raises(DataError) as caught:
         consume(plain_batches(train_split(files), batch_size=2, workers=workers))
-    assert str(caught.value).startswith(
-        f"{files}/b/1.png: the file is empty. Get it again or remove it; layerprobe data"
-    )
-    assert "\n" not in str(caught.value)
+    assert str(caught.value) == f"{files}/b/1.png: the file is empty. Get it again or remove it."
     assert multiprocessing.active_children() == []
 
 
