@@ -21,7 +21,7 @@ from layerprobe.errors import DataError, EnvironmentFault, NumericError, Unknown
 from layerprobe.files import sha256
 
 # By version: DEFAULT would be another one on another day.
-_IMAGENET = {
+IMAGENET = {
     "vgg16_bn": VGG16_BN_Weights.IMAGENET1K_V1,
     "resnet18": ResNet18_Weights.IMAGENET1K_V1,
     "resnet50": ResNet50_Weights.IMAGENET1K_V1,
@@ -45,9 +45,9 @@ def weights_file(name: str) -> Path:
     Raises:
         UnknownNameError: a network that there are none for.
     """
-    if name not in _IMAGENET:
-        raise UnknownNameError("network with ImageNet weights", name, _IMAGENET)
-    return Path(str(torch.hub.get_dir()), "checkpoints", Path(_IMAGENET[name].url).name)
+    if name not in IMAGENET:
+        raise UnknownNameError("network with ImageNet weights", name, IMAGENET)
+    return Path(str(torch.hub.get_dir()), "checkpoints", Path(IMAGENET[name].url).name)
 
 
 def imagenet_weights(name: str) -> dict[str, Tensor]:
@@ -66,7 +66,7 @@ def imagenet_weights(name: str) -> dict[str, Tensor]:
     path = weights_file(name)
     digest = path.stem.rpartition("-")[2]
     if not path.exists():
-        _fetch(_IMAGENET[name].url, path, digest)
+        _fetch(IMAGENET[name].url, path, digest)
     # torchvision compares the hash only on download, and would take any file that lies there.
     if not sha256(path).startswith(digest):
         raise DataError("sha256 differs from the one in its name", file=path, fix="Delete it")

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import torch
 
-from layerprobe.nets.weights import weights_file
-from layerprobe.registry import NETS
+from layerprobe.nets.weights import IMAGENET, weights_file
 from layerprobe.workflow.estimate import as_size, free_bytes
 
 _PACKAGES = ("layerprobe", "torch", "torchvision", "captum", "h5py", "numpy", "pillow", "pytorch-metric-learning")
@@ -38,7 +37,7 @@ def doctor(cache: Path) -> list[Finding]:
         *_devices(),
         Finding("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores"),
         Finding("disk", f"{as_size(free_bytes(cache))} free for {cache}"),
-        *(_weights(name) for name in NETS),
+        *(_weights(name) for name in IMAGENET),
     ]
 
 

@@ -179,5 +179,6 @@ def test_a_data_set_is_listed_with_its_recipes(monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "recipes/other.toml").write_text('data = "inshop"\n')
     (tmp_path / "recipes/broken.toml").write_text("[data")
     listed = list_data()
-    assert listed["inshop"][1] == ["mine"]
-    assert listed["cub200"][1] == ["netA-cub200", "netA-cub200-code", "netE-cub200", "netE-cub200-code"]
+    assert listed["inshop"][1] == ["heated-hbn-inshop", "mine", "normsoftmax-r50-inshop"]
+    own = {f"{name}-cub200" for name in ("netA", "netE", "fcr1", "heated-hbn", "normsoftmax-r50", "unbiased")}
+    assert set(listed["cub200"][1]) == own | {"netA-cub200-code", "netE-cub200-code"}
