@@ -39,14 +39,14 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "contrastive": ("loss.margin=9", "train.learning_rate=1e-3"),
     # Embeddings of any length, as in paper 002, which trains these by Adam: SGD at 0.01 diverges.
     "lifted_structure": _ADAM,
-    "n_pairs": _ADAM,
-    "prototypical": (*_ADAM, "train.images_per_class=4", "loss.support=2"),
+    "n_pairs": (*_ADAM, "train.learning_rate=3e-4"),
+    "prototypical": (*_ADAM, "train.learning_rate=5e-4", "train.images_per_class=4", "loss.support=2"),
     "angular": ("loss.normalise=true",),
     # The loss is a sum over the batch.
     "structured_clustering": ("train.learning_rate=1e-3",),
     "supcon": ("train.learning_rate=1e-3",),
     # The memory is to be used within these steps.
-    "cross_batch_memory": ("loss.warmup=84",),
+    "cross_batch_memory": ("loss.warmup=168", "train.learning_rate=1e-3"),
     # Made for millions of faces: at 64 and the whole margin nothing is learnt in so few steps from scratch.
     "arcface": ("loss.scale=16", "loss.margin=0.2"),
     "cosface": ("loss.scale=16", "loss.margin=0.1"),
