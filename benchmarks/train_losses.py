@@ -32,15 +32,15 @@ COMMON = (
     "data.image_size=32", "data.invert=true", "data.mean=0.08", "data.std=0.25", "data.augment=affine",
     "train.decay_at=[0.7]",
 )  # fmt: skip
-_ADAM = ("train.optimizer=adam", "train.learning_rate=1e-4", "train.weight_decay=0")
+_ADAM = ("train.optimizer=adam", "train.weight_decay=0")
 # What a loss needs to train in so few steps, beside its defaults.
 SETTINGS: dict[str, tuple[str, ...]] = {
     # Its margin of 0.2 is for pretrained networks: from scratch the positives' pull collapses everything first.
     "contrastive": ("loss.margin=9", "train.learning_rate=1e-3"),
     # Embeddings of any length, as in paper 002, which trains these by Adam: SGD at 0.01 diverges.
-    "lifted_structure": _ADAM,
+    "lifted_structure": (*_ADAM, "train.learning_rate=1e-4"),
     "n_pairs": (*_ADAM, "train.learning_rate=3e-4"),
-    "prototypical": (*_ADAM, "train.learning_rate=5e-4", "train.images_per_class=4", "loss.support=2"),
+    "prototypical": (*_ADAM, "train.learning_rate=1e-4", "train.images_per_class=2", "loss.support=1"),
     "angular": ("loss.normalise=true",),
     # The loss is a sum over the batch.
     "structured_clustering": ("train.learning_rate=1e-3",),
