@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layerprobe.data.resizing import Method, resize
+from layerprobe.data.resizing import Method, mirrored, resize
 from layerprobe.data.splits import Dataset, Image, Split
 
 # Paper 004 (section 5): images are scaled up by as much before they are cropped.
@@ -70,7 +70,7 @@ class Framing:
         height, width = image.shape[:2]
         top, left = rng.integers(height - self.size + 1), rng.integers(width - self.size + 1)
         square = self._square(image, int(top), int(left))
-        return square[:, ::-1] if rng.random() < 0.5 else square
+        return mirrored(square) if rng.random() < 0.5 else square
 
     def _square(self, image: Image, top: int, left: int) -> Image:
         return image[top : top + self.size, left : left + self.size]

@@ -195,7 +195,7 @@ def _photo(image: Image, rng: np.random.Generator) -> Image:
     # Cutting the window out of the original and enlarging it is the same and one step.
     box = (left * width, top * height, (left + side) * width, (top + side) * height)
     cropped = np.asarray(PIL.Image.fromarray(image).resize((width, height), Resampling.BILINEAR, box))
-    return cropped[:, ::-1] if rng.random() < 0.5 else cropped
+    return resizing.mirrored(cropped) if rng.random() < 0.5 else cropped
 
 
 # Each: uint8 (H, W, 3) and a generator -> the same size.

@@ -5,7 +5,7 @@ import PIL.Image
 import pytest
 from PIL.Image import Resampling
 
-from layerprobe.data.resizing import describe, resize
+from layerprobe.data.resizing import describe, mirrored, resize
 from layerprobe.data.splits import Image
 
 SIZES = [(375, 500), (768, 1024), (500, 333), (97, 131), (30, 40)]
@@ -61,3 +61,10 @@ def test_an_image_of_that_size_stays_the_same_array(method: str) -> None:
 def test_the_ways_have_different_names() -> None:
     assert describe("exact") == "bilinear, antialiased"
     assert describe("fast").startswith("bilinear, antialiased by torch ")
+
+
+def test_mirroring_exchanges_left_and_right_of_any_part_of_an_image() -> None:
+    image = photo(40, 50)
+    image.flags.writeable = False
+    np.testing.assert_array_equal(mirrored(image), image[:, ::-1])
+    np.testing.assert_array_equal(mirrored(image[5:30, 7:22]), image[5:30, 7:22][:, ::-1])
