@@ -100,9 +100,12 @@ class Normalise:
         Returns:
             float32 (B, 3, H, W) in channels_last format, on the same device.
         """
-        mean, std = (torch.tensor(x, device=pixels.device).view(3, 1, 1) for x in (self.mean, self.std))
+        batch, height, width, channels = pixels.shape
+        # By rows of all channels: broadcasting three numbers along the last axis would not be vectorised.
+        mean, std = (torch.tensor(x, device=pixels.device).repeat(width) for x in (self.mean, self.std))
+        rows = pixels.reshape(batch, height, width * channels).float().div_(255).sub_(mean).div_(std)
         # Channels that come last in memory stay there: the permuted view is in channels_last format already.
-        return pixels.permute(0, 3, 1, 2).float().div_(255).sub_(mean).div_(std)
+        return rows.view(pixels.shape).permute(0, 3, 1, 2)
 
 
 def _channels(name: str, value: Channels) -> tuple[float, float, float]:
