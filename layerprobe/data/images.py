@@ -63,7 +63,8 @@ def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False)
         with warnings.catch_warnings():
             # PIL's remarks on metadata, which is not used, and on sizes, which are checked here.
             warnings.simplefilter("ignore")
-            with PIL.Image.open(path, formats=_FORMATS) as image:
+            # A stream, no path: what PIL maps into memory, some uncompressed TIFFs, it does not turn when it loads it.
+            with path.open("rb") as stream, PIL.Image.open(stream, formats=_FORMATS) as image:
                 if image.width * image.height > _PIXEL_LIMIT:
                     raise _too_large(path, f"{image.width}x{image.height} pixels")
                 if max(image.size) > _THINNEST * min(image.size):

@@ -279,3 +279,18 @@ def test_an_image_that_is_a_thread_is_refused(tmp_path: Path) -> None:
     path = saved(PIL.Image.new("L", (4000, 1)), tmp_path / "thin.png")
     with pytest.raises(DataError, match=r"thin.png: 4000x1 pixels, thinner than 1 to 1,000. Crop it or remove it"):
         read_image(path)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "CMYK", "P", "1", "LA", "I;16"])
+@pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
+def test_tiffs_are_turned_only_where_asked_for_however_they_are_stored(
+    tmp_path: Path, mode: str, compression: str
+) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    grey = np.arange(24 * 32, dtype=np.uint16).reshape(24, 32) * 80
+    image = PIL.Image.fromarray(grey) if mode == "I;16" else PIL.Image.fromarray(colours()).convert(mode)
+    plain = read_image(saved(image, tmp_path / "plain.tif", compression=compression))
+    path = saved(image, tmp_path / "turned.tif", exif=exif, compression=compression)
+    np.testing.assert_array_equal(read_image(path), plain)
+    np.testing.assert_array_equal(read_image(path, exif_rotation=True), np.rot90(plain, -1))
