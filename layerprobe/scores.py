@@ -113,6 +113,12 @@ def merge_scores(old: Iterable[Score], new: Iterable[Score]) -> list[Score]:
     return sorted(merged.values(), key=lambda score: score.epoch)
 
 
+def shared_notes(notes: Iterable[str]) -> list[str]:
+    """What all of some scores' notes say, each thing once, in the first one's order."""
+    first, *others = (note.split("; ") for note in notes)
+    return [part for part in dict.fromkeys(first) if part and all(part in other for other in others)]
+
+
 def write_scores(path: Path, scores: Iterable[Score]) -> None:
     """Write scores.csv whole: a header of Score's fields, one row a score, an empty cell for None."""
     text = io.StringIO()

@@ -58,22 +58,22 @@ def draw(similarities: Sequence[Matrix]) -> Figure:
 
 
 def similarities_csv(similarities: Iterable[Matrix]) -> str:
-    """The numbers as CSV, a line for each cell; an empty value where there is none."""
+    """The numbers as CSV, a line for each cell with its matrix's note; an empty value where there is none."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "split", "comparison", "row", "column", "value"])
+    writer.writerow(["run", "split", "comparison", "row", "column", "value", "note"])
     for matrix in similarities:
         for name, values in zip(matrix.rows, matrix.values, strict=True):
             for column, value in zip(matrix.columns, values, strict=True):
-                writer.writerow([matrix.run, matrix.split, matrix.title, name, column, value])
+                writer.writerow([matrix.run, matrix.split, matrix.title, name, column, value, matrix.note])
     return text.getvalue()
 
 
 def _notes(similarities: Sequence[Matrix]) -> list[str]:
     """What is said of a run's matrices, each thing once."""
     several = len({matrix.run for matrix in similarities}) > 1
-    notes = [f"{matrix.run}: " * several + matrix.note for matrix in similarities if matrix.note]
-    return list(dict.fromkeys(notes))
+    notes = [(matrix.run, part) for matrix in similarities for part in matrix.note.split("; ") if part]
+    return [f"{run}: " * several + note for run, note in dict.fromkeys(notes)]
 
 
 def _draw_cells(axes: Axes, matrix: Matrix, side: float) -> AxesImage:

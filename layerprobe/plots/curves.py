@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.values import Point, Series, by_run, compared, missing, points
+from layerprobe.plots.values import Point, Series, by_run, compared, missing, points, shared
 from layerprobe.scores import Score
 
 _WIDTH, _HEIGHT = 5.6, 4.6  # inches
@@ -38,7 +38,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, f
     epochs = sorted({point.epoch for point in found})
     floors = {split: 100 * value for split, value in (chance or {}).items()}
     y_limits = _limits(found, floors)
-    notes = missing(runs, _SPLITS) + fig.chance_outside(dict.fromkeys(_SPLITS, y_limits), floors)
+    notes = shared(runs) + missing(runs, _SPLITS) + fig.chance_outside(dict.fromkeys(_SPLITS, y_limits), floors)
     if len(epochs) == 1:
         notes.append(f"One epoch only ({epochs[0]}): no curves.")
 

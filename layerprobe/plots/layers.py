@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.values import Series, by_run, compared, missing, points
+from layerprobe.plots.values import Series, by_run, compared, missing, points, shared
 from layerprobe.scores import Score
 
 _HEIGHT = 4.4  # inches
@@ -40,7 +40,11 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, f
     values = [value for point in drawn for split in _SPLITS if (value := point.percent(split)) is not None]
     y_limits = fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
     at_last = {run: _at(series, last[run]) for run, series in runs.items()}
-    notes = missing(at_last, ("train", "test")) + fig.chance_outside(dict.fromkeys(("train", "test"), y_limits), floors)
+    notes = (
+        shared(at_last)
+        + missing(at_last, ("train", "test"))
+        + fig.chance_outside(dict.fromkeys(("train", "test"), y_limits), floors)
+    )
     widest = fig.width_of([name for series in runs.values() for name in series])
     count = max(map(len, runs.values()))
     width = min(max(_WIDTHS[0], _LAYER * count), _WIDTHS[1])

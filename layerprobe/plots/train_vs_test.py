@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.values import Point, Series, by_run, compared, missing, points
+from layerprobe.plots.values import Point, Series, by_run, compared, missing, points, shared
 from layerprobe.scores import Score
 
 _WIDTH, _HEIGHT = 5.2, 4.4  # inches; the height where the axes differ in scale
@@ -44,7 +44,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, f
     window = _window(found, floors, _LABEL * len(names))
     styles = fig.styles(names)
     titles = [f"{run}: {metric} by layer, {compared(found)}" for run in runs]
-    notes = missing(runs, ("train", "test")) + _reading(found, window, floors)
+    notes = shared(runs) + missing(runs, ("train", "test")) + _reading(found, window, floors)
     labels = {run: _labels(series, styles, window) for run, series in runs.items()}
     right = fig.width_of([label.text for panel in labels.values() for label in panel])
     layout = fig.Layout(_WIDTH, window.height, right + 0.35, notes=notes)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from layerprobe.errors import LayerprobeError
-from layerprobe.scores import Score
+from layerprobe.scores import Score, shared_notes
 
 _KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
 
@@ -25,7 +25,7 @@ class Point:
         similarity: cosine, dot, euclidean or hamming.
         epoch: 0 = before any step.
         values: split -> fraction; absent where the split was not scored, None where its value is invalid.
-        notes: split -> why the value is invalid.
+        notes: split -> what a reader must know of the value, or why it is invalid; empty where nothing.
     """
 
     run: str
@@ -69,19 +69,24 @@ def points(scores: Iterable[Score], metric: str = "R@1") -> list[Point]:
 def _point(splits: Mapping[str, Score]) -> Point:
     any_ = next(iter(splits.values()))
     values = {split: score.value for split, score in splits.items()}
-    notes = {split: score.note for split, score in splits.items() if score.value is None}
+    notes = {split: score.note for split, score in splits.items()}
     return Point(any_.run, any_.layer, any_.pool, any_.reduction, any_.similarity, any_.epoch, values, notes)
 
 
 def points_csv(scores: Iterable[Score], metric: str = "R@1") -> str:
-    """The points as CSV: what identifies them, then a column for each split with fractions, empty where invalid."""
+    """The points as CSV: what identifies them, then for each split its fraction, empty where invalid, and its note.
+
+    The splits' notes come after all the fractions.
+    """
     found = points(scores, metric)
     splits = _splits(found)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_KEY, *(f"{split} {metric}" for split in splits)])
+    writer.writerow([*_KEY, *(f"{split} {metric}" for split in splits), *(f"{split} note" for split in splits)])
     for point in found:
-        writer.writerow([*(getattr(point, name) for name in _KEY), *(point.values.get(split) for split in splits)])
+        key = [getattr(point, name) for name in _KEY]
+        values, notes = map(point.values.get, splits), map(point.notes.get, splits)
+        writer.writerow([*key, *values, *notes])
     return text.getvalue()
 
 
@@ -99,6 +104,16 @@ def compared(found: Sequence[Point]) -> str:
     reductions = {point.reduction for point in found} - {"none"}
     shared = reductions if len({point.reduction for point in found}) == 1 else ()
     return ", ".join([*shared, *dict.fromkeys(point.similarity for point in found)])
+
+
+def shared(runs: Mapping[str, Series]) -> list[str]:
+    """What every score of a run says, such as that images are missing, a line each."""
+    lines = []
+    for run, series in runs.items():
+        prefix = f"{run}: " if len(runs) > 1 else ""
+        notes = [note for layer in series.values() for point in layer for note in point.notes.values()]
+        lines += [f"{prefix}{note}" for note in shared_notes(notes)]
+    return lines
 
 
 def missing(runs: Mapping[str, Series], splits: Sequence[str]) -> list[str]:
@@ -122,7 +137,7 @@ def _invalid(series: Series, split: str) -> list[str]:
     faults: dict[tuple[str, str], list[int]] = {}
     for name, layer in series.items():
         for point in layer:
-            if split in point.notes:
+            if split in point.values and point.values[split] is None:
                 faults.setdefault((name, point.notes[split]), []).append(point.epoch)
     return [
         f"{name}, {split}, epoch{'s' * (len(epochs) > 1)} {_ranges(epochs)}: {note}"

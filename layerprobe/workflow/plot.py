@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from layerprobe import registry
@@ -17,7 +17,7 @@ from layerprobe.plots.cka import similarities_csv
 from layerprobe.plots.figure import save
 from layerprobe.plots.values import points_csv
 from layerprobe.runs import Run
-from layerprobe.scores import Matrix, Score
+from layerprobe.scores import Matrix, Score, shared_notes
 from layerprobe.store import read_features, read_index
 from layerprobe.workflow.probe import scores_of
 
@@ -66,8 +66,10 @@ def plot(request: PlotRequest) -> Path:
     return out
 
 
-def _similarities(run: Run, scores: Sequence[Score]) -> tuple[Matrix, Matrix]:
+def _similarities(run: Run, scores: Sequence[Score]) -> list[Matrix]:
     """Layers with each other at the last epoch probed on the test split, and with themselves at every epoch stored.
+
+    What every test score of the run says, such as that images are missing, they say too.
 
     Raises:
         DataError: no test scores, or the features of the last epoch are gone, damaged or of other images.
@@ -88,10 +90,14 @@ def _similarities(run: Run, scores: Sequence[Score]) -> tuple[Matrix, Matrix]:
         if read_index(paths[epoch])[1] != images:
             raise DataError(f"not of the images of epoch {last}", file=paths[epoch], fix="Run layerprobe probe again")
     facts = {"run": run.name, "split": _COMPARED}
-    return (
-        layer_similarity(stored[last], lambda layer: read_features(paths[last], layer), epoch=last, **facts),
-        epoch_similarity(stored, lambda epoch, layer: read_features(paths[epoch], layer), **facts),
-    )
+    notes = shared_notes(score.note for score in scores if (score.run, score.split) == (run.name, _COMPARED))
+    return [
+        replace(matrix, note="; ".join(filter(None, [*notes, matrix.note])))
+        for matrix in (
+            layer_similarity(stored[last], lambda layer: read_features(paths[last], layer), epoch=last, **facts),
+            epoch_similarity(stored, lambda epoch, layer: read_features(paths[epoch], layer), **facts),
+        )
+    ]
 
 
 def _chance(runs: Sequence[Run], scores: Sequence[Score]) -> dict[str, float]:

@@ -144,13 +144,15 @@ def test_a_dollar_in_a_name_is_itself() -> None:
 
 
 def test_the_table_has_a_line_for_each_cell() -> None:
-    table = similarities_csv([matrix([[1.0, None], [0.25, 1.0]]), matrix([[0.5, 1.0]], title="epochs")])
+    table = similarities_csv(
+        [matrix([[1.0, None], [0.25, 1.0]]), matrix([[0.5, 1.0]], title="epochs", note="4 of 9 images")]
+    )
     assert table.splitlines() == [
-        "run,split,comparison,row,column,value",
-        "netA,test,layers,layer1.0,layer1.0,1.0",
-        "netA,test,layers,layer1.0,layer1.1,",
-        "netA,test,layers,layer1.1,layer1.0,0.25",
-        "netA,test,layers,layer1.1,layer1.1,1.0",
-        "netA,test,epochs,layer1.0,0,0.5",
-        "netA,test,epochs,layer1.0,1,1.0",
+        "run,split,comparison,row,column,value,note",
+        "netA,test,layers,layer1.0,layer1.0,1.0,",
+        "netA,test,layers,layer1.0,layer1.1,,",
+        "netA,test,layers,layer1.1,layer1.0,0.25,",
+        "netA,test,layers,layer1.1,layer1.1,1.0,",
+        "netA,test,epochs,layer1.0,0,0.5,4 of 9 images",
+        "netA,test,epochs,layer1.0,1,1.0,4 of 9 images",
     ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from layerprobe.errors import LayerprobeError
-from layerprobe.plots.values import by_run, compared, missing, points, points_csv
+from layerprobe.plots.values import by_run, compared, missing, points, points_csv, shared
 from layerprobe.scores import Score
 
 MakeScores = Callable[..., list[Score]]
@@ -52,8 +52,19 @@ def test_the_csv_holds_fractions_and_an_empty_cell_where_invalid(make_scores: Ma
     train, test = make_scores(["a,b"], [4])
     text = points_csv([replace(train, value=0.1 + 0.2), replace(test, value=None, note="NaN (3 rows)")])
     header, row = csv.reader(text.splitlines())
-    assert header == ["run", "layer", "pool", "reduction", "similarity", "epoch", "train R@1", "test R@1"]
-    assert row == ["netA", "a,b", "max", "none", "cosine", "4", repr(0.1 + 0.2), ""]
+    assert header == [
+        "run",
+        "layer",
+        "pool",
+        "reduction",
+        "similarity",
+        "epoch",
+        "train R@1",
+        "test R@1",
+        "train note",
+        "test note",
+    ]
+    assert row == ["netA", "a,b", "max", "none", "cosine", "4", repr(0.1 + 0.2), "", "", "NaN (3 rows)"]
 
 
 def test_runs_keep_their_own_points(make_scores: MakeScores) -> None:
@@ -106,6 +117,26 @@ def test_invalid_values_are_said_with_their_epochs(make_scores: MakeScores) -> N
         for s in make_scores(["a"])
     ]
     assert missing(by_run(points(scores)), ("train", "test")) == ["not valid: a, test, epochs 1, 3-5: NaN (3 rows)"]
+
+
+def test_the_csv_has_the_note_of_a_valid_value(make_scores: MakeScores) -> None:
+    train, test = make_scores(["a"], [4])
+    text = points_csv([train, replace(test, note="2 zero vectors; partial: 3 of 4 test images")])
+    (row,) = csv.DictReader(text.splitlines())
+    assert (row["train note"], row["test note"]) == ("", "2 zero vectors; partial: 3 of 4 test images")
+
+
+def test_what_every_score_of_a_run_says_is_shared(make_scores: MakeScores) -> None:
+    scores = [replace(score, note="partial: 3 of 4 test images") for score in make_scores(["a", "b"], [0, 1])]
+    scores[0] = replace(scores[0], note=f"2 zero vectors; {scores[0].note}")
+    assert shared(by_run(points(scores))) == ["partial: 3 of 4 test images"]
+    both = by_run(points(scores + make_scores(["a"], [1], run="netE")))
+    assert shared(both) == ["netA: partial: 3 of 4 test images"]
+
+
+def test_a_valid_value_with_a_note_is_not_missing(make_scores: MakeScores) -> None:
+    scores = [replace(score, note="2 zero vectors") for score in make_scores(["a"], [1])]
+    assert missing(by_run(points(scores)), ("train", "test")) == []
 
 
 def test_what_is_missing_names_its_run_among_several(make_scores: MakeScores) -> None:

@@ -186,9 +186,23 @@ def test_a_run_probed_on_the_training_split_alone_has_nothing_to_compare(tmp_pat
         plot(PlotRequest("cka", [run]))
 
 
+@pytest.mark.parametrize("kind", ["train-vs-test", "curves", "layers", "cka"])
+def test_figure_and_table_say_what_every_score_says(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = probed(tmp_path, of_epochs(0, 1))
+    write_scores(run.scores, [replace(score, note="partial: 9 of 10 test images") for score in read_scores(run.scores)])
+    drawn: list[Figure] = []
+    monkeypatch.setattr("layerprobe.workflow.plot.save", lambda figure, out: drawn.append(figure))
+    plot(PlotRequest(kind, [run], csv=tmp_path / "x.csv"))
+    (figure,) = drawn
+    assert "partial: 9 of 10 test images" in figure.texts[-1].get_text().splitlines()
+    header, *lines = (tmp_path / "x.csv").read_text().splitlines()
+    assert header.endswith("note")
+    assert all(line.endswith(",partial: 9 of 10 test images") for line in lines)
+
+
 def test_the_table_has_the_similarities(tmp_path: Path) -> None:
     run = probed(tmp_path, of_epochs(0))
     plot(PlotRequest("cka", [run], csv=tmp_path / "x.csv"))
     lines = (tmp_path / "x.csv").read_text().splitlines()
-    assert lines[0] == "run,split,comparison,row,column,value"
+    assert lines[0] == "run,split,comparison,row,column,value,note"
     assert len(lines) == 1 + 4 + 2
