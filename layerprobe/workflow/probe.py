@@ -90,6 +90,9 @@ class Prober:
         request: what to measure.
         dataset: the run's, where the caller has it already.
         listener: hears of images being decoded, which without one is left to each reading.
+
+    Raises:
+        DataError: the images of a split to be measured are not those that the run was trained with.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class Prober:
         # Last: a misspelt layer is told before images are decoded.
         self.dataset = dataset or parts.build_dataset(self.recipe, decoding)
         self.splits = self._splits()
+        self._require_same_images()
         self.dropped: set[int] = set()
         self._digests: dict[int, str] = {}
         self._loaded: int | None = None
@@ -140,6 +144,19 @@ class Prober:
         """The splits whose features are needed: those asked for and the galleries they are searched in."""
         needed = [*self.splits, *(self.dataset.search_in.get(name, name) for name in self.splits)]
         return list(dict.fromkeys(needed))
+
+    def _require_same_images(self) -> None:
+        for name in self.stored_splits:
+            recorded = self.record["manifests"].get(name)
+            if recorded not in (None, self._manifest_sha256(name)):
+                raise DataError(
+                    f"the {name} images are not those the run began with",
+                    file=self.recipe.data.root or self.recipe.data.name,
+                    fix="Restore them, or train a new run",
+                )
+
+    def _manifest_sha256(self, split: str) -> str:
+        return manifest_sha256(self.dataset.splits[split], self.dataset.class_names)
 
     def epochs(self) -> list[int]:
         """The epochs asked for.
@@ -196,7 +213,7 @@ class Prober:
             split=split,
             weights_sha256=self._weights_sha256(epoch),
             transform=parts.transform_text(self.recipe),
-            manifest_sha256=manifest_sha256(self.dataset.splits[split], self.dataset.class_names),
+            manifest_sha256=self._manifest_sha256(split),
         )
 
     def _weights_sha256(self, epoch: int) -> str:

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from layerprobe import store
-from layerprobe.errors import InterruptedRun, RecipeError, UnknownNameError
+from layerprobe.errors import DataError, InterruptedRun, RecipeError, UnknownNameError
 from layerprobe.files import sha256
 from layerprobe.runs import Run, set_aside
 from layerprobe.scores import Score, read_scores
@@ -111,6 +111,22 @@ def test_features_of_other_weights_are_not_trusted(run: Run, request_for: Reques
     with h5py.File(run.features(2, "test")) as file:
         assert file.attrs["weights_sha256"].decode() == sha256(run.checkpoint(2))
     assert only(fresh, epoch=2)
+
+
+def test_images_that_changed_since_the_training_are_noticed(run: Run, images: Path) -> None:
+    with (images / "class0" / "0.png").open("ab") as stream:
+        stream.write(b"more")
+    message = "images: the train images are not those the run began with. Restore them, or train a new run"
+    with pytest.raises(DataError, match=message):
+        probe(run, REQUEST, Silent())
+    assert not run.scores.exists()
+    assert only(probe(run, replace(REQUEST, splits=("test",)), Silent()), split="test")
+
+
+def test_a_split_that_the_run_does_not_know_the_images_of_is_probed(run: Run, images: Path) -> None:
+    run.write(run.read() | {"manifests": {}})
+    (images / "class0" / "0.png").unlink()
+    assert probe(run, REQUEST, Silent())
 
 
 def test_scores_are_written_as_a_table(run: Run) -> None:
