@@ -161,7 +161,8 @@ def dataset_of(annotations: Annotations, expected: Mapping[str, Count], *, allow
             image=Files(annotations.folder, ids),
             fingerprint=hashlib.sha256(repr([sizes[image] for image in ids]).encode()).hexdigest(),
         )
-    return Dataset(splits, _different(numbers, annotations.class_names), notes=_notes(counts, expected))
+    called = _different(numbers, annotations.class_names)
+    return Dataset(splits, called, notes=_notes(counts, expected), class_ids=tuple(map(str, numbers)))
 
 
 def classified(dataset: Dataset) -> Dataset:

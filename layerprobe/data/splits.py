@@ -62,6 +62,7 @@ class Dataset:
         search_in: the split in which another's queries are searched; itself where not named.
         notes: what every result on it has to say, such as that images are missing.
         classification: whether a class may be in two splits: images of known classes are tested, not new classes.
+        class_ids: the data set's own id of each class, as text; empty where it has none.
     """
 
     splits: Mapping[str, Split]
@@ -69,6 +70,7 @@ class Dataset:
     search_in: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     classification: bool = False
+    class_ids: tuple[str, ...] = ()
 
 
 def require_retrieval(dataset: Dataset, *, source: object) -> Dataset:

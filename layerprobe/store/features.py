@@ -59,10 +59,19 @@ class FeatureKey:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The images of a feature file: labels (N,) and N ids, in the split's order."""
+    """The images of a feature file, in the split's order.
+
+    Args:
+        labels: (N,) class indices.
+        ids: N image names.
+        class_names: what the labels index; none are stored where it is empty.
+        class_ids: the data set's own id of each of these classes; likewise.
+    """
 
     labels: NDArray[np.integer]
     ids: Sequence[str]
+    class_names: Sequence[str] = ()
+    class_ids: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -250,11 +259,37 @@ def read_index(path: Path) -> tuple[NDArray[np.int32], tuple[str, ...]]:
         return labels[()], tuple(name.decode(errors="surrogateescape") for name in ids[()])
 
 
+def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the classes that the labels of a feature file index, and the data set's own ids of them.
+
+    Returns:
+        Either is empty where the file has none, as those of earlier versions.
+
+    Raises:
+        DataError: as for `read_features`.
+    """
+    with opened(path) as file:
+        return _texts(file, "class_names"), _texts(file, "class_ids")
+
+
+def _texts(file: h5py.File, name: str) -> tuple[str, ...]:
+    if name not in file:
+        return ()
+    dataset = stored_dataset(file, name)
+    if dataset.ndim != 1 or dataset.dtype.kind != "S":
+        raise damaged(file.filename, f"{name} is not a list of texts")
+    return tuple(text.decode(errors="surrogateescape") for text in dataset[()])
+
+
 def _write_head(file: h5py.File, key: FeatureKey, rows: Rows) -> None:
     set_attributes(file, {"schema": SCHEMA, **compared(key), "layerprobe": metadata.version("layerprobe")})
     chunks = (min(CHUNK_ROWS, len(rows.ids)),)
     file.create_dataset("labels", data=rows.labels.astype(np.int32), chunks=chunks, fletcher32=True)
     file.create_dataset("ids", data=fixed_text(rows.ids), chunks=chunks, fletcher32=True)
+    for name, texts in (("class_names", rows.class_names), ("class_ids", rows.class_ids)):
+        if texts:
+            chunks = (min(CHUNK_ROWS, len(texts)),)
+            file.create_dataset(name, data=fixed_text(texts), chunks=chunks, fletcher32=True)
     file.create_group("features")
 
 

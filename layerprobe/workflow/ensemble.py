@@ -129,12 +129,11 @@ class EnsembleProber(Prober):
                     if item.split == work.split and item.taps:
                         member._extract(item, tell)
             parts = [_unit(member, work, member.taps[0].key) for member in self.members]
-        images = self.dataset.splits[work.split]
         rows = torch.cat(parts, dim=1)
         batches: Iterator[Mapping[str, FeatureArray]] = ({tap.key: chunk.numpy()} for chunk in rows.split(_ROWS))
         columns = store.Columns(dims={tap.key: tap.dim}, device=str(self.device), batch_size=_ROWS, keep=frozenset())
         path, key = self.run.features(work.epoch, work.split), self.key(work.epoch, work.split)
-        store.write_features(path, key, store.Rows(images.labels, images.ids), columns, batches)
+        store.write_features(path, key, self._rows(work.split), columns, batches)
 
 
 def _unit(member: Prober, work: Work, layer: str) -> Tensor:

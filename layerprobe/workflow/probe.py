@@ -334,7 +334,11 @@ class Prober:
             keep=work.stored,
         )
         path, key = self.run.features(work.epoch, work.split), self.key(work.epoch, work.split)
-        store.write_features(path, key, store.Rows(images.labels, images.ids), columns, batches)
+        store.write_features(path, key, self._rows(work.split), columns, batches)
+
+    def _rows(self, split: str) -> store.Rows:
+        images = self.dataset.splits[split]
+        return store.Rows(images.labels, images.ids, self.dataset.class_names, self.dataset.class_ids)
 
     def _load(self, epoch: int) -> None:
         if self._loaded != epoch:

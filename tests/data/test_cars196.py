@@ -51,6 +51,7 @@ def test_a_classes_id_decides_its_split_in_every_layout(tmp_path: Path, make: Ma
     dataset = require_retrieval(small(tmp_path), source=tmp_path)
     names = tuple(map(str, fabricated.IDS)) if make is cars_numbered else NAMED
     assert dataset.class_names == names
+    assert dataset.class_ids == tuple(map(str, fabricated.IDS))
     for split in dataset.splits.values():
         assert [fabricated.IDS[label] for label in split.labels.tolist()] == colours(split)
     assert dataset.notes == ()

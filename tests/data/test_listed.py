@@ -60,7 +60,7 @@ def test_a_file_that_ends_before_its_columns_is_refused(tmp_path: Path) -> None:
 
 def test_training_classes_are_the_first_numbers_though_their_ids_are_the_last(tmp_path: Path) -> None:
     dataset = small(tmp_path, [("a.jpg", 10), ("b.jpg", 9)], [("c.jpg", 2), ("d.jpg", 1)])
-    assert dataset.class_names == ("9", "10", "1", "2")
+    assert dataset.class_names == dataset.class_ids == ("9", "10", "1", "2")
     assert dataset.splits["train"].labels.tolist() == [1, 0]
     assert dataset.splits["test"].labels.tolist() == [3, 2]
 
@@ -68,6 +68,7 @@ def test_training_classes_are_the_first_numbers_though_their_ids_are_the_last(tm
 def test_classes_with_one_name_are_told_apart_by_their_ids(tmp_path: Path) -> None:
     dataset = small(tmp_path, [("a.jpg", "x"), ("b.jpg", "y")], [("c.jpg", "z"), ("d.jpg", "w")], x="A", y="B", z="A")
     assert dataset.class_names == ("A (x)", "B", "w", "A (z)")
+    assert dataset.class_ids == ("x", "y", "w", "z")
 
 
 def test_a_link_to_a_file_is_followed_and_a_folder_is_no_image(tmp_path: Path) -> None:

@@ -52,6 +52,29 @@ def path(tmp_path: Path) -> Path:
 # --- what is written
 
 
+@pytest.mark.parametrize("ids", [(), tuple(str(9 * index) for index in range(700))])
+def test_the_names_and_ids_of_the_classes_are_read_as_they_were(tmp_path: Path, ids: tuple[str, ...]) -> None:
+    names = tuple(f"Citroën {index}" for index in range(700))
+    rows = store.Rows(np.array([0, 699]), ["a", "b"], names, ids)
+    columns = store.Columns({"a@max": 1}, "cpu", 1)
+    store.write_features(tmp_path / "f.h5", KEY, rows, columns, [{"a@max": values(1, 1, 2)}])
+    assert store.read_classes(tmp_path / "f.h5") == (names, ids)
+    with h5py.File(tmp_path / "f.h5") as file:
+        assert file["class_names"].fletcher32
+
+
+def test_a_file_without_the_names_of_its_classes_is_whole(path: Path) -> None:
+    assert store.read_classes(path) == ((), ())
+    assert store.stored_layers(path, KEY) == set(DIMS)
+
+
+def test_names_of_classes_that_are_no_texts_are_refused(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file.create_dataset("class_names", data=np.arange(7), chunks=(7,), fletcher32=True)
+    with pytest.raises(DataError, match="class_names is not a list of texts"):
+        store.read_classes(path)
+
+
 @pytest.mark.parametrize("size", [1, 96, 512, 600, COUNT])
 def test_what_was_written_is_read_whatever_the_batches(tmp_path: Path, size: int) -> None:
     columns = store.Columns(DIMS, "cpu", size)

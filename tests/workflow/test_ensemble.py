@@ -64,6 +64,7 @@ def test_an_ensembles_features_are_its_members_unit_embeddings_side_by_side(requ
         parts = [store.read_features(member(run, n).features(1, split), "fc6@none") for n in (1, 2)]
         wanted = np.hstack([part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts])
         found = store.read_features(run.features(1, split), "fc6@none")
+        assert store.read_classes(run.features(1, split))[0] == tuple(f"class{label}" for label in range(8))
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
         labels = np.repeat(np.arange(4), 4)
         (score,) = [s for s in scores if (s.epoch, s.split, s.metric) == (1, split, "R@1")]

@@ -13,6 +13,7 @@ import pytest
 
 from layerprobe.cli import main
 from layerprobe.runs import Run
+from layerprobe.store import read_classes
 from tests.data import fabricated
 
 SETTINGS = (
@@ -76,9 +77,11 @@ def test_both_sides_are_stored_and_no_image_is_in_both(layerprobe: Callable[...,
         "train", "netA", "--data", "inshop:shop", "--run", "shop", "--device", "cpu", "--probe", "pool5.3", *words
     )
     ids = {}
+    items = tuple(f"id_{item:08}" for item in (2, 7, 9, 40, 3, 5, 11, 60))
     for split in ("train", "test", "gallery"):
         with h5py.File(Run(tmp_path / "cache/shop").features(1, split)) as file:
             ids[split] = {name.decode() for name in file["ids"][:]}
+        assert read_classes(Run(tmp_path / "cache/shop").features(1, split)) == (items, items)
     assert {split: len(names) for split, names in ids.items()} == {"train": 10, "test": 7, "gallery": 7}
     assert not ids["test"] & ids["gallery"]
     assert all(name.startswith("img/WOMEN/") for names in ids.values() for name in names)
