@@ -194,10 +194,16 @@ def _variable(path: Path, name: str) -> Any:
     from scipy.io.matlab import MatReadError
 
     try:
-        return loadmat(path, variable_names=[name], appendmat=False)[name].ravel()
+        with path.open("rb") as stream:
+            return loadmat(stream, variable_names=[name])[name].ravel()
+    except FileNotFoundError as error:
+        raise DataError("no such file", file=path, fix="Complete the copy") from error
     except OSError as error:
-        raise DataError(f"cannot be read ({error.strerror or error})", file=path) from error
+        if error.strerror:
+            raise DataError(f"cannot be read ({error.strerror})", file=path) from error
+        # scipy's own, at a file that ends too early.
+        raise DataError(f"truncated or broken ({error})", file=path, fix=_AGAIN) from error
     except KeyError as error:
         raise DataError(f"holds no {name}", file=path, fix=_AGAIN) from error
-    except (MatReadError, ValueError, TypeError, NotImplementedError, zlib.error) as error:
+    except (MatReadError, ValueError, TypeError, IndexError, NotImplementedError, zlib.error) as error:
         raise DataError(f"not a MATLAB file that can be read ({error})", file=path, fix=_AGAIN) from error

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -185,10 +186,28 @@ def test_a_bad_matlab_file_is_told(tmp_path: Path, text: str, message: str) -> N
 def test_a_matlab_file_cut_short_is_told(tmp_path: Path) -> None:
     cars_one_folder(tmp_path)
     content = (tmp_path / "cars_annos.mat").read_bytes()
-    for length in range(0, len(content), 997):
+    for length in (*range(256), *range(256, len(content), 997)):
         (tmp_path / "cars_annos.mat").write_bytes(content[:length])
-        with pytest.raises(DataError, match=r"cars_annos.mat: (not a MATLAB|holds no|annotations has not|cannot be)"):
+        with pytest.raises(DataError) as caught:
             small(tmp_path)
+        kinds = "not a MATLAB|holds no|annotations has not|truncated or broken"
+        assert re.search(rf"cars_annos.mat: ({kinds}).* Get the file again\.$", str(caught.value))
+
+
+def test_a_matlab_file_that_ends_within_its_table_is_truncated(tmp_path: Path) -> None:
+    cars_one_folder(tmp_path)
+    path = tmp_path / "cars_annos.mat"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(DataError, match=r"cars_annos.mat: truncated or broken \(could not .*\. Get the file again\.$"):
+        small(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["cars_meta.mat", "cars_train_annos.mat"])
+def test_a_matlab_file_that_the_devkit_lacks_is_named(tmp_path: Path, name: str) -> None:
+    cars_devkit(tmp_path)
+    (tmp_path / "devkit" / name).unlink()
+    with pytest.raises(DataError, match=rf"devkit/{name}: no such file\. Complete the copy\.$"):
+        small(tmp_path)
 
 
 @pytest.mark.parametrize(
