@@ -162,10 +162,12 @@ def _numbers(root: Path) -> list[tuple[int, Path]]:
 
 
 def _cells(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of a table without a header."""
+    """Line number and cells of a table without a header; blank lines are left out."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             for line, cells in enumerate(csv.reader(stream), start=1):
+                if not "".join(cells).strip():
+                    continue
                 if len(cells) != columns:
                     raise DataError(f"{len(cells)} cells, expected {columns}", file=f"{path}:{line}", fix=_AGAIN)
                 yield line, cells

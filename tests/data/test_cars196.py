@@ -131,6 +131,15 @@ def test_a_devkit_without_test_classes_says_which_file_has_them(tmp_path: Path) 
         small(tmp_path)
 
 
+@pytest.mark.parametrize("line", ["", "  "])
+@pytest.mark.parametrize("name", ["names.csv", "anno_train.csv", "anno_test.csv"])
+def test_a_blank_last_line_is_no_row(tmp_path: Path, name: str, line: str) -> None:
+    cars_named(tmp_path)
+    with (tmp_path / name).open("a") as stream:
+        stream.write(f"{line}\n")
+    assert small(tmp_path).class_names == NAMED
+
+
 @pytest.mark.parametrize("place", ["car_data/car_data", "car_data", "."])
 def test_folders_of_names_may_be_nested(tmp_path: Path, place: str) -> None:
     cars_named(tmp_path, place=place)
