@@ -122,6 +122,30 @@ def count(split: Sequence[Listed]) -> Count:
     return Count(len(split), len(sizes), (min(sizes), max(sizes)) if sizes else None)
 
 
+def sizes_of(folder: Path, names: Iterable[str]) -> list[int | None]:
+    """Bytes of each file; None where there is none.
+
+    Raises:
+        DataError: the folder refuses to say.
+    """
+    found: list[int | None] = []
+    for name in names:
+        try:
+            status = (folder / name).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            found.append(None)
+        except OSError as error:
+            raise DataError(f"cannot be read ({error.strerror})", file=folder / name) from error
+        else:
+            found.append(status.st_size if stat.S_ISREG(status.st_mode) else None)
+    return found
+
+
+def missing(names: Sequence[str], of: int) -> list[str]:
+    """That these images are missing, the first five named; empty where there are none."""
+    return [f"{len(names):,} of {of:,} listed images are missing: {_first(names)}"] if names else []
+
+
 def dataset_of(annotations: Annotations, expected: Mapping[str, Count], *, allow_partial: bool) -> Dataset:
     """The listed images that there are, once they are all there or may be fewer.
 
@@ -141,13 +165,13 @@ def dataset_of(annotations: Annotations, expected: Mapping[str, Count], *, allow
     names = [name for split in annotations.splits.values() for name, _ in split]
     _require_inside(annotations.folder, names)
     _require_once(annotations.folder, names)
-    sizes = dict(zip(names, _sizes(annotations.folder, names), strict=True))
+    sizes = dict(zip(names, sizes_of(annotations.folder, names), strict=True))
     found = {
         name: [image for image in split if sizes[image[0]] is not None] for name, split in annotations.splits.items()
     }
     counts = {name: count(split) for name, split in found.items()}
     if not allow_partial:
-        problems = [*_missing([name for name in names if sizes[name] is None], len(names)), *_wrong(counts, expected)]
+        problems = [*missing([name for name in names if sizes[name] is None], len(names)), *_wrong(counts, expected)]
         if problems:
             raise DataError("; ".join(problems), file=annotations.folder, fix=_COMPLETE)
     numbers = {class_id: number for number, class_id in enumerate(_in_order(found.values()))}
@@ -209,25 +233,6 @@ def _require_once(folder: Path, names: Sequence[str]) -> None:
         raise DataError(
             f"{len(twice):,} images are listed twice: {_first(twice)}", file=folder, fix="Get the lists again"
         )
-
-
-def _sizes(folder: Path, names: Iterable[str]) -> list[int | None]:
-    """Bytes of each file; None where there is none."""
-    found: list[int | None] = []
-    for name in names:
-        try:
-            status = (folder / name).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            found.append(None)
-        except OSError as error:
-            raise DataError(f"cannot be read ({error.strerror})", file=folder / name) from error
-        else:
-            found.append(status.st_size if stat.S_ISREG(status.st_mode) else None)
-    return found
-
-
-def _missing(names: Sequence[str], of: int) -> list[str]:
-    return [f"{len(names):,} of {of:,} listed images are missing: {_first(names)}"] if names else []
 
 
 def _wrong(found: Mapping[str, Count], expected: Mapping[str, Count]) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.data import listed
 from layerprobe.data.folder import DEFAULTS as FOLDER_DEFAULTS
 from layerprobe.data.folder import Files, file_sizes
 from layerprobe.data.splits import Dataset, Image, Split
@@ -95,10 +96,12 @@ def load(root: Path, *, set: str = "", train_classes: int | None = None, downloa
 
     Raises:
         UnknownNameError: no such set, or none named.
-        DataError: the set is not there or not whole, cannot be got, or an image is missing.
+        DataError: the set is not there or not whole, cannot be got, or images are missing (all are counted, five
+            named).
         RecipeError: train_classes leaves fewer than 2 classes on a side.
     """
     dataset = unchecked(root, set=set, train_classes=train_classes, download=download)
+    _require_files(root, dataset)
     return replace(dataset, splits={name: _fingerprinted(split) for name, split in dataset.splits.items()})
 
 
@@ -136,6 +139,13 @@ def _train_classes(classes: int, asked: int | None, set: str) -> int:
             fix=f"From 2 to {classes - 2}",
         )
     return count
+
+
+def _require_files(root: Path, dataset: Dataset) -> None:
+    names = [name for split in dataset.splits.values() if isinstance(split.image, Files) for name in split.ids]
+    absent = [name for name, size in zip(names, listed.sizes_of(root, names), strict=True) if size is None]
+    if absent:
+        raise DataError(*listed.missing(absent, len(names)), file=root, fix="Get the set again")
 
 
 def _fingerprinted(split: Split) -> Split:

@@ -335,9 +335,21 @@ def test_bad_lists_are_named_in_one_line(tmp_path: Path, monkeypatch: Patch) -> 
 def test_a_missing_image_ends_the_loader_and_not_the_listing(tmp_path: Path, monkeypatch: Patch) -> None:
     food(tmp_path, monkeypatch)
     (tmp_path / "food-101/images/donuts/8.jpg").unlink()
-    with pytest.raises(DataError, match="donuts/8.jpg: cannot be read"):
+    message = "1 of 8 listed images are missing: food-101/images/donuts/8.jpg. Get the set again"
+    with pytest.raises(DataError, match=message):
         load(tmp_path, set="Food101")
     assert unchecked(tmp_path, set="Food101").splits["test"].ids[0] == "food-101/images/donuts/8.jpg"
+
+
+def test_missing_images_of_both_splits_are_counted_and_five_named(tmp_path: Path, monkeypatch: Patch) -> None:
+    food(tmp_path, monkeypatch)
+    dataset = load(tmp_path, set="Food101")
+    absent = [name for split in dataset.splits.values() for name in split.ids[:3]]
+    for name in absent:
+        (tmp_path / name).unlink()
+    with pytest.raises(DataError) as caught:
+        load(tmp_path, set="Food101")
+    assert f" 6 of 8 listed images are missing: {', '.join(absent[:5])} and 1 more. " in str(caught.value)
 
 
 def test_a_list_that_leaves_the_folder_is_refused(tmp_path: Path, monkeypatch: Patch) -> None:
