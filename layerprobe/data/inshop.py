@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,8 +33,8 @@ def load(root: Path, *, allow_partial: bool = False) -> Dataset:
     """The clothes of the In-Shop benchmark (DeepFashion, Liu et al., CVPR 2016), in the list's order.
 
     The queries are the split `test`, which is searched in the split `gallery`; an item of the training split may have
-    one image. Ids are relative to the folder that img/ or img_highres/ lies in; of both, img/ is taken. A class is
-    called by its item id. Bounding boxes are not used. Nothing is written.
+    one image. Ids are relative to the folder that img/ or img_highres/ lies in; of both, img/ is taken, unless it
+    holds none of the images. A class is called by its item id. Bounding boxes are not used. Nothing is written.
 
     Args:
         root: the folder of Eval/ and Img/, or of list_eval_partition.txt, or the one that holds the benchmark.
@@ -55,12 +56,20 @@ def _annotated(root: Path) -> Annotations:
     columns: Mapping[str, Callable[[str], str]] = {"image_name": str, "item_id": str, "evaluation_status": _split}
     rows = listed.read_rows(folder / "list_eval_partition.txt", columns, above=2)
     base = folder.parent if folder.name == "Eval" else folder
-    images = next((base / place for place in _IMAGES if (base / place).is_dir()), base / "img")
+    images = _images(base, [name.removeprefix("img/") for name, _, _ in rows])
     splits: dict[str, list[Listed]] = {name: [] for name in _STATUSES.values()}
     for name, item, split in rows:
         # The list says img/ whichever of the two folders lies there.
         splits[split].append((f"{images.name}/{name.removeprefix('img/')}", item))
     return Annotations(images.parent, splits, {})
+
+
+def _images(base: Path, names: Sequence[str]) -> Path:
+    """The first folder with an image of the list, else the first there is."""
+    places = [base / place for place in _IMAGES if (base / place).is_dir()]
+    # os.path: a listed path may be one that pathlib raises at.
+    held = (place for place in places if any(os.path.isfile(place / name) for name in names))  # noqa: PTH113
+    return next(held, places[0] if places else base / "img")
 
 
 def _split(status: str) -> str:

@@ -50,6 +50,19 @@ def test_of_both_sizes_the_papers_is_taken(copy: Path) -> None:
     assert small(copy).splits["train"].ids[0].startswith("img/")
 
 
+def test_a_folder_of_the_papers_size_without_an_image_is_passed_over(tmp_path: Path) -> None:
+    fabricated.inshop(tmp_path / "Eval", tmp_path / "Img", images="img_highres")
+    (tmp_path / "Img/img/WOMEN").mkdir(parents=True)
+    assert small(tmp_path).splits["train"].ids[0].startswith("img_highres/")
+
+
+def test_a_folder_of_the_papers_size_that_lacks_the_first_image_is_taken(copy: Path) -> None:
+    fabricated.inshop(copy / "Eval", copy / "Img", images="img_highres")
+    (copy / "Img/img/WOMEN/Dresses/id_00000002/03_1_front.jpg").unlink()
+    with pytest.raises(DataError, match="1 of 24 listed images are missing: img/WOMEN/Dresses/id_00000002/03_1_front"):
+        small(copy)
+
+
 def test_queries_are_searched_in_a_gallery_of_the_same_items(copy: Path) -> None:
     dataset = require_retrieval(small(copy), source=copy)
     assert list(dataset.splits) == ["train", "test", "gallery"]
