@@ -10,6 +10,7 @@ from pathlib import Path
 from layerprobe.data import listed
 from layerprobe.data.listed import Annotations, Count, Listed
 from layerprobe.data.splits import Dataset
+from layerprobe.errors import DataError
 
 DEFAULTS: Mapping[str, object] = listed.DEFAULTS
 
@@ -19,6 +20,7 @@ _COUNTS = {
     "gallery": Count(12612, 3985, (1, 65)),
 }
 _STATUSES = {"train": "train", "query": "test", "gallery": "gallery"}
+_LIST = "list_eval_partition.txt"
 _HOME = "In-shop Clothes Retrieval Benchmark"
 _PLACES = (".", "Eval", _HOME, f"{_HOME}/Eval")
 # The papers use the images of 256 x 256, which lie in img.
@@ -38,23 +40,47 @@ def load(root: Path, *, allow_partial: bool = False) -> Dataset:
 
     Args:
         root: the folder of Eval/ and Img/, or of list_eval_partition.txt, or the one that holds the benchmark.
-        allow_partial: go on where images are missing; `notes` says how many.
+        allow_partial: go on where images are missing, or the list has other rows than it says; `notes` says how many.
 
     Raises:
-        DataError: none of the layouts, a bad list, or images missing.
+        DataError: none of the layouts, a bad list or one with other rows than it says, or images missing.
     """
     return _load(root, _COUNTS, allow_partial=allow_partial)
 
 
 def _load(root: Path, counts: Mapping[str, Count], *, allow_partial: bool = False) -> Dataset:
-    dataset = listed.dataset_of(_annotated(root), counts, allow_partial=allow_partial)
-    return replace(dataset, search_in={"test": "gallery"})
+    annotations, path = _annotated(root), _folder(root) / _LIST
+    stated, rows = _stated_rows(path), sum(map(len, annotations.splits.values()))
+    problem = f"{rows:,} rows where its first line says {stated:,}"
+    if stated != rows and not allow_partial:
+        raise DataError(
+            problem,
+            file=path,
+            fix="Get the file again, or go on with what is there by --set data.allow_partial=true",
+        )
+    dataset = listed.dataset_of(annotations, counts, allow_partial=allow_partial)
+    notes = () if stated == rows else (f"{_LIST}: {problem}",)
+    return replace(dataset, search_in={"test": "gallery"}, notes=(*dataset.notes, *notes))
+
+
+def _folder(root: Path) -> Path:
+    """Where the list lies."""
+    return listed.find_folder(root, _PLACES, _LIST, expected=_LAYOUT)
+
+
+def _stated_rows(path: Path) -> int:
+    """How many rows the list says that it has."""
+    with path.open(encoding="utf-8-sig") as stream:
+        text = stream.readline().strip()
+    if not text.isdecimal():
+        raise DataError(f"a bad line: {text[:99]!a}", file=f"{path}:1", fix="Expected the number of rows")
+    return int(text)
 
 
 def _annotated(root: Path) -> Annotations:
-    folder = listed.find_folder(root, _PLACES, "list_eval_partition.txt", expected=_LAYOUT)
+    folder = _folder(root)
     columns: Mapping[str, Callable[[str], str]] = {"image_name": str, "item_id": str, "evaluation_status": _split}
-    rows = listed.read_rows(folder / "list_eval_partition.txt", columns, above=2)
+    rows = listed.read_rows(folder / _LIST, columns, above=2)
     base = folder.parent if folder.name == "Eval" else folder
     images = _images(base, [name.removeprefix("img/") for name, _, _ in rows])
     splits: dict[str, list[Listed]] = {name: [] for name in _STATUSES.values()}

@@ -124,8 +124,8 @@ def test_a_partial_gallery_is_searched_all_the_same(copy: Path) -> None:
     ],
 )
 def test_bad_rows_are_refused(copy: Path, row: str, message: str) -> None:
-    with (copy / "Eval/list_eval_partition.txt").open("a") as stream:
-        stream.write(f"{row}\n")
+    path = copy / "Eval/list_eval_partition.txt"
+    path.write_text(f"25{path.read_text().removeprefix('24')}{row}\n")
     with pytest.raises(DataError) as caught:
         small(copy)
     assert message in str(caught.value)
@@ -135,6 +135,25 @@ def test_a_list_without_its_row_count_is_refused(copy: Path) -> None:
     path = copy / "Eval/list_eval_partition.txt"
     path.write_text(path.read_text().partition("\n")[2])
     with pytest.raises(DataError, match="list_eval_partition.txt:2: other columns. Expected image_name item_id ev"):
+        small(copy)
+
+
+def test_a_list_with_other_rows_than_it_says_is_refused(copy: Path) -> None:
+    path = copy / "Eval/list_eval_partition.txt"
+    path.write_text(path.read_text().replace("24", "99", 1))
+    with pytest.raises(
+        DataError, match=r"list_eval_partition.txt: 24 rows where its first line says 99\. Get the file"
+    ):
+        small(copy)
+    assert inshop._load(copy, SMALL, allow_partial=True).notes == (
+        "list_eval_partition.txt: 24 rows where its first line says 99",
+    )
+
+
+def test_a_row_count_that_is_no_number_is_refused(copy: Path) -> None:
+    path = copy / "Eval/list_eval_partition.txt"
+    path.write_text(path.read_text().replace("24", "many", 1))
+    with pytest.raises(DataError, match=r"list_eval_partition.txt:1: a bad line: 'many'\. Expected the number of rows"):
         small(copy)
 
 
