@@ -110,6 +110,11 @@ class EnsembleProber(Prober):
             raise DataError("no such run", file=self.run.folder.with_name(name), fix="Train the ensemble again")
         return Prober(find_run(self.run.folder.parent, name), request, self.dataset)
 
+    def _require_same_images(self, splits: Sequence[str]) -> None:
+        # Each member has drawn a share of the training images of its own.
+        all_trained = self.recipe.data.share == 1
+        super()._require_same_images([name for name in splits if name != "train" or all_trained])
+
     def _weights_sha256(self, epoch: int) -> str:
         if epoch not in self._digests:
             digests = [member.key(epoch, "train").weights_sha256 for member in self.members]

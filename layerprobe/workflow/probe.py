@@ -88,7 +88,7 @@ class Prober:
     Args:
         run: it exists.
         request: what to measure.
-        dataset: the run's, where the caller has it already.
+        dataset: the run's, where the caller has it already; taken as it is.
         listener: hears of images being decoded, which without one is left to each reading.
 
     Raises:
@@ -115,7 +115,8 @@ class Prober:
         # Last: a misspelt layer is told before images are decoded.
         self.dataset = dataset or parts.build_dataset(self.recipe, decoding)
         self.splits = self._splits()
-        self._require_same_images()
+        if dataset is None:
+            self._require_same_images(self.stored_splits)
         self.dropped: set[int] = set()
         self._digests: dict[int, str] = {}
         self._loaded: int | None = None
@@ -145,8 +146,8 @@ class Prober:
         needed = [*self.splits, *(self.dataset.search_in.get(name, name) for name in self.splits)]
         return list(dict.fromkeys(needed))
 
-    def _require_same_images(self) -> None:
-        for name in self.stored_splits:
+    def _require_same_images(self, splits: Sequence[str]) -> None:
+        for name in splits:
             recorded = self.record["manifests"].get(name)
             if recorded not in (None, self._manifest_sha256(name)):
                 raise DataError(

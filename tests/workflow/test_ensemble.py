@@ -100,6 +100,21 @@ def test_other_layers_are_the_members(request_for: Make) -> None:
         probe_any(run, request(layers=("pool5.3",)), Silent())
 
 
+def test_members_that_drew_other_shares_of_the_images_are_probed(request_for: Make) -> None:
+    few = ("data.share=0.5", "train.images_per_class=2", "train.batch_size=4", "train.seed=1")
+    run = train_any(request_for(*few), Silent())
+    assert len({member(run, number).read()["manifests"]["train"] for number in (1, 2)}) == 2
+    scores = probe_any(run, request(), Silent())
+    assert {(score.split, score.n) for score in scores} == {("train", 8), ("test", 16)}
+
+
+def test_images_that_changed_since_the_training_are_noticed(request_for: Make, images: Path) -> None:
+    run = train_any(request_for(), Silent())
+    (images / "class7" / "0.png").unlink()
+    with pytest.raises(DataError, match="the test images are not those the run began with"):
+        probe_any(run, request(), Silent())
+
+
 def test_a_member_that_is_gone_is_named(request_for: Make) -> None:
     run = train_any(request_for(), Silent())
     member(run, 2).folder.rename(run.folder.with_name("elsewhere"))
