@@ -59,8 +59,9 @@ class Recipe:
         return sections if self.ensemble is None else sections | {"ensemble": self.ensemble.model_dump(mode="json")}
 
     def member(self, number: int) -> Recipe:
-        """What a member of the ensemble trains, counted from 1."""
-        train = self.train.model_copy(update={"seed": self.train.seed + number - 1})
+        """What a member of the ensemble trains, counted from 1; ensembles of two seeds share none."""
+        members = self.ensemble.members if self.ensemble else 1
+        train = self.train.model_copy(update={"seed": self.train.seed * members + number - 1})
         return replace(self, train=train, ensemble=None)
 
     def identity(self, *, with_seed: bool = True) -> str:

@@ -95,7 +95,7 @@ class Train(Section):
 
 
 class Ensemble(Section):
-    """Members trained apart, from one seed after the other; their embeddings are searched side by side."""
+    """Members trained apart, each from a seed of its own; their embeddings are searched side by side."""
 
     of: str
     members: int = Field(ge=2)

@@ -45,7 +45,8 @@ def train_any(request: TrainRequest, listener: Listener) -> Run:
     if request.fresh and run.exists():
         with locked(run):
             listener.say(f"{run.name}: the old run is now {set_aside(run).name}")
-    if run.exists() and (changes := changed_keys(run.read(), request.recipe)):
+    # Whether more epochs go on from those done, the members say.
+    if run.exists() and (changes := _but_epochs(changed_keys(run.read(), request.recipe))):
         raise RecipeError(
             f"was trained with another recipe: {', '.join(changes)}",
             file=run.folder,
@@ -58,6 +59,10 @@ def train_any(request: TrainRequest, listener: Listener) -> Run:
     with locked(run):
         run.write(_record(request, members))
     return run
+
+
+def _but_epochs(changes: Sequence[str]) -> list[str]:
+    return [change for change in changes if not change.startswith("train.epochs:")]
 
 
 def member_request(request: TrainRequest, number: int) -> TrainRequest:

@@ -175,8 +175,8 @@ def changed_keys(record: dict[str, Any], recipe: Recipe) -> list[str]:
     except LayerprobeError:
         stored = record["recipe"]
     new, changes = recipe.as_dict(), []
-    for section in ("data", "net", "loss", "train"):
-        old_keys, new_keys = stored.get(section, {}), new[section]
+    for section in ("data", "net", "loss", "train", "ensemble"):
+        old_keys, new_keys = stored.get(section, {}), new.get(section, {})
         for key in dict.fromkeys([*old_keys, *new_keys]):
             before, after = old_keys.get(key), new_keys.get(key)
             if before != after and (section, key) not in _NO_CHANGE:

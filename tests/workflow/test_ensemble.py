@@ -46,7 +46,7 @@ def member(run: Run, number: int) -> Run:
     return Run(run.folder.with_name(f"{run.name}.{number}"))
 
 
-def test_members_are_runs_of_their_own_from_one_seed_after_the_other(request_for: Make) -> None:
+def test_members_are_runs_of_their_own_with_a_seed_each(request_for: Make) -> None:
     run = train_any(request_for(), Silent())
     records = [member(run, number).read() for number in (1, 2)]
     assert [record["seed"] for record in records] == [0, 1]
@@ -92,6 +92,28 @@ def test_another_recipe_under_the_name_is_refused(request_for: Make) -> None:
     train_any(request_for(), Silent())
     with pytest.raises(RecipeError, match="train.learning_rate: 0.01 -> 0.5"):
         train_any(request_for("train.learning_rate=0.5"), Silent())
+
+
+def test_another_number_of_members_under_the_name_is_refused(request_for: Make) -> None:
+    run = train_any(request_for(), Silent())
+    before = run.read()
+    with pytest.raises(RecipeError, match="ensemble.members: 2 -> 3"):
+        train_any(request_for("ensemble.members=3"), Silent())
+    assert run.read() == before
+    assert not member(run, 3).exists()
+
+
+def test_more_epochs_go_on_from_those_of_the_members(request_for: Make) -> None:
+    train_any(request_for("train.decay_at=[]"), Silent())
+    run = train_any(request_for("train.decay_at=[]", "train.epochs=2"), Silent())
+    assert [member(run, number).read()["epochs_done"] for number in (1, 2)] == [2, 2]
+    assert run.read()["epochs_done"] == 2
+
+
+def test_ensembles_of_two_seeds_share_no_member(request_for: Make) -> None:
+    recipes = [request_for(f"train.seed={seed}").recipe for seed in (0, 1)]
+    seeds = [recipe.member(number).train.seed for recipe in recipes for number in (1, 2)]
+    assert seeds == [0, 1, 2, 3]
 
 
 def test_other_layers_are_the_members(request_for: Make) -> None:
