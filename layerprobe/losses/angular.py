@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss
-from layerprobe.losses.n_pairs import n_pairs
+from layerprobe.losses.n_pairs import lengths, n_pairs
 from layerprobe.losses.pairs import pairs_of
 from layerprobe.losses.proxies import at_least_zero, unit
 
@@ -27,6 +27,8 @@ class Angular(Loss):
         alpha: degrees, above 0 and below 90; 45 in the code of Fehervari et al.
         n_pairs_weight: of the N-pair loss of the same embeddings, added; at least 0. Wang et al. add the angular loss
             to it with weight 2, which is 0.5 here at twice the learning rate.
+        l2: weight of the embeddings' squared lengths, as of `n_pairs`, at least 0; 5e-4 in the code of Fehervari et al.
+            Equation 4 has none.
         normalise: embeddings of length 1; False as in the paper's table 1.
     """
 
@@ -41,6 +43,7 @@ class Angular(Loss):
         *,
         alpha: float = 45.0,
         n_pairs_weight: float = 0.0,
+        l2: float = 0.0,
         normalise: bool = False,
     ) -> None:
         super().__init__()
@@ -48,6 +51,7 @@ class Angular(Loss):
             raise ValueError(f"alpha is {alpha}; it is an angle in degrees, above 0 and below 90")
         self.square = math.tan(math.radians(alpha)) ** 2
         self.n_pairs_weight = at_least_zero("n_pairs_weight", n_pairs_weight, "a weight")
+        self.l2 = at_least_zero("l2", l2, "a weight")
         self.normalise = normalise
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -63,4 +67,6 @@ class Angular(Loss):
         sums = 4 * self.square * (products[anchors] + products[others])  # (P, B)
         far = sums.masked_fill(~negatives[anchors], -torch.inf).logsumexp(1)
         loss = F.softplus(far - 2 * (1 + self.square) * products[anchors, others]).mean()
+        if self.l2:
+            loss = loss + self.l2 * lengths(x)
         return loss + self.n_pairs_weight * n_pairs(products, labels) if self.n_pairs_weight else loss

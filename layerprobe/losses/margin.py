@@ -30,8 +30,9 @@ class Margin(Loss):
         margin: alpha, a distance, at least 0.
         beta: the boundaries' first value, a distance above 0.
         nu: weight of the sum of the pairs' boundaries, which keeps them small, at least 0.
-        beta_learning_rate: of the boundaries, without weight decay; 0.1 in the code of Fehervari et al. None for that
-            of the network's new layers.
+        beta_learning_rate: of the boundaries, without weight decay; 0.1 in the code of Fehervari et al., whose
+            boundaries train by an SGD of their own: with Adam every step would be 0.1 long, half the margin. None for
+            that of the network's new layers.
     """
 
     sampler = "classes"

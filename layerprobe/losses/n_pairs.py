@@ -21,8 +21,8 @@ class NPairs(Loss):
     Args:
         embedding_dim: not used.
         num_classes: not used.
-        l2: weight of the embeddings' mean squared length, at least 0: they are not normalised and would grow; 5e-4 in
-            the code of Fehervari et al.
+        l2: weight of `lengths`, at least 0: embeddings are not normalised and would grow; 5e-4 in the code of
+            Fehervari et al.
     """
 
     sampler = "n_pairs"
@@ -46,8 +46,7 @@ class NPairs(Loss):
         Raises:
             ValueError: one class only, or no class twice.
         """
-        lengths = embeddings.square().sum(1).mean()
-        return n_pairs(embeddings @ embeddings.T, labels) + self.l2 * lengths
+        return n_pairs(embeddings @ embeddings.T, labels) + self.l2 * lengths(embeddings)
 
 
 def n_pairs(products: Tensor, labels: Tensor) -> Tensor:
@@ -56,3 +55,8 @@ def n_pairs(products: Tensor, labels: Tensor) -> Tensor:
     of_image = products.masked_fill(~negatives, -torch.inf).logsumexp(1)
     anchors, others = positives.nonzero(as_tuple=True)
     return F.softplus(of_image[anchors] - products[anchors, others]).mean()
+
+
+def lengths(embeddings: Tensor) -> Tensor:
+    """(B, D) -> twice the mean squared length: of two images a class the pairs' mean |a|^2 + |p|^2."""
+    return 2 * embeddings.square().sum(1).mean()

@@ -20,8 +20,9 @@ class StructuredClustering(Loss):
     2017), with the facility location score F(X, S) = - sum over i of min over j in S of |x_i - x_j|, which they do not
     write out, and F(X, Y) the classes' own, each with its best medoid. The maximum is sought by greedy choice and then
     by swapping medoids within their clusters while that gains; the clustering found has no gradient, its distances
-    have. NMI is normalised by the mean of the entropies. Embeddings have length 1 (their table 1). Values are sums over
-    the batch. `informative` is 1 where the loss is not 0. A collapsed batch costs gamma times at most 1.
+    have. NMI is the mutual information by the geometric mean of the entropies, as in their code. Embeddings have
+    length 1 (their table 1). Values are sums over the batch. `informative` is 1 where the loss is not 0. A collapsed
+    batch costs gamma times at most 1.
 
     Args:
         embedding_dim: not used.
@@ -120,7 +121,8 @@ def nmi(clusters: Tensor, places: Tensor) -> Tensor:
         places: (B,) classes 0 ... K - 1.
 
     Returns:
-        In [0, 1]; 1 where both have one group only, as scikit-learn has it.
+        In [0, 1], by the geometric mean of the entropies; 1 where both have one group only and 0 where one has, as
+        scikit-learn has it.
     """
     classes, groups = int(places.max()) + 1, int(clusters.max()) + 1
     cells = clusters * classes + places
@@ -130,5 +132,6 @@ def nmi(clusters: Tensor, places: Tensor) -> Tensor:
     rows, columns = joint.sum(2), joint.sum(1)
     expected = rows[:, :, None] * columns[:, None]
     mutual = (torch.special.xlogy(joint, joint) - torch.special.xlogy(joint, expected)).sum((1, 2))
-    entropies = -(torch.special.xlogy(rows, rows).sum(1) + torch.special.xlogy(columns, columns).sum(1))
-    return torch.where(entropies > 0, 2 * mutual / entropies.clamp(min=1e-300), 1.0).clamp(0, 1)
+    of_rows, of_columns = (-torch.special.xlogy(x, x).sum(1) for x in (rows, columns))
+    shared = mutual / (of_rows * of_columns).clamp(min=1e-300).sqrt()
+    return torch.where(of_rows + of_columns > 0, shared, 1.0).clamp(0, 1)

@@ -53,6 +53,13 @@ def test_with_n_pairs_it_is_the_sum_of_both() -> None:
     torch.testing.assert_close(Angular(5, 3, n_pairs_weight=0.5)(x, LABELS), wanted)
 
 
+def test_the_lengths_are_those_of_the_pairs() -> None:
+    x = rows(6).detach()
+    added = Angular(5, 3, l2=0.5)(x, PAIRS) - Angular(5, 3)(x, PAIRS)
+    of_pairs = [a @ a + p @ p for a, p in x.view(3, 2, 5)]
+    torch.testing.assert_close(added, 0.5 * torch.stack(of_pairs).mean())
+
+
 def test_a_collapsed_unit_batch_has_the_exponent_8_tan2_minus_2_minus_2_tan2() -> None:
     # alpha 45: 4 * 2 - 4 = 4, for 4 negatives.
     value = Angular(5, 3, normalise=True)(torch.ones(6, 5, dtype=torch.float64), PAIRS)
@@ -71,7 +78,7 @@ def test_a_batch_without_pairs_is_refused(labels: list[int]) -> None:
         Angular(5, 3)(rows(3), torch.tensor(labels))
 
 
-@pytest.mark.parametrize(("option", "value"), [("alpha", 0), ("alpha", 90), ("n_pairs_weight", -1)])
+@pytest.mark.parametrize(("option", "value"), [("alpha", 0), ("alpha", 90), ("n_pairs_weight", -1), ("l2", -1)])
 def test_an_option_out_of_range_is_refused(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{option} is {value}"):
         Angular(5, 3, **{option: value})  # type: ignore[arg-type] # a number

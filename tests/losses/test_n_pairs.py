@@ -20,7 +20,7 @@ def by_loops(x: Tensor, labels: Tensor, l2: float) -> Tensor:
             if p != a and labels[p] == labels[a]:
                 terms = [(x[a] @ x[n] - x[a] @ x[p]).exp() for n in range(len(x)) if labels[n] != labels[a]]
                 losses.append((1 + torch.stack(terms).sum()).log())
-    return torch.stack(losses).mean() + l2 * torch.stack([row @ row for row in x]).mean()
+    return torch.stack(losses).mean() + l2 * 2 * torch.stack([row @ row for row in x]).mean()
 
 
 @pytest.mark.parametrize("labels", [PAIRS, LABELS])
@@ -55,3 +55,10 @@ def test_a_batch_without_pairs_is_refused(labels: list[int]) -> None:
 def test_a_negative_weight_is_refused() -> None:
     with pytest.raises(ValueError, match="l2 is -1"):
         NPairs(5, 3, l2=-1)
+
+
+def test_the_lengths_are_those_of_both_images_of_a_pair() -> None:
+    x = torch.arange(12, dtype=torch.float64).view(6, 2) / 10
+    of_pairs = [a @ a + p @ p for a, p in (x[label == PAIRS] for label in PAIRS.unique())]
+    added = NPairs(2, 3, l2=0.5)(x, PAIRS) - NPairs(2, 3, l2=0)(x, PAIRS)
+    torch.testing.assert_close(added, 0.5 * torch.stack(of_pairs).mean())
