@@ -251,6 +251,14 @@ def _contradictions(recipe: Recipe) -> list[str]:
         )
     if data.transform == "D3" and (data.mean, data.std) not in (("imagenet", "imagenet"), (0.5, 0.5)):
         found.append('[data]: transform = "D3" scales pixels to -1 ... 1. Leave mean and std out')
+    own_norm = recipe.loss.options().get("batch_norm", True) or recipe.loss.options().get("variant") != "BN"
+    if not own_norm and recipe.net.options().get("fc_norm") != "batch":
+        found.append('[loss]: batch_norm = false leaves it to the network. Set net.fc_norm = "batch", or leave it out')
+    support, k = recipe.loss.options().get("support"), train.images_per_class
+    if support is not None and k is not None and k <= support:
+        found.append(
+            f"[loss]: support = {support} leaves no query of images_per_class = {k}. Set train.images_per_class above it"
+        )
     found += _schedule_contradictions(train)
     for name in recipe.probe.metrics:
         if name not in METRICS and not re.fullmatch(r"R@[1-9][0-9]*", name):

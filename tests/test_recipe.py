@@ -245,6 +245,8 @@ def test_a_download_changes_no_recipe() -> None:
             ("train.sampler=n_pairs", "train.images_per_class=4"),
             'images_per_class = 4: sampler = "n_pairs" takes 2 of a class',
         ),
+        (("loss.name=prototypical", "loss.support=10"), "support = 10 leaves no query of images_per_class = 10"),
+        (("loss.name=heated_softmax", "loss.batch_norm=false"), 'leaves it to the network. Set net.fc_norm = "batch"'),
         (("train.batch_size=7",), "batch_size = 7 holds fewer than 2 classes of images_per_class = 4"),
         (("loss.name=softmax", "train.sampler=classes", "train.images_per_class=1"), "classes needs each class twice"),
     ],

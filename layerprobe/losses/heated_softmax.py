@@ -27,14 +27,14 @@ class HeatedSoftmax(Loss):
 
     An embedding orthogonal to all weights costs ln C while the bias is 0.
 
-    Unlike the authors' code, whose BatchNorm is the network's last layer and keeps a learnt shift, it is in the loss
-    here and no layer. Where the network normalises its embedding itself, variant "SM" with `normalise_weights` and
-    scale 16 / sqrt(D) is the same loss.
+    In the authors' code the BatchNorm is the network's last layer and keeps a learnt shift. Here it is the layer of a
+    network with `fc_norm = "batch"`, or the loss's own and no layer, without a shift either way.
 
     Args:
         embedding_dim: D.
         num_classes: C.
         variant: how the features are normalised.
+        batch_norm: whether BN is the loss's own; False where the embedding is a network's `fc_norm = "batch"` already.
         normalise_weights: None for the variant's own: yes for LN and BN, no for SM.
         scale: alpha = 1 / temperature, in (0, inf); None for the variant's own.
         learn_scale: train alpha from that value on, without weight decay. It is used as no less than 0.01.
@@ -54,6 +54,7 @@ class HeatedSoftmax(Loss):
         num_classes: int,
         *,
         variant: Literal["SM", "LN", "BN"] = "BN",
+        batch_norm: bool = True,
         normalise_weights: bool | None = None,
         scale: float | None = None,
         learn_scale: bool = False,
@@ -74,7 +75,7 @@ class HeatedSoftmax(Loss):
             self.register_buffer("scale", start)
         self.weight = uniform(num_classes, embedding_dim)
         self.bias = nn.Parameter(torch.zeros(num_classes)) if bias else None
-        self.norm = nn.BatchNorm1d(embedding_dim, affine=False) if variant == "BN" else None
+        self.norm = nn.BatchNorm1d(embedding_dim, affine=False) if variant == "BN" and batch_norm else None
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """The classifier as the network's new layers, and the learnt scale without weight decay."""
@@ -104,14 +105,16 @@ class HeatedSoftmax(Loss):
         For BN by the running variance; its mean adds a constant to each class, as a bias does.
         """
         weight = self._weight().detach()
+        if self.variant == "BN":
+            weight = weight / math.sqrt(weight.shape[1])
         if self.norm is None:
             return weight
         variance: Tensor = self.norm.running_var  # type: ignore[assignment] # it tracks them
-        return weight / (variance + self.norm.eps).sqrt() / math.sqrt(weight.shape[1])
+        return weight / (variance + self.norm.eps).sqrt()
 
     def _features(self, embeddings: Tensor) -> Tensor:
-        if self.norm is not None:
-            normalised: Tensor = self.norm(embeddings)
+        if self.variant == "BN":
+            normalised: Tensor = embeddings if self.norm is None else self.norm(embeddings)
             return normalised / math.sqrt(embeddings.shape[1])
         return unit(embeddings) if self.variant == "LN" else embeddings
 

@@ -55,19 +55,20 @@ class Backbone:
         norm: Literal["none", "layer", "batch"] = "none",
         dropout: float = 0.0,
         fc_bias: bool = True,
+        fc_norm: Literal["none", "layer", "batch"] = "none",
         fc_dropout: float = 0.0,
         freeze_bn: bool = False,
         weights: Mapping[str, Tensor] | None = None,
         from_scratch: Sequence[str] = (),
         seed: int = 0,
     ) -> Net:
-        """The network without its classifier: trunk, pool, norm, dropout, fully connected layers, dropout.
+        """The network without its classifier: trunk, pool, norm, dropout, fully connected layers, norm, dropout.
 
         The papers' heads: FCR1 of Horiguchi et al. (paper 001, section 3.1), a fully connected layer "just before the
         output layer", is fc = [64], FCR2 the same "followed by a dropout layer", with `fc_dropout`. Zhai and Wu (paper
         000, section 4.2) have norm = "layer" "immediately after the final pooling layer"; their code has no bias after
-        it, and no layer where its outputs are as many as the pool's (fc = []). The BatchNorm of paper 003 is on the
-        embedding: it belongs to the loss `heated_softmax`.
+        it, and no layer where its outputs are as many as the pool's (fc = []). Paper 003's BN (equation 13) is
+        fc_norm = "batch".
 
         Args:
             fc: outputs of fc6, fc7 ..., with a ReLU between two; with none the embedding is the pool, or its norm.
@@ -75,6 +76,8 @@ class Backbone:
             norm: of the pool, `layer` or `batch`, without weight and bias: the layer `norm5`.
             dropout: probability of it after the pool and its norm, as in the released code of paper 004.
             fc_bias: whether fully connected layers have one.
+            fc_norm: of the last fully connected layer's outputs, `layer` or `batch`, without weight and bias: the layer
+                `norm6` after `fc6`, and the embedding.
             fc_dropout: probability of it after the last fully connected layer, as in FCR2, and in paper 002's code of
                 the normalised proxies (0.5).
             freeze_bn: the trunk's batch normalisation, except in `from_scratch`, stays as it was loaded: statistics,
@@ -84,16 +87,17 @@ class Backbone:
             seed: of all that starts anew; the global generators are not touched.
 
         Returns:
-            The papers' layers, `pool5`, `norm5`, `fc6` ...
+            The papers' layers, `pool5`, `norm5`, `fc6`, `norm6` ...
 
         Raises:
-            UnknownNameError: `pool`, `norm` or a name in `from_scratch` that this network has not.
-            RecipeError: a probability outside [0, 1), `fc_dropout` without `fc`, `freeze_bn` where there is none.
+            UnknownNameError: `pool`, `norm`, `fc_norm` or a name in `from_scratch` that this network has not.
+            RecipeError: a probability outside [0, 1), `fc_norm` or `fc_dropout` without `fc`, `freeze_bn` where there
+                is none.
             DataError: weights that lack a tensor of the trunk, or have it in another shape, or are of a deeper one.
             ValueError: a size in `fc` below 1.
         """
         paths = self._paths(from_scratch, len(fc))
-        head = Head(fc, pool or self.pool, norm, dropout, fc_bias, fc_dropout)
+        head = Head(fc, pool or self.pool, norm, dropout, fc_bias, fc_norm, fc_dropout)
         # The default generator alone is reseeded: torch.manual_seed would also reseed every GPU, left out by the fork.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
@@ -116,7 +120,7 @@ class Backbone:
 
     def _is_layer(self, child: str) -> bool:
         """Whether a child of the head is one; what a norm gives is no map's pool."""
-        return (child == "pool5" and self.lists_pool) or child == "norm5" or child.startswith("fc")
+        return (child == "pool5" and self.lists_pool) or child.startswith(("norm", "fc"))
 
     def _paths(self, names: Sequence[str], layers: int) -> tuple[str, ...]:
         """The prefixes of all that starts anew."""

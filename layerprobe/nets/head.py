@@ -23,41 +23,37 @@ class Head:
     norm: str
     dropout: float
     fc_bias: bool
+    fc_norm: str
     fc_dropout: float
 
     def children(self, channels: int) -> dict[str, nn.Module]:
-        """`pool5`, `norm5`, `dropout5`, `fc6`, `relu6`, `fc7` ..., a dropout; what is not asked for is absent.
+        """`pool5`, `norm5`, `dropout5`, `fc6`, `relu6`, `fc7` ..., a norm, a dropout; what is not asked for is absent.
 
-        The last dropout has its layer's number. Linear layers keep torch's initialisation.
+        The last norm and dropout have their layer's number. Linear layers keep torch's initialisation.
 
         Args:
             channels: of the last map.
 
         Raises:
             UnknownNameError: another pool or norm.
-            RecipeError: a probability outside [0, 1), or a dropout after no layer.
+            RecipeError: a probability outside [0, 1), or a norm or dropout after no layer.
             ValueError: a size in `fc` below 1.
         """
         self._require_sizes()
         found: dict[str, nn.Module] = {"pool5": GlobalPool(self.pool)}
         if self.norm != "none":
-            found["norm5"] = self._norm(channels)
+            found["norm5"] = _norm(self.norm, channels)
         if self.dropout:
             found["dropout5"] = nn.Dropout(self.dropout)
         for number, (inputs, outputs) in enumerate(pairwise((channels, *self.fc)), start=6):
             if number > 6:
                 found[f"relu{number - 1}"] = nn.ReLU()
             found[f"fc{number}"] = nn.Linear(inputs, outputs, bias=self.fc_bias)
+        if self.fc_norm != "none":
+            found[f"norm{5 + len(self.fc)}"] = _norm(self.fc_norm, self.fc[-1])
         if self.fc_dropout:
             found[f"dropout{5 + len(self.fc)}"] = nn.Dropout(self.fc_dropout)
         return found
-
-    def _norm(self, channels: int) -> nn.Module:
-        if self.norm == "layer":
-            return nn.LayerNorm(channels, elementwise_affine=False)
-        if self.norm == "batch":
-            return nn.BatchNorm1d(channels, affine=False)
-        raise UnknownNameError("norm", self.norm, NORMS)
 
     def _require_sizes(self) -> None:
         if any(size < 1 for size in self.fc):
@@ -65,8 +61,19 @@ class Head:
         for name, probability in (("dropout", self.dropout), ("fc_dropout", self.fc_dropout)):
             if not 0 <= probability < 1:
                 raise RecipeError(f"[net]: {name} = {probability}", fix="A probability is at least 0 and below 1")
-        if self.fc_dropout and not self.fc:
-            raise RecipeError(
-                f"[net]: fc_dropout = {self.fc_dropout} without a fully connected layer",
-                fix="Give fc a size, or set dropout",
-            )
+        for name, value, instead in (
+            ("fc_norm", self.fc_norm != "none" and f'"{self.fc_norm}"', "norm"),
+            ("fc_dropout", self.fc_dropout, "dropout"),
+        ):
+            if value and not self.fc:
+                raise RecipeError(
+                    f"[net]: {name} = {value} without a fully connected layer", fix=f"Give fc a size, or set {instead}"
+                )
+
+
+def _norm(name: str, channels: int) -> nn.Module:
+    if name == "layer":
+        return nn.LayerNorm(channels, elementwise_affine=False)
+    if name == "batch":
+        return nn.BatchNorm1d(channels, affine=False)
+    raise UnknownNameError("norm", name, NORMS)

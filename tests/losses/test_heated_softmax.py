@@ -138,6 +138,14 @@ def test_batch_norm_in_the_network_and_the_sm_form_are_bn() -> None:
     torch.testing.assert_close(outside(normalised, LABELS), inside(embeddings(), LABELS), rtol=1e-6, atol=1e-9)
 
 
+def test_batch_norm_in_the_network_is_bn_without_its_own() -> None:
+    inside, outside = build("BN"), build("BN", batch_norm=False)
+    assert "norm.running_mean" not in outside.state_dict()
+    outside.load_state_dict(inside.state_dict(), strict=False)
+    normalised = torch.nn.BatchNorm1d(5, affine=False).double()(embeddings())
+    torch.testing.assert_close(outside(normalised, LABELS), inside(embeddings(), LABELS), rtol=1e-12, atol=0)
+
+
 def test_batch_norm_removes_shift_and_scale_of_every_dimension() -> None:
     loss = build("BN")
     moved = embeddings() * torch.tensor([3.0, 40, 5, 6, 70]) + torch.tensor([1.0, -2, 3, 4, 5])
@@ -271,9 +279,11 @@ def test_a_learnt_scale_below_zero_is_used_as_positive_and_can_recover() -> None
     assert loss.scale.grad != 0
 
 
-@pytest.mark.parametrize("variant", ["SM", "LN", "BN"])
-def test_logits_differ_by_constants_from_the_classifier_weight_times_the_embedding(variant: str) -> None:
-    loss = build(variant)
+@pytest.mark.parametrize(("variant", "batch_norm"), [("SM", True), ("LN", True), ("BN", True), ("BN", False)])
+def test_logits_differ_by_constants_from_the_classifier_weight_times_the_embedding(
+    variant: str, batch_norm: bool
+) -> None:
+    loss = build(variant, batch_norm=batch_norm)
     for seed in range(20):
         loss(embeddings(seed=seed) * 2 + 1, LABELS)
     loss.eval()

@@ -22,7 +22,8 @@ BUILDERS = {
 def test_every_network_takes_the_same_keys_which_a_recipe_can_read(name: str) -> None:
     build = BUILDERS[name]
     assert list(inspect.signature(build).parameters) == [
-        "fc", "pool", "norm", "dropout", "fc_bias", "fc_dropout", "freeze_bn", "weights", "from_scratch", "seed",
+        "fc", "pool", "norm", "dropout", "fc_bias", "fc_norm", "fc_dropout", "freeze_bn", "weights", "from_scratch",
+        "seed",
     ]  # fmt: skip
     assert get_type_hints(build).keys() == {*inspect.signature(build).parameters, "return"}
 

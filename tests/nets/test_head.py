@@ -45,15 +45,15 @@ def test_the_seed_draws_the_trunk_and_then_the_fully_connected_layers() -> None:
 
 def test_norm_and_dropout_leave_every_draw_as_it_was() -> None:
     plain = build(fc=[16, 8], seed=4).module.state_dict()
-    other = build(fc=[16, 8], seed=4, norm="layer", dropout=0.1, fc_dropout=0.2).module.state_dict()
+    other = build(fc=[16, 8], seed=4, norm="layer", dropout=0.1, fc_norm="layer", fc_dropout=0.2).module.state_dict()
     assert plain.keys() == other.keys()
     assert all(torch.equal(plain[name], other[name]) for name in plain)
 
 
 def test_everything_asked_for_stands_in_order() -> None:
-    net = build(fc=[16, 8], norm="batch", dropout=0.1, fc_dropout=0.2)
-    assert head(net) == ["pool5", "norm5", "dropout5", "fc6", "relu6", "fc7", "dropout7"]
-    assert list(net.layers)[-4:] == ["pool5", "norm5", "fc6", "fc7"]
+    net = build(fc=[16, 8], norm="batch", dropout=0.1, fc_norm="layer", fc_dropout=0.2)
+    assert head(net) == ["pool5", "norm5", "dropout5", "fc6", "relu6", "fc7", "norm7", "dropout7"]
+    assert list(net.layers)[-5:] == ["pool5", "norm5", "fc6", "fc7", "norm7"]
 
 
 def test_layer_norm_standardises_each_image_over_its_channels() -> None:
@@ -120,6 +120,19 @@ def test_embeddings_have_from_2_to_2048_numbers(dim: int) -> None:
 def test_a_probability_of_one_or_more_is_refused(key: str, value: float) -> None:
     with pytest.raises(RecipeError, match=re.escape(f"[net]: {key} = {value}. A probability is at least 0 and below")):
         build(dropout=value if key == "dropout" else 0.0, fc_dropout=value if key == "fc_dropout" else 0.0)
+
+
+def test_a_norm_of_the_last_layer_is_the_embedding() -> None:
+    net = build(fc=[16], seed=1, fc_norm="batch")
+    values = build(fc=[16], seed=1).module.train()(IMAGES)
+    mean, variance = values.mean(0), values.var(0, correction=0)
+    torch.testing.assert_close(net.module.train()(IMAGES), (values - mean) / (variance + 1e-5).sqrt())
+    assert not list(net.module.get_submodule("norm6").parameters())
+
+
+def test_a_norm_after_no_layer_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r'fc_norm = "batch" without a fully connected layer\. Give fc a size, or'):
+        build(fc=[], fc_norm="batch")
 
 
 def test_a_dropout_after_no_layer_is_refused() -> None:
