@@ -257,7 +257,7 @@ def _contradictions(recipe: Recipe) -> list[str]:
     support, k = recipe.loss.options().get("support"), train.images_per_class
     if support is not None and k is not None and k <= support:
         found.append(
-            f"[loss]: support = {support} leaves no query of images_per_class = {k}. Set train.images_per_class above it"
+            f"[loss]: support = {support} leaves no query of images_per_class = {k}. Raise train.images_per_class"
         )
     found += _schedule_contradictions(train)
     for name in recipe.probe.metrics:

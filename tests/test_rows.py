@@ -81,9 +81,18 @@ def test_a_rows_command_would_train(command: str) -> None:
     value = loss(embeddings, torch.from_numpy(targets[batch]))
     value.backward()
     assert resolve_taps(recipe.probe.layers, net, image_size=recipe.data.image_size)
+    parts.require_input(recipe, net)
     assert torch.isfinite(value)
     assert embeddings.grad is not None
     assert bool(torch.isfinite(embeddings.grad).all())
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_paper_003s_network_sees_pixels_from_minus_1_to_1(name: str) -> None:
+    recipe = load_recipe(f"heated-hbn-{name}", Overrides(f"{name}:DIR"))
+    pixels = torch.tensor([0, 255], dtype=torch.uint8)[:, None, None, None].expand(2, 1, 1, 3)
+    seen = parts.build_net(recipe).module.get_submodule("transform_input")(parts.build_normalise(recipe)(pixels))
+    torch.testing.assert_close(seen, torch.tensor([-1.0, 1.0])[:, None, None, None].expand(2, 3, 1, 1))
 
 
 def test_every_recipe_of_a_paper_stands_in_a_table() -> None:

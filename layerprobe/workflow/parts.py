@@ -119,6 +119,10 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
     Args:
         recipe: its [net], and the seed that initialises what is new.
         cache: where `run:NAME` is looked up; None leaves the weights out, for a checkpoint to fill in.
+
+    Raises:
+        RecipeError: pretrained weights would see other pixels than theirs.
+        LayerprobeError: of the network or its weights.
     """
     net = recipe.net
     build = registry.load("network", registry.NETS, net.name)
@@ -135,7 +139,31 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
     except DataError as error:
         # The network sees tensors alone; the user knows them by the file they came from.
         raise DataError(error.message, file=net.weights, fix=error.fix) from error
+    if cache is not None:
+        require_input(recipe, built)
     return built
+
+
+def require_input(recipe: Recipe, net: Net) -> None:
+    """Check that a network which converts its input itself, to what its weights want, is given what it converts.
+
+    Raises:
+        RecipeError: pixels in -1 ... 1, or for pretrained weights another mean and deviation than ImageNet's.
+    """
+    if "transform_input" not in dict(net.module.named_children()):
+        return
+    name, weights = recipe.net.name, recipe.net.weights
+    if recipe.data.transform == "D3":
+        raise RecipeError(
+            f'[data]: transform = "D3" scales pixels to -1 ... 1, but {name} converts its input itself',
+            fix='Set data.transform = "D2"',
+        )
+    pretrained = weights != "none" and not weights.startswith("run:")
+    if pretrained and build_normalise(recipe) != Normalise.of("imagenet", "imagenet"):
+        raise RecipeError(
+            f"[data]: {name} converts pixels by ImageNet's mean and std to what its weights were trained on",
+            fix="Leave data.mean and data.std out",
+        )
 
 
 def _pretrained(weights: str, net: str, cache: Path) -> Any:

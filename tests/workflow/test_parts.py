@@ -10,6 +10,7 @@ import pytest
 from layerprobe.data import memory
 from layerprobe.data.images import read_image
 from layerprobe.data.resizing import resize
+from layerprobe.errors import RecipeError
 from layerprobe.workflow import parts
 from layerprobe.workflow.images import Decoding, list_images
 from layerprobe.workflow.train import TrainRequest
@@ -59,3 +60,21 @@ def test_each_way_of_decoding_is_kept_apart(request_for: Make, monkeypatch: pyte
     for setting in ("data.resize=exact", "data.resize=fast", "data.exif_rotation=true"):
         parts.build_dataset(request_for(setting).recipe, Decoding(tmp_path, Silent(), 0))
     assert len(list_images(tmp_path)) == 3 * 2
+
+
+@pytest.mark.parametrize("name", ["googlenet", "googlenet_caffe", "bn_inception"])
+def test_pixels_are_scaled_once(request_for: Make, name: str) -> None:
+    recipe = request_for(f"net.name={name}", "net.pool=avg", "data.transform=D3", "data.augment=photo").recipe
+    with pytest.raises(RecipeError, match=f'but {name} converts its input itself. Set data.transform = "D2"'):
+        parts.require_input(recipe, parts.build_net(recipe))
+
+
+def test_pretrained_weights_get_the_pixels_they_were_trained_on(request_for: Make) -> None:
+    for weights, mean, refused in (("imagenet", 0.5, True), ("imagenet", 0.485, True), ("none", 0.5, False)):
+        recipe = request_for("net.name=googlenet", "net.pool=avg", f"net.weights={weights}", f"data.mean={mean}").recipe
+        net = parts.build_net(recipe)
+        if refused:
+            with pytest.raises(RecipeError, match=r"Leave data\.mean and data\.std out"):
+                parts.require_input(recipe, net)
+        else:
+            parts.require_input(recipe, net)
