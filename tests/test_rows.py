@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from layerprobe.data.splits import Image, Split
 from layerprobe.nets.net import Net
 from layerprobe.overrides import Overrides
 from layerprobe.recipe import Recipe, list_recipes, load_recipe
 from layerprobe.registry import LOSSES, load
 from layerprobe.taps import resolve_taps
+from layerprobe.training.loop import Trainer
 from layerprobe.workflow import parts
 
 TABLE = Path(__file__).parents[1] / "recipes" / "README.md"
@@ -39,6 +41,10 @@ def recipe_of(command: str) -> Recipe:
     given = list(zip(options[::2], options[1::2], strict=True))
     (data,) = [value for flag, value in given if flag == "--data"]
     return load_recipe(name, Overrides(data, tuple(value for flag, value in given if flag == "--set")))
+
+
+def no_image(index: int) -> Image:
+    raise AssertionError(index)
 
 
 _BUILT: dict[str, Net] = {}
@@ -71,20 +77,59 @@ def test_the_tables_have_every_set() -> None:
 def test_a_rows_command_would_train(command: str) -> None:
     recipe = recipe_of(command)
     net = net_of(command)
-    few = recipe.data.name in ("sop", "inshop")
-    labels = np.repeat(np.arange(240 if few else 98), 6 if few else 30)  # as many a class as the real ones
-    classes = recipe.train.meta_classes or int(labels.max()) + 1
-    loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=classes)
-    targets = labels % classes
-    batch = parts.build_plan(recipe, targets, workers=0).batches(1)[0]
+    # As many images a class as the real ones; cub200 and cars196 as many in all.
+    classes, images = {"cub200": (100, 59), "cars196": (98, 82)}.get(recipe.data.name, (240, 6))
+    labels = np.repeat(np.arange(classes), images)
+    recipe = recipe.member(1)
+    targets = labels % (recipe.train.meta_classes or classes)
+    loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1)
+    plan = parts.build_plan(recipe, targets, workers=0)
+    parts.require_input(recipe, net)
+    split = Split("train", labels, tuple(map(str, range(len(labels)))), no_image)
+    Trainer(net, loss, split, parts.build_normalise(recipe), plan, targets)
+    changes = (*plan.schedule.milestones, *plan.schedule.heatings)
+    assert all(0 < step < plan.steps_per_epoch * plan.epochs for step in changes)
+    assert resolve_taps(recipe.probe.layers, net, image_size=recipe.data.image_size)
+    batch = plan.batches(1)[0]
     embeddings = torch.randn(len(batch), net.embedding_dim, requires_grad=True)
     value = loss(embeddings, torch.from_numpy(targets[batch]))
     value.backward()
-    assert resolve_taps(recipe.probe.layers, net, image_size=recipe.data.image_size)
-    parts.require_input(recipe, net)
     assert torch.isfinite(value)
     assert embeddings.grad is not None
     assert bool(torch.isfinite(embeddings.grad).all())
+
+
+# Section of the paper -> its values; "code": of its released code, where the paper has none.
+STATED = [
+    ("netA-cub200", "004, 5", {"train.batch_size": 32, "train.learning_rate": 0.01, "train.weight_decay": 5e-4}),
+    ("netA-sop", "004, 5", {"train.momentum": 0.9, "data.image_size": 224, "data.transform": "D1"}),
+    ("netA-cub200", "004, 3.4", {"loss.name": "smooth_triplet", "loss.scale": 4.0, "net.pool": "max"}),
+    ("normsoftmax-r50-cub200", "000, 6.1", {"train.batch_size": 75, "train.images_per_class": 25, "net.norm": "layer"}),
+    ("normsoftmax-r50-sop", "000, 6.1", {"train.images_per_class": 5, "train.weight_decay": 1e-4}),
+    ("normsoftmax-r50-cars196", "000, 6.1", {"loss.temperature": 0.05, "train.momentum": 0.9, "data.transform": "D2"}),
+    ("normsoftmax-r50-cub200", "code of 000", {"train.learning_rate": 0.001}),
+    ("normsoftmax-r50-cars196", "code of 000", {"train.learning_rate": 0.01}),
+    ("fcr1-cub200", "001, 4.2", {"train.batch_size": 128, "train.new_layers_factor": 10.0, "loss.name": "softmax"}),
+    ("unbiased-cub200", "002, 4.1", {"train.batch_size": 120, "net.fc": (64,), "train.optimizer": "adam"}),
+    ("unbiased-sop", "code of 002", {"train.learning_rate": 1e-4, "train.weight_decay": 1e-5, "loss.l2": 5e-4}),
+    ("dreml-cub200", "002, 4.1", {"ensemble.members": 12, "train.meta_classes": 12, "loss.name": "proxy_nca"}),
+    ("dreml-cars196", "code of 002", {"train.learning_rate": 0.01, "train.epochs": 12, "train.decay_epochs": (3, 7)}),
+    (
+        "heated-hbn-cars196",
+        "003, 5.1",
+        {"train.learning_rate": 0.004, "train.optimizer": "sgd", "train.batch_size": 32},
+    ),
+    ("heated-hbn-sop", "003, 5.1", {"train.learning_rate": 0.01, "train.optimizer": "adam"}),
+    ("heated-hbn-cub200", "003, 5.2", {"loss.scale": 16.0, "train.heat_factor": 0.25, "train.heat_rate": 0.1}),
+    ("heated-hbn-inshop", "code of 003", {"train.epochs": 80, "train.heat_epochs": (61,), "train.weight_decay": 0.0}),
+]
+
+
+@pytest.mark.parametrize(("name", "values"), [(name, values) for name, _, values in STATED])
+def test_recipes_have_the_papers_values(name: str, values: dict[str, object]) -> None:
+    recipe = load_recipe(name, Overrides(f"{name.split('-')[-1]}:DIR"))
+    found = {key: getattr(getattr(recipe, key.split(".")[0]), key.split(".")[1]) for key in values}
+    assert found == values
 
 
 @pytest.mark.parametrize("name", SETS)
