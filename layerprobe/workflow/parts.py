@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -230,6 +231,21 @@ def build_plan(recipe: Recipe, targets: LabelArray, *, workers: int) -> Plan:
         workers=workers,
     )
     return replace(plan, schedule=build_schedule(recipe, plan.steps_per_epoch))
+
+
+def never_reached(recipe: Recipe, plan: Plan) -> list[str]:
+    """What of a schedule, and of a loss that changes in training, comes after the last step: `section.key = value`."""
+    train, steps = recipe.train, plan.steps_per_epoch * plan.epochs
+    after = {
+        "train.decay_epochs": [epoch * plan.steps_per_epoch for epoch in train.decay_epochs],
+        "train.decay_iterations": train.decay_iterations,
+        "train.heat_epochs": [epoch * plan.steps_per_epoch for epoch in train.heat_epochs],
+        "train.warmup_epochs": [train.warmup_epochs * plan.steps_per_epoch],
+        "train.warmup_iterations": [train.warmup_iterations],
+        "loss.warmup": [recipe.loss.options().get("warmup", 0) // plan.accumulate],
+    }
+    late = [name.split(".") for name, times in after.items() if times and max(times) >= steps > 0]
+    return [f"{section}.{key} = {json.dumps(recipe.as_dict()[section][key])}" for section, key in late]
 
 
 def build_schedule(recipe: Recipe, steps_per_epoch: int) -> Schedule:

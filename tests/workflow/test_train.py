@@ -338,3 +338,9 @@ def test_epochs_without_a_triplet_that_counts_are_warned_of(
     train(request_for("loss.name=triplet", "train.epochs=1"), listener := Silent())
     text = "warning: in 2 of 2 batches of epoch 1 no pair or triplet counted; nothing is learnt from them"
     assert (text in listener.heard) == warned
+
+
+def test_a_decay_that_is_never_reached_is_told(request_for: Callable[..., TrainRequest]) -> None:
+    listener = Silent()
+    train(request_for("train.epochs=1", "train.decay_at=[]", "train.decay_epochs=[9]"), listener)
+    assert "note: train.decay_epochs = [9] is not reached in 1 epochs" in listener.heard
