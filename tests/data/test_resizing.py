@@ -37,6 +37,15 @@ def test_fast_is_at_most_a_grey_level_away(height: int, width: int, size: tuple[
     assert np.abs(fast - exact).max() <= 1
 
 
+def test_fast_is_two_levels_away_in_single_values_of_smooth_images() -> None:
+    rng = np.random.default_rng(84)
+    height, width = rng.integers(100, 400, 2)
+    image = np.asarray(PIL.Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).resize((width, height)))
+    fast, exact = (resize(image, 256, 256, method).astype(int) for method in ("fast", "exact"))
+    assert np.abs(fast - exact).max() <= 2
+    assert (np.abs(fast - exact) == 2).sum() <= 1
+
+
 def test_fast_takes_what_may_not_be_written_to_and_leaves_it() -> None:
     image = photo(40, 50)
     before = image.copy()
