@@ -217,7 +217,8 @@ def _option_fields(factory: Any, model: type[Section]) -> dict[str, Any]:
 
 
 def _problem(section: str, error: Any, model: type[Section], source: object) -> str:
-    key = str(error["loc"][0]) if error["loc"] else section
+    first, *rest = error["loc"] or (section,)
+    key = f"{first}{''.join(f'[{index}]' for index in rest if isinstance(index, int))}"
     if error["type"] == "extra_forbidden":
         return f"{source} [{section}]: unknown key {key!r}. {near_miss(key, model.model_fields)}"
     if error["type"] == "missing":

@@ -278,3 +278,8 @@ def test_a_recipe_that_needs_a_root_may_be_compared_with_one_that_has_none() -> 
     reference = str(RECIPES / "netA-cub200.toml")
     assert is_changed(reference, load(name=reference, data="glyphs"))
     assert not is_changed(reference, load(name=reference, data="cub200:somewhere"))
+
+
+def test_an_entry_of_a_list_is_named_by_its_place() -> None:
+    with pytest.raises(RecipeError, match=re.escape("[net]: fc[1] = 0: input should be greater than or equal to 1")):
+        load("net.fc=[8, 0]")

@@ -60,7 +60,8 @@ def class_batches(  # noqa: PLR0913 - the rules that the papers' samplers differ
     if len(eligible) < count:
         raise RecipeError(
             f"train.batch_size = {batch_size} with train.images_per_class = {images_per_class} takes {count} classes of"
-            f" {least} images or more; {len(eligible)} of the {len(classes)} training classes have them",
+            f" {least} image{'s' * (least > 1)} or more; {len(eligible)} of the {len(classes)} training classes have"
+            " them",
             fix="Lower train.batch_size or raise train.images_per_class",
         )
     chances = sizes[eligible] / sizes[eligible].sum() if by_size else None

@@ -221,7 +221,8 @@ class Trainer:
         error = NumericError(
             f"{what} at epoch {epoch}, iteration {self.iteration + 1} (images {', '.join(names[:4])} ...);"
             f" last good checkpoint: epoch {self.epoch}",
-            fix="Lower train.learning_rate",
+            # Before the first step no rate has had a part in it.
+            fix="Lower train.learning_rate" if self.iteration else "Look at the options of [loss] and at the weights",
         )
         error.add_note(f"images of the step: {', '.join(names)}")
         return error

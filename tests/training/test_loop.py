@@ -170,6 +170,7 @@ def test_a_gradient_that_is_not_finite_names_parameter_and_images_and_moves_noth
         list(ours.epochs())
     assert torch.equal(weight(ours), before)
     assert "(images 0.png, 1.png, 4.png, 5.png ...); last good checkpoint: epoch 0" in str(caught.value)
+    assert caught.value.fix == "Look at the options of [loss] and at the weights"  # no rate has acted yet
     assert caught.value.__notes__ == ["images of the step: 0.png, 1.png, 4.png, 5.png"]
 
 
