@@ -39,8 +39,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "contrastive": ("loss.margin=9", "train.learning_rate=1e-3"),
     # Embeddings of any length, as in paper 002, which trains these by Adam: SGD at 0.01 diverges.
     "lifted_structure": (*_ADAM, "train.learning_rate=1e-4"),
-    "n_pairs": (*_ADAM, "train.learning_rate=3e-4"),
-    # In 64 dimensions, as there: squared distances of 512 begin so far apart that the softmax learns slowly.
+    # In 64 dimensions, as there: products and squared distances of 512 begin so large that the softmax learns slowly.
+    "n_pairs": (*_ADAM, "train.learning_rate=3e-4", "net.fc=[64]"),
     "prototypical": (
         *_ADAM,
         "train.learning_rate=3e-4",
