@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import signal
 import stat
 import struct
 import warnings
@@ -20,6 +19,7 @@ import numpy as np
 import PIL.Image
 
 from layerprobe.data.folder import Files
+from layerprobe.data.processes import serve, start_method
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.errors import DataError
 
@@ -216,15 +216,7 @@ def _by_processes(
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:
-    # A fork would copy the locks of other libraries' threads in whatever state they are.
-    methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts)
-
-
-def _ignore_interrupts() -> None:
-    # A terminal's Ctrl-C reaches every process: the main one is to end us.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(start_method()), initializer=serve)
 
 
 def _examine_all(files: Files, indices: Sequence[int]) -> list[Examined]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from layerprobe.data.batches import Indices
+from layerprobe.data.processes import serve, start_method
 from layerprobe.data.splits import Image, Split
 from layerprobe.data.transforms import AUGMENTATIONS
 from layerprobe.errors import DataError, EnvironmentFault, LayerprobeError, UnknownNameError
@@ -162,7 +162,7 @@ def in_order(
         sampler=batches,
         num_workers=min(workers, max(1, len(batches))),
         collate_fn=_unchanged,
-        worker_init_fn=_ignore_interrupts,
+        worker_init_fn=_begin,
         # Its own: otherwise each epoch would draw from the global one, and dropout would depend on it.
         generator=torch.Generator(),
         multiprocessing_context=_start_method(),
@@ -191,18 +191,16 @@ def _next(loaded: Iterator[Batch | LayerprobeError]) -> Batch | LayerprobeError:
 
 
 def _start_method() -> str:
-    # A fork would copy the locks of torch's threads in whatever state they are; Python 3.12 warns of it. A fork of the
-    # fork server, which has imported torch and has no threads, is as quick to start at each epoch.
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return "spawn"
-    multiprocessing.set_forkserver_preload([__name__])
-    return "forkserver"
+    # A fork of the fork server, which has imported torch and has no threads, is as quick to start at each epoch as a
+    # fork of this process.
+    method = start_method()
+    if method == "forkserver":
+        multiprocessing.set_forkserver_preload([__name__])
+    return method
 
 
-def _ignore_interrupts(worker: int) -> None:  # noqa: ARG001 - torch passes the worker's number
-    # A terminal's Ctrl-C reaches every process: the main one finishes its step, then ends us. It does so by SIGTERM
-    # where it has no time left, which therefore must not be ignored.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _begin(worker: int) -> None:  # noqa: ARG001 - torch passes the worker's number
+    serve()
 
 
 def _unchanged(batch: Any) -> Any:
