@@ -170,7 +170,7 @@ def in_order(
     loaded = iter(loader)
     try:
         for _ in batches:
-            batch = _next(loaded)
+            batch = _next(loaded, loader.num_workers)
             if isinstance(batch, LayerprobeError):
                 raise batch
             yield batch
@@ -179,7 +179,7 @@ def in_order(
         del loaded
 
 
-def _next(loaded: Iterator[Batch | LayerprobeError]) -> Batch | LayerprobeError:
+def _next(loaded: Iterator[Batch | LayerprobeError], workers: int) -> Batch | LayerprobeError:
     try:
         return next(loaded)
     except (RuntimeError, EOFError, ConnectionError, FileNotFoundError) as error:
@@ -187,7 +187,7 @@ def _next(loaded: Iterator[Batch | LayerprobeError]) -> Batch | LayerprobeError:
         if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
             raise
         # As a value: the traceback of this error holds the iterator, and with it the other workers.
-        return EnvironmentFault("a data worker was killed (memory?)", fix="Use --workers 1")
+        return EnvironmentFault("a data worker was killed (memory?)", fix=f"Use --workers {0 if workers == 1 else 1}")
 
 
 def _start_method() -> str:
