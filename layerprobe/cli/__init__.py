@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import traceback
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from layerprobe.cli import cache, data, demo, inspect, plot, probe, train
 from layerprobe.cli.output import show_error
 from layerprobe.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
 
+
+class _Commands(TyperGroup):
+    """Typer would make of a KeyboardInterrupt an exit code alone, which nobody is told of."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise InterruptedRun("interrupted", signal_number=signal.SIGINT) from error
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="layerprobe",
     help="Which layer of an embedding network generalises? Train, probe every layer, compare train and test recall.",
     pretty_exceptions_enable=False,
@@ -35,7 +51,7 @@ def main() -> None:
     debug, as_json = "--debug" in sys.argv, "--json" in sys.argv
     try:
         code = app(standalone_mode=False)
-    except (Exception, KeyboardInterrupt) as error:  # the one place where every fault ends
+    except Exception as error:  # the one place where every fault ends
         if debug:
             traceback.print_exc()
         fault = _as_fault(error)
@@ -50,8 +66,8 @@ def _as_fault(error: BaseException) -> LayerprobeError:
         return error
     if isinstance(error, _UsageError):
         return LayerprobeError(error.format_message(), fix="layerprobe --help shows the commands and flags")  # type: ignore[attr-defined] # click's UsageError, under either of its names
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return InterruptedRun("interrupted", signal_number=2)
+    if isinstance(error, typer.Abort):
+        return InterruptedRun("interrupted", signal_number=signal.SIGINT)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return EnvironmentFault("out of memory", fix="Lower train.batch_size with --set, or use another --device")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

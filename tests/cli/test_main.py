@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +15,7 @@ import pytest
 from PIL import Image
 
 from layerprobe.cli import main
+from layerprobe.data.cache import entries
 
 Outcome = tuple[int, str, str]
 
@@ -121,6 +124,51 @@ def test_an_error_is_json_where_json_was_asked_for(layerprobe: Command) -> None:
             "fix": "Train one: layerprobe train netA",
         },
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "out", "err"),
+    [
+        ((), "", "interrupted.\n"),
+        (
+            ("--json",),
+            '{"schema": 1, "error": {"code": "interrupted", "file": null, "message": "interrupted", "fix": ""}}\n',
+            "",
+        ),
+    ],
+)
+def test_an_interrupt_is_told(
+    layerprobe: Command, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], out: str, err: str
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("layerprobe.recipe.list_recipes", interrupted)
+    assert layerprobe("recipes", *more) == (130, out, err)
+
+
+def test_an_interrupt_while_waiting_for_another_process_is_told(layerprobe: Command, tmp_path: Path) -> None:
+    # Data workers read from disk: what they read is decoded to there.
+    words = train_words(folder(tmp_path / "root", 4), "--workers", "1", "--json")
+    assert layerprobe(*words)[0] == 0
+    with contextlib.ExitStack() as held:
+        for entry in entries(tmp_path / "cache" / "images"):
+            entry.remove()
+            held.enter_context(entry.locked())
+        waiting = subprocess.Popen(
+            [sys.executable, "-m", "layerprobe", *words, "--fresh"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever a shell left here
+        )
+        assert waiting.stderr is not None
+        while "waiting for another process" not in (line := waiting.stderr.readline()):
+            assert line
+        waiting.send_signal(signal.SIGINT)
+        out, err = waiting.communicate(timeout=30)
+    assert (waiting.returncode, json.loads(out)["error"]["code"], err) == (130, "interrupted", "")
 
 
 def test_all_problems_of_a_recipe_are_told_at_once(layerprobe: Command) -> None:
