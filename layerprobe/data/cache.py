@@ -211,7 +211,7 @@ def fill(  # noqa: PLR0913 - what, where, and who hears of it
     Args:
         entry: of the split.
         split: `image` gives what is to be kept.
-        task: is told of every image that is there.
+        task: is told of every image that is there; what it raises ends the decoding.
         stamps: of the split's files.
         about: what to record with the entry.
         workers: processes that decode; 0 decodes in this one.
@@ -228,9 +228,10 @@ def fill(  # noqa: PLR0913 - what, where, and who hears of it
     write_text(entry.folder / "about.json", json.dumps(about | {"bytes": 0, "complete": False}))
     with _Writer(entry, stamps, begun(entry, stamps)) as writer:
         task.advance(writer.count)
+        size = _BATCH if workers else 1
         batches = [
-            np.arange(start, min(start + _BATCH, len(split)), dtype=np.int64)
-            for start in range(writer.count, len(split), _BATCH)
+            np.arange(start, min(start + size, len(split)), dtype=np.int64)
+            for start in range(writer.count, len(split), size)
         ]
         # The open iterator holds processes.
         with contextlib.closing(in_order(partial(_decoded, split.image), batches, workers)) as decoded:

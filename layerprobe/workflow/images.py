@@ -10,9 +10,10 @@ from pathlib import Path
 from layerprobe.data.cache import Entry, Stamps, Stored, as_time, begun, entries, fill
 from layerprobe.data.folder import Files
 from layerprobe.data.splits import Dataset, Split
-from layerprobe.errors import BusyError, EnvironmentFault, UnknownNameError
-from layerprobe.progress import Listener
+from layerprobe.errors import BusyError, EnvironmentFault, LayerprobeError, UnknownNameError
+from layerprobe.progress import Listener, Task
 from layerprobe.workflow.estimate import as_size, free_bytes
+from layerprobe.workflow.signals import Stop, stoppable
 
 _SAMPLED = 16  # images of a split that its size is estimated from
 FOLDER = "images"
@@ -63,6 +64,7 @@ def with_decoded(
     Raises:
         DataError: an image cannot be read; what was decoded before stays, and the same command goes on from there.
         EnvironmentFault: the disk lacks the room.
+        InterruptedRun: a signal came; what was decoded before stays.
     """
     folder, listener = decoding.cache / FOLDER, decoding.listener
     found = {name: Entry.of(folder, files[name].paths, steps) for name in dataset.splits}
@@ -109,13 +111,35 @@ def _made(  # noqa: PLR0913 - what, where, and who hears of it
     def wait() -> None:
         listener.say(f"waiting for another process, which uses or decodes the {split.name} images")
 
-    with entry.locked(wait=wait):
+    # Waiting is left to the signals' own handlers: it can end anywhere.
+    with entry.locked(wait=wait), stoppable() as stop:
         if not entry.is_whole(stamps):  # it may have been made while this process waited
             if done := begun(entry, stamps):
                 listener.say(f"{split.name}: {done:,} of {len(split):,} images are decoded already")
-            with listener.task(f"decoding {split.name}", len(split), "images") as task:
-                fill(entry, split, task, stamps=stamps, about={"data": source}, workers=workers)
+            try:
+                with listener.task(f"decoding {split.name}", len(split), "images") as task:
+                    stopped = _Stopped(task, stop)
+                    fill(entry, split, stopped, stamps=stamps, about={"data": source}, workers=workers)
+            except LayerprobeError:
+                # A signal to the whole process group may end a data worker before this process: that is no fault.
+                done = begun(entry, stamps)
+                stop.raise_if_asked(
+                    f"{split.name}: {done:,} of {len(split):,} images are decoded; the same command goes on from there"
+                )
+                raise
     return Stored(entry, stamps)
+
+
+@dataclass(frozen=True)
+class _Stopped:
+    """A task that a signal ends at its next step."""
+
+    task: Task
+    stop: Stop
+
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        self.task.advance(steps, **figures)
+        self.stop.raise_if_asked("stopped")
 
 
 def list_images(cache: Path) -> list[Kept]:

@@ -418,7 +418,7 @@ def probe(run: Run, request: ProbeRequest, listener: Listener, kind: type[Prober
     """
     with locked(run):
         remove_leftovers(*run.written_folders)
-        # Decoding may be stopped anywhere: a signal need not wait for its end.
+        # Decoding catches the signals itself.
         prober = kind(run, request, listener=listener)
         with stoppable() as stop:
             epochs = prober.epochs()

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
+import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
@@ -12,7 +15,7 @@ from PIL import Image
 
 from layerprobe.data import memory
 from layerprobe.data.cache import Entry
-from layerprobe.errors import BusyError, DataError, EnvironmentFault, LayerprobeError, UnknownNameError
+from layerprobe.errors import BusyError, DataError, EnvironmentFault, InterruptedRun, LayerprobeError, UnknownNameError
 from layerprobe.files import sha256
 from layerprobe.runs import Run
 from layerprobe.workflow import images as module
@@ -172,6 +175,51 @@ def test_what_another_process_makes_is_waited_for(request_for: Make) -> None:
             assert other.is_alive()
     other.join()
     assert all(kept.complete for kept in list_images(request.cache))
+
+
+@dataclass
+class Signalled(Silent):
+    """Sends this process a signal when an image is decoded, the third as a rule."""
+
+    number: int
+    left: int = 3
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        self.left -= bool(steps)
+        if self.left == 0:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_decoding_at_the_next_image(request_for: Make, number: signal.Signals) -> None:
+    message = "train: 3 of 16 images are decoded; the same command goes on from there"
+    with pytest.raises(InterruptedRun, match=rf"^{message} \({number.name}\)") as caught:
+        decode(request_for(), Signalled(number))
+    assert caught.value.exit_code == 128 + number
+    listener = Silent()
+    decode(request_for(), listener)
+    assert "train: 3 of 16 images are decoded already" in listener.heard
+
+
+def test_a_signal_ends_decoding_by_workers_and_them(request_for: Make) -> None:
+    with pytest.raises(InterruptedRun, match="train: 16 of 16 images are decoded; .*SIGTERM"):
+        decode(request_for(workers=1), Signalled(signal.SIGTERM, left=1))
+    assert multiprocessing.active_children() == []
+
+
+def test_a_worker_that_a_signal_to_all_processes_ended_is_no_fault(
+    request_for: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*values: object, **more: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise EnvironmentFault("a data worker was killed")
+
+    monkeypatch.setattr(module, "fill", fill)
+    with pytest.raises(InterruptedRun, match="train: 0 of 16 images are decoded"):
+        decode(request_for())
 
 
 def bitmap(path: Path, seed: int) -> None:
