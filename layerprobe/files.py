@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 TEMPORARY = ".tmp"
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextlib.contextmanager
+def full_disk_named(path: Path) -> Iterator[None]:
+    """Name a file or folder in the error of a full disk, where it names none: an open file's does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_FULL and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 @contextlib.contextmanager

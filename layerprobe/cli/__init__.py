@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from typer.core import TyperGroup
 from layerprobe.cli import cache, data, demo, inspect, plot, probe, train
 from layerprobe.cli.output import show_error
 from layerprobe.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
+from layerprobe.files import DISK_FULL
 
 
 class _Commands(TyperGroup):
@@ -70,7 +70,7 @@ def _as_fault(error: BaseException) -> LayerprobeError:
         return InterruptedRun("interrupted", signal_number=signal.SIGINT)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return EnvironmentFault("out of memory", fix="Lower train.batch_size with --set, or use another --device")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
         return EnvironmentFault(
             "disk full; whatever has its final name is whole",
             file=error.filename,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,13 +192,25 @@ def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def begun(entry: Entry, stamps: Stamps) -> int:
     """How many images of an entry, from the first on, are on disk, synced, and of the files as they are now."""
+    return _begun(entry, stamps)[0]
+
+
+def dropped(entry: Entry, stamps: Stamps) -> int:
+    """Bytes of pixels that decoding removes before it goes on: they belong to no image that it could keep."""
+    return entry.pixels.stat().st_size - _begun(entry, stamps)[1] if entry.pixels.exists() else 0
+
+
+def _begun(entry: Entry, stamps: Stamps) -> tuple[int, int]:
+    """How many images can be kept, and where in the pixels the last of them ends."""
     if not entry.index.exists() or not entry.pixels.exists():
-        return 0
+        return 0, 0
     rows = _rows(entry)[: len(stamps)]
     # A power failure may leave zeros where sizes were to come.
     sound = rows[:, :2].all(axis=1) & (rows[:, 2:] == stamps[: len(rows)]).all(axis=1)
     known = rows[: int(np.append(sound, False).argmin()), :2]
-    return int(np.searchsorted(_offsets(known), entry.pixels.stat().st_size, side="right")) - 1
+    offsets = _offsets(known)
+    count = int(np.searchsorted(offsets, entry.pixels.stat().st_size, side="right")) - 1
+    return count, int(offsets[count])
 
 
 def fill(  # noqa: PLR0913 - what, where, and who hears of it
@@ -226,7 +238,7 @@ def fill(  # noqa: PLR0913 - what, where, and who hears of it
         return
     about = {"schema": SCHEMA, **about, "split": split.name, "images": len(split)}
     write_text(entry.folder / "about.json", json.dumps(about | {"bytes": 0, "complete": False}))
-    with _Writer(entry, stamps, begun(entry, stamps)) as writer:
+    with _Writer(entry, stamps) as writer:
         task.advance(writer.count)
         size = _BATCH if workers else 1
         batches = [
@@ -251,19 +263,18 @@ def _decoded(image: Callable[[int], Image], indices: Indices) -> list[Image]:
 class _Writer:
     """Appends images to an entry of which `count` are there; synced now and then, and at the end."""
 
-    def __init__(self, entry: Entry, stamps: Stamps, count: int) -> None:
-        self.count, self.stamps = count, stamps
-        offset = int(_offsets(_rows(entry)[:, :2])[count]) if count else 0
+    def __init__(self, entry: Entry, stamps: Stamps) -> None:
+        self.stamps = stamps
+        self.count, offset = _begun(entry, stamps)
         self._new: list[tuple[int, ...]] = []
-        self._streams = contextlib.ExitStack()
-        # What a kill left behind the last whole image goes.
-        self._index = self._opened(entry.index, _ROW * count)
-        self._pixels = self._opened(entry.pixels, offset)
-
-    def _opened(self, path: Path, length: int) -> Any:
-        path.touch()
-        os.truncate(path, length)
-        return self._streams.enter_context(path.open("ab"))
+        with contextlib.ExitStack() as streams:
+            # What a kill left behind the last whole image goes.
+            self._index = streams.enter_context(_opened(entry.index, _ROW * self.count))
+            self._pixels = streams.enter_context(_opened(entry.pixels, offset))
+            # Its room is taken now, by zeros: of what a full disk has room for, the sizes must be known.
+            self._index.write(bytes(_ROW * (len(stamps) - self.count)))
+            self._index.seek(_ROW * self.count)
+            self._streams = streams.pop_all()
 
     def __enter__(self) -> _Writer:
         return self
@@ -273,7 +284,7 @@ class _Writer:
             self._commit()
 
     def add(self, image: Image) -> None:
-        self._pixels.write(np.ascontiguousarray(image))
+        self._pixels.write(np.ascontiguousarray(image).data)
         self._new.append((*image.shape[:2], *self.stamps[self.count].tolist()))
         self.count += 1
         if len(self._new) >= _COMMIT:
@@ -281,11 +292,23 @@ class _Writer:
 
     def _commit(self) -> None:
         """Pixels first: after a power failure, an image whose size is there must be whole."""
-        for stream, data in ((self._pixels, b""), (self._index, np.array(self._new, np.int64).tobytes())):
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        self._new = []
+        try:
+            self._pixels.flush()
+        finally:
+            # Also on a full disk: which images are whole shows in the length of the pixels.
+            os.fsync(self._pixels.fileno())
+            self._index.write(np.array(self._new, np.int64).tobytes())
+            self._new = []
+            self._index.flush()
+            os.fsync(self._index.fileno())
+
+
+def _opened(path: Path, length: int) -> BinaryIO:
+    path.touch()
+    os.truncate(path, length)
+    stream = path.open("r+b")
+    stream.seek(length)
+    return stream
 
 
 def entries(images: Path) -> list[Entry]:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerprobe.data.cache import Entry, Stamps, Stored, as_time, begun, entries, fill
+from layerprobe.data.cache import Entry, Stamps, Stored, as_time, begun, dropped, entries, fill
 from layerprobe.data.folder import Files
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import BusyError, EnvironmentFault, LayerprobeError, UnknownNameError
+from layerprobe.files import full_disk_named
 from layerprobe.progress import Listener, Task
 from layerprobe.workflow.estimate import as_size, free_bytes
 from layerprobe.workflow.signals import Stop, stoppable
@@ -87,7 +88,7 @@ def _require_room(dataset: Dataset, missing: Mapping[str, tuple[Entry, Stamps]],
     images = sum(left.values())
     needed = sum(_estimated(dataset, name) * count // len(dataset.splits[name]) for name, count in left.items())
     folder = next(iter(missing.values()))[0].folder.parent
-    free = free_bytes(folder)
+    free = free_bytes(folder) + sum(dropped(entry, stamps) for entry, stamps in missing.values())
     if needed > free:
         raise EnvironmentFault(
             f"{images:,} decoded images need about {as_size(needed)} more, {as_size(free)} are free",
@@ -117,7 +118,8 @@ def _made(  # noqa: PLR0913 - what, where, and who hears of it
             if done := begun(entry, stamps):
                 listener.say(f"{split.name}: {done:,} of {len(split):,} images are decoded already")
             try:
-                with listener.task(f"decoding {split.name}", len(split), "images") as task:
+                task_name = f"decoding {split.name}"
+                with listener.task(task_name, len(split), "images") as task, full_disk_named(entry.folder):
                     stopped = _Stopped(task, stop)
                     fill(entry, split, stopped, stamps=stamps, about={"data": source}, workers=workers)
             except LayerprobeError:

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from layerprobe.data import cache
-from layerprobe.data.cache import Entry, Stamps, Stored, begun, entries, fill
+from layerprobe.data.cache import Entry, Stamps, Stored, begun, dropped, entries, fill
 from layerprobe.data.splits import Image, Split
 from layerprobe.errors import DataError
 
@@ -256,6 +258,45 @@ def test_a_full_disk_keeps_what_is_whole(tmp_path: Path, monkeypatch: pytest.Mon
     entry, _ = filled(tmp_path, Noise())
     for i in range(40):
         np.testing.assert_array_equal(Stored(entry)(i), Noise()(i))
+
+
+class Full(io.FileIO):
+    """A file on a disk that has room for 1000 bytes."""
+
+    def write(self, data: Any) -> int:
+        if not (room := 1000 - self.tell()):
+            raise OSError(28, "No space left on device")
+        return super().write(bytes(data)[:room])
+
+
+def test_what_a_full_disk_had_room_for_is_not_decoded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(path: Path, length: int) -> Any:
+        assert length == 0
+        path.touch()
+        return io.BufferedWriter(Full(path, "r+")) if path.suffix == ".u8" else path.open("r+b")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_opened", opened)
+        with pytest.raises(OSError, match="No space left"):
+            filled(tmp_path, Noise())
+    # 45, 60, 75, 90 bytes, and so on: 15 images take 990.
+    assert (begun(Entry(tmp_path), STAMPS), dropped(Entry(tmp_path), STAMPS)) == (15, 10)
+    rest = Noise()
+    entry, _ = filled(tmp_path, rest)
+    assert rest.asked == list(range(15, 40))
+    for i in range(40):
+        np.testing.assert_array_equal(Stored(entry)(i), Noise()(i))
+
+
+def test_the_room_of_the_sizes_is_taken_before_that_of_the_pixels(tmp_path: Path) -> None:
+    index = Entry(tmp_path).index
+
+    class Looks(Noise):
+        def __call__(self, place: int) -> Image:
+            assert index.stat().st_size == 32 * 40
+            return super().__call__(place)
+
+    filled(tmp_path, Looks())
 
 
 def test_an_entry_of_another_format_is_not_read(tmp_path: Path) -> None:

@@ -130,6 +130,27 @@ def test_a_disk_without_room_is_told_before_anything_is_decoded(
     decode(request)
 
 
+def test_what_decoding_will_drop_is_room(request_for: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = request_for()
+    decode(request)
+    for entry in list_images(request.cache):
+        os.truncate(request.cache / "images" / entry.id / "images.i64", 0)
+    monkeypatch.setattr(module, "free_bytes", lambda folder: 0)
+    decode(request)
+    assert all(entry.complete for entry in list_images(request.cache))
+
+
+def test_a_full_disk_is_told_with_the_folder(request_for: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(*values: object, **more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "fill", fill)
+    request = request_for()
+    with pytest.raises(OSError, match="No space left") as caught:
+        decode(request)
+    assert Path(caught.value.filename).parent == request.cache / "images"
+
+
 def test_the_same_command_goes_on_after_a_bad_image(request_for: Make, images: Path) -> None:
     bad = images / "class2/1.png"
     whole = bad.read_bytes()
