@@ -161,6 +161,7 @@ class Stored:
             if not entry.is_whole(stamps):
                 raise DataError("the decoded images were removed", file=entry.folder, fix="Run the same command again")
             weakref.finalize(self, os.close, os.dup(descriptor))
+            _HELD.add(self)
             with contextlib.suppress(PermissionError):  # another user's
                 os.utime(entry.folder / "about.json")
             self._sizes = _rows(entry)[:, :2]
@@ -174,6 +175,14 @@ class Stored:
         """The index-th image."""
         pixels = self._pixels[self._offsets[index] : self._offsets[index + 1]]
         return pixels.reshape(*self._sizes[index], 3)
+
+
+_HELD: weakref.WeakSet[Stored] = weakref.WeakSet()
+
+
+def is_held_here(entry: Entry) -> bool:
+    """Whether this process itself reads from an entry: who would then wait to change it would wait for ever."""
+    return any(stored.entry == entry for stored in _HELD)
 
 
 def _patiently() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerprobe.data.cache import Entry, Stamps, Stored, as_time, begun, dropped, entries, fill
+from layerprobe.data.cache import Entry, Stamps, Stored, as_time, begun, dropped, entries, fill, is_held_here
 from layerprobe.data.folder import Files
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import BusyError, EnvironmentFault, LayerprobeError, UnknownNameError
@@ -63,6 +63,7 @@ def with_decoded(
         source: what `list_images` calls the data set.
 
     Raises:
+        BusyError: this process holds a data set of the same files, which have changed since.
         DataError: an image cannot be read; what was decoded before stays, and the same command goes on from there.
         EnvironmentFault: the disk lacks the room.
         InterruptedRun: a signal came; what was decoded before stays.
@@ -110,6 +111,12 @@ def _made(  # noqa: PLR0913 - what, where, and who hears of it
     entry: Entry, split: Split, stamps: Stamps, source: str, listener: Listener, workers: int
 ) -> Stored:
     def wait() -> None:
+        if is_held_here(entry):
+            raise BusyError(
+                f"the {split.name} images have changed, and this process still uses them as they were",
+                file=entry.folder,
+                fix="Delete the data set built before, or run the command again",
+            )
         listener.say(f"waiting for another process, which uses or decodes the {split.name} images")
 
     # Waiting is left to the signals' own handlers: it can end anywhere.

@@ -198,6 +198,17 @@ def test_what_another_process_makes_is_waited_for(request_for: Make) -> None:
     assert all(kept.complete for kept in list_images(request.cache))
 
 
+def test_what_this_process_itself_uses_is_not_waited_for(request_for: Make, images: Path) -> None:
+    request = request_for()
+    before = decode(request)
+    image = images / "class0/1.png"
+    os.utime(image, ns=(0, 0))
+    with pytest.raises(BusyError, match="the train images have changed, and this process still uses them as they were"):
+        decode(request)
+    del before
+    decode(request)
+
+
 @dataclass
 class Signalled(Silent):
     """Sends this process a signal when an image is decoded, the third as a rule."""
