@@ -129,6 +129,7 @@ def _made(  # noqa: PLR0913 - what, where, and who hears of it
                 with listener.task(task_name, len(split), "images") as task, full_disk_named(entry.folder):
                     stopped = _Stopped(task, stop)
                     fill(entry, split, stopped, stamps=stamps, about={"data": source}, workers=workers)
+                stop.raise_if_asked("stopped")  # a signal may come while the workers end
             except LayerprobeError:
                 # A signal to the whole process group may end a data worker before this process: that is no fault.
                 done = begun(entry, stamps)

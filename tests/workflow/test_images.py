@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from PIL import Image
 
 from layerprobe.data import memory
-from layerprobe.data.cache import Entry
+from layerprobe.data.cache import Entry, fill
 from layerprobe.errors import BusyError, DataError, EnvironmentFault, InterruptedRun, LayerprobeError, UnknownNameError
 from layerprobe.files import sha256
 from layerprobe.runs import Run
@@ -240,6 +241,16 @@ def test_a_signal_ends_decoding_by_workers_and_them(request_for: Make) -> None:
     with pytest.raises(InterruptedRun, match="train: 16 of 16 images are decoded; .*SIGTERM"):
         decode(request_for(workers=1), Signalled(signal.SIGTERM, left=1))
     assert multiprocessing.active_children() == []
+
+
+def test_a_signal_that_comes_last_is_heard(request_for: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def filled(*values: Any, **more: Any) -> None:
+        fill(*values, **more)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(module, "fill", filled)
+    with pytest.raises(InterruptedRun, match="train: 16 of 16 images are decoded; .*SIGTERM"):
+        decode(request_for())
 
 
 def test_a_worker_that_a_signal_to_all_processes_ended_is_no_fault(
