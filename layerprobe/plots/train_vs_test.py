@@ -22,6 +22,7 @@ _LABEL = 0.165  # inches of height that a label needs
 _EQUAL = (0.4, 2.5)
 # Where they share it, the flattest and the tallest panel, unless the names need more.
 _FLATTEST, _TALLEST = 0.68, 1.0
+_NAMED = 0.25  # of the width: what the line test = train needs for its name
 
 Limits = tuple[float, float]
 
@@ -106,9 +107,16 @@ def _reading(found: Sequence[Point], window: _Window, floors: Mapping[str, float
         lines.append("The axes differ in scale.")
     if max(window.x[0], window.y[0]) >= min(window.x[1], window.y[1]):
         lines.append("The line test = train lies outside the axes.")
+    elif not _has_room(window.x, window.y):
+        lines.append("The line in the corner is test = train.")
     if len({point.epoch for point in found}) == 1:
         lines.append(f"One epoch only ({found[0].epoch}): no paths.")
     return lines
+
+
+def _has_room(x: Limits, y: Limits) -> bool:
+    """Whether the visible part of the line test = train is long enough for its name."""
+    return min(x[1], y[1]) - max(x[0], y[0]) >= _NAMED * (x[1] - x[0])
 
 
 def _name_axes(axes: Axes, metric: str, scored: set[str]) -> None:
@@ -127,6 +135,7 @@ def _draw_references(axes: Axes, floors: Mapping[str, float], scored: set[str]) 
     low, high = max(left, bottom), min(right, top)
     if low < high and {"train", "test"} <= scored:
         axes.plot([low, high], [low, high], color="0.6", linewidth=1, zorder=1, label="_diagonal")
+    if low < high and {"train", "test"} <= scored and _has_room((left, right), (bottom, top)):
         middle = low + 0.6 * (high - low)
         text = axes.annotate("test = train", (middle, middle), xytext=(0, 3), textcoords="offset points", ha="center")
         text.set(

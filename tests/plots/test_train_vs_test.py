@@ -163,6 +163,18 @@ def test_a_diagonal_out_of_view_is_said(make_scores: MakeScores) -> None:
     assert "The line test = train lies outside the axes." in texts(figure)
 
 
+def test_a_diagonal_in_the_corner_is_named_below(make_scores: MakeScores) -> None:
+    # Both ranges of 3 points, the test's top a little above the train's bottom.
+    scores = [
+        replace(s, value=(0.30 if s.split == "test" else 0.32) + 0.03 * (s.value or 0)) for s in make_scores(DEEP)
+    ]
+    figure = draw(scores)
+    (axes,) = figure.axes
+    assert has(axes, "_diagonal")
+    assert "test = train" not in {text.get_text() for text in axes.texts}
+    assert "The line in the corner is test = train." in texts(figure)
+
+
 @pytest.mark.parametrize(("split", "absent", "coordinate"), [("test", "train", 0), ("train", "test", 1)])
 def test_a_missing_split_is_said_and_the_other_drawn(
     make_scores: MakeScores, split: str, absent: str, coordinate: int
