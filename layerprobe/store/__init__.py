@@ -9,18 +9,17 @@ if TYPE_CHECKING:
         Columns,
         FeatureKey,
         FeatureTable,
-        Rows,
         feature_table,
-        read_classes,
         read_features,
-        read_index,
         stale_note,
         stored_layers,
         write_features,
     )
     from layerprobe.store.ranks import RankEntry, RankKey, read_ranks, write_ranks
+    from layerprobe.store.rows import Rows, read_classes, read_index
 
 _RANKS = ("RankEntry", "RankKey", "read_ranks", "write_ranks")
+_ROWS = ("Rows", "read_classes", "read_index")
 __all__ = [
     "Columns",
     "FeatureKey",
@@ -43,7 +42,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # On first use, so that the package's name alone needs no h5py.
     if name in __all__:
-        from layerprobe.store import features, ranks
+        from layerprobe.store import features, ranks, rows
 
-        return getattr(ranks if name in _RANKS else features, name)
+        return getattr(ranks if name in _RANKS else rows if name in _ROWS else features, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -15,25 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.errors import DataError, EnvironmentFault
-from layerprobe.files import written_whole
+from layerprobe.files import DISK_FULL, written_whole
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
     SCHEMA,
     attribute,
     created,
     damaged,
-    fixed_text,
     opened,
     reading,
     require_format,
     set_attributes,
     stored_dataset,
 )
+from layerprobe.store.rows import CHUNK_ROWS, Rows, write_rows
 
 FeatureArray = NDArray[np.float32]  # (N, D)
-
-CHUNK_ROWS = 512
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -55,23 +51,6 @@ class FeatureKey:
     weights_sha256: str
     transform: str
     manifest_sha256: str
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """The images of a feature file, in the split's order.
-
-    Args:
-        labels: (N,) class indices.
-        ids: N image names.
-        class_names: what the labels index; none are stored where it is empty.
-        class_ids: the data set's own id of each of these classes; likewise.
-    """
-
-    labels: NDArray[np.integer]
-    ids: Sequence[str]
-    class_names: Sequence[str] = ()
-    class_ids: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -130,7 +109,7 @@ def full_disk_told(path: Path, name: str, needed: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL_DISK:
+        if error.errno not in DISK_FULL:
             raise
         free = shutil.disk_usage(path.parent).free
         raise EnvironmentFault(
@@ -246,50 +225,9 @@ def feature_table(path: Path, layer: str) -> Iterator[FeatureTable]:
         yield table
 
 
-def read_index(path: Path) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """The labels (N,) and ids of a feature file's rows.
-
-    Raises:
-        DataError: as for `read_features`.
-    """
-    with opened(path) as file:
-        labels, ids = stored_dataset(file, "labels"), stored_dataset(file, "ids")
-        if labels.shape != ids.shape or labels.ndim != 1 or labels.dtype != np.int32 or ids.dtype.kind != "S":
-            raise damaged(file.filename, "labels and ids are not two lists of one length")
-        return labels[()], tuple(name.decode(errors="surrogateescape") for name in ids[()])
-
-
-def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the classes that the labels of a feature file index, and the data set's own ids of them.
-
-    Returns:
-        Either is empty where the file has none, as those of earlier versions.
-
-    Raises:
-        DataError: as for `read_features`.
-    """
-    with opened(path) as file:
-        return _texts(file, "class_names"), _texts(file, "class_ids")
-
-
-def _texts(file: h5py.File, name: str) -> tuple[str, ...]:
-    if name not in file:
-        return ()
-    dataset = stored_dataset(file, name)
-    if dataset.ndim != 1 or dataset.dtype.kind != "S":
-        raise damaged(file.filename, f"{name} is not a list of texts")
-    return tuple(text.decode(errors="surrogateescape") for text in dataset[()])
-
-
 def _write_head(file: h5py.File, key: FeatureKey, rows: Rows) -> None:
     set_attributes(file, {"schema": SCHEMA, **compared(key), "layerprobe": metadata.version("layerprobe")})
-    chunks = (min(CHUNK_ROWS, len(rows.ids)),)
-    file.create_dataset("labels", data=rows.labels.astype(np.int32), chunks=chunks, fletcher32=True)
-    file.create_dataset("ids", data=fixed_text(rows.ids), chunks=chunks, fletcher32=True)
-    for name, texts in (("class_names", rows.class_names), ("class_ids", rows.class_ids)):
-        if texts:
-            chunks = (min(CHUNK_ROWS, len(texts)),)
-            file.create_dataset(name, data=fixed_text(texts), chunks=chunks, fletcher32=True)
+    write_rows(file, rows)
     file.create_group("features")
 
 

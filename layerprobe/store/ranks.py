@@ -10,22 +10,21 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from layerprobe.errors import DataError
 from layerprobe.files import written_whole
-from layerprobe.retrieval import CountArray, Ranks
-from layerprobe.store.features import CHUNK_ROWS, FeatureKey, Rows, compared, full_disk_told
+from layerprobe.retrieval import Ranks
+from layerprobe.store.features import FeatureKey, compared, full_disk_told
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
     SCHEMA,
     attribute,
     created,
-    fixed_text,
     opened,
     set_attributes,
     stored_dataset,
 )
+from layerprobe.store.rows import Rows, write_rows, write_values
 
 _COUNTS = ("closer", "closer_high", "tied_negatives", "tied_positives")
 
@@ -91,8 +90,7 @@ def write_ranks(path: Path, key: RankKey, rows: Rows, entries: RankEntries) -> N
         created(aside) as (file, _),
     ):
         set_attributes(file, {"schema": SCHEMA, "layerprobe": metadata.version("layerprobe"), **key.facts()})
-        _write(file, "labels", rows.labels.astype(np.int32))
-        _write(file, "ids", fixed_text(rows.ids))
+        write_rows(file, rows)
         for (layer, reduction), entry in entries.items():
             group = file.require_group(layer).create_group(reduction)
             set_attributes(group, {"similarity": entry.similarity, "invalid": entry.invalid})
@@ -101,11 +99,7 @@ def write_ranks(path: Path, key: RankKey, rows: Rows, entries: RankEntries) -> N
                     raise ValueError(f"{layer}: ranks of {len(entry.ranks)} queries, not {len(rows.ids)}")
                 set_attributes(group, {"lone": entry.ranks.lone, "zero": entry.ranks.zeros})
                 for name in _COUNTS:
-                    _write(group, name, getattr(entry.ranks, name))
-
-
-def _write(group: h5py.Group, name: str, values: CountArray | NDArray[np.bytes_]) -> None:
-    group.create_dataset(name, data=values, chunks=(min(CHUNK_ROWS, len(values)),), fletcher32=True)
+                    write_values(group, name, getattr(entry.ranks, name))
 
 
 def read_ranks(path: Path, key: RankKey) -> dict[tuple[str, str], RankEntry]:

@@ -1,0 +1,82 @@
+"""What the rows of a feature or rank file are: images, their labels, and the classes that these index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.store.hdf5 import damaged, fixed_text, opened, stored_dataset
+
+CHUNK_ROWS = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The images of a feature file, in the split's order.
+
+    Args:
+        labels: (N,) class indices.
+        ids: N image names.
+        class_names: what the labels index; none are stored where it is empty.
+        class_ids: the data set's own id of each of these classes; likewise.
+    """
+
+    labels: NDArray[np.integer]
+    ids: Sequence[str]
+    class_names: Sequence[str] = ()
+    class_ids: Sequence[str] = ()
+
+
+def write_rows(file: h5py.File, rows: Rows) -> None:
+    """Write labels, ids and, where there are any, classes into a new file."""
+    write_values(file, "labels", rows.labels.astype(np.int32))
+    write_values(file, "ids", fixed_text(rows.ids))
+    for name, texts in (("class_names", rows.class_names), ("class_ids", rows.class_ids)):
+        if texts:
+            write_values(file, name, fixed_text(texts))
+
+
+def write_values(group: h5py.Group, name: str, values: NDArray[Any]) -> None:
+    """Write one value a row, in chunks with a checksum each."""
+    group.create_dataset(name, data=values, chunks=(min(CHUNK_ROWS, len(values)),), fletcher32=True)
+
+
+def read_index(path: Path) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """The labels (N,) and ids of a feature file's rows.
+
+    Raises:
+        DataError: as for `read_features`.
+    """
+    with opened(path) as file:
+        labels, ids = stored_dataset(file, "labels"), stored_dataset(file, "ids")
+        if labels.shape != ids.shape or labels.ndim != 1 or labels.dtype != np.int32 or ids.dtype.kind != "S":
+            raise damaged(file.filename, "labels and ids are not two lists of one length")
+        return labels[()], tuple(name.decode(errors="surrogateescape") for name in ids[()])
+
+
+def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the classes that the labels of a feature file index, and the data set's own ids of them.
+
+    Returns:
+        Either is empty where the file has none, as those of earlier versions.
+
+    Raises:
+        DataError: as for `read_features`.
+    """
+    with opened(path) as file:
+        return _texts(file, "class_names"), _texts(file, "class_ids")
+
+
+def _texts(file: h5py.File, name: str) -> tuple[str, ...]:
+    if name not in file:
+        return ()
+    dataset = stored_dataset(file, name)
+    if dataset.ndim != 1 or dataset.dtype.kind != "S":
+        raise damaged(file.filename, f"{name} is not a list of texts")
+    return tuple(text.decode(errors="surrogateescape") for text in dataset[()])

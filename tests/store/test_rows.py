@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from layerprobe import store
+from layerprobe.errors import DataError
+from tests.store.test_features import DIMS, KEY, ROWS, values, write
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "f.h5"
+    write(path)
+    return path
+
+
+@pytest.mark.parametrize("ids", [(), tuple(str(9 * index) for index in range(700))])
+def test_the_names_and_ids_of_the_classes_are_read_as_they_were(tmp_path: Path, ids: tuple[str, ...]) -> None:
+    names = tuple(f"Citroën {index}" for index in range(700))
+    rows = store.Rows(np.array([0, 699]), ["a", "b"], names, ids)
+    columns = store.Columns({"a@max": 1}, "cpu", 1)
+    store.write_features(tmp_path / "f.h5", KEY, rows, columns, [{"a@max": values(1, 1, 2)}])
+    assert store.read_classes(tmp_path / "f.h5") == (names, ids)
+    with h5py.File(tmp_path / "f.h5") as file:
+        assert file["class_names"].fletcher32
+
+
+def test_a_file_without_the_names_of_its_classes_is_whole(path: Path) -> None:
+    assert store.read_classes(path) == ((), ())
+    assert store.stored_layers(path, KEY) == set(DIMS)
+
+
+def test_names_of_classes_that_are_no_texts_are_refused(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file.create_dataset("class_names", data=np.arange(7), chunks=(7,), fletcher32=True)
+    with pytest.raises(DataError, match="class_names is not a list of texts"):
+        store.read_classes(path)
+
+
+def test_labels_and_ids_are_read_in_the_order_of_the_rows(path: Path) -> None:
+    labels, ids = store.read_index(path)
+    assert labels.dtype == np.int32
+    assert labels.tolist() == ROWS.labels.tolist()
+    assert ids == tuple(ROWS.ids)
+
+
+def test_an_id_that_is_not_utf8_comes_back_as_it_was(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.png")
+    columns = store.Columns({"a@max": 1}, "cpu", 1)
+    store.write_features(
+        tmp_path / "f.h5", KEY, store.Rows(np.zeros(1, int), [name]), columns, [{"a@max": values(1, 1, 1)}]
+    )
+    assert store.read_index(tmp_path / "f.h5")[1] == (name,)
+
+
+def test_an_absent_file_says_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"f\.h5: no such feature file\. Run layerprobe probe first\."):
+        store.read_index(tmp_path / "f.h5")
+
+
+def test_labels_and_ids_of_different_length_are_refused(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file["labels"]
+        file.create_dataset("labels", data=np.zeros(3, np.int32), chunks=(3,), fletcher32=True)
+    with pytest.raises(DataError, match="labels and ids are not two lists of one length"):
+        store.read_index(path)
