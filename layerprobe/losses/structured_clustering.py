@@ -128,10 +128,13 @@ def nmi(clusters: Tensor, places: Tensor) -> Tensor:
     cells = clusters * classes + places
     counts = torch.zeros(len(clusters), groups * classes, dtype=torch.float64, device=places.device)
     counts.scatter_add_(1, cells, torch.ones_like(cells, dtype=torch.float64))
-    joint = counts.view(-1, groups, classes) / len(places)
-    rows, columns = joint.sum(2), joint.sum(1)
+    counts = counts.view(-1, groups, classes)
+    # Sums of whole numbers: shares might not add up to 1, and one group would have an entropy.
+    joint, rows, columns = (part / len(places) for part in (counts, counts.sum(2), counts.sum(1)))
     expected = rows[:, :, None] * columns[:, None]
     mutual = (torch.special.xlogy(joint, joint) - torch.special.xlogy(joint, expected)).sum((1, 2))
     of_rows, of_columns = (-torch.special.xlogy(x, x).sum(1) for x in (rows, columns))
-    shared = mutual / (of_rows * of_columns).clamp(min=1e-300).sqrt()
-    return torch.where(of_rows + of_columns > 0, shared, 1.0).clamp(0, 1)
+    product = of_rows * of_columns
+    # One group alone shares nothing with several, and all with one.
+    alone = (of_rows == of_columns).double()
+    return torch.where(product > 0, mutual / product.where(product > 0, 1.0).sqrt(), alone).clamp(0, 1)

@@ -104,6 +104,14 @@ def test_nmi_is_scikit_learns() -> None:
     torch.testing.assert_close(nmi(clusters, places), torch.tensor(wanted, dtype=torch.float64), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("count", range(4, 60))
+def test_nmi_of_one_group_with_several_classes_is_exactly_0(count: int) -> None:
+    # Shares of a count do not always add up to 1, and what is left would be divided by an entropy of 0.
+    places = torch.arange(count).square() % 7 % 4
+    assert nmi(torch.zeros(1, count, dtype=torch.int64), places).item() == 0
+    assert nmi(places[None], torch.zeros(count, dtype=torch.int64)).item() == 0
+
+
 def test_one_group_of_each_agrees() -> None:
     assert nmi(torch.zeros(1, 5, dtype=torch.int64), torch.zeros(5, dtype=torch.int64)).item() == 1
 
