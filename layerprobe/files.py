@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +60,11 @@ def remove_leftovers(*folders: Path) -> int:
     for path in leftovers:
         path.unlink(missing_ok=True)
     return len(leftovers)
+
+
+def free_bytes(folder: Path) -> int:
+    """Free bytes on the disk that a folder is on, or will be once it is made."""
+    return shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
 
 
 def sha256(path: Path) -> str:

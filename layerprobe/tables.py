@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from layerprobe.scores import Score, is_fraction
+from layerprobe.wording import visible
 
 _ABSENT = "-"
 _BEST = "*"
@@ -136,7 +137,7 @@ def _title(first: Score, rows: Sequence[_Row], named: Sequence[int], metric: str
 
 def _text(cell: str) -> Text:
     """The characters themselves: names come from files, and must neither style nor steer the terminal."""
-    return Text("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in cell))
+    return Text(visible(cell, keep="\n"))
 
 
 def _beside(text: str) -> Text:

@@ -10,6 +10,7 @@ import typer
 
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
 from layerprobe.cli.output import Terminal
+from layerprobe.wording import as_size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,7 +64,6 @@ def _show(terminal: Terminal, key: str, kept: Sequence[Kept], summary: str) -> N
 
 def _table(kept: Sequence[Kept]) -> Table:
     from layerprobe.tables import listing
-    from layerprobe.workflow.estimate import as_size
 
     rows = [
         (k.id, k.data, k.split, f"{k.images:,}", as_size(k.size), k.used, "whole" if k.complete else "begun")
@@ -73,6 +73,4 @@ def _table(kept: Sequence[Kept]) -> Table:
 
 
 def _count(kept: Sequence[Kept]) -> str:
-    from layerprobe.workflow.estimate import as_size
-
     return f"{len(kept)} {'entry' if len(kept) == 1 else 'entries'} ({as_size(sum(k.size for k in kept))})"

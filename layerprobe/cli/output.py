@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from layerprobe.errors import InterruptedRun, LayerprobeError, RecipeError
+from layerprobe.wording import as_duration, as_size, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -75,10 +76,8 @@ class Terminal:
 
     def estimate(self, run: str, estimate: Estimate) -> None:
         """What a dry run found."""
-        from layerprobe.workflow.estimate import as_size, as_time
-
         shown = (
-            f"{run}: about {as_time(estimate.seconds)}, {as_size(estimate.memory)} of memory,"
+            f"{run}: about {as_duration(estimate.seconds)}, {as_size(estimate.memory)} of memory,"
             f" {as_size(estimate.disk)} on disk ({as_size(estimate.free)} free)"
         )
         self.result({"run": run, "estimate": asdict(estimate)}, shown)
@@ -99,12 +98,7 @@ def show_error(error: LayerprobeError, *, as_json: bool) -> None:
     for line in [f"{problem}." for problem in problems] or [str(error)]:
         # Who pressed Ctrl-C made no error.
         prefix = "" if isinstance(error, InterruptedRun) else "error: "
-        print(f"{prefix}{_printable(line)}", file=sys.stderr)
-
-
-def _printable(line: str) -> str:
-    """A line without control characters: a file's name must not steer the terminal."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+        print(f"{prefix}{visible(line)}", file=sys.stderr)
 
 
 def _bar(console: Console) -> Progress:

@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import json
 import os
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -324,8 +323,3 @@ def entries(images: Path) -> list[Entry]:
     """Every entry below a folder, the one used last first; also those in the making."""
     found = [Entry(path.parent) for path in images.glob("*/about.json")]
     return sorted(found, key=Entry.used, reverse=True)
-
-
-def as_time(seconds: float) -> str:
-    """UTC, to the second, as ISO 8601."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -16,6 +16,7 @@ from matplotlib.image import AxesImage
 
 from layerprobe.plots import figure as fig
 from layerprobe.scores import Matrix
+from layerprobe.wording import visible
 
 _SIDE = 3.6  # inches of a panel, at least
 _ROOMY = 6.5  # inches up to which each layer has room for its numbers
@@ -105,13 +106,13 @@ def _short(value: float | None) -> str:
 
 
 def _name(axes: Axes, matrix: Matrix, side: float) -> None:
-    columns = list(map(fig.shown, matrix.columns))
+    columns = list(map(visible, matrix.columns))
     cell = side / len(columns)
     upright = fig.width_of(columns) + 0.1 > cell
     # As many names as there is room for.
     step = math.ceil(_LINE / cell) if upright else 1
     axes.set_xticks(range(0, len(columns), step), columns[::step])
-    axes.set_yticks(range(len(matrix.rows)), list(map(fig.shown, matrix.rows)))
+    axes.set_yticks(range(len(matrix.rows)), list(map(visible, matrix.rows)))
     for label in axes.get_xticklabels():
         label.set(rotation=90 if upright else 0, parse_math=False)
     for label in axes.get_yticklabels():

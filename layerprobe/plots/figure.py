@@ -19,6 +19,7 @@ from matplotlib.ticker import FuncFormatter
 
 from layerprobe.errors import LayerprobeError
 from layerprobe.files import written_whole
+from layerprobe.wording import visible
 
 FORMATS = ("png", "pdf", "svg")
 FONT = 9.0  # points
@@ -152,16 +153,12 @@ def chance_outside(axes: Mapping[str, tuple[float, float]], floors: Mapping[str,
     return [f"Chance level outside the axes: {levels}."] if out else []
 
 
-def shown(text: str) -> str:
-    """The text with its control characters visible: names come from files."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
-
-
 def width_of(texts: Sequence[str]) -> float:
     """Width of the widest text, in inches."""
     font = FontProperties(size=FONT)
     return (
-        max((text_to_path.get_text_width_height_descent(shown(text), font, False)[0] for text in texts), default=0) / 72
+        max((text_to_path.get_text_width_height_descent(visible(text), font, False)[0] for text in texts), default=0)
+        / 72
     )
 
 
@@ -207,7 +204,7 @@ def label_right(axes: Axes, labels: Sequence[Label]) -> None:
     wanted = [(label.y - bottom) / (top - bottom) * height for label in labels]
     for label, place in zip(labels, spread(wanted, FONT * _LINE, 0, height), strict=True):
         axes.annotate(
-            shown(label.text),
+            visible(label.text),
             xy=(label.x, label.y),
             xytext=(1.04, place / height),
             textcoords="axes fraction",
@@ -274,4 +271,4 @@ def save(figure: Figure, path: Path) -> None:
 
 def _wrapped(text: str, inches: float) -> list[str]:
     # A character of the default font is about 0.55 of its size wide.
-    return textwrap.wrap(shown(text), max(20, int(inches * 72 / (0.55 * FONT)))) or [""]
+    return textwrap.wrap(visible(text), max(20, int(inches * 72 / (0.55 * FONT)))) or [""]

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from layerprobe.plots import figure as fig
 from layerprobe.plots.values import Series, by_run, compared, missing, points, shared
 from layerprobe.scores import Score
+from layerprobe.wording import visible
 
 _HEIGHT = 4.4  # inches
 _LAYER = 0.36  # inches of width for each layer
@@ -82,7 +83,7 @@ def _values(series: Series, split: str) -> list[float]:
 
 def _name_layers(axes: Axes, names: Sequence[str], *, upright: bool) -> None:
     axes.set_xlim(-0.5, len(names) - 0.5)
-    axes.set_xticks(range(len(names)), list(map(fig.shown, names)))
+    axes.set_xticks(range(len(names)), list(map(visible, names)))
     axes.grid(visible=False, axis="x")
     for label in axes.get_xticklabels():
         label.set(rotation=90 if upright else 0, parse_math=False)

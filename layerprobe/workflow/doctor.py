@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
+from layerprobe.files import free_bytes
 from layerprobe.nets.weights import IMAGENET, weights_file
-from layerprobe.workflow.estimate import as_size, free_bytes
+from layerprobe.wording import as_size
 
 _PACKAGES = ("layerprobe", "torch", "torchvision", "captum", "h5py", "numpy", "pillow", "pytorch-metric-learning")
 

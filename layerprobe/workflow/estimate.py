@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from layerprobe.errors import EnvironmentFault
+from layerprobe.files import free_bytes
 from layerprobe.runs import Run
 from layerprobe.training.loop import Trainer
+from layerprobe.wording import as_size
 
 
 @dataclass(frozen=True)
@@ -81,24 +81,6 @@ def peak_memory(device: torch.device) -> int:
     return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kilobytes
 
 
-def free_bytes(folder: Path) -> int:
-    """Free bytes on the disk that a folder is or will be on."""
-    return shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
-
-
 def feature_disk(dims: Iterable[int], images: int) -> int:
     """Bytes of float32 features of so many images."""
     return 4 * images * sum(dims)
-
-
-def as_size(count: int) -> str:
-    """Bytes for people: `1.8 GB`."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
-
-
-def as_time(seconds: float) -> str:
-    """Seconds for people: `3 min 20 s`."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerprobe.data.cache import Entry, Stamps, Stored, as_time, begun, dropped, entries, fill, is_held_here
+from layerprobe.data.cache import Entry, Stamps, Stored, begun, dropped, entries, fill, is_held_here
 from layerprobe.data.folder import Files
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import BusyError, EnvironmentFault, LayerprobeError, UnknownNameError
-from layerprobe.files import full_disk_named
+from layerprobe.files import free_bytes, full_disk_named
 from layerprobe.progress import Listener, Task
-from layerprobe.workflow.estimate import as_size, free_bytes
+from layerprobe.wording import as_moment, as_size
 from layerprobe.workflow.signals import Stop, stoppable
 
 _SAMPLED = 16  # images of a split that its size is estimated from
@@ -193,6 +193,6 @@ def _kept(entry: Entry) -> Kept:
         split=str(about.get("split", "")),
         images=int(about.get("images", 0)),
         size=entry.bytes_on_disk(),
-        used=as_time(entry.used()),
+        used=as_moment(entry.used()),
         complete=entry.is_whole(),
     )

@@ -19,7 +19,7 @@ from layerprobe.data.loading import plain_batches
 from layerprobe.data.splits import Dataset, manifest_sha256
 from layerprobe.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.extraction import extract
-from layerprobe.files import remove_leftovers, sha256
+from layerprobe.files import free_bytes, remove_leftovers, sha256
 from layerprobe.metrics.recall import recall_name
 from layerprobe.progress import Listener, Task
 from layerprobe.ranking import export_index
@@ -32,7 +32,7 @@ from layerprobe.scores import Score, merge_scores, read_scores, write_scores
 from layerprobe.taps import Tap, resolve_taps
 from layerprobe.training.checkpoints import load_weights
 from layerprobe.workflow import parts
-from layerprobe.workflow.estimate import Estimate, feature_disk, free_bytes, peak_memory
+from layerprobe.workflow.estimate import Estimate, feature_disk, peak_memory
 from layerprobe.workflow.images import Decoding
 from layerprobe.workflow.scoring import Measures, Scorer
 from layerprobe.workflow.signals import Stop, stoppable
