@@ -25,7 +25,8 @@ from layerprobe.overrides import Overrides
 from layerprobe.progress import Task
 from layerprobe.recipe import load_recipe
 from layerprobe.registry import LOSSES
-from layerprobe.workflow.probe import ProbeRequest, probe
+from layerprobe.workflow.probe import probe
+from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import TrainRequest, train
 
 COMMON = (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +15,13 @@ from layerprobe.errors import DataError, NumericError
 from layerprobe.metrics.recall import recall_name
 from layerprobe.ranking import nearest_positive_ranks, retrieval
 from layerprobe.retrieval import Ranks, Retrieval
-from layerprobe.scores import Score
+from layerprobe.scores import Score, Subject
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from layerprobe.ranking.items import Table
 
-SIMILARITY = "cosine"
 Metric = Callable[[Retrieval], Mapping[str, float]]
 
 
@@ -40,19 +40,49 @@ class Features:
     ids: Sequence[str]
 
 
-def rank(
+class Labelled(Protocol):
+    """Items with a class and a name each."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(N,) class indices."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """N names."""
+
+
+def search_sha256(queries: Labelled, gallery: Labelled | None) -> str:
+    """Hash of what decides who is searched for whom: rows, classes, and the rule for lone queries.
+
+    Args:
+        queries: searched for in `gallery`, or among themselves without the query where that is None.
+        gallery: what is searched.
+    """
+    digest = hashlib.sha256(b"lone queries count as misses")
+    for items in (queries, gallery):
+        digest.update(b"\0\0")
+        if items is not None:
+            digest.update(np.ascontiguousarray(items.labels, np.int64).data)
+            digest.update("\0".join(items.ids).encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def rank(  # noqa: PLR0913 - what is searched, how exactly, and in how much memory
     queries: Features,
     gallery: Features | None,
+    similarity: str = "cosine",
     *,
     ks: Collection[int] | None = None,
     known: Ranks | None = None,
     memory: int | None = None,
 ) -> Ranks:
-    """Rank of each query's nearest same-class item by cosine, among the other queries or in a gallery of its own.
+    """Rank of each query's nearest same-class item, among the other queries or in a gallery of its own.
 
     Args:
         queries: searched for in `gallery`, or among themselves without the query where that is None.
         gallery: what is searched, for data sets that have one.
+        similarity: cosine, dot, euclidean or hamming.
         ks: K of Recall@K for which the counts must be exact; None for all counts.
         known: ranks of the same features that may be exact for fewer.
         memory: bytes that the search may take.
@@ -63,66 +93,67 @@ def rank(
     return nearest_positive_ranks(
         queries.values,
         queries.labels,
-        **_gallery(queries, gallery),
+        **_search(queries, gallery, similarity),
         resolve="all" if ks is None else ks,
         known=known,
         memory=memory,
     )
 
 
-def _gallery(queries: Features, gallery: Features | None) -> dict[str, Any]:
+def _search(queries: Features, gallery: Features | None, similarity: str) -> dict[str, Any]:
+    """What ranking takes beside the queries."""
     if gallery is None:
-        return {"similarity": SIMILARITY}
+        return {"similarity": similarity}
     return {
         "gallery": gallery.values,
         "gallery_labels": gallery.labels,
         "ids": queries.ids,
         "gallery_ids": gallery.ids,
-        "similarity": SIMILARITY,
+        "similarity": similarity,
     }
 
 
-def score_recall(ranks: Ranks, row: Score, ks: Sequence[int]) -> list[Score]:
-    """Recall@K of one layer, a row for each K.
+def score_recall(ranks: Ranks, subject: Subject, ks: Sequence[int]) -> list[Score]:
+    """Recall@K of one layer, a score for each K.
 
     Args:
         ranks: exact for these K.
-        row: what the rows share; similarity, metric, value, n and note are filled in.
+        subject: whose ranks they are.
         ks: each below the number of items searched.
 
     Returns:
         Values with lone queries as misses and the expected value under random order of ties.
     """
-    row = replace(row, similarity=SIMILARITY, n=len(ranks), note=_joined(_note(ranks), row.note))
-    return [replace(row, metric=recall_name(k), value=ranks.recall(k)) for k in ks]
+    notes = _notes(ranks)
+    return [subject.score(recall_name(k), ranks.recall(k), len(ranks), notes) for k in ks]
 
 
-def without_value(metrics: Sequence[str], row: Score, n: int, reason: str) -> list[Score]:
-    """A row for each metric that has no valid number, with the reason as its note."""
-    note = _joined(reason, row.note)
-    return [replace(row, similarity=SIMILARITY, n=n, metric=name, value=None, note=note) for name in metrics]
+def without_value(metrics: Sequence[str], subject: Subject, n: int, reason: str) -> list[Score]:
+    """A score for each metric that has no valid number, with the reason as its note."""
+    return [subject.score(name, None, n, [reason]) for name in metrics]
 
 
-def searched(queries: Features, gallery: Features | None, ranks: Ranks) -> Retrieval:
+def searched(queries: Features, gallery: Features | None, similarity: str, ranks: Ranks) -> Retrieval:
     """What a metric takes.
 
     Args:
         queries: in memory.
         gallery: in memory; None for the queries themselves.
+        similarity: as for `rank`.
         ranks: of the same, perhaps not exact for every K: completed when a metric asks for them.
     """
-    made = retrieval(queries.values, queries.labels, **_gallery(queries, gallery))  # type: ignore[arg-type] # in memory
-    return replace(made, count=partial(rank, queries, gallery, known=ranks))
+    made = retrieval(queries.values, queries.labels, **_search(queries, gallery, similarity))  # type: ignore[arg-type] # in memory
+    return replace(made, count=partial(rank, queries, gallery, similarity, known=ranks))
 
 
-def score_metric(metric: Metric, names: Sequence[str], given: Retrieval, row: Score) -> list[Score]:
-    """What one metric gives of a layer, a row for each of its numbers that was asked for.
+def score_metric(metric: Metric, names: Sequence[str], given: Retrieval, subject: Subject) -> list[Score]:
+    """What one metric gives of a layer, a score for each of its numbers that was asked for.
 
     Args:
         metric: gives a number for each of its names.
         names: those asked for; `NMI` brings `NMI-sd` and whatever else begins with `NMI-`.
         given: the layer.
-        row: as for `score_recall`.
+        subject: whose numbers they are.
 
     Returns:
         No value, and the reason as the note, where the metric is not defined on these features.
@@ -130,17 +161,12 @@ def score_metric(metric: Metric, names: Sequence[str], given: Retrieval, row: Sc
     try:
         values = metric(given)
     except (DataError, NumericError) as error:
-        return without_value(names, row, len(given.labels), error.message)
+        return without_value(names, subject, len(given.labels), error.message)
     wanted = [name for name in values if any(name == asked or name.startswith(f"{asked}-") for asked in names)]
-    row = replace(row, similarity=SIMILARITY, n=len(given.labels))
-    return [replace(row, metric=name, value=values[name]) for name in wanted]
+    return [subject.score(name, values[name], len(given.labels)) for name in wanted]
 
 
-def _joined(*notes: str) -> str:
-    return "; ".join(filter(None, notes))
-
-
-def _note(ranks: Ranks) -> str:
+def _notes(ranks: Ranks) -> list[str]:
     notes = []
     if ranks.collapsed:
         notes.append(f"collapsed: {ranks.tied_share:.0%} tied")
@@ -148,4 +174,4 @@ def _note(ranks: Ranks) -> str:
         notes.append(f"{ranks.lone} lone queries count as misses")
     if ranks.zeros:
         notes.append(f"{ranks.zeros} zero vectors")
-    return "; ".join(notes)
+    return notes

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from layerprobe.keys import LayerKey
 from layerprobe.taps import Tap, tapped
 
 
@@ -20,7 +21,7 @@ def extract(
     normalise: Callable[[Tensor], Tensor],
     *,
     device: torch.device,
-) -> Iterator[dict[str, NDArray[np.float32]]]:
+) -> Iterator[dict[LayerKey, NDArray[np.float32]]]:
     """Run batches of images through a network and yield what its taps give.
 
     Between two batches the module is as it was: no hook, its own modes. Float32 is computed as float32, without TF32.

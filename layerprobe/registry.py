@@ -52,6 +52,9 @@ LOSSES = {
     "arcface": "layerprobe.losses.margin_softmax:ArcFace",
     "cosface": "layerprobe.losses.margin_softmax:CosFace",
 }
+REDUCTIONS = {
+    "none": "layerprobe.reductions.none:Unreduced",
+}
 METRICS = {
     "MAP@R": "layerprobe.metrics.precision:PrecisionAtPositives",
     "R-precision": "layerprobe.metrics.precision:PrecisionAtPositives",

@@ -11,12 +11,14 @@ import shlex
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from layerprobe.errors import BusyError, DataError, EnvironmentFault, RecipeError, UnknownNameError
 from layerprobe.files import write_text
+from layerprobe.keys import LayerKey
+from layerprobe.scores import Score, read_scores
 
 SCHEMA = 1
 # What reading a run relies on.
@@ -38,17 +40,17 @@ class Run:
         return self.folder.name
 
     @property
-    def file(self) -> Path:
+    def record_file(self) -> Path:
         """run.json."""
         return self.folder / "run.json"
 
     @property
-    def scores(self) -> Path:
+    def scores_file(self) -> Path:
         """scores.csv."""
         return self.folder / "scores.csv"
 
     @property
-    def metrics(self) -> Path:
+    def training_log_file(self) -> Path:
         """metrics.jsonl, a line per training epoch."""
         return self.folder / "metrics.jsonl"
 
@@ -57,33 +59,33 @@ class Run:
         """Where the holder of the lock writes; plots are anybody's."""
         return self.folder, *(self.folder / name for name in ("checkpoints", "features", "ranks", "index"))
 
-    def checkpoint(self, epoch: int) -> Path:
+    def checkpoint_file(self, epoch: int) -> Path:
         """Weights of an epoch."""
         return self.folder / "checkpoints" / f"epoch-{epoch:04d}.safetensors"
 
-    def resume(self, *, previous: bool = False) -> Path:
+    def resume_file(self, *, previous: bool = False) -> Path:
         """State to go on from."""
         return self.folder / "checkpoints" / ("resume.previous.pt" if previous else "resume.pt")
 
-    def features(self, epoch: int, split: str) -> Path:
+    def feature_file(self, epoch: int, split: str) -> Path:
         """Features of an epoch and split."""
         return self.folder / "features" / f"epoch-{epoch:04d}.{split}.h5"
 
-    def ranks(self, epoch: int, split: str) -> Path:
+    def rank_file(self, epoch: int, split: str) -> Path:
         """Ranks of an epoch and split."""
         return self.folder / "ranks" / f"epoch-{epoch:04d}.{split}.h5"
 
-    def index(self, epoch: int, split: str, layer: str) -> Path:
+    def index_file(self, epoch: int, split: str, layer: LayerKey) -> Path:
         """The faiss index of a layer's features."""
         return self.folder / "index" / f"epoch-{epoch:04d}.{split}.{layer}.faiss"
 
-    def plot(self, kind: str) -> Path:
+    def plot_file(self, kind: str) -> Path:
         """Where a plot goes unless told."""
         return self.folder / "plots" / f"{kind}.png"
 
     def exists(self) -> bool:
         """Whether anything was written under this name."""
-        return self.file.is_file()
+        return self.record_file.is_file()
 
     def read(self) -> dict[str, Any]:
         """run.json.
@@ -92,19 +94,19 @@ class Run:
             DataError: absent, not JSON, or of a newer layerprobe.
         """
         try:
-            record: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
+            record: dict[str, Any] = json.loads(self.record_file.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise DataError("no such run", file=self.folder, fix="layerprobe runs lists the known ones") from error
         except ValueError as error:
-            raise DataError(f"not JSON: {error}", file=self.file, fix="Train it again with --fresh") from error
+            raise DataError(f"not JSON: {error}", file=self.record_file, fix="Train it again with --fresh") from error
         whole = isinstance(record, dict) and isinstance(record.get("schema"), int)
         if not whole or (record["schema"] == SCHEMA and not record.keys() >= _FIELDS):
-            raise DataError("not the record of a run", file=self.file, fix="Train it again with --fresh")
+            raise DataError("not the record of a run", file=self.record_file, fix="Train it again with --fresh")
         if record["schema"] > SCHEMA:
             raise DataError(
                 f"written by layerprobe {record.get('versions', {}).get('layerprobe')} (format {record['schema']});"
                 f" this one reads format {SCHEMA}",
-                file=self.file,
+                file=self.record_file,
                 fix="Update layerprobe",
             )
         return record
@@ -112,7 +114,18 @@ class Run:
     def write(self, record: dict[str, Any]) -> None:
         """Write run.json whole, with the present time as `touched`."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        write_text(self.file, json.dumps({**record, "schema": SCHEMA, "touched": now}, indent=1) + "\n")
+        write_text(self.record_file, json.dumps({**record, "schema": SCHEMA, "touched": now}, indent=1) + "\n")
+
+    def scores(self) -> list[Score]:
+        """The scores in scores.csv, under the run's present name, which `--fresh` may have changed.
+
+        Raises:
+            DataError: there are none, or they cannot be read.
+        """
+        return [
+            score if score.run == self.name else replace(score, run=self.name)
+            for score in read_scores(self.scores_file)
+        ]
 
     def log(self, text: str) -> None:
         """Append a line to log.txt."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from layerprobe.errors import DataError
 from layerprobe.files import write_text
+from layerprobe.keys import LayerKey, RankedLayer
+
+_BETWEEN_NOTES = "; "
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,11 @@ class Score:
         reduction: none, or the chain of reductions.
         similarity: cosine, dot, euclidean or hamming.
         metric: R@1, MAP@R ...
-        value: a fraction; None where there is no valid number, with the reason in `note`.
+        value: a fraction; None where there is no valid number, with the reason in `notes`.
         low: lower end of the 95 % interval; None where none was asked for.
         high: upper end.
         n: number of queries.
-        note: what a reader must know of the number; empty where nothing.
+        notes: what a reader must know of the number.
     """
 
     run: str
@@ -49,7 +53,71 @@ class Score:
     low: float | None
     high: float | None
     n: int
-    note: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def layer_key(self) -> LayerKey:
+        """The layer with its pool."""
+        return LayerKey(self.layer, self.pool)
+
+    @property
+    def ranked_layer(self) -> RankedLayer:
+        """The layer as it was searched: a row of a table."""
+        return RankedLayer(self.layer_key, self.reduction, self.similarity)
+
+    def as_row(self) -> dict[str, Any]:
+        """The fields as files and JSON have them: as here, but `note`, one text, for the notes."""
+        return {column: getattr(self, name) for column, name in _COLUMNS.items()} | {"note": note_text(self.notes)}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is scored: all that a Score says but its number.
+
+    Args:
+        run: as in `Score`, like all that follow.
+        experiment: hash of the resolved recipe without its seed.
+        seed: the run's.
+        epoch: 0 = before any step.
+        split: of the queries.
+        ranked: the layer, what was done to its features, and how they are compared.
+        notes: what every score of it has to say.
+    """
+
+    run: str
+    experiment: str
+    seed: int | None
+    epoch: int
+    split: str
+    ranked: RankedLayer
+    notes: tuple[str, ...] = ()
+
+    def score(self, metric: str, value: float | None, n: int, notes: Sequence[str] = ()) -> Score:
+        """A number of it.
+
+        Args:
+            metric: its name.
+            value: None where there is no valid number, with the reason in `notes`.
+            n: number of queries.
+            notes: what is to be said of this number; they come before the subject's own.
+        """
+        return Score(
+            run=self.run,
+            experiment=self.experiment,
+            seed=self.seed,
+            epoch=self.epoch,
+            split=self.split,
+            layer=self.ranked.layer.layer,
+            pool=self.ranked.layer.pool,
+            reduction=self.ranked.reduction,
+            similarity=self.ranked.similarity,
+            metric=metric,
+            value=value,
+            low=None,
+            high=None,
+            n=n,
+            notes=(*notes, *self.notes),
+        )
 
 
 @dataclass(frozen=True)
@@ -65,9 +133,9 @@ class Matrix:
         column_axis: what the columns are: layer, or epoch.
         rows: R names.
         columns: C names.
-        values: (R, C) numbers; None where there is no valid one, with the reason in `note`; never NaN.
+        values: (R, C) numbers; None where there is no valid one, with the reason in `notes`; never NaN.
         n: number of images.
-        note: what a reader must know of the numbers; empty where nothing.
+        notes: what a reader must know of the numbers.
 
     Raises:
         ValueError: values that are not R rows of C, or NaN among them.
@@ -83,7 +151,7 @@ class Matrix:
     columns: tuple[str, ...]
     values: tuple[tuple[float | None, ...], ...]
     n: int
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = [len(row) for row in self.values]
@@ -93,8 +161,8 @@ class Matrix:
             raise ValueError("NaN among the values: None stands for what has no valid number")
 
 
-# What makes two rows the same measurement: a newer one replaces the older.
-_KEY = ("run", "epoch", "split", "layer", "pool", "reduction", "similarity", "metric")
+# Column of a file -> field: the notes are one text there.
+_COLUMNS = {"note" if field.name == "notes" else field.name: field.name for field in fields(Score)}
 _NUMBERS = {"seed": int, "epoch": int, "n": int, "value": float, "low": float, "high": float}
 
 
@@ -107,29 +175,74 @@ def is_fraction(metric: str) -> bool:
     return metric not in _PLAIN
 
 
-def merge_scores(old: Iterable[Score], new: Iterable[Score]) -> list[Score]:
-    """The old rows with the new ones in the place of those they measure again, sorted by epoch."""
-    merged = {tuple(getattr(score, name) for name in _KEY): score for score in (*old, *new)}
-    return sorted(merged.values(), key=lambda score: score.epoch)
+def note_text(notes: Iterable[str]) -> str:
+    """Notes as one text, for a cell of a file or table; empty where there is none."""
+    # A note with the separator in it would be read back as two.
+    return _BETWEEN_NOTES.join(note.replace(_BETWEEN_NOTES, ", ") for note in notes)
 
 
-def shared_notes(notes: Iterable[str]) -> list[str]:
-    """What all of some scores' notes say, each thing once, in the first one's order."""
-    first, *others = (note.split("; ") for note in notes)
-    return [part for part in dict.fromkeys(first) if part and all(part in other for other in others)]
+def shared_notes(notes: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """The notes that all of some scores have, each once, in the first one's order."""
+    first, *others = notes
+    return tuple(note for note in dict.fromkeys(first) if all(note in other for other in others))
 
 
-def write_scores(path: Path, scores: Iterable[Score]) -> None:
-    """Write scores.csv whole: a header of Score's fields, one row a score, an empty cell for None."""
+class ScoreTable:
+    """All scores of a run, as scores.csv holds them: each measurement once, sorted by epoch.
+
+    A row is made into text once, however often the file is written, so that writing it after every epoch stays cheap.
+
+    Args:
+        scores: those that the file holds now.
+    """
+
+    def __init__(self, scores: Iterable[Score] = ()) -> None:
+        # The newest score of a measurement stands where its first one stood.
+        self._scores: dict[tuple[object, ...], Score] = {}
+        self._lines: dict[tuple[object, ...], str] = {}
+        self.add(scores)
+        self._changed = False
+
+    def add(self, scores: Iterable[Score]) -> None:
+        """Take up scores, each in the place of the one that measures the same."""
+        for score in scores:
+            key = (score.epoch, score.run, score.split, score.ranked_layer, score.metric)
+            if self._scores.get(key) != score:
+                self._scores[key] = score
+                self._lines.pop(key, None)
+                self._changed = True
+
+    def write(self, path: Path) -> None:
+        """Write the file whole: a header of Score's fields, one row a score, an empty cell for None.
+
+        Nothing is written where no score has changed since the last time and the file is there.
+        """
+        if not self._changed and path.exists():
+            return
+        for key, score in self._scores.items():
+            if key not in self._lines:
+                self._lines[key] = _line(score.as_row().values())
+        keys = sorted(self._scores, key=_epoch)
+        write_text(path, _line(_COLUMNS) + "".join(map(self._lines.__getitem__, keys)))
+        self._changed = False
+
+    def scores(self) -> list[Score]:
+        """All of them."""
+        return [self._scores[key] for key in sorted(self._scores, key=_epoch)]
+
+
+def _epoch(key: tuple[object, ...]) -> int:
+    return key[0]  # type: ignore[return-value] # the first of `ScoreTable.add`'s key
+
+
+def _line(cells: Iterable[object]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(Score)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(score) for score in scores)
-    write_text(path, text.getvalue())
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
 
 
 def read_scores(path: Path) -> list[Score]:
-    """The scores of a file that `write_scores` wrote.
+    """The scores of a scores.csv.
 
     Raises:
         DataError: the file is absent or is not a table of scores.
@@ -144,9 +257,10 @@ def read_scores(path: Path) -> list[Score]:
 
 
 def _score(row: dict[str, str]) -> Score:
-    values: dict[str, object] = {}
-    for field in fields(Score):
-        text = row[field.name]
-        number = _NUMBERS.get(field.name)
-        values[field.name] = text if number is None else (None if text == "" else number(text))
-    return Score(**values)  # type: ignore[arg-type] # the field's own type, by _NUMBERS
+    values: dict[str, Any] = {}
+    for column, name in _COLUMNS.items():
+        text = row[column]
+        number = _NUMBERS.get(column)
+        values[name] = text if number is None else (None if text == "" else number(text))
+    values["notes"] = tuple(values["notes"].split(_BETWEEN_NOTES)) if values["notes"] else ()
+    return Score(**values)

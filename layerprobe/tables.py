@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from layerprobe.scores import Score, is_fraction
+from layerprobe.scores import Score, is_fraction, note_text
 from layerprobe.wording import visible
 
 _ABSENT = "-"
@@ -154,7 +154,7 @@ def _value(score: Score | None) -> float | None:
 def _percent(score: Score | None) -> str:
     if score is None:
         return _ABSENT
-    return score.note if score.value is None else f"{100 * score.value:.1f}"
+    return note_text(score.notes) if score.value is None else f"{100 * score.value:.1f}"
 
 
 def _number(score: Score | None) -> str:
@@ -173,7 +173,7 @@ def _notes(scores: Sequence[Score], rows: Sequence[_Row]) -> list[str]:
     found: dict[tuple[str, str], dict[_Row, None]] = {}
     for score in scores:
         if score.value is not None:
-            for note in filter(None, score.note.split("; ")):
+            for note in score.notes:
                 found.setdefault((score.split, note), {})[_row(score)] = None
     lines = []
     for (split, note), noted in found.items():

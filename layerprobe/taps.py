@@ -7,7 +7,7 @@ import difflib
 import fnmatch
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.keys import LayerKey
 
 POOLS = ("max", "avg", "gem")  # and grid:s for any s
 NO_POOL = "none"
@@ -55,9 +56,9 @@ class Tap:
     dim: int
 
     @property
-    def key(self) -> str:
-        """`layer@pool`, the feature's name."""
-        return f"{self.layer}@{self.pool}"
+    def key(self) -> LayerKey:
+        """The layer with its pool."""
+        return LayerKey(self.layer, self.pool)
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,27 @@ def resolve_taps(
     return [tap for _, tap in sorted(found.items(), key=lambda item: item[0][0])]
 
 
+def execution_order(names: Iterable[str], net: NamedLayers, image_size: int) -> list[str]:
+    """Layers in the order in which the network runs them, each once; names that it does not have are left out.
+
+    Args:
+        names: layers' names, or module paths, with `#i` where a module is called several times.
+        net: the network.
+        image_size: side of the square images in pixels.
+    """
+    calls = _dry_forward(net.module, image_size)
+    found = {}
+    for name in names:
+        target, _, number = name.partition("#")
+        called = calls.get(net.layers.get(target, target), [])
+        place = int(number) if number.isdecimal() else 1
+        if 1 <= place <= len(called):
+            found[name] = called[place - 1].order
+    return sorted(found, key=found.__getitem__)
+
+
 @contextlib.contextmanager
-def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor], dict[str, Tensor]]]:
+def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor], dict[LayerKey, Tensor]]]:
     """Hooks on a module for as long as the block lasts.
 
     A map is pooled and a vector copied in the hook: the next module may overwrite it in place. In the block the module
@@ -151,7 +171,7 @@ def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor]
         images -> {tap.key: (B, dim) float32 on the module's device}, pooled in the module's own type. Raises
         ValueError where a tap's module did not run.
     """
-    features: dict[str, Tensor] = {}
+    features: dict[LayerKey, Tensor] = {}
     called: dict[str, int] = defaultdict(int)
     wanted: dict[str, list[Tap]] = defaultdict(list)
     for tap in taps:
@@ -163,7 +183,7 @@ def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor]
             if tap.call == called[path]:
                 features[tap.key] = _pooled(output, tap.pool)
 
-    def features_of(images: Tensor) -> dict[str, Tensor]:
+    def features_of(images: Tensor) -> dict[LayerKey, Tensor]:
         features.clear()
         called.clear()
         with torch.inference_mode():

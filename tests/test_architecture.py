@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "layerprobe"
-GROUND = {"scores", "retrieval", "registry", "errors", "files", "progress", "overrides", "sections", "wording"}
+GROUND = {"scores", "retrieval", "registry", "errors", "files", "progress", "overrides", "sections", "wording", "keys"}
 ROOMS = {
     "data", "nets", "losses", "taps", "store", "runs", "reductions", "ranking", "metrics", "statistics", "attribution",
     "plots", "report", "papers", "tables",
 }  # fmt: skip
-STAGES = {"recipe", "training", "extraction", "analysis", "comparison"}
+STAGES = {"recipe", "training", "extraction", "analysis", "cka"}
 TOP = {"__main__", "cli", "workflow"}
 MAY_IMPORT_RANKING = {"metrics", "statistics"}
 # Lists of names that users of the whole package see; they import nothing until asked.

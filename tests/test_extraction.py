@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.extraction import extract
+from layerprobe.keys import LayerKey
 from layerprobe.nets.vgg16_bn import build
 from layerprobe.taps import Tap, resolve_taps
+
+FC6 = LayerKey("fc6", "none")
 
 CPU = torch.device("cpu")
 
@@ -42,8 +45,12 @@ def as_floats(batch: Tensor) -> Tensor:
 
 def test_each_batch_gives_its_features_in_order_the_last_smaller() -> None:
     found = list(extract(Sums(), TAPS, [pixels(1, 2), pixels(3, 200), pixels(5)], as_floats, device=CPU))
-    assert [batch["fc6@none"].tolist() for batch in found] == [[[12.0], [24.0]], [[36.0], [2400.0]], [[60.0]]]
-    assert {batch["fc6@none"].dtype for batch in found} == {np.dtype(np.float32)}
+    assert [batch[FC6].tolist() for batch in found] == [
+        [[12.0], [24.0]],
+        [[36.0], [2400.0]],
+        [[60.0]],
+    ]
+    assert {batch[FC6].dtype for batch in found} == {np.dtype(np.float32)}
 
 
 def test_an_image_is_drawn_only_when_its_features_are_asked_for() -> None:
@@ -106,7 +113,7 @@ def fast() -> Iterator[None]:
 @pytest.mark.usefixtures("fast")
 def test_float32_is_computed_without_tf32_and_the_callers_choice_restored() -> None:
     features = extract(Precision(), TAPS, [pixels(1), pixels(2)], as_floats, device=CPU)
-    assert next(features)["fc6@none"].tolist() == [[1.0, 1.0]]
+    assert next(features)[FC6].tolist() == [[1.0, 1.0]]
     assert [switch.fp32_precision for switch in switches()] == ["tf32", "tf32"]
 
 
@@ -123,7 +130,7 @@ def test_the_size_of_a_batch_hardly_changes_features() -> None:
     taps = resolve_taps(["pool5.*", "fc6"], net, image_size=32)
     images = torch.randint(0, 256, (5, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
-    def by(size: int) -> dict[str, np.ndarray]:
+    def by(size: int) -> dict[LayerKey, np.ndarray]:
         parts = list(extract(net.module, taps, images.split(size), lambda x: as_floats(x) / 255, device=CPU))
         return {tap.key: np.concatenate([part[tap.key] for part in parts]) for tap in taps}
 

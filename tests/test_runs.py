@@ -81,6 +81,6 @@ def test_an_old_run_moves_aside_to_the_first_free_name(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_read_says_why(tmp_path: Path, text: str, message: str) -> None:
     run = Run(tmp_path / "netA")
     run.folder.mkdir()
-    run.file.write_text(text)
+    run.record_file.write_text(text)
     with pytest.raises(DataError, match=message):
         run.read()

@@ -6,20 +6,65 @@ from pathlib import Path
 import pytest
 
 from layerprobe.errors import DataError
-from layerprobe.scores import Matrix, Score, merge_scores, read_scores, write_scores
+from layerprobe.scores import Matrix, Score, ScoreTable, note_text, read_scores
 
-SCORE = Score("netA", "abc", 0, 3, "test", "pool5.3", "max", "none", "cosine", "R@1", 0.8125, None, None, 1360, "")
+SCORE = Score("netA", "abc", 0, 3, "test", "pool5.3", "max", "none", "cosine", "R@1", 0.8125, None, None, 1360)
 
 
 def test_a_table_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    scores = [SCORE, replace(SCORE, value=None, note='NaN (3 rows), "x"'), replace(SCORE, seed=None, value=1 / 3)]
-    write_scores(tmp_path / "scores.csv", scores)
+    noted = replace(SCORE, metric="R@2", value=None, notes=('NaN (3 rows), "x"', "2 zero vectors"))
+    scores = [SCORE, noted, replace(SCORE, metric="R@4", seed=None, value=1 / 3)]
+    ScoreTable(scores).write(tmp_path / "scores.csv")
     assert read_scores(tmp_path / "scores.csv") == scores
+
+
+def test_a_file_has_a_column_for_each_field_and_the_notes_in_one() -> None:
+    assert list(SCORE.as_row())[-2:] == ["n", "note"]
+    assert replace(SCORE, notes=("a", "b")).as_row()["note"] == "a; b"
+    assert "notes" not in SCORE.as_row()
+
+
+def test_a_note_with_the_separator_in_it_stays_one() -> None:
+    assert note_text(["a; b", "c"]) == "a, b; c"
 
 
 def test_a_newer_measurement_replaces_the_older() -> None:
     newer, other = replace(SCORE, value=0.5), replace(SCORE, epoch=1)
-    assert merge_scores([SCORE, other], [newer]) == [other, newer]
+    table = ScoreTable([SCORE, other])
+    table.add([newer])
+    assert table.scores() == [other, newer]
+
+
+def test_a_table_is_written_only_where_a_score_changed(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    table = ScoreTable([SCORE])
+    table.write(path)
+    first = path.stat()
+    table.add([SCORE])
+    table.write(path)
+    assert path.stat().st_ino == first.st_ino
+    table.add([replace(SCORE, value=0.5)])
+    table.write(path)
+    assert path.stat().st_ino != first.st_ino
+    assert read_scores(path) == table.scores()
+
+
+def test_a_row_becomes_text_once_however_often_the_table_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[int] = []
+    as_row = Score.as_row
+
+    def counted(score: Score) -> dict[str, object]:
+        made.append(score.epoch)
+        return as_row(score)
+
+    monkeypatch.setattr(Score, "as_row", counted)
+    table = ScoreTable()
+    for epoch in range(5):
+        table.add([replace(SCORE, epoch=epoch)])
+        table.write(tmp_path / "scores.csv")
+    assert made == [0, 1, 2, 3, 4]
 
 
 def test_a_missing_table_says_to_probe(tmp_path: Path) -> None:

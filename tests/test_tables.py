@@ -9,12 +9,12 @@ from layerprobe.tables import layer_table, listing, metric_table
 
 
 def score(
-    layer: str, split: str, value: float | None, *, metric: str = "R@1", note: str = "", **other: str | int
+    layer: str, split: str, value: float | None, *, metric: str = "R@1", notes: tuple[str, ...] = (), **other: str | int
 ) -> Score:
     fields: dict[str, object] = {
         "run": "omni", "experiment": "e", "seed": 0, "epoch": 30, "split": split, "layer": layer, "pool": "max",
         "reduction": "none", "similarity": "cosine", "metric": metric, "value": value, "low": None, "high": None,
-        "n": 100, "note": note,
+        "n": 100, "notes": notes,
     }  # fmt: skip
     return Score(**(fields | other))  # type: ignore[arg-type] # the fields of a score
 
@@ -101,7 +101,7 @@ def test_validation_has_a_column_where_there_is_one() -> None:
 
 def test_an_invalid_value_is_its_note_and_leaves_the_best_to_others() -> None:
     scores = [
-        score("a", "train", 0.9), score("a", "test", None, note="NaN (312 rows)"),
+        score("a", "train", 0.9), score("a", "test", None, notes=("NaN (312 rows)",)),
         score("b", "train", 0.8), score("b", "test", 0.1),
     ]  # fmt: skip
     lines = printed(layer_table(scores))
@@ -111,7 +111,7 @@ def test_an_invalid_value_is_its_note_and_leaves_the_best_to_others() -> None:
 
 
 def test_without_a_valid_test_value_nothing_is_best() -> None:
-    lines = printed(layer_table([score("a", "train", 0.9), score("a", "test", None, note="NaN (1 rows)")]))
+    lines = printed(layer_table([score("a", "train", 0.9), score("a", "test", None, notes=("NaN (1 rows)",))]))
     assert "best" not in "".join(lines)
 
 
@@ -123,8 +123,8 @@ def test_a_split_that_a_layer_lacks_is_a_dash() -> None:
 def test_notes_stand_below_once_with_their_layers() -> None:
     note = "12 lone queries count as misses"
     scores = [
-        score("a", "test", 0.5, note=note), score("a", "test", 0.6, metric="R@2", note=note),
-        score("b", "test", 0.1, note=f"collapsed: 98 % tied; {note}"), score("a", "train", 0.5),
+        score("a", "test", 0.5, notes=(note,)), score("a", "test", 0.6, metric="R@2", notes=(note,)),
+        score("b", "test", 0.1, notes=("collapsed: 98 % tied", note)), score("a", "train", 0.5),
     ]  # fmt: skip
     lines = printed(layer_table(scores))
     assert lines[-2:] == [f"test, every layer: {note}", "test, b: collapsed: 98 % tied"]
@@ -164,7 +164,7 @@ def test_no_scores_are_no_table() -> None:
 
 
 def test_names_are_shown_as_the_text_they_are() -> None:
-    lines = printed(layer_table([score("[red]a[/]", "test", 0.5, run="[bold]x", note="[link=u]n")]))
+    lines = printed(layer_table([score("[red]a[/]", "test", 0.5, run="[bold]x", notes=("[link=u]n",))]))
     assert lines[0].startswith("[bold]x, epoch 30")
     assert row(lines, "[red]a[/]")
     assert lines[-1] == "test, [red]a[/]: [link=u]n"
@@ -181,7 +181,7 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
 
 
 def test_a_title_and_a_note_may_be_wider_than_the_table() -> None:
-    lines = printed(layer_table([score("a", "test", 0.5, run="r" * 60, note="n" * 70)]))
+    lines = printed(layer_table([score("a", "test", 0.5, run="r" * 60, notes=("n" * 70,))]))
     assert lines[0].startswith("r" * 60 + ", epoch 30, R@1")
     assert lines[-1] == "test, a: " + "n" * 70
 
@@ -210,6 +210,6 @@ def test_without_further_metrics_there_is_no_second_table() -> None:
 
 
 def test_an_invalid_metric_shows_its_note() -> None:
-    table = metric_table([score("fc6", "test", None, metric="NMI", note="one class")])
+    table = metric_table([score("fc6", "test", None, metric="NMI", notes=("one class",))])
     assert table is not None
     assert "one class" in "\n".join(printed(table))

@@ -13,7 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.keys import LayerKey
 from layerprobe.taps import Tap, list_layers, resolve_taps, tapped
+
+FC6 = LayerKey("fc6", "none")
+POOL1 = LayerKey("pool1", "max")
+RELU1 = LayerKey("relu#1", "max")
+RELU2 = LayerKey("relu#2", "max")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +79,7 @@ def resolve(net: Layers, *expressions: str, pools: tuple[str, ...] = ("max",)) -
     return resolve_taps(expressions, net, pools=pools, image_size=8)
 
 
-def features(net: Layers, *expressions: str) -> dict[str, Tensor]:
+def features(net: Layers, *expressions: str) -> dict[LayerKey, Tensor]:
     with tapped(net.module, resolve(net, *expressions)) as features_of:
         return features_of(images())
 
@@ -97,7 +103,7 @@ def test_the_only_call_of_a_module_needs_no_number_in_its_name(net: Layers) -> N
 
 def test_a_pool_in_the_expression_replaces_the_default(net: Layers) -> None:
     assert [tap.key for tap in resolve(net, "pool1@avg", "pool2", pools=("max", "gem"))] == [
-        "pool1@avg", "pool2@max", "pool2@gem",
+        LayerKey("pool1", "avg"), LayerKey("pool2", "max"), LayerKey("pool2", "gem"),
     ]  # fmt: skip
 
 
@@ -189,7 +195,7 @@ RAMP = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]
 )
 def test_a_map_is_pooled(pool: str, expected: list[float]) -> None:
     net = Layers(Constant(RAMP), {"pool1": "here"})
-    values = features(net, f"pool1@{pool}")[f"pool1@{pool}"]
+    values = features(net, f"pool1@{pool}")[LayerKey("pool1", pool)]
     torch.testing.assert_close(values, torch.tensor([expected, expected]))
 
 
@@ -204,9 +210,9 @@ def test_features_are_float32_whatever_the_network_computes_in(dtype: torch.dtyp
 
 def test_a_layer_overwritten_in_place_keeps_what_it_gave(net: Layers) -> None:
     found = features(net, "norm", "relu#1")
-    assert (found["pool1@max"][:, 0] < 0).all()
-    assert torch.equal(found["pool1@max"].clamp(min=0), found["relu#1@max"])
-    fc6 = features(net, "fc6")["fc6@none"]
+    assert (found[POOL1][:, 0] < 0).all()
+    assert torch.equal(found[POOL1].clamp(min=0), found[RELU1])
+    fc6 = features(net, "fc6")[FC6]
     assert fc6.min() < 0
     assert torch.equal(fc6.clamp(min=0), net.module.eval()(images()))
 
@@ -216,17 +222,17 @@ def test_calls_are_counted_anew_for_each_batch(net: Layers) -> None:
         first = features_of(images())
         second = features_of(images())
     assert all(torch.equal(first[key], second[key]) for key in first)
-    assert not torch.equal(first["relu#1@max"], first["relu#2@max"])
+    assert not torch.equal(first[RELU1], first[RELU2])
 
 
 def test_a_batch_that_failed_leaves_nothing_to_the_next(net: Layers) -> None:
     with tapped(net.module, resolve(net, "relu#2")) as features_of:
-        expected = features_of(images())["relu#2@max"]
+        expected = features_of(images())[RELU2]
         net.module.fc6 = nn.Linear(5, 4)
         with pytest.raises(RuntimeError, match="mat1 and mat2"):
             features_of(images())
         net.module.fc6 = nn.Linear(4, 4)
-        assert torch.equal(features_of(images())["relu#2@max"], expected)
+        assert torch.equal(features_of(images())[RELU2], expected)
 
 
 class Once(nn.Module):
@@ -253,7 +259,7 @@ def test_features_come_in_the_order_of_the_taps_and_carry_no_graph(net: Layers) 
     taps = resolve(net, "fc6", "pool1")[::-1]
     with tapped(net.module, taps) as features_of:
         found = features_of(images())
-    assert list(found) == ["fc6@none", "pool1@max"]
+    assert list(found) == [FC6, POOL1]
     assert not any(values.requires_grad for values in found.values())
 
 

@@ -198,7 +198,7 @@ def test_pools_are_after_the_relu_and_fully_connected_layers_before_it(nets: dic
 def test_the_third_call_of_a_blocks_relu_is_the_blocks_output(nets: dict[str, Net]) -> None:
     net = nets["resnet50"]
     taps = resolve_taps(["layer4.2.relu#1", "layer4.2.relu#3", "layer4.2"], net, image_size=64)
-    assert [(tap.key, tap.call, tap.dim) for tap in taps] == [
+    assert [(str(tap.key), tap.call, tap.dim) for tap in taps] == [
         ("layer4.2.relu#1@max", 1, 512),
         ("layer4.2.relu#3@max", 3, 2048),
         ("layer4.2@max", 1, 2048),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import typer
 
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
@@ -31,7 +29,7 @@ def demo(
         "run": shown.run.name,
         "finding": shown.finding,
         "plots": [str(path) for path in shown.plots],
-        "scores": [asdict(score) for score in shown.scores],
+        "scores": [score.as_row() for score in shown.scores],
     }
     terminal.result(values, layer_table(shown.scores), shown.finding, *map(str, shown.plots))
     terminal.say("with your own images: layerprobe train netA --data folder:DIR (one folder a class)")

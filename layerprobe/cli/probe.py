@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -56,7 +55,7 @@ def probe(
     from layerprobe.runs import find_run
     from layerprobe.tables import layer_table, metric_table
     from layerprobe.workflow.ensemble import estimate_probe_of, probe_any
-    from layerprobe.workflow.probe import ProbeRequest
+    from layerprobe.workflow.selection import ProbeRequest
 
     terminal = Terminal(as_json, quiet)
     request = ProbeRequest(
@@ -83,8 +82,8 @@ def probe(
     recalls = [score.metric for score in shown if score.metric.startswith("R@")]
     first = "R@1" if "R@1" in recalls else recalls[0]
     tables = [table for table in (layer_table(shown, metric=first), metric_table(shown)) if table is not None]
-    terminal.result({"run": found.name, "scores": [asdict(score) for score in scores]}, *tables)
-    terminal.say(f"{len(scores)} scores in {found.scores}; next: layerprobe plot train-vs-test {found.name}")
+    terminal.result({"run": found.name, "scores": [score.as_row() for score in scores]}, *tables)
+    terminal.say(f"{len(scores)} scores in {found.scores_file}; next: layerprobe plot train-vs-test {found.name}")
     if any(score.value is None for score in scores):
         raise typer.Exit(4)
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from layerprobe.plots import figure as fig
-from layerprobe.scores import Matrix
+from layerprobe.scores import Matrix, note_text
 from layerprobe.wording import visible
 
 _SIDE = 3.6  # inches of a panel, at least
@@ -66,14 +66,14 @@ def similarities_csv(similarities: Iterable[Matrix]) -> str:
     for matrix in similarities:
         for name, values in zip(matrix.rows, matrix.values, strict=True):
             for column, value in zip(matrix.columns, values, strict=True):
-                writer.writerow([matrix.run, matrix.split, matrix.title, name, column, value, matrix.note])
+                writer.writerow([matrix.run, matrix.split, matrix.title, name, column, value, note_text(matrix.notes)])
     return text.getvalue()
 
 
 def _notes(similarities: Sequence[Matrix]) -> list[str]:
     """What is said of a run's matrices, each thing once."""
     several = len({matrix.run for matrix in similarities}) > 1
-    notes = [(matrix.run, part) for matrix in similarities for part in matrix.note.split("; ") if part]
+    notes = [(matrix.run, note) for matrix in similarities for note in matrix.notes]
     return [f"{run}: " * several + note for run, note in dict.fromkeys(notes)]
 
 

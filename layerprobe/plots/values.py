@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from layerprobe.errors import LayerprobeError
-from layerprobe.scores import Score, shared_notes
+from layerprobe.scores import Score, note_text, shared_notes
 
 _KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
 
@@ -25,7 +25,7 @@ class Point:
         similarity: cosine, dot, euclidean or hamming.
         epoch: 0 = before any step.
         values: split -> fraction; absent where the split was not scored, None where its value is invalid.
-        notes: split -> what a reader must know of the value, or why it is invalid; empty where nothing.
+        notes: split -> what a reader must know of the value, or why it is invalid.
     """
 
     run: str
@@ -35,7 +35,7 @@ class Point:
     similarity: str
     epoch: int
     values: Mapping[str, float | None]
-    notes: Mapping[str, str]
+    notes: Mapping[str, tuple[str, ...]]
 
     def percent(self, split: str) -> float | None:
         """The value in percent; None where there is none."""
@@ -69,7 +69,7 @@ def points(scores: Iterable[Score], metric: str = "R@1") -> list[Point]:
 def _point(splits: Mapping[str, Score]) -> Point:
     any_ = next(iter(splits.values()))
     values = {split: score.value for split, score in splits.items()}
-    notes = {split: score.note for split, score in splits.items()}
+    notes = {split: score.notes for split, score in splits.items()}
     return Point(any_.run, any_.layer, any_.pool, any_.reduction, any_.similarity, any_.epoch, values, notes)
 
 
@@ -85,7 +85,8 @@ def points_csv(scores: Iterable[Score], metric: str = "R@1") -> str:
     writer.writerow([*_KEY, *(f"{split} {metric}" for split in splits), *(f"{split} note" for split in splits)])
     for point in found:
         key = [getattr(point, name) for name in _KEY]
-        values, notes = map(point.values.get, splits), map(point.notes.get, splits)
+        values = map(point.values.get, splits)
+        notes = [note_text(point.notes.get(split, ())) for split in splits]
         writer.writerow([*key, *values, *notes])
     return text.getvalue()
 
@@ -111,7 +112,7 @@ def shared(runs: Mapping[str, Series]) -> list[str]:
     lines = []
     for run, series in runs.items():
         prefix = f"{run}: " if len(runs) > 1 else ""
-        notes = [note for layer in series.values() for point in layer for note in point.notes.values()]
+        notes = [notes for layer in series.values() for point in layer for notes in point.notes.values()]
         lines += [f"{prefix}{note}" for note in shared_notes(notes)]
     return lines
 
@@ -138,7 +139,7 @@ def _invalid(series: Series, split: str) -> list[str]:
     for name, layer in series.items():
         for point in layer:
             if split in point.values and point.values[split] is None:
-                faults.setdefault((name, point.notes[split]), []).append(point.epoch)
+                faults.setdefault((name, note_text(point.notes[split])), []).append(point.epoch)
     return [
         f"{name}, {split}, epoch{'s' * (len(epochs) > 1)} {_ranges(epochs)}: {note}"
         for (name, note), epochs in faults.items()

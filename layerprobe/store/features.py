@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from layerprobe.errors import DataError, EnvironmentFault
 from layerprobe.files import DISK_FULL, written_whole
+from layerprobe.keys import LayerKey
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
     SCHEMA,
@@ -58,22 +59,22 @@ class Columns:
     """The layers of a feature file and how they are computed.
 
     Args:
-        dims: `layer@pool` -> D of what is written now.
+        dims: layer -> D of what is written now.
         device: as recorded.
         batch_size: images at once, as recorded: it may change the last bits.
         compute: float32 or bf16; part of what must match.
-        keep: `layer@pool` of the old file to take along; none of them may be stale (see `stored_layers`).
+        keep: layers of the old file to take along; none of them may be stale (see `stored_layers`).
     """
 
-    dims: Mapping[str, int]
+    dims: Mapping[LayerKey, int]
     device: str
     batch_size: int
     compute: str = "float32"
-    keep: frozenset[str] = field(default_factory=frozenset)
+    keep: frozenset[LayerKey] = field(default_factory=frozenset)
 
 
 def write_features(
-    path: Path, key: FeatureKey, rows: Rows, columns: Columns, batches: Iterable[Mapping[str, FeatureArray]]
+    path: Path, key: FeatureKey, rows: Rows, columns: Columns, batches: Iterable[Mapping[LayerKey, FeatureArray]]
 ) -> None:
     """Write a feature file whole; until it is, the old one stands.
 
@@ -82,7 +83,7 @@ def write_features(
         key: what the features are made from.
         rows: the images.
         columns: the layers; those kept are copied from the file that has the name now.
-        batches: {`layer@pool`: (B, D)} in the order of the rows.
+        batches: {layer: (B, D)} in the order of the rows.
 
     Raises:
         EnvironmentFault: the disk is full.
@@ -118,8 +119,8 @@ def full_disk_told(path: Path, name: str, needed: int) -> Iterator[None]:
         ) from error
 
 
-def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> set[str]:
-    """The `layer@pool` whose features are stored, made from just this key, and intact.
+def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> set[LayerKey]:
+    """The layers whose features are stored, made from just this key, and intact.
 
     Every byte is read against its checksum, so that a damaged layer is computed again instead of failing for ever.
 
@@ -128,8 +129,9 @@ def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> s
     """
     found = set()
     with contextlib.suppress(DataError), opened(path) as file:
-        for layer in [] if _difference(file, key) else file["features"]:
+        for name in [] if _difference(file, key) else file["features"]:
             with contextlib.suppress(DataError, *HDF5_ERRORS):
+                layer = LayerKey.parse(name)
                 dataset = _features(file, layer)
                 for chunk in dataset.iter_chunks():
                     dataset[chunk]  # a wrong checksum raises
@@ -149,12 +151,12 @@ def stale_note(path: Path, key: FeatureKey) -> str:
         return error.message
 
 
-def read_features(path: Path, layer: str) -> FeatureArray:
+def read_features(path: Path, layer: LayerKey) -> FeatureArray:
     """The features of one layer.
 
     Args:
         path: a feature file.
-        layer: `layer@pool`.
+        layer: its key.
 
     Returns:
         float32 (N, D) in the order of `read_index`.
@@ -205,12 +207,12 @@ class FeatureTable:
 
 
 @contextlib.contextmanager
-def feature_table(path: Path, layer: str) -> Iterator[FeatureTable]:
+def feature_table(path: Path, layer: LayerKey) -> Iterator[FeatureTable]:
     """The features of one layer, to be read in slices.
 
     Args:
         path: a feature file.
-        layer: `layer@pool`.
+        layer: its key.
 
     Raises:
         DataError: as for `read_features`; also while slices are read.
@@ -231,20 +233,20 @@ def _write_head(file: h5py.File, key: FeatureKey, rows: Rows) -> None:
     file.create_group("features")
 
 
-def _copy_columns(path: Path, key: FeatureKey, layers: frozenset[str], group: h5py.Group) -> None:
+def _copy_columns(path: Path, key: FeatureKey, layers: frozenset[LayerKey], group: h5py.Group) -> None:
     """Take layers of the old file along, bytes and checksums as they are."""
     if not layers:
         return
     with opened(path) as old:
         stale = _difference(old, key)
         for layer in sorted(layers):
-            old.copy(_features(old, layer), group, name=layer)
+            old.copy(_features(old, layer), group, name=str(layer))
     if stale:
         raise ValueError(f"{path}: {stale}; nothing of it may be kept")
 
 
 def _write_columns(
-    file: h5py.File, count: int, columns: Columns, batches: Iterable[Mapping[str, FeatureArray]]
+    file: h5py.File, count: int, columns: Columns, batches: Iterable[Mapping[LayerKey, FeatureArray]]
 ) -> None:
     """Preallocate the layers and fill them chunk by chunk."""
     attributes: dict[str, str | int] = {
@@ -256,7 +258,7 @@ def _write_columns(
     datasets, buffers = {}, {}
     for layer, dim in columns.dims.items():
         datasets[layer] = file["features"].create_dataset(
-            layer, (count, dim), np.float32, chunks=(size, dim), fletcher32=True
+            str(layer), (count, dim), np.float32, chunks=(size, dim), fletcher32=True
         )
         set_attributes(datasets[layer], attributes)
         buffers[layer] = np.empty((size, dim), np.float32)
@@ -284,11 +286,12 @@ def _append(dataset: h5py.Dataset, buffer: FeatureArray, values: FeatureArray, d
             dataset[done - filled : done] = buffer[:filled]
 
 
-def _batch_length(batch: Mapping[str, FeatureArray], dims: Mapping[str, int]) -> int:
+def _batch_length(batch: Mapping[LayerKey, FeatureArray], dims: Mapping[LayerKey, int]) -> int:
     lengths = {len(values) for values in batch.values()}
-    shapes = {layer: values.shape[1:] for layer, values in batch.items()}
-    if shapes != {layer: (dim,) for layer, dim in dims.items()} or len(lengths) != 1:
-        raise ValueError(f"a batch of {shapes} where {dict(dims)} was announced")
+    shapes = {str(layer): values.shape[1:] for layer, values in batch.items()}
+    announced = {str(layer): (dim,) for layer, dim in dims.items()}
+    if shapes != announced or len(lengths) != 1:
+        raise ValueError(f"a batch of {shapes} where {announced} was announced")
     return lengths.pop()
 
 
@@ -304,15 +307,15 @@ def compared(key: FeatureKey) -> dict[str, str | int]:
     return {**facts, **{name: metadata.version(name) for name in ("torch", "torchvision")}}
 
 
-def _require_layer_names(names: Iterable[str]) -> None:
-    for name in names:
-        if "/" in name or name in ("", "."):
-            raise ValueError(f"layer name {name!r}: no '/' and not empty")
+def _require_layer_names(layers: Iterable[LayerKey]) -> None:
+    for layer in layers:
+        if "/" in str(layer) or not layer.layer:
+            raise ValueError(f"layer name {layer.layer!r}: no '/' and not empty")
 
 
-def _features(file: h5py.File, layer: str) -> h5py.Dataset:
+def _features(file: h5py.File, layer: LayerKey) -> h5py.Dataset:
     """A layer's dataset: float32, as many rows as labels."""
-    if layer not in file["features"]:
+    if str(layer) not in file["features"]:
         raise DataError(f"no features of {layer}", file=file.filename, fix="Run layerprobe probe with --layers")
     dataset, labels = stored_dataset(file, f"features/{layer}"), stored_dataset(file, "labels")
     if dataset.ndim != 2 or dataset.dtype != np.float32:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe.errors import DataError
 from layerprobe.files import written_whole
+from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.retrieval import Ranks
 from layerprobe.store.features import FeatureKey, compared, full_disk_told
 from layerprobe.store.hdf5 import (
@@ -31,26 +35,38 @@ _COUNTS = ("closer", "closer_high", "tied_negatives", "tied_positives")
 
 @dataclass(frozen=True)
 class RankKey:
-    """What ranks are made from; if anything differs they are computed again.
+    """What the ranks of one layer are made from; if anything differs they are computed again.
 
     Args:
         queries: of the queries' features.
         gallery: of the features that they are searched in; None for themselves.
+        search_sha256: of what decides who is searched for whom: rows, labels, the rule for lone queries.
         tie_window: what counted as tied.
         engine: number of the way they were computed.
+        reduction: what the reduction was fitted on, and with which seed; empty where nothing was fitted.
     """
 
     queries: FeatureKey
     gallery: FeatureKey | None
+    search_sha256: str
     tie_window: float
     engine: int = 0
+    reduction: str = ""
 
     def facts(self) -> dict[str, str | int]:
-        """As attributes of a file."""
-        facts: dict[str, str | int] = {"tie_window": str(self.tie_window), "engine": self.engine}
-        for role, key in (("queries", self.queries), ("gallery", self.gallery)):
-            facts |= {f"{role}_{name}": value for name, value in compared(key).items()} if key else {role: "itself"}
-        return facts
+        """As attributes of a group."""
+        return {
+            "queries": _as_text(self.queries),
+            "gallery": "itself" if self.gallery is None else _as_text(self.gallery),
+            "search_sha256": self.search_sha256,
+            "tie_window": str(self.tie_window),
+            "engine": self.engine,
+            "reduction": self.reduction,
+        }
+
+
+def _as_text(key: FeatureKey) -> str:
+    return json.dumps(compared(key), sort_keys=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,77 +74,111 @@ class RankEntry:
     """The ranks of one layer, or why there are none.
 
     Args:
-        similarity: cosine, dot, euclidean or hamming.
+        key: what they are made from.
         ranks: None where a feature was not finite.
         invalid: then the reason; empty otherwise.
+        values: metric -> (N,) float64, its value for each query.
     """
 
-    similarity: str
+    key: RankKey
     ranks: Ranks | None
     invalid: str = ""
+    values: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
-RankEntries = Mapping[tuple[str, str], RankEntry]  # by `layer@pool` and reduction
-
-
-def write_ranks(path: Path, key: RankKey, rows: Rows, entries: RankEntries) -> None:
+def write_ranks(path: Path, rows: Rows, entries: Mapping[RankedLayer, RankEntry]) -> None:
     """Write a rank file whole; until it is, the old one stands.
 
     Args:
         path: the final name.
-        key: what the ranks are made from.
         rows: the queries.
         entries: everything that the file is to hold.
 
     Raises:
         EnvironmentFault: the disk is full.
-        ValueError: ranks of another number of queries.
+        ValueError: ranks or values of another number of queries.
     """
     with (
         full_disk_told(path, path.stem, 16 * len(rows.ids) * len(entries)),
         written_whole(path) as aside,
         created(aside) as (file, _),
     ):
-        set_attributes(file, {"schema": SCHEMA, "layerprobe": metadata.version("layerprobe"), **key.facts()})
+        set_attributes(file, {"schema": SCHEMA, "layerprobe": metadata.version("layerprobe")})
         write_rows(file, rows)
-        for (layer, reduction), entry in entries.items():
-            group = file.require_group(layer).create_group(reduction)
-            set_attributes(group, {"similarity": entry.similarity, "invalid": entry.invalid})
+        for ranked, entry in entries.items():
+            _require_length(ranked, entry, len(rows.ids))
+            group = file.create_group(_place(ranked))
+            set_attributes(group, {**entry.key.facts(), "invalid": entry.invalid})
             if entry.ranks is not None:
-                if len(entry.ranks) != len(rows.ids):
-                    raise ValueError(f"{layer}: ranks of {len(entry.ranks)} queries, not {len(rows.ids)}")
                 set_attributes(group, {"lone": entry.ranks.lone, "zero": entry.ranks.zeros})
                 for name in _COUNTS:
                     write_values(group, name, getattr(entry.ranks, name))
+            for metric, values in entry.values.items():
+                write_values(group.require_group("values"), metric, values.astype(np.float64))
 
 
-def read_ranks(path: Path, key: RankKey) -> dict[tuple[str, str], RankEntry]:
-    """The ranks of a file that are intact and made from just this key.
+def _place(ranked: RankedLayer) -> str:
+    return f"{ranked.layer}/{ranked.reduction}/{ranked.similarity}"
+
+
+def _require_length(ranked: RankedLayer, entry: RankEntry, count: int) -> None:
+    lengths = [*([] if entry.ranks is None else [len(entry.ranks)]), *map(len, entry.values.values())]
+    for length in lengths:
+        if length != count:
+            raise ValueError(f"{ranked.layer}: ranks of {length} queries, not {count}")
+
+
+def read_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> dict[RankedLayer, RankEntry]:
+    """The entries of a file that are intact and still hold.
+
+    Args:
+        path: a rank file; one of an earlier format has no entry that holds.
+        key_of: what the ranks of a layer must be made from.
 
     Returns:
-        (`layer@pool`, reduction) -> ranks; empty where the file is absent, unreadable or made from something else.
+        Empty where the file is absent or unreadable.
     """
-    found: dict[tuple[str, str], RankEntry] = {}
+    found: dict[RankedLayer, RankEntry] = {}
     with contextlib.suppress(DataError), opened(path, holds="labels") as file:
-        if any(attribute(file, name) != str(value) for name, value in key.facts().items()):
-            return {}
-        for layer in file:
-            if layer not in ("labels", "ids"):
-                for reduction in file[layer]:
-                    with contextlib.suppress(DataError, *HDF5_ERRORS):
-                        found[layer, reduction] = _entry(file, f"{layer}/{reduction}")
+        for ranked, group in _groups(file):
+            key = key_of(ranked)
+            if all(attribute(group, name) == str(value) for name, value in key.facts().items()):
+                with contextlib.suppress(DataError, *HDF5_ERRORS):
+                    found[ranked] = _entry(file, group, key)
     return found
 
 
-def _entry(file: h5py.File, place: str) -> RankEntry:
+def _groups(file: h5py.File) -> Iterator[tuple[RankedLayer, h5py.Group]]:
+    """Every layer's group three levels down; whatever else the file holds is passed over."""
+    for layer, of_layer in _subgroups(file):
+        for reduction, of_reduction in _subgroups(of_layer):
+            for similarity, group in _subgroups(of_reduction):
+                with contextlib.suppress(ValueError):
+                    yield RankedLayer(LayerKey.parse(layer), reduction, similarity), group
+
+
+def _subgroups(group: h5py.Group) -> Iterator[tuple[str, h5py.Group]]:
+    for name in group:
+        if isinstance(group.get(name, getlink=True), h5py.HardLink) and group.get(name, getclass=True) is h5py.Group:
+            yield name, group[name]
+
+
+def _entry(file: h5py.File, group: h5py.Group, key: RankKey) -> RankEntry:
     """Raises whatever HDF5 or Ranks find wrong."""
-    group, count = file[place], len(stored_dataset(file, "labels"))
-    similarity, invalid = attribute(group, "similarity"), attribute(group, "invalid")
-    if invalid:
-        return RankEntry(similarity, None, invalid)
-    counts = [stored_dataset(file, f"{place}/{name}") for name in _COUNTS]
-    if any(values.shape != (count,) or values.dtype != np.int32 for values in counts):
-        raise ValueError("not four counts of every query")
-    closer, closer_high, tied_negatives, tied_positives = (values[()] for values in counts)
-    zeros = int(attribute(group, "zero"))
-    return RankEntry(similarity, Ranks(closer, closer_high, tied_negatives, tied_positives, zeros))
+    count, place = len(stored_dataset(file, "labels")), group.name
+    metrics = dict(_subgroups(group)).get("values", ())
+    values = {metric: _vector(file, f"{place}/values/{metric}", count, np.float64) for metric in metrics}
+    if invalid := attribute(group, "invalid"):
+        return RankEntry(key, None, invalid, values)
+    counts = [_vector(file, f"{place}/{name}", count, np.int32) for name in _COUNTS]
+    closer, closer_high, tied_negatives, tied_positives = counts
+    ranks = Ranks(closer, closer_high, tied_negatives, tied_positives, int(attribute(group, "zero")))
+    return RankEntry(key, ranks, values=values)
+
+
+def _vector(file: h5py.File, place: str, count: int, kind: type[np.generic]) -> NDArray[Any]:
+    dataset = stored_dataset(file, place)
+    if dataset.shape != (count,) or dataset.dtype != kind:
+        raise ValueError(f"{place}: not a value of every query")
+    values: NDArray[Any] = dataset[()]
+    return values

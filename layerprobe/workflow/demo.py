@@ -13,7 +13,8 @@ from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.statistics.paired import paired_difference
 from layerprobe.workflow.plot import PlotRequest, plot
-from layerprobe.workflow.probe import Prober, ProbeRequest, probe
+from layerprobe.workflow.probe import Probing, prepare, probe
+from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import TrainRequest, train
 
 RECIPE = "quick"
@@ -54,14 +55,13 @@ class Pair:
 
 
 def _finding(run: Run) -> str:
-    prober = Prober(run, ProbeRequest(epochs="last"))
-    before, embedding = (tap.layer for tap in prober.taps[-2:])
-    return sentence(before, embedding, _compare(prober, "test"), _compare(prober, "train"))
+    probing, epoch = prepare(run, ProbeRequest()), run.read()["epochs_done"]
+    before, embedding = (tap.layer for tap in probing.selection.taps[-2:])
+    return sentence(before, embedding, _compare(probing, epoch, "test"), _compare(probing, epoch, "train"))
 
 
-def _compare(prober: Prober, split: str) -> Pair:
-    (epoch,) = prober.epochs()
-    layers = [prober.features(epoch, split, tap) for tap in prober.taps[-2:]]
+def _compare(probing: Probing, epoch: int, split: str) -> Pair:
+    layers = [probing.features.read(epoch, split, tap.key) for tap in probing.selection.taps[-2:]]
     before, embedding = (rank(features, None).hits(1) for features in layers)
     difference = paired_difference(before, embedding, layers[0].labels)
     return Pair(float(before.mean()), float(embedding.mean()), difference.low, difference.high)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,13 +16,18 @@ from torch import Tensor
 from layerprobe import store
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import DataError, RecipeError
+from layerprobe.keys import LayerKey
 from layerprobe.progress import Listener
 from layerprobe.runs import Run, command_line, find_run, locked, named_run, set_aside
 from layerprobe.scores import Score
-from layerprobe.store.features import FeatureArray
+from layerprobe.taps import Tap
+from layerprobe.workflow import parts
 from layerprobe.workflow import probe as single
 from layerprobe.workflow.estimate import Estimate, estimate_training
-from layerprobe.workflow.probe import Prober, ProbeRequest, Work
+from layerprobe.workflow.extractors import RunExtractor, Tell
+from layerprobe.workflow.features import Missing, RunFeatures, features_of, require_same_images
+from layerprobe.workflow.probe import Probing, decoding_of, known_scores, layer_order, open_for_probing, scorer_of
+from layerprobe.workflow.selection import ProbeRequest, embedding_tap, select
 from layerprobe.workflow.train import TrainRequest, build, changed_keys, train
 
 _ROWS = 512
@@ -88,74 +94,112 @@ def _record(request: TrainRequest, members: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-class EnsembleProber(Prober):
-    """Measures the members' embeddings, each L2-normalised, side by side.
+@dataclass(frozen=True, eq=False)
+class Member:
+    """A run of an ensemble, as it is opened for probing: its embedding, its stored features, who extracts them."""
+
+    embedding: Tap
+    features: RunFeatures
+    extractor: RunExtractor
+
+    def missing(self, epoch: int, split: str) -> Missing:
+        """What of its embedding is not stored."""
+        return self.features.missing(epoch, split, [self.embedding])
+
+    def unit_embeddings(self, epoch: int, split: str) -> Tensor:
+        """(N, D) its stored embeddings, each of length 1; zero vectors stay."""
+        # The file's key has the hash of ids and classes: its rows are the images of this split.
+        return F.normalize(torch.from_numpy(self.features.read_values(epoch, split, self.embedding.key)))
+
+
+@dataclass(frozen=True, eq=False)
+class EnsembleExtractor:
+    """Stores the members' embeddings, each L2-normalised, side by side.
+
+    Args:
+        features: of the ensemble.
+        members: in the order of their embeddings.
+        device: as recorded with the features.
+    """
+
+    features: RunFeatures
+    members: Sequence[Member]
+    device: torch.device
+
+    def images(self, missing: Missing) -> int:
+        """Those of the split for every member whose embedding is not stored."""
+        if not missing.taps:
+            return 0
+        each = [member.missing(missing.epoch, missing.split) for member in self.members]
+        return sum(member.extractor.images(item) for member, item in zip(self.members, each, strict=True))
+
+    def extract(self, missing: Missing, tell: Tell) -> None:
+        """Extract what members lack, then put the embeddings of all side by side."""
+        (tap,) = missing.taps
+        with ExitStack() as stack:
+            for member in self.members:
+                stack.enter_context(locked(member.features.run))
+                item = member.missing(missing.epoch, missing.split)
+                if item.taps:
+                    member.extractor.extract(item, tell)
+            rows = torch.cat([member.unit_embeddings(missing.epoch, missing.split) for member in self.members], dim=1)
+        batches = ({tap.key: chunk.numpy()} for chunk in rows.split(_ROWS))
+        columns = store.Columns(dims={tap.key: tap.dim}, device=str(self.device), batch_size=_ROWS)
+        self.features.write(missing, columns, batches)
+
+
+def prepare_ensemble(
+    run: Run, request: ProbeRequest, dataset: Dataset | None = None, listener: Listener | None = None
+) -> Probing:
+    """As `probe.prepare`, of an ensemble: its one layer is the members' embeddings side by side.
 
     Raises:
         RecipeError: another layer than the embedding is asked for.
         DataError: a member is not there, or has other images.
     """
+    opened = open_for_probing(run, request)
+    recipe, embedding = opened.recipe, embedding_tap(opened.recipe, opened.net)
+    if any(name not in ("*", embedding.layer) for name in request.layers or ()):
+        raise RecipeError(
+            f"an ensemble has its members' embeddings alone: {embedding.layer}",
+            fix=f"Probe a member for other layers: layerprobe probe {run.name}.1",
+        )
+    dataset = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))
+    members = [_member(run, name, embedding, request, dataset) for name in opened.record["members"]]
+    side_by_side = replace(embedding, dim=embedding.dim * len(members))
+    selection = select(request, recipe, [side_by_side], embedding, dataset)
 
-    def __init__(
-        self, run: Run, request: ProbeRequest, dataset: Dataset | None = None, listener: Listener | None = None
-    ) -> None:
-        super().__init__(run, replace(request, layers=None, pools=None), dataset, listener)
-        embedding = self.embedding
-        if any(name not in ("*", embedding.layer) for name in request.layers or ()):
-            raise RecipeError(
-                f"an ensemble has its members' embeddings alone: {embedding.layer}",
-                fix=f"Probe a member for other layers: layerprobe probe {run.name}.1",
-            )
-        wanted = replace(request, layers=(embedding.layer,), pools=(embedding.pool,), metrics=(), export_index=False)
-        self.members = [self._member(name, wanted) for name in self.record["members"]]
-        self.taps = [replace(embedding, dim=embedding.dim * len(self.members))]
+    @cache
+    def weights_sha256(epoch: int) -> str:
+        digests = [member.features.weights_sha256(epoch) for member in members]
+        return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
-    def _member(self, name: str, request: ProbeRequest) -> Prober:
-        if not named_run(self.run.folder.parent, name).exists():
-            raise DataError("no such run", file=self.run.folder.with_name(name), fix="Train the ensemble again")
-        return Prober(find_run(self.run.folder.parent, name), request, self.dataset)
-
-    def _require_same_images(self, splits: Sequence[str]) -> None:
-        # Each member has drawn a share of the training images of its own.
-        all_trained = self.recipe.data.share == 1
-        super()._require_same_images([name for name in splits if name != "train" or all_trained])
-
-    def _weights_sha256(self, epoch: int) -> str:
-        if epoch not in self._digests:
-            digests = [member.key(epoch, "train").weights_sha256 for member in self.members]
-            self._digests[epoch] = hashlib.sha256(" ".join(digests).encode()).hexdigest()
-        return self._digests[epoch]
-
-    def work(self, epochs: Sequence[int]) -> list[Work]:
-        """As of a single run; the members' images count each."""
-        return [replace(item, images=item.images * len(self.members)) for item in super().work(epochs)]
-
-    def _extract(self, work: Work, tell: Callable[[Iterable[Tensor]], Iterator[Tensor]]) -> None:
-        (tap,) = self.taps
-        with ExitStack() as stack:
-            for member in self.members:
-                stack.enter_context(locked(member.run))
-                for item in member.work([work.epoch]):
-                    if item.split == work.split and item.taps:
-                        member._extract(item, tell)
-            parts = [_unit(member, work, member.taps[0].key) for member in self.members]
-        rows = torch.cat(parts, dim=1)
-        batches: Iterator[Mapping[str, FeatureArray]] = ({tap.key: chunk.numpy()} for chunk in rows.split(_ROWS))
-        columns = store.Columns(dims={tap.key: tap.dim}, device=str(self.device), batch_size=_ROWS, keep=frozenset())
-        path, key = self.run.features(work.epoch, work.split), self.key(work.epoch, work.split)
-        store.write_features(path, key, self._rows(work.split), columns, batches)
+    features = replace(features_of(run, recipe, dataset), weights_sha256=weights_sha256)
+    # Each member has drawn a share of the training images of its own.
+    compared = [name for name in selection.stored_splits if name != "train" or recipe.data.share == 1]
+    require_same_images(features, opened.record, compared)
+    extractor = EnsembleExtractor(features, members, opened.device)
+    scorer = scorer_of(opened, features, selection, _no_classifier)
+    table = known_scores(run)
+    return Probing(selection, features, extractor, scorer, table, layer_order(opened, selection, table))
 
 
-def _unit(member: Prober, work: Work, layer: str) -> Tensor:
-    """(N, D) a member's embeddings, each of length 1; zero vectors stay."""
-    path = member.run.features(work.epoch, work.split)
-    # The file's key has the hash of ids and classes: its rows are the images of this split.
-    return F.normalize(torch.from_numpy(store.read_features(path, layer)))
+def _no_classifier(epoch: int, layer: LayerKey) -> None:
+    """Embeddings side by side are multiplied by no classifier."""
+
+
+def _member(run: Run, name: str, embedding: Tap, request: ProbeRequest, dataset: Dataset) -> Member:
+    if not named_run(run.folder.parent, name).exists():
+        raise DataError("no such run", file=run.folder.with_name(name), fix="Train the ensemble again")
+    opened = open_for_probing(find_run(run.folder.parent, name), request)
+    features = features_of(opened.run, opened.recipe, dataset)
+    workers = parts.choose_workers(request.workers, opened.device)
+    return Member(embedding, features, RunExtractor(features, opened.recipe, opened.net, opened.device, workers))
 
 
 def probe_any(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
     """Measure a run or an ensemble as asked; see `probe.probe`."""
-    return single.probe(run, request, listener, EnsembleProber if "members" in run.read() else Prober)
+    return single.probe(run, request, listener, prepare_ensemble if "members" in run.read() else single.prepare)
 
 
 def estimate_training_of(request: TrainRequest) -> Estimate:

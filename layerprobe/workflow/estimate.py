@@ -62,7 +62,7 @@ def estimate_training(run: Run, trainer: Trainer, *, fresh: bool) -> Estimate:
 
 
 def _epochs_left(run: Run, trainer: Trainer, fresh: bool) -> list[int]:
-    return [epoch for epoch in range(trainer.plan.epochs + 1) if fresh or not run.checkpoint(epoch).exists()]
+    return [epoch for epoch in range(trainer.plan.epochs + 1) if fresh or not run.checkpoint_file(epoch).exists()]
 
 
 def _disk(trainer: Trainer, checkpoints: int) -> int:

@@ -174,7 +174,7 @@ def _pretrained(weights: str, net: str, cache: Path) -> Any:
         return imagenet_weights(net)
     if weights.startswith("run:"):
         run = find_run(cache, weights.removeprefix("run:"))
-        return file_weights(run.checkpoint(run.read()["epochs_done"]))
+        return file_weights(run.checkpoint_file(run.read()["epochs_done"]))
     return file_weights(Path(weights))
 
 

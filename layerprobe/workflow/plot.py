@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from layerprobe import registry
-from layerprobe.comparison import epoch_similarity, layer_similarity
+from layerprobe.cka import epoch_cka, layer_cka
 from layerprobe.errors import DataError
 from layerprobe.files import write_text
+from layerprobe.keys import LayerKey
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.plots.cka import similarities_csv
 from layerprobe.plots.figure import save
@@ -19,7 +20,6 @@ from layerprobe.plots.values import points_csv
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, shared_notes
 from layerprobe.store import read_features, read_index
-from layerprobe.workflow.probe import scores_of
 
 _COMPARED = "test"  # the split whose features are
 
@@ -51,15 +51,15 @@ def plot(request: PlotRequest) -> Path:
         DataError: a run without scores, or without the features that are to be compared.
     """
     draw = registry.load("plot", registry.PLOTS, request.kind)
-    scores = [score for run in request.runs for score in scores_of(run)]
+    scores = [score for run in request.runs for score in run.scores()]
     if not scores:
-        raise DataError("no scores", file=request.runs[0].scores, fix="Run layerprobe probe first")
+        raise DataError("no scores", file=request.runs[0].scores_file, fix="Run layerprobe probe first")
     if "similarities" in inspect.signature(draw).parameters:
         similarities = [matrix for run in request.runs for matrix in _similarities(run, scores)]
         figure, table = draw(similarities), similarities_csv(similarities)
     else:
         figure, table = draw(scores, chance=_chance(request.runs, scores)), points_csv(scores)
-    out = request.out or request.runs[0].plot(request.kind)
+    out = request.out or request.runs[0].plot_file(request.kind)
     save(figure, out)
     if request.csv:
         write_text(request.csv, table)
@@ -74,28 +74,28 @@ def _similarities(run: Run, scores: Sequence[Score]) -> list[Matrix]:
     Raises:
         DataError: no test scores, or the features of the last epoch are gone, damaged or of other images.
     """
-    layers: dict[int, dict[str, None]] = {}  # in the order of the scores, as other plots have them
+    layers: dict[int, dict[LayerKey, None]] = {}  # in the order of the scores, as other plots have them
     for score in scores:
         if (score.run, score.split, score.reduction) == (run.name, _COMPARED, "none") and "+" not in score.layer:
-            layers.setdefault(score.epoch, {})[f"{score.layer}@{score.pool}"] = None
+            layers.setdefault(score.epoch, {})[score.layer_key] = None
     if not layers:
         raise DataError(
             f"no layer was probed on the {_COMPARED} split", file=run.folder, fix="Run layerprobe probe --splits test"
         )
     last = max(layers)
-    paths = {epoch: run.features(epoch, _COMPARED) for epoch in sorted(layers)}
+    paths = {epoch: run.feature_file(epoch, _COMPARED) for epoch in sorted(layers)}
     _, images = read_index(paths[last])
     stored = {epoch: list(layers[epoch]) for epoch, path in paths.items() if path.exists()}
     for epoch in stored:
         if read_index(paths[epoch])[1] != images:
             raise DataError(f"not of the images of epoch {last}", file=paths[epoch], fix="Run layerprobe probe again")
     facts = {"run": run.name, "split": _COMPARED}
-    notes = shared_notes(score.note for score in scores if (score.run, score.split) == (run.name, _COMPARED))
+    notes = shared_notes(score.notes for score in scores if (score.run, score.split) == (run.name, _COMPARED))
     return [
-        replace(matrix, note="; ".join(filter(None, [*notes, matrix.note])))
+        replace(matrix, notes=(*notes, *matrix.notes))
         for matrix in (
-            layer_similarity(stored[last], lambda layer: read_features(paths[last], layer), epoch=last, **facts),
-            epoch_similarity(stored, lambda epoch, layer: read_features(paths[epoch], layer), **facts),
+            layer_cka(stored[last], lambda layer: read_features(paths[last], layer), epoch=last, **facts),
+            epoch_cka(stored, lambda epoch, layer: read_features(paths[epoch], layer), **facts),
         )
     ]
 
@@ -106,7 +106,7 @@ def _chance(runs: Sequence[Run], scores: Sequence[Score]) -> dict[str, float]:
     for run in runs:
         epochs = {score.split: score.epoch for score in scores if score.run == run.name}
         for split, epoch in epochs.items():
-            queries, gallery = run.features(epoch, split), run.features(epoch, "gallery")
+            queries, gallery = run.feature_file(epoch, split), run.feature_file(epoch, "gallery")
             with contextlib.suppress(DataError):  # the scores are whole without the features they came from
                 searched = read_index(gallery)[0] if split == "test" and gallery.exists() else None
                 levels.setdefault(split, set()).add(chance_recall(read_index(queries)[0], 1, searched))

@@ -5,43 +5,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
 from layerprobe import store
-from layerprobe.analysis import SIMILARITY, Features, Metric, rank, score_metric, score_recall, searched, without_value
-from layerprobe.data.splits import Dataset
+from layerprobe.analysis import Features, rank, score_metric, score_recall, search_sha256, searched, without_value
 from layerprobe.errors import NotFiniteError
-from layerprobe.metrics.recall import recall_name
+from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.ranking.ranks import ENGINE, RESOLVE_ALL_BELOW
 from layerprobe.ranking.vectors import TIE_WINDOW
+from layerprobe.registry import REDUCTIONS, load
 from layerprobe.retrieval import Classifier, Ranks
-from layerprobe.runs import Run
-from layerprobe.scores import Score
+from layerprobe.scores import Score, Subject
+from layerprobe.workflow.features import RunFeatures
+from layerprobe.workflow.selection import Measures
 
-# Reductions come with a later issue; until then this is the one that every rank has.
-_REDUCTION = "none"
-
-
-@dataclass(frozen=True)
-class Measures:
-    """What is measured of each layer.
-
-    Args:
-        ks: K of Recall@K.
-        metrics: each with those of its names that were asked for.
-        memory: bytes that a ranking may take; features that are larger stay on disk.
-    """
-
-    ks: Sequence[int]
-    metrics: Sequence[tuple[Metric, tuple[str, ...]]] = ()
-    memory: int | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """Every metric asked for."""
-        return [*map(recall_name, self.ks), *(name for _, names in self.metrics for name in names)]
+_FITTED_ON = "train"  # the split that reductions learn from
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,94 +28,130 @@ class Scorer:
     """Scores layers of one run from its stored features.
 
     Args:
-        run: it exists.
-        dataset: the run's.
-        key: what the features of an epoch and split must be made from.
+        features: of the run.
         measures: what is measured.
+        experiment: of the run.
+        seed: of the run.
         device: where it is computed.
-        classifier: epoch and `layer@pool` -> the classifier trained on that layer, if there is one.
+        classifier: gives the classifier trained on a layer at an epoch, or None.
     """
 
-    run: Run
-    dataset: Dataset
-    key: Callable[[int, str], store.FeatureKey]
+    features: RunFeatures
     measures: Measures
+    experiment: str
+    seed: int
     device: torch.device
-    classifier: Callable[[int, str], Classifier | None]
+    classifier: Callable[[int, LayerKey], Classifier | None]
 
-    def scores(self, epoch: int, split: str, rows: dict[str, Score]) -> Iterator[list[Score]]:
-        """Score the layers of an epoch and split one after the other, and keep their ranks.
+    def scores(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> Iterator[list[Score]]:
+        """Score layers of an epoch and split one after the other, and keep their ranks.
 
         Args:
             epoch: 0 = before any step.
             split: the queries'.
-            rows: `layer@pool` -> what its rows share.
+            layers: as they are to be searched.
         """
-        gallery, images = self.dataset.search_in.get(split, split), self.dataset.splits[split]
-        made_from = self.key(epoch, split), None if gallery == split else self.key(epoch, gallery)
-        key = store.RankKey(*made_from, TIE_WINDOW, ENGINE)
-        path = self.run.ranks(epoch, split)
-        entries = store.read_ranks(path, key)
+        shared = self._rank_key(epoch, split)
+
+        def key_of(ranked: RankedLayer) -> store.RankKey:
+            return replace(shared, reduction=self._fitted_on(epoch, ranked.reduction))
+
+        path = self.features.run.rank_file(epoch, split)
+        entries = store.read_ranks(path, key_of)
         before = dict(entries)
         try:
-            for layer, row in rows.items():
-                place = (layer, _REDUCTION)
-                entry = entries[place] = self._ranked(epoch, split, layer, entries.get(place))
+            for ranked in layers:
+                subject = self._subject(epoch, split, ranked)
+                entry = entries[ranked] = self._ranked(subject, key_of(ranked), entries.get(ranked))
                 if entry.ranks is None:
-                    yield without_value(self.measures.names, row, len(images), entry.invalid)
+                    count = len(self.features.dataset.splits[split])
+                    yield without_value(self.measures.names, subject, count, entry.invalid)
                 else:
                     yield [
-                        *score_recall(entry.ranks, row, self.measures.ks),
-                        *self._further(epoch, split, layer, entry.ranks, row),
+                        *score_recall(entry.ranks, subject, self.measures.ks),
+                        *self._further(subject, entry.ranks),
                     ]
         finally:
             if entries != before:
-                store.write_ranks(path, key, store.Rows(images.labels, images.ids), entries)
+                images = self.features.dataset.splits[split]
+                store.write_ranks(path, store.Rows(images.labels, images.ids), entries)
 
-    def _ranked(self, epoch: int, split: str, layer: str, entry: store.RankEntry | None) -> store.RankEntry:
+    def _gallery(self, split: str) -> str:
+        return self.features.dataset.search_in.get(split, split)
+
+    def _rank_key(self, epoch: int, split: str) -> store.RankKey:
+        """What the ranks of every layer must be made from, whatever is done to its features."""
+        splits, gallery = self.features.dataset.splits, self._gallery(split)
+        itself = gallery == split
+        return store.RankKey(
+            queries=self.features.key(epoch, split),
+            gallery=None if itself else self.features.key(epoch, gallery),
+            search_sha256=search_sha256(splits[split], None if itself else splits[gallery]),
+            tie_window=TIE_WINDOW,
+            engine=ENGINE,
+        )
+
+    def _fitted_on(self, epoch: int, reduction: str) -> str:
+        """What a reduction is fitted on, and with which seed; empty where nothing is fitted."""
+        if reduction == NO_REDUCTION:
+            return ""
+        return f"{self.features.key(epoch, _FITTED_ON)} seed {self.seed}"
+
+    def _subject(self, epoch: int, split: str, ranked: RankedLayer) -> Subject:
+        return Subject(
+            run=self.features.run.name,
+            experiment=self.experiment,
+            seed=self.seed,
+            epoch=epoch,
+            split=split,
+            ranked=ranked,
+            notes=self.features.dataset.notes,
+        )
+
+    def _ranked(self, subject: Subject, key: store.RankKey, entry: store.RankEntry | None) -> store.RankEntry:
         """A stored entry that holds for the K asked for, or a new one."""
         known = entry.ranks if entry else None
         if entry and (known is None or not known.open(self.measures.ks).any()):
             return entry
-        with self._features(epoch, split, layer, self.measures.memory) as (queries, gallery):
+        memory = self.measures.memory
+        with self._features(subject, memory) as (queries, gallery):
+            # Every count of a small gallery: a further K costs nothing then.
+            few = len((gallery or queries).labels) < RESOLVE_ALL_BELOW
+            ks, similarity = None if few else self.measures.ks, subject.ranked.similarity
             try:
-                ranks = rank(
-                    queries, gallery, ks=self._wanted(gallery or queries), known=known, memory=self.measures.memory
-                )
+                ranks = rank(queries, gallery, similarity, ks=ks, known=known, memory=memory)
             except NotFiniteError as error:
-                return store.RankEntry(SIMILARITY, None, f"NaN ({error.rows} rows)")
-        return store.RankEntry(SIMILARITY, ranks)
+                return store.RankEntry(key, None, f"NaN ({error.rows} rows)")
+        return store.RankEntry(key, ranks, values=entry.values if entry else {})
 
-    def _wanted(self, searched: Features) -> Sequence[int] | None:
-        """Every count of a small gallery: a further K costs nothing then."""
-        return None if len(searched.labels) < RESOLVE_ALL_BELOW else self.measures.ks
-
-    def _further(self, epoch: int, split: str, layer: str, ranks: Ranks, row: Score) -> list[Score]:
+    def _further(self, subject: Subject, ranks: Ranks) -> list[Score]:
         if not self.measures.metrics:
             return []
-        with self._features(epoch, split, layer, None) as (queries, gallery):
-            given = replace(searched(queries, gallery, ranks), classifier=self.classifier(epoch, layer))
-            return [
-                score for metric, names in self.measures.metrics for score in score_metric(metric, names, given, row)
-            ]
+        with self._features(subject, None) as (queries, gallery):
+            given = replace(
+                searched(queries, gallery, subject.ranked.similarity, ranks),
+                classifier=self.classifier(subject.epoch, subject.ranked.layer),
+            )
+            scores = [score_metric(metric, names, given, subject) for metric, names in self.measures.metrics]
+            return [score for of_metric in scores for score in of_metric]
 
     @contextlib.contextmanager
-    def _features(
-        self, epoch: int, split: str, layer: str, memory: int | None
-    ) -> Iterator[tuple[Features, Features | None]]:
-        """A layer's features of a split and of the gallery that it is searched in; None for itself."""
-        gallery = self.dataset.search_in.get(split, split)
+    def _features(self, subject: Subject, memory: int | None) -> Iterator[tuple[Features, Features | None]]:
+        """What is searched for and what it is searched in, reduced; None for itself."""
+        layer, reduction = subject.ranked.layer, subject.ranked.reduction
+        if reduction != NO_REDUCTION:
+            memory = None  # only a tensor can be reduced
+        reduce = load("reduction", REDUCTIONS, reduction)().fit(self._training(subject))
         with contextlib.ExitStack() as stack:
-            found = [
-                self._part(stack, self.run.features(epoch, name), name, layer, memory)
-                for name in dict.fromkeys((split, gallery))
+            opened = [
+                stack.enter_context(self.features.opened(subject.epoch, name, layer, self.device, memory))
+                for name in dict.fromkeys((subject.split, self._gallery(subject.split)))
             ]
-            yield found[0], found[1] if len(found) > 1 else None
+            queries, *others = (replace(part, values=reduce(part.values)) for part in opened)
+            yield queries, others[0] if others else None
 
-    def _part(self, stack: contextlib.ExitStack, path: Path, split: str, layer: str, memory: int | None) -> Features:
-        images = self.dataset.splits[split]
-        table = stack.enter_context(store.feature_table(path, layer))
-        if memory is not None and 4 * table.shape[0] * table.shape[1] > memory:
-            return Features(table, images.labels, images.ids)
-        values = torch.from_numpy(store.read_features(path, layer)).to(self.device)
-        return Features(values, images.labels, images.ids)
+    def _training(self, subject: Subject) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The layer's features of the training split, once something asks for them."""
+        with self.features.opened(subject.epoch, _FITTED_ON, subject.ranked.layer, self.device, None) as features:
+            labels = torch.from_numpy(features.labels).to(self.device)
+            yield torch.as_tensor(features.values), labels

@@ -26,7 +26,8 @@ from layerprobe.training.loop import EpochResult, Trainer
 from layerprobe.workflow import parts
 from layerprobe.workflow.estimate import require_space
 from layerprobe.workflow.images import Decoding
-from layerprobe.workflow.probe import Prober, ProbeRequest
+from layerprobe.workflow.probe import Probing, measure, prepare
+from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.signals import Stop, stoppable
 
 # Where images come from and how they are read change no weight.
@@ -138,9 +139,9 @@ def train(request: TrainRequest, listener: Listener) -> Run:
             _go_on(run, request, built, listener)
         else:
             _begin(run, request, built)
-        prober = None if request.probe is None else _prober(run, request, built)
+        probing = None if request.probe is None else _probing(run, request, built)
         try:
-            _train_epochs(run, built, listener, stop, prober)
+            _train_epochs(run, built, listener, stop, probing)
         except LayerprobeError as error:
             run.log("\n".join([str(error), *getattr(error, "__notes__", [])]))
             record = run.read()
@@ -244,9 +245,9 @@ def _begin(run: Run, request: TrainRequest, built: Parts) -> None:
 def _save(run: Run, record: dict[str, Any], built: Parts) -> None:
     """Checkpoint the present epoch: weights, then resume state, then the record that knows both."""
     epoch, hashes = built.trainer.epoch, record["hashes"]
-    weights = run.checkpoint(epoch)
+    weights = run.checkpoint_file(epoch)
     hashes[weights.name] = save_weights(weights, {"net": built.net.module, "loss": built.loss})
-    newest, before = run.resume(), run.resume(previous=True)
+    newest, before = run.resume_file(), run.resume_file(previous=True)
     known = {hashes[path.name] for path in (newest, before) if path.name in hashes}
     hashes[newest.name] = save_state(newest, before, built.trainer.state(), known=known)
     hashes.pop(before.name, None)
@@ -262,11 +263,11 @@ def _go_on(run: Run, request: TrainRequest, built: Parts, listener: Listener) ->
     record = run.read()
     hashes = record["hashes"]
     # A run killed between the state and run.json has its last known state under the other name.
-    states = [hashes[path.name] for path in (run.resume(), run.resume(previous=True)) if path.name in hashes]
+    states = [hashes[path.name] for path in (run.resume_file(), run.resume_file(previous=True)) if path.name in hashes]
     for older in (False, True):
         try:
-            state = load_state(run.resume(previous=older), expected=states)
-            weights = run.checkpoint(state["epoch"])
+            state = load_state(run.resume_file(previous=older), expected=states)
+            weights = run.checkpoint_file(state["epoch"])
             modules = {"net": built.net.module, "loss": built.loss}
             load_weights(weights, modules, expected=[hashes[weights.name]])
         except DataError as error:
@@ -286,15 +287,15 @@ def _go_on(run: Run, request: TrainRequest, built: Parts, listener: Listener) ->
     run.log(f"continued after epoch {built.trainer.epoch}: {command_line()}")
 
 
-def _prober(run: Run, request: TrainRequest, built: Parts) -> Prober:
+def _probing(run: Run, request: TrainRequest, built: Parts) -> Probing:
     wanted = ProbeRequest(layers=request.probe, device=request.device, workers=request.workers)
-    return Prober(run, wanted, built.dataset)
+    return prepare(run, wanted, built.dataset)
 
 
-def _train_epochs(run: Run, built: Parts, listener: Listener, stop: Stop, prober: Prober | None) -> None:
+def _train_epochs(run: Run, built: Parts, listener: Listener, stop: Stop, probing: Probing | None) -> None:
     trainer = built.trainer
-    if prober is not None:  # what an earlier start did not get to is measured too
-        prober.measure(range(trainer.epoch + 1), listener, stop)
+    if probing is not None:  # what an earlier start did not get to is measured too
+        measure(probing, range(trainer.epoch + 1), listener, stop)
     if trainer.epoch >= trainer.plan.epochs:
         return
     batch = len(trainer.plan.batches(1)[0])
@@ -317,8 +318,8 @@ def _train_epochs(run: Run, built: Parts, listener: Listener, stop: Stop, prober
                 f"epoch {result.epoch}/{trainer.plan.epochs}: loss {result.loss:.4f},"
                 f" {result.images / result.seconds:.0f} images/s, learning rate {result.learning_rate:g}"
             )
-            if prober is not None:
-                prober.measure([result.epoch], listener, stop)
+            if probing is not None:
+                measure(probing, [result.epoch], listener, stop)
     if trainer.epoch < trainer.plan.epochs:
         stop.raise_if_asked(_where_it_stopped(run, built))
 
@@ -329,6 +330,6 @@ def _where_it_stopped(run: Run, built: Parts) -> str:
 
 def _append_metrics(run: Run, result: EpochResult) -> None:
     """One line an epoch; the lines of epochs that a resume trains again go."""
-    lines = run.metrics.read_text(encoding="utf-8").splitlines() if run.metrics.exists() else []
+    lines = run.training_log_file.read_text(encoding="utf-8").splitlines() if run.training_log_file.exists() else []
     kept = [line for line in lines if json.loads(line)["epoch"] < result.epoch]
-    write_text(run.metrics, "\n".join([*kept, json.dumps(asdict(result))]) + "\n")
+    write_text(run.training_log_file, "\n".join([*kept, json.dumps(asdict(result))]) + "\n")

@@ -16,13 +16,18 @@ NAMES = [f"layer{i}.{j}" for i in range(1, 16) for j in range(4)]
 
 
 def matrix(
-    values: Sequence[Sequence[float | None]], *, run: str = "netA", title: str = "layers", **more: str
+    values: Sequence[Sequence[float | None]],
+    *,
+    run: str = "netA",
+    title: str = "layers",
+    names: str = ",".join(NAMES),
+    notes: tuple[str, ...] = (),
 ) -> Matrix:
-    rows = tuple(more.pop("names", ",".join(NAMES)).split(",")[: len(values)])
+    rows = tuple(names.split(",")[: len(values)])
     columns = rows if len(values) == len(values[0]) else tuple(map(str, range(len(values[0]))))
     axis = "layer" if columns is rows else "epoch"
     cells = tuple(map(tuple, values))
-    return Matrix(run, "test", "linear CKA", title, "layer", axis, rows, columns, cells, 9, **more)
+    return Matrix(run, "test", "linear CKA", title, "layer", axis, rows, columns, cells, 9, notes)
 
 
 def pair(layers: int, epochs: int, run: str = "netA") -> list[Matrix]:
@@ -109,7 +114,7 @@ def test_no_numbers_where_cells_are_small() -> None:
 
 
 def test_a_cell_without_a_value_is_grey_and_its_reason_is_told() -> None:
-    figure = draw([matrix([[1.0, None], [None, None]], note="b: NaN"), matrix([[None, 1.0]], note="b: NaN")])
+    figure = draw([matrix([[1.0, None], [None, None]], notes=("b: NaN",)), matrix([[None, 1.0]], notes=("b: NaN",))])
     axes = panels(figure)[0]
     assert np.isnan(image(axes)).tolist() == [[False, True], [True, True]]
     red, green, blue, _ = axes.images[0].to_rgba(np.ma.masked_invalid(image(axes)))[1, 1]
@@ -119,7 +124,7 @@ def test_a_cell_without_a_value_is_grey_and_its_reason_is_told() -> None:
 
 
 def test_notes_of_several_runs_name_them() -> None:
-    figure = draw([matrix([[1.0]], run=run, note="4 of 9 images") for run in ("a", "b")])
+    figure = draw([matrix([[1.0]], run=run, notes=("4 of 9 images",)) for run in ("a", "b")])
     assert figure.texts[0].get_text() == "a: 4 of 9 images\nb: 4 of 9 images"
 
 
@@ -140,12 +145,12 @@ def test_long_names_of_two_runs_do_not_meet(overlaps: Overlaps) -> None:
 
 
 def test_a_dollar_in_a_name_is_itself() -> None:
-    draw([matrix([[1.0]], names="$x_$", note="$y_$", run="$z_$")]).draw_without_rendering()
+    draw([matrix([[1.0]], names="$x_$", notes=("$y_$",), run="$z_$")]).draw_without_rendering()
 
 
 def test_the_table_has_a_line_for_each_cell() -> None:
     table = similarities_csv(
-        [matrix([[1.0, None], [0.25, 1.0]]), matrix([[0.5, 1.0]], title="epochs", note="4 of 9 images")]
+        [matrix([[1.0, None], [0.25, 1.0]]), matrix([[0.5, 1.0]], title="epochs", notes=("4 of 9 images",))]
     )
     assert table.splitlines() == [
         "run,split,comparison,row,column,value,note",

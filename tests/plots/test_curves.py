@@ -128,7 +128,7 @@ def test_one_epoch_is_drawn_and_said(make_scores: MakeScores) -> None:
 
 def test_invalid_values_are_left_out_and_said(make_scores: MakeScores) -> None:
     scores = [
-        replace(s, value=None, note="NaN (3 rows)") if (s.layer, s.split) == ("fc6", "test") and s.epoch > 2 else s
+        replace(s, value=None, notes=("NaN (3 rows)",)) if (s.layer, s.split) == ("fc6", "test") and s.epoch > 2 else s
         for s in make_scores(DEEP)
     ]
     figure = draw(scores)
@@ -138,7 +138,7 @@ def test_invalid_values_are_left_out_and_said(make_scores: MakeScores) -> None:
 
 
 def test_no_valid_value_at_all_is_drawn_as_such(make_scores: MakeScores) -> None:
-    figure = draw([replace(s, value=None, note="NaN (3 rows)") for s in make_scores(["fc6"], [1])])
+    figure = draw([replace(s, value=None, notes=("NaN (3 rows)",)) for s in make_scores(["fc6"], [1])])
     assert "not valid: fc6, test, epoch 1: NaN (3 rows)" in notes(figure)
 
 

@@ -132,7 +132,7 @@ def test_a_missing_split_is_said_and_the_other_drawn(make_scores: MakeScores, sp
 
 def test_an_invalid_value_breaks_the_line_and_is_said(make_scores: MakeScores) -> None:
     scores = [
-        replace(s, value=None, note="NaN (3 rows)") if (s.layer, s.split, s.epoch) == ("fc6", "test", 5) else s
+        replace(s, value=None, notes=("NaN (3 rows)",)) if (s.layer, s.split, s.epoch) == ("fc6", "test", 5) else s
         for s in make_scores(DEEP)
     ]
     figure = draw(scores)
@@ -147,7 +147,7 @@ def test_untrained_alone_is_drawn_as_such(make_scores: MakeScores) -> None:
 
 
 def test_no_valid_value_at_all_is_drawn_as_such(make_scores: MakeScores) -> None:
-    figure = draw([replace(s, value=None, note="NaN (3 rows)") for s in make_scores(["fc6"], [1])])
+    figure = draw([replace(s, value=None, notes=("NaN (3 rows)",)) for s in make_scores(["fc6"], [1])])
     assert not has(figure.axes[0], "_best")
     assert "not valid: fc6, test, epoch 1: NaN (3 rows)" in notes(figure)
 

@@ -204,7 +204,7 @@ def test_untrained_alone_is_hollow(make_scores: MakeScores) -> None:
 
 def test_invalid_values_are_left_out_and_said(make_scores: MakeScores) -> None:
     scores = [
-        replace(s, value=None, note="NaN (3 rows)") if (s.layer, s.split) == ("fc6", "test") and s.epoch > 2 else s
+        replace(s, value=None, notes=("NaN (3 rows)",)) if (s.layer, s.split) == ("fc6", "test") and s.epoch > 2 else s
         for s in make_scores(DEEP)
     ]
     figure = draw(scores)
@@ -218,7 +218,8 @@ def test_invalid_values_are_left_out_and_said(make_scores: MakeScores) -> None:
 
 def test_a_layer_without_a_valid_value_is_left_out(make_scores: MakeScores) -> None:
     scores = [
-        replace(s, value=None, note="NaN (3 rows)") if s.layer == "fc6" else s for s in make_scores(["pool5", "fc6"])
+        replace(s, value=None, notes=("NaN (3 rows)",)) if s.layer == "fc6" else s
+        for s in make_scores(["pool5", "fc6"])
     ]
     (axes,) = draw(scores).axes
     assert not has(axes, "fc6")
@@ -226,7 +227,7 @@ def test_a_layer_without_a_valid_value_is_left_out(make_scores: MakeScores) -> N
 
 
 def test_no_valid_value_at_all_is_drawn_as_such(make_scores: MakeScores) -> None:
-    scores = [replace(s, value=None, note="NaN (3 rows)") for s in make_scores(["fc6"], [1])]
+    scores = [replace(s, value=None, notes=("NaN (3 rows)",)) for s in make_scores(["fc6"], [1])]
     figure = draw(scores)
     assert not has(figure.axes[0], "fc6")
     assert "not valid: fc6, test, epoch 1: NaN (3 rows)" in texts(figure)

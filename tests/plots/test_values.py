@@ -50,7 +50,7 @@ def test_percent_is_of_the_fraction(make_scores: MakeScores) -> None:
 
 def test_the_csv_holds_fractions_and_an_empty_cell_where_invalid(make_scores: MakeScores) -> None:
     train, test = make_scores(["a,b"], [4])
-    text = points_csv([replace(train, value=0.1 + 0.2), replace(test, value=None, note="NaN (3 rows)")])
+    text = points_csv([replace(train, value=0.1 + 0.2), replace(test, value=None, notes=("NaN (3 rows)",))])
     header, row = csv.reader(text.splitlines())
     assert header == [
         "run",
@@ -113,7 +113,7 @@ def test_the_layers_that_lack_a_split_are_named(make_scores: MakeScores) -> None
 
 def test_invalid_values_are_said_with_their_epochs(make_scores: MakeScores) -> None:
     scores = [
-        replace(s, value=None, note="NaN (3 rows)") if s.split == "test" and s.epoch in (1, 3, 4, 5) else s
+        replace(s, value=None, notes=("NaN (3 rows)",)) if s.split == "test" and s.epoch in (1, 3, 4, 5) else s
         for s in make_scores(["a"])
     ]
     assert missing(by_run(points(scores)), ("train", "test")) == ["not valid: a, test, epochs 1, 3-5: NaN (3 rows)"]
@@ -121,21 +121,21 @@ def test_invalid_values_are_said_with_their_epochs(make_scores: MakeScores) -> N
 
 def test_the_csv_has_the_note_of_a_valid_value(make_scores: MakeScores) -> None:
     train, test = make_scores(["a"], [4])
-    text = points_csv([train, replace(test, note="2 zero vectors; partial: 3 of 4 test images")])
+    text = points_csv([train, replace(test, notes=("2 zero vectors", "partial: 3 of 4 test images"))])
     (row,) = csv.DictReader(text.splitlines())
     assert (row["train note"], row["test note"]) == ("", "2 zero vectors; partial: 3 of 4 test images")
 
 
 def test_what_every_score_of_a_run_says_is_shared(make_scores: MakeScores) -> None:
-    scores = [replace(score, note="partial: 3 of 4 test images") for score in make_scores(["a", "b"], [0, 1])]
-    scores[0] = replace(scores[0], note=f"2 zero vectors; {scores[0].note}")
+    scores = [replace(score, notes=("partial: 3 of 4 test images",)) for score in make_scores(["a", "b"], [0, 1])]
+    scores[0] = replace(scores[0], notes=("2 zero vectors", *scores[0].notes))
     assert shared(by_run(points(scores))) == ["partial: 3 of 4 test images"]
     both = by_run(points(scores + make_scores(["a"], [1], run="netE")))
     assert shared(both) == ["netA: partial: 3 of 4 test images"]
 
 
 def test_a_valid_value_with_a_note_is_not_missing(make_scores: MakeScores) -> None:
-    scores = [replace(score, note="2 zero vectors") for score in make_scores(["a"], [1])]
+    scores = [replace(score, notes=("2 zero vectors",)) for score in make_scores(["a"], [1])]
     assert missing(by_run(points(scores)), ("train", "test")) == []
 
 

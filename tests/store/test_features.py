@@ -15,27 +15,35 @@ import pytest
 
 from layerprobe import store
 from layerprobe.errors import DataError, EnvironmentFault
+from layerprobe.keys import LayerKey
 from layerprobe.store.features import FeatureArray
+
+FC6 = LayerKey("fc6", "none")
+POOL = LayerKey("pool5.3", "max")
+A = LayerKey("a", "max")
+B = LayerKey("b", "max")
 
 KEY = store.FeatureKey("demo", 4, "test", weights_sha256="abc", transform='{"size": 32}', manifest_sha256="def")
 COUNT = 1300  # two whole chunks and a part
 ROWS = store.Rows(np.arange(COUNT) % 7, [f"ä/{index}.png" for index in range(COUNT)])
-DIMS = {"pool5.3@max": 6, "fc6@none": 3}
+DIMS = {POOL: 6, FC6: 3}
 
 
 def values(seed: int, dim: int, count: int = COUNT) -> FeatureArray:
     return np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
 
 
-FEATURES = {"pool5.3@max": values(1, 6), "fc6@none": values(2, 3)}
+FEATURES = {POOL: values(1, 6), FC6: values(2, 3)}
 
 
-def batches(features: dict[str, FeatureArray], size: int = 96) -> Iterator[dict[str, FeatureArray]]:
+def batches(features: dict[LayerKey, FeatureArray], size: int = 96) -> Iterator[dict[LayerKey, FeatureArray]]:
     for start in range(0, len(next(iter(features.values()))), size):
         yield {layer: array[start : start + size] for layer, array in features.items()}
 
 
-def write(path: Path, features: dict[str, FeatureArray] | None = None, keep: frozenset[str] = frozenset()) -> None:
+def write(
+    path: Path, features: dict[LayerKey, FeatureArray] | None = None, keep: frozenset[LayerKey] = frozenset()
+) -> None:
     features = FEATURES if features is None else features
     dims = {layer: array.shape[1] for layer, array in features.items()}
     store.write_features(path, KEY, ROWS, store.Columns(dims, "cpu", 96, keep=keep), batches(features))
@@ -80,56 +88,57 @@ def test_nothing_but_the_file_lies_in_its_folder(path: Path) -> None:
 
 
 def test_layers_that_are_kept_stand_beside_the_new_ones(path: Path) -> None:
-    write(path, {"pool5.2@max": values(3, 5)}, keep=frozenset({"fc6@none"}))
-    assert store.stored_layers(path, KEY) == {"fc6@none", "pool5.2@max"}
-    assert np.array_equal(store.read_features(path, "fc6@none"), FEATURES["fc6@none"])
-    assert np.array_equal(store.read_features(path, "pool5.2@max"), values(3, 5))
+    write(path, {LayerKey("pool5.2", "max"): values(3, 5)}, keep=frozenset({FC6}))
+    assert store.stored_layers(path, KEY) == {FC6, LayerKey("pool5.2", "max")}
+    assert np.array_equal(store.read_features(path, FC6), FEATURES[FC6])
+    assert np.array_equal(store.read_features(path, LayerKey("pool5.2", "max")), values(3, 5))
 
 
 def test_a_layer_written_anew_replaces_the_kept_one(path: Path) -> None:
-    write(path, {"fc6@none": values(9, 3)}, keep=frozenset(DIMS))
-    assert np.array_equal(store.read_features(path, "fc6@none"), values(9, 3))
+    write(path, {FC6: values(9, 3)}, keep=frozenset(DIMS))
+    assert np.array_equal(store.read_features(path, FC6), values(9, 3))
 
 
 def test_nothing_of_a_file_with_another_key_is_kept(path: Path) -> None:
-    columns = store.Columns({"a@max": 1}, "cpu", 96, keep=frozenset({"fc6@none"}))
+    columns = store.Columns({A: 1}, "cpu", 96, keep=frozenset({FC6}))
     with pytest.raises(ValueError, match="weights_sha256 is not what it was; nothing of it may be kept"):
-        store.write_features(path, replace(KEY, weights_sha256="new"), ROWS, columns, batches({"a@max": values(1, 1)}))
+        store.write_features(path, replace(KEY, weights_sha256="new"), ROWS, columns, batches({A: values(1, 1)}))
     assert store.stored_layers(path, KEY) == set(DIMS)
 
 
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ({"a@max": values(1, 2, COUNT - 1)}, "1299 rows, not the 1300 that the labels have"),
-        ({"a@max": values(1, 2, COUNT + 1)}, "more than the 1300 rows that the labels have"),
-        ({"a@max": values(1, 3)}, "a batch of {'a@max': (3,)} where {'a@max': 2} was announced"),
-        ({"b@max": values(1, 2)}, "a batch of {'b@max': (2,)} where {'a@max': 2} was announced"),
+        ({A: values(1, 2, COUNT - 1)}, "1299 rows, not the 1300 that the labels have"),
+        ({A: values(1, 2, COUNT + 1)}, "more than the 1300 rows that the labels have"),
+        ({A: values(1, 3)}, "a batch of {'a@max': (3,)} where {'a@max': (2,)} was announced"),
+        ({B: values(1, 2)}, "a batch of {'b@max': (2,)} where {'a@max': (2,)} was announced"),
     ],
     ids=["short", "long", "wide", "other"],
 )
 def test_batches_that_are_not_what_was_announced_leave_the_old_file(
-    path: Path, features: dict[str, FeatureArray], message: str
+    path: Path, features: dict[LayerKey, FeatureArray], message: str
 ) -> None:
     old = path.read_bytes()
     with pytest.raises(ValueError, match=re.escape(message)):
-        store.write_features(path, KEY, ROWS, store.Columns({"a@max": 2}, "cpu", 96), batches(features))
+        store.write_features(path, KEY, ROWS, store.Columns({A: 2}, "cpu", 96), batches(features))
     assert path.read_bytes() == old
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_layers_of_a_batch_have_one_length(path: Path) -> None:
-    uneven = {"a@max": values(1, 2, 5), "b@max": values(1, 2, 4)}
+    uneven = {A: values(1, 2, 5), B: values(1, 2, 4)}
     with pytest.raises(ValueError, match="a batch of"):
-        store.write_features(path, KEY, ROWS, store.Columns({"a@max": 2, "b@max": 2}, "cpu", 96), [uneven])
+        store.write_features(path, KEY, ROWS, store.Columns({A: 2, B: 2}, "cpu", 96), [uneven])
 
 
-@pytest.mark.parametrize("name", ["../labels", "a/b", "", "."])
+@pytest.mark.parametrize("name", ["../labels", "a/b", ""])
 def test_a_layer_cannot_be_a_path(path: Path, name: str) -> None:
+    layer = LayerKey(name, "max")
     with pytest.raises(ValueError, match=re.escape(f"layer name {name!r}")):
-        store.read_features(path, name)
+        store.read_features(path, layer)
     with pytest.raises(ValueError, match=re.escape(f"layer name {name!r}")):
-        store.write_features(path, KEY, ROWS, store.Columns({name: 6}, "cpu", 96), [])
+        store.write_features(path, KEY, ROWS, store.Columns({layer: 6}, "cpu", 96), [])
 
 
 # --- interruption
@@ -141,11 +150,11 @@ from pathlib import Path
 sys.path.insert(0, {folder!r})
 import test_features as t
 def batches():
-    for number, batch in enumerate(t.batches({{"fc6@none": t.values(9, 3)}})):
+    for number, batch in enumerate(t.batches({{t.FC6: t.values(9, 3)}})):
         if number == 7:
             os.kill(os.getpid(), signal.SIGKILL)
         yield batch
-t.store.write_features(Path({path!r}), t.KEY, t.ROWS, t.store.Columns({{"fc6@none": 3}}, "cpu", 96), batches())
+t.store.write_features(Path({path!r}), t.KEY, t.ROWS, t.store.Columns({{t.FC6: 3}}, "cpu", 96), batches())
 """
 
 
@@ -167,7 +176,7 @@ path, unlimited = Path({path!r}), resource.getrlimit(resource.RLIMIT_FSIZE)
 for limit in range(0, 160_000, 1777):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, unlimited[1]))
     try:
-        t.write(path, {{"fc6@none": t.values(9, 30)}})
+        t.write(path, {{t.FC6: t.values(9, 30)}})
     except t.EnvironmentFault as error:
         message = error
     else:
@@ -193,8 +202,8 @@ def test_a_disk_that_fills_up_at_any_byte_is_said_with_both_numbers_and_leaves_t
 def test_a_full_disk_ends_the_extraction_with_the_batch_that_met_it(path: Path) -> None:
     drawn: list[int] = []
 
-    def counted() -> Iterator[dict[str, FeatureArray]]:
-        for number, batch in enumerate(batches({"a@max": values(1, 2000)}, 64)):
+    def counted() -> Iterator[dict[LayerKey, FeatureArray]]:
+        for number, batch in enumerate(batches({A: values(1, 2000)}, 64)):
             drawn.append(number)
             yield batch
 
@@ -202,20 +211,20 @@ def test_a_full_disk_ends_the_extraction_with_the_batch_that_met_it(path: Path) 
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
     try:
         with pytest.raises(EnvironmentFault, match=r"epoch 4 needs 10 MB"):
-            store.write_features(path, KEY, ROWS, store.Columns({"a@max": 2000}, "cpu", 64), counted())
+            store.write_features(path, KEY, ROWS, store.Columns({A: 2000}, "cpu", 64), counted())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(drawn) == 9  # the chunk of 512 rows fails with the eighth; 21 were to come
 
 
 def test_an_error_of_the_images_passes_through_and_leaves_the_old_file(path: Path) -> None:
-    def failing() -> Iterator[dict[str, FeatureArray]]:
-        yield from list(batches({"fc6@none": values(9, 3)}))[:3]
+    def failing() -> Iterator[dict[LayerKey, FeatureArray]]:
+        yield from list(batches({FC6: values(9, 3)}))[:3]
         raise RuntimeError("out of memory")
 
     old = path.read_bytes()
     with pytest.raises(RuntimeError, match="out of memory"):
-        store.write_features(path, KEY, ROWS, store.Columns({"fc6@none": 3}, "cpu", 96), failing())
+        store.write_features(path, KEY, ROWS, store.Columns({FC6: 3}, "cpu", 96), failing())
     assert path.read_bytes() == old
 
 
@@ -269,16 +278,20 @@ def flip(path: Path, part: bytes) -> None:
 
 
 def test_a_flipped_bit_in_a_layer_is_refused_with_the_way_out(path: Path) -> None:
-    flip(path, FEATURES["pool5.3@max"][700].tobytes())
+    flip(path, FEATURES[POOL][700].tobytes())
     message = f"{path}: checksum of layer pool5.3@max fails. layerprobe probe demo --epochs 4 rewrites it."
     with pytest.raises(DataError, match=re.escape(message)):
-        store.read_features(path, "pool5.3@max")
+        store.read_features(path, POOL)
 
 
 def test_a_damaged_layer_is_not_stored_and_the_others_are(path: Path) -> None:
-    flip(path, FEATURES["pool5.3@max"][700].tobytes())
-    assert store.stored_layers(path, KEY) == {"fc6@none"}
-    write(path, {"pool5.3@max": FEATURES["pool5.3@max"]}, keep=frozenset({"fc6@none"}))
+    flip(path, FEATURES[POOL][700].tobytes())
+    assert store.stored_layers(path, KEY) == {FC6}
+    write(
+        path,
+        {POOL: FEATURES[POOL]},
+        keep=frozenset({FC6}),
+    )
     assert store.stored_layers(path, KEY) == set(DIMS)
 
 
@@ -294,7 +307,7 @@ def test_a_flipped_bit_in_the_labels_or_ids_is_refused(path: Path) -> None:
 def test_no_flipped_bit_goes_unnoticed_or_is_more_than_one_line(tmp_path: Path) -> None:
     path, rows = tmp_path / "f.h5", store.Rows(np.arange(3), ["a", "b", "c"])
     features = values(1, 2, 3)
-    store.write_features(path, KEY, rows, store.Columns({"fc6@none": 2}, "cpu", 3), [{"fc6@none": features}])
+    store.write_features(path, KEY, rows, store.Columns({FC6: 2}, "cpu", 3), [{FC6: features}])
     whole = path.read_bytes()
     unread = 0
     for place in range(0, len(whole), 7):
@@ -303,7 +316,7 @@ def test_no_flipped_bit_goes_unnoticed_or_is_more_than_one_line(tmp_path: Path) 
         path.write_bytes(damaged)
         store.stored_layers(path, KEY)
         try:
-            found = store.read_features(path, "fc6@none"), store.read_index(path)
+            found = store.read_features(path, FC6), store.read_index(path)
         except DataError:
             unread += 1
         else:
@@ -318,18 +331,18 @@ def test_a_truncated_file_is_refused(path: Path, keep: int) -> None:
     assert store.stored_layers(path, KEY) == set()
     assert store.stale_note(path, KEY) == "not a readable feature file: truncated or damaged"
     with pytest.raises(DataError, match="not a readable feature file: truncated or damaged") as caught:
-        store.read_features(path, "fc6@none")
+        store.read_features(path, FC6)
     assert caught.value.exit_code == 3
 
 
 def test_a_layer_that_is_not_in_the_file_says_so(path: Path) -> None:
     with pytest.raises(DataError, match=r"no features of pool1\.1@max\. Run layerprobe probe with --layers\."):
-        store.read_features(path, "pool1.1@max")
+        store.read_features(path, LayerKey("pool1.1", "max"))
 
 
 def external_link(file: h5py.File, aside: Path) -> None:
     with h5py.File(aside, "w") as other:
-        other["secret"] = FEATURES["fc6@none"]
+        other["secret"] = FEATURES[FC6]
     file["features/fc6@none"] = h5py.ExternalLink(str(aside), "secret")
 
 
@@ -339,14 +352,14 @@ def soft_link(file: h5py.File, aside: Path) -> None:
 
 def virtual(file: h5py.File, aside: Path) -> None:
     with h5py.File(aside, "w") as other:
-        other["secret"] = FEATURES["fc6@none"]
+        other["secret"] = FEATURES[FC6]
     layout = h5py.VirtualLayout((COUNT, 3), np.float32)
     layout[:] = h5py.VirtualSource(str(aside), "secret", (COUNT, 3))
     file.create_virtual_dataset("features/fc6@none", layout)
 
 
 def external_storage(file: h5py.File, aside: Path) -> None:
-    aside.write_bytes(FEATURES["fc6@none"].tobytes())
+    aside.write_bytes(FEATURES[FC6].tobytes())
     file.create_dataset("features/fc6@none", (COUNT, 3), np.float32, external=[(str(aside), 0, h5py.h5f.UNLIMITED)])
 
 
@@ -362,8 +375,8 @@ def test_what_is_not_a_dataset_of_the_file_is_refused(
         del file["features/fc6@none"]
         lead_out(file, tmp_path / "secret")
     with pytest.raises(DataError, match="refused: links out of the file"):
-        store.read_features(path, "fc6@none")
-    assert store.stored_layers(path, KEY) == {"pool5.3@max"}
+        store.read_features(path, FC6)
+    assert store.stored_layers(path, KEY) == {POOL}
 
 
 def test_a_features_group_that_lies_elsewhere_is_refused(path: Path, tmp_path: Path) -> None:
@@ -372,7 +385,7 @@ def test_a_features_group_that_lies_elsewhere_is_refused(path: Path, tmp_path: P
         del file["features"]
         file["features"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "features")
     with pytest.raises(DataError, match="refused: links out of the file"):
-        store.read_features(path, "fc6@none")
+        store.read_features(path, FC6)
     assert store.stored_layers(path, KEY) == set()
 
 
@@ -403,7 +416,7 @@ def test_a_dataset_that_layerprobe_does_not_write_is_refused(
         if "fill" in options:
             dataset[...] = 1
     with pytest.raises(DataError, match=f"fc6@none {message}"):
-        store.read_features(path, "fc6@none")
+        store.read_features(path, FC6)
 
 
 def test_a_newer_format_names_both_versions(path: Path) -> None:
@@ -412,7 +425,7 @@ def test_a_newer_format_names_both_versions(path: Path) -> None:
         file.attrs["layerprobe"] = np.bytes_("9.0")
     message = r"written by layerprobe 9\.0 \(format 3\); this is \S+ \(format 1\)\. Install layerprobe 9\.0\."
     with pytest.raises(DataError, match=message):
-        store.read_features(path, "fc6@none")
+        store.read_features(path, FC6)
     assert store.stored_layers(path, KEY) == set()
 
 

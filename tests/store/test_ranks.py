@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from layerprobe.errors import DataError
+from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.retrieval import Ranks
 from layerprobe.store import (
     Columns,
@@ -21,10 +22,14 @@ from layerprobe.store import (
     write_ranks,
 )
 
+FC6 = LayerKey("fc6", "none")
+POOL = LayerKey("pool5.3", "max")
+
 FEATURES = FeatureKey("a", 3, "test", "w", "resize", "m")
-KEY = RankKey(FEATURES, None, 1e-12)
+KEY = RankKey(FEATURES, None, "s", 1e-12)
 ROWS = Rows(np.array([4, 5, 4]), ["a/é.png", "b.png", "c.png"])
-LAYER = ("pool5.3@max", "none")
+LAYER = RankedLayer(POOL, "none", "cosine")
+OTHER = RankedLayer(FC6, "none", "cosine")
 
 
 def some_ranks() -> Ranks:
@@ -32,32 +37,37 @@ def some_ranks() -> Ranks:
     return Ranks(closer, closer_high, negatives, positives, zeros=2)
 
 
+def held(path: Path, key: RankKey) -> dict[RankedLayer, RankEntry]:
+    """The entries that hold where every layer must be made from one key."""
+    return read_ranks(path, lambda ranked: key)
+
+
 def written(path: Path) -> Path:
-    write_ranks(path, KEY, ROWS, {LAYER: RankEntry("cosine", some_ranks()), ("fc6@none", "none"): BAD})
+    write_ranks(path, ROWS, {LAYER: RankEntry(KEY, some_ranks()), OTHER: BAD})
     return path
 
 
-BAD = RankEntry("cosine", None, "2 of 3 feature rows hold NaN or Inf")
+BAD = RankEntry(KEY, None, "2 of 3 feature rows hold NaN or Inf")
 
 
 def test_ranks_come_back_as_they_were_written(tmp_path: Path) -> None:
-    found = read_ranks(written(tmp_path / "r.h5"), KEY)
+    found = held(written(tmp_path / "r.h5"), KEY)
     ranks = found[LAYER].ranks
     assert ranks is not None
     for name in ("closer", "closer_high", "tied_negatives", "tied_positives"):
         np.testing.assert_array_equal(getattr(ranks, name), getattr(some_ranks(), name))
-    assert (ranks.zeros, found[LAYER].similarity) == (2, "cosine")
+    assert ranks.zeros == 2
 
 
 def test_a_layer_that_could_not_be_ranked_keeps_the_reason(tmp_path: Path) -> None:
-    entry = read_ranks(written(tmp_path / "r.h5"), KEY)["fc6@none", "none"]
+    entry = held(written(tmp_path / "r.h5"), KEY)[OTHER]
     assert (entry.ranks, entry.invalid) == (None, "2 of 3 feature rows hold NaN or Inf")
 
 
 def test_the_file_has_the_groups_and_types_that_are_promised(tmp_path: Path) -> None:
     with h5py.File(written(tmp_path / "r.h5")) as file:
-        assert file["pool5.3@max/none/closer"].dtype == np.int32
-        assert file["pool5.3@max/none"].attrs["lone"] == 1
+        assert file["pool5.3@max/none/cosine/closer"].dtype == np.int32
+        assert file["pool5.3@max/none/cosine"].attrs["lone"] == 1
         assert file["labels"][()].tolist() == [4, 5, 4]
         assert file["ids"][0].decode() == "a/é.png"
 
@@ -69,42 +79,79 @@ def test_the_file_has_the_groups_and_types_that_are_promised(tmp_path: Path) -> 
         replace(KEY, queries=replace(FEATURES, transform="crop")),
         replace(KEY, gallery=replace(FEATURES, split="gallery")),
         replace(KEY, tie_window=1e-9),
+        replace(KEY, engine=1),
+        replace(KEY, search_sha256="t"),
+        replace(KEY, reduction="fitted on train"),
     ],
 )
 def test_ranks_of_something_else_are_not_used(tmp_path: Path, other: RankKey) -> None:
     path = written(tmp_path / "r.h5")
-    assert read_ranks(path, other) == {}
-    assert read_ranks(path, KEY)
+    assert held(path, other) == {}
+    assert held(path, KEY)
+
+
+def test_each_layer_has_a_key_of_its_own(tmp_path: Path) -> None:
+    fitted = replace(KEY, reduction="fitted on train")
+    reduced = RankedLayer(POOL, "pca:8", "cosine")
+    entries = {LAYER: RankEntry(KEY, some_ranks()), reduced: RankEntry(fitted, some_ranks())}
+    write_ranks(tmp_path / "r.h5", ROWS, entries)
+    found = read_ranks(tmp_path / "r.h5", lambda ranked: fitted if ranked.reduction == "pca:8" else KEY)
+    assert set(found) == {LAYER, reduced}
+    assert set(held(tmp_path / "r.h5", KEY)) == {LAYER}
+
+
+def test_values_of_a_metric_for_each_query_are_kept_beside_the_ranks(tmp_path: Path) -> None:
+    values = {"MAP@R": np.array([0.25, 1.0, 0.0])}
+    write_ranks(tmp_path / "r.h5", ROWS, {LAYER: RankEntry(KEY, some_ranks(), values=values)})
+    np.testing.assert_array_equal(held(tmp_path / "r.h5", KEY)[LAYER].values["MAP@R"], values["MAP@R"])
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert file["pool5.3@max/none/cosine/values/MAP@R"].dtype == np.float64
+
+
+def test_values_of_another_number_of_queries_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="ranks of 2 queries, not 3"):
+        write_ranks(tmp_path / "r.h5", ROWS, {LAYER: RankEntry(KEY, some_ranks(), values={"MAP@R": np.zeros(2)})})
+
+
+def test_a_file_of_the_earlier_format_has_no_ranks_that_hold(tmp_path: Path) -> None:
+    path = written(tmp_path / "r.h5")
+    with h5py.File(path, "r+") as file:
+        for name in list(file["pool5.3@max/none/cosine"]):
+            file.move(f"pool5.3@max/none/cosine/{name}", f"pool5.3@max/none/{name}")
+        del file["pool5.3@max/none/cosine"]
+    assert set(held(path, KEY)) == {OTHER}
 
 
 def test_a_gallery_that_changed_makes_ranks_stale(tmp_path: Path) -> None:
     gallery = replace(FEATURES, split="gallery")
     with_gallery = replace(KEY, gallery=gallery)
-    write_ranks(tmp_path / "r.h5", with_gallery, ROWS, {LAYER: RankEntry("cosine", some_ranks())})
-    assert read_ranks(tmp_path / "r.h5", with_gallery)
-    assert read_ranks(tmp_path / "r.h5", replace(KEY, gallery=replace(gallery, manifest_sha256="x"))) == {}
-    assert read_ranks(tmp_path / "r.h5", KEY) == {}
+    write_ranks(tmp_path / "r.h5", ROWS, {LAYER: RankEntry(with_gallery, some_ranks())})
+    assert held(tmp_path / "r.h5", with_gallery)
+    assert held(tmp_path / "r.h5", replace(KEY, gallery=replace(gallery, manifest_sha256="x"))) == {}
+    assert held(tmp_path / "r.h5", KEY) == {}
 
 
 def test_no_file_and_a_damaged_file_hold_no_ranks(tmp_path: Path) -> None:
-    assert read_ranks(tmp_path / "r.h5", KEY) == {}
+    assert held(tmp_path / "r.h5", KEY) == {}
     (tmp_path / "r.h5").write_bytes(b"no HDF5")
-    assert read_ranks(tmp_path / "r.h5", KEY) == {}
+    assert held(tmp_path / "r.h5", KEY) == {}
 
 
 def test_a_flipped_byte_costs_its_layer_only(tmp_path: Path) -> None:
     write_ranks(
         tmp_path / "r.h5",
-        KEY,
         ROWS,
-        {LAYER: RankEntry("cosine", some_ranks()), ("fc6@none", "none"): RankEntry("cosine", some_ranks())},
+        {
+            LAYER: RankEntry(KEY, some_ranks()),
+            OTHER: RankEntry(KEY, some_ranks()),
+        },
     )
     with h5py.File(tmp_path / "r.h5") as file:
-        place = file["pool5.3@max/none/closer"].id.get_chunk_info(0).byte_offset
+        place = file["pool5.3@max/none/cosine/closer"].id.get_chunk_info(0).byte_offset
     content = bytearray((tmp_path / "r.h5").read_bytes())
     content[place] ^= 1
     (tmp_path / "r.h5").write_bytes(content)
-    assert set(read_ranks(tmp_path / "r.h5", KEY)) == {("fc6@none", "none")}
+    assert set(held(tmp_path / "r.h5", KEY)) == {OTHER}
 
 
 def test_ranks_of_another_number_of_queries_are_refused_and_the_old_file_stands(tmp_path: Path) -> None:
@@ -112,20 +159,20 @@ def test_ranks_of_another_number_of_queries_are_refused_and_the_old_file_stands(
     ones = np.ones(2, np.int32)
     short = Ranks(ones, ones, ones, ones)
     with pytest.raises(ValueError, match="ranks of 2 queries, not 3"):
-        write_ranks(path, KEY, ROWS, {LAYER: RankEntry("cosine", short)})
-    assert LAYER in read_ranks(path, KEY)
+        write_ranks(path, ROWS, {LAYER: RankEntry(KEY, short)})
+    assert LAYER in held(path, KEY)
     assert [entry.name for entry in tmp_path.iterdir()] == ["r.h5"]
 
 
 def features_written(path: Path) -> np.ndarray:
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
-    write_features(path, FEATURES, ROWS, Columns({"fc6@none": 4}, "cpu", 3), [{"fc6@none": values}])
+    write_features(path, FEATURES, ROWS, Columns({FC6: 4}, "cpu", 3), [{FC6: values}])
     return values
 
 
 def test_features_left_on_disk_are_read_in_slices(tmp_path: Path) -> None:
     values = features_written(tmp_path / "f.h5")
-    with feature_table(tmp_path / "f.h5", "fc6@none") as table:
+    with feature_table(tmp_path / "f.h5", FC6) as table:
         assert (table.shape, str(table.dtype), len(table)) == ((3, 4), "float32", 3)
         np.testing.assert_array_equal(table[1:3], values[1:])
 
@@ -137,11 +184,11 @@ def test_a_slice_of_a_damaged_layer_names_the_file(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "f.h5").read_bytes())
     content[place] ^= 1
     (tmp_path / "f.h5").write_bytes(content)
-    with feature_table(tmp_path / "f.h5", "fc6@none") as table, pytest.raises(DataError, match=r"f\.h5"):
+    with feature_table(tmp_path / "f.h5", FC6) as table, pytest.raises(DataError, match=r"f\.h5"):
         table[0:3]
 
 
 def test_what_goes_wrong_beside_an_open_table_is_not_blamed_on_the_file(tmp_path: Path) -> None:
     features_written(tmp_path / "f.h5")
-    with pytest.raises(ValueError, match="mine"), feature_table(tmp_path / "f.h5", "fc6@none"):
+    with pytest.raises(ValueError, match="mine"), feature_table(tmp_path / "f.h5", FC6):
         raise ValueError("mine")

@@ -9,6 +9,7 @@ import pytest
 
 from layerprobe import store
 from layerprobe.errors import DataError
+from layerprobe.keys import LayerKey
 from tests.store.test_features import DIMS, KEY, ROWS, values, write
 
 
@@ -23,8 +24,8 @@ def path(tmp_path: Path) -> Path:
 def test_the_names_and_ids_of_the_classes_are_read_as_they_were(tmp_path: Path, ids: tuple[str, ...]) -> None:
     names = tuple(f"Citroën {index}" for index in range(700))
     rows = store.Rows(np.array([0, 699]), ["a", "b"], names, ids)
-    columns = store.Columns({"a@max": 1}, "cpu", 1)
-    store.write_features(tmp_path / "f.h5", KEY, rows, columns, [{"a@max": values(1, 1, 2)}])
+    columns = store.Columns({LayerKey("a", "max"): 1}, "cpu", 1)
+    store.write_features(tmp_path / "f.h5", KEY, rows, columns, [{LayerKey("a", "max"): values(1, 1, 2)}])
     assert store.read_classes(tmp_path / "f.h5") == (names, ids)
     with h5py.File(tmp_path / "f.h5") as file:
         assert file["class_names"].fletcher32
@@ -51,9 +52,9 @@ def test_labels_and_ids_are_read_in_the_order_of_the_rows(path: Path) -> None:
 
 def test_an_id_that_is_not_utf8_comes_back_as_it_was(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9.png")
-    columns = store.Columns({"a@max": 1}, "cpu", 1)
+    columns = store.Columns({LayerKey("a", "max"): 1}, "cpu", 1)
     store.write_features(
-        tmp_path / "f.h5", KEY, store.Rows(np.zeros(1, int), [name]), columns, [{"a@max": values(1, 1, 1)}]
+        tmp_path / "f.h5", KEY, store.Rows(np.zeros(1, int), [name]), columns, [{LayerKey("a", "max"): values(1, 1, 1)}]
     )
     assert store.read_index(tmp_path / "f.h5")[1] == (name,)
 

@@ -39,7 +39,7 @@ def test_the_finding_is_computed_from_the_runs_own_numbers(monkeypatch: pytest.M
 
     value = {
         (score.split, score.layer): score.value
-        for score in read_scores(shown.run.scores)
+        for score in read_scores(shown.run.scores_file)
         if score.epoch == 1 and score.metric == "R@1"
     }
     figures = re.search(r"R@1 (\S+) % against (\S+) %.*training classes (\S+) % against (\S+) %", shown.finding)

@@ -9,14 +9,17 @@ import pytest
 
 from layerprobe import store
 from layerprobe.errors import DataError, RecipeError
+from layerprobe.keys import LayerKey
 from layerprobe.overrides import Overrides
 from layerprobe.ranking import recall_at_k
 from layerprobe.recipe import load_recipe
 from layerprobe.runs import Run
 from layerprobe.workflow.ensemble import estimate_probe_of, estimate_training_of, probe_any, train_any
-from layerprobe.workflow.probe import ProbeRequest
+from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import TrainRequest
 from tests.workflow.conftest import RECIPES, Silent
+
+FC6 = LayerKey("fc6", "none")
 
 SMALL = (
     "data.image_size=16", "train.batch_size=8", "train.images_per_class=4", "train.epochs=1", "net.fc=[8]",
@@ -61,10 +64,10 @@ def test_an_ensembles_features_are_its_members_unit_embeddings_side_by_side(requ
     probe_any(member(run, 1), request(layers=("fc6",)), Silent())
     probe_any(member(run, 2), request(layers=("fc6",)), Silent())
     for split in ("train", "test"):
-        parts = [store.read_features(member(run, n).features(1, split), "fc6@none") for n in (1, 2)]
+        parts = [store.read_features(member(run, n).feature_file(1, split), FC6) for n in (1, 2)]
         wanted = np.hstack([part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts])
-        found = store.read_features(run.features(1, split), "fc6@none")
-        assert store.read_classes(run.features(1, split))[0] == tuple(f"class{label}" for label in range(8))
+        found = store.read_features(run.feature_file(1, split), FC6)
+        assert store.read_classes(run.feature_file(1, split))[0] == tuple(f"class{label}" for label in range(8))
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
         labels = np.repeat(np.arange(4), 4)
         (score,) = [s for s in scores if (s.epoch, s.split, s.metric) == (1, split, "R@1")]
@@ -83,9 +86,9 @@ def test_the_same_command_again_trains_nothing(request_for: Make) -> None:
 def test_probing_again_extracts_nothing(request_for: Make) -> None:
     run = train_any(request_for(), Silent())
     before = probe_any(run, request(), Silent())
-    written = run.features(1, "test").stat().st_mtime_ns
+    written = run.feature_file(1, "test").stat().st_mtime_ns
     assert probe_any(run, request(), Silent()) == before
-    assert run.features(1, "test").stat().st_mtime_ns == written
+    assert run.feature_file(1, "test").stat().st_mtime_ns == written
 
 
 def test_another_recipe_under_the_name_is_refused(request_for: Make) -> None:

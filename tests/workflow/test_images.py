@@ -22,7 +22,8 @@ from layerprobe.runs import Run
 from layerprobe.workflow import images as module
 from layerprobe.workflow import parts
 from layerprobe.workflow.images import Decoding, clean_images, list_images
-from layerprobe.workflow.probe import ProbeRequest, estimate_probe, probe
+from layerprobe.workflow.probe import estimate_probe, probe
+from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import Parts, TrainRequest, build, train, with_decoded_images
 from tests.workflow.conftest import Silent
 

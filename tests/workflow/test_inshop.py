@@ -44,7 +44,7 @@ def recall_by_hand(run: Run, *, k: int) -> float:
     """Share of the queries that find their item among the k nearest of the gallery."""
     sides = []
     for split in ("test", "gallery"):
-        with h5py.File(run.features(1, split)) as file:
+        with h5py.File(run.feature_file(1, split)) as file:
             features = file["features/fc6@none"][:].astype(np.float64)
             sides.append((features / np.linalg.norm(features, axis=1, keepdims=True), file["labels"][:]))
     (queries, wanted), (gallery, labels) = sides
@@ -79,9 +79,9 @@ def test_both_sides_are_stored_and_no_image_is_in_both(layerprobe: Callable[...,
     ids = {}
     items = tuple(f"id_{item:08}" for item in (2, 7, 9, 40, 3, 5, 11, 60))
     for split in ("train", "test", "gallery"):
-        with h5py.File(Run(tmp_path / "cache/shop").features(1, split)) as file:
+        with h5py.File(Run(tmp_path / "cache/shop").feature_file(1, split)) as file:
             ids[split] = {name.decode() for name in file["ids"][:]}
-        assert read_classes(Run(tmp_path / "cache/shop").features(1, split)) == (items, items)
+        assert read_classes(Run(tmp_path / "cache/shop").feature_file(1, split)) == (items, items)
     assert {split: len(names) for split, names in ids.items()} == {"train": 10, "test": 7, "gallery": 7}
     assert not ids["test"] & ids["gallery"]
     assert all(name.startswith("img/WOMEN/") for names in ids.values() for name in names)

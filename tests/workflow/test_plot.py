@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,25 +11,34 @@ from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.errors import DataError, LayerprobeError, UnknownNameError
+from layerprobe.keys import LayerKey
 from layerprobe.metrics.cka import linear_cka
 from layerprobe.plots import cka, curves
 from layerprobe.runs import Run
-from layerprobe.scores import Matrix, Score, read_scores, write_scores
+from layerprobe.scores import Matrix, Score, ScoreTable, read_scores
 from layerprobe.workflow.plot import PlotRequest, plot
 
-SCORE = Score("one", "abc", 0, 1, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 4, "")
+FC6 = LayerKey("fc6", "none")
+
+SCORE = Score("one", "abc", 0, 1, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 4)
+
+
+def write_scores(path: Path, scores: Sequence[Score]) -> None:
+    table = ScoreTable()
+    table.add(scores)
+    table.write(path)
 
 
 def run_with(cache: Path, name: str, splits: dict[str, list[int]]) -> Run:
     """A run with a score for each split, and features with these labels."""
     run = Run(cache / name)
-    write_scores(run.scores, [replace(SCORE, run=name, split=split) for split in splits])
+    write_scores(run.scores_file, [replace(SCORE, run=name, split=split) for split in splits])
     for split, labels in splits.items():
         ids = [f"{split}{i}" for i in range(len(labels))]
-        columns = store.Columns({"fc6@none": 1}, "cpu", 1)
+        columns = store.Columns({FC6: 1}, "cpu", 1)
         key = store.FeatureKey(name, 1, split, "", "", "")
-        batch = {"fc6@none": np.zeros((len(labels), 1), np.float32)}
-        store.write_features(run.features(1, split), key, store.Rows(np.array(labels), ids), columns, [batch])
+        batch = {FC6: np.zeros((len(labels), 1), np.float32)}
+        store.write_features(run.feature_file(1, split), key, store.Rows(np.array(labels), ids), columns, [batch])
     return run
 
 
@@ -80,8 +90,8 @@ def test_another_suffix_names_the_three_and_writes_nothing(tmp_path: Path) -> No
     assert not list(tmp_path.glob("*.gif*"))
 
 
-LAYERS = ("pool5.3@max", "fc6@none")
-Features = dict[int, dict[str, NDArray[np.float32]]]
+LAYERS = (LayerKey("pool5.3", "max"), FC6)
+Features = dict[int, dict[LayerKey, NDArray[np.float32]]]
 
 
 def probed(cache: Path, features: Features, *, name: str = "one", ids: str = "image") -> Run:
@@ -89,14 +99,12 @@ def probed(cache: Path, features: Features, *, name: str = "one", ids: str = "im
     run = Run(cache / name)
     scores = []
     for epoch, layers in features.items():
-        for key in layers:
-            layer, _, pool = key.partition("@")
-            scores.append(replace(SCORE, run=name, epoch=epoch, layer=layer, pool=pool))
+        scores += [replace(SCORE, run=name, epoch=epoch, layer=key.layer, pool=key.pool) for key in layers]
         rows = store.Rows(np.arange(20) % 4, [f"{ids}{i}" for i in range(20)])
         columns = store.Columns({layer: values.shape[1] for layer, values in layers.items()}, "cpu", 1)
         key_of = store.FeatureKey(name, epoch, "test", "", "", "")
-        store.write_features(run.features(epoch, "test"), key_of, rows, columns, [layers])
-    write_scores(run.scores, scores)
+        store.write_features(run.feature_file(epoch, "test"), key_of, rows, columns, [layers])
+    write_scores(run.scores_file, scores)
     return run
 
 
@@ -114,8 +122,8 @@ def similarities_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> list[Matr
         return real(similarities)
 
     monkeypatch.setattr(cka, "draw", draw)
-    assert plot(PlotRequest("cka", runs)) == runs[0].plot("cka")
-    assert runs[0].plot("cka").read_bytes().startswith(b"\x89PNG")
+    assert plot(PlotRequest("cka", runs)) == runs[0].plot_file("cka")
+    assert runs[0].plot_file("cka").read_bytes().startswith(b"\x89PNG")
     return given
 
 
@@ -128,7 +136,7 @@ def test_layers_and_epochs_are_compared_by_their_stored_features(
     assert epochs.columns == ("0", "3")
     pool, fc = (features[3][layer] for layer in LAYERS)
     assert layers.values[0][1] == pytest.approx(linear_cka(pool, fc), abs=1e-10)
-    assert epochs.values[1][0] == pytest.approx(linear_cka(features[0]["fc6@none"], fc), abs=1e-10)
+    assert epochs.values[1][0] == pytest.approx(linear_cka(features[0][FC6], fc), abs=1e-10)
     assert (layers.run, layers.split) == (epochs.run, epochs.split) == ("one", "test")
 
 
@@ -142,36 +150,36 @@ def test_only_what_is_stored_as_features_is_compared(monkeypatch: pytest.MonkeyP
     run = probed(tmp_path, of_epochs(0, 1))
     other = replace(SCORE, run="one", epoch=1)
     scores = [
-        *read_scores(run.scores),
+        *read_scores(run.scores_file),
         replace(other, layer="pool5.3+fc6"),
         replace(other, layer="fc7", reduction="l2"),
         replace(other, layer="fc8", split="train"),
         replace(other, epoch=9, split="train"),
     ]
-    write_scores(run.scores, scores)
+    write_scores(run.scores_file, scores)
     layers, epochs = similarities_drawn(monkeypatch, run)
     assert (layers.rows, epochs.columns) == (("pool5.3", "fc6"), ("0", "1"))
 
 
 def test_an_epoch_whose_features_are_gone_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = probed(tmp_path, of_epochs(0, 1, 2))
-    run.features(1, "test").unlink()
+    run.feature_file(1, "test").unlink()
     assert similarities_drawn(monkeypatch, run)[1].columns == ("0", "2")
 
 
 def test_without_the_last_epochs_features_it_says_to_probe(tmp_path: Path) -> None:
     run = probed(tmp_path, of_epochs(0, 1))
-    run.features(1, "test").unlink()
+    run.feature_file(1, "test").unlink()
     with pytest.raises(DataError, match=r"epoch-0001.test.h5: no such feature file. Run layerprobe probe first"):
         plot(PlotRequest("cka", [run]))
-    assert not run.plot("cka").exists()
+    assert not run.plot_file("cka").exists()
 
 
 def test_features_of_other_images_are_not_compared(tmp_path: Path) -> None:
     features = of_epochs(0, 1)
     probed(tmp_path, features, ids="photo")
     newer = probed(tmp_path / "new", features)
-    newer.features(1, "test").replace(Run(tmp_path / "one").features(1, "test"))
+    newer.feature_file(1, "test").replace(Run(tmp_path / "one").feature_file(1, "test"))
     with pytest.raises(
         DataError, match=r"epoch-0000.test.h5: not of the images of epoch 1. Run layerprobe probe again"
     ):
@@ -189,7 +197,10 @@ def test_a_run_probed_on_the_training_split_alone_has_nothing_to_compare(tmp_pat
 @pytest.mark.parametrize("kind", ["train-vs-test", "curves", "layers", "cka"])
 def test_figure_and_table_say_what_every_score_says(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = probed(tmp_path, of_epochs(0, 1))
-    write_scores(run.scores, [replace(score, note="partial: 9 of 10 test images") for score in read_scores(run.scores)])
+    write_scores(
+        run.scores_file,
+        [replace(score, notes=("partial: 9 of 10 test images",)) for score in read_scores(run.scores_file)],
+    )
     drawn: list[Figure] = []
     monkeypatch.setattr("layerprobe.workflow.plot.save", lambda figure, out: drawn.append(figure))
     plot(PlotRequest(kind, [run], csv=tmp_path / "x.csv"))

@@ -17,12 +17,17 @@ from PIL import Image
 from layerprobe import store
 from layerprobe.errors import DataError, InterruptedRun, RecipeError, UnknownNameError
 from layerprobe.files import sha256
+from layerprobe.keys import LayerKey
 from layerprobe.runs import Run, set_aside
 from layerprobe.scores import Score, read_scores
-from layerprobe.workflow import probe as module
-from layerprobe.workflow.probe import ProbeRequest, estimate_probe, probe
+from layerprobe.workflow import extractors as module
+from layerprobe.workflow.probe import estimate_probe, probe
+from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import TrainRequest, train
 from tests.workflow.conftest import Silent
+
+FC6 = LayerKey("fc6", "none")
+POOL = LayerKey("pool5.3", "max")
 
 Requests = Callable[..., TrainRequest]
 REQUEST = ProbeRequest(layers=("pool5.3", "fc6"), ks=(1, 2), device="cpu", workers=0)
@@ -37,7 +42,7 @@ def by_hand(run: Run, images: Path, classes: range, epoch: int) -> dict[str, flo
     """R@1 of pool5.3 and fc6 from the files alone: pixels, checkpoint, a forward and a loop of our own."""
     from torchvision.models.vgg import cfgs, make_layers
 
-    tensors = safetensors.torch.load_file(run.checkpoint(epoch))
+    tensors = safetensors.torch.load_file(run.checkpoint_file(epoch))
     trunk = make_layers(cfgs["D"], batch_norm=True)[:-1].eval()
     head = torch.nn.Linear(512, 8)
     prefix = "net.features."
@@ -89,27 +94,27 @@ def test_a_second_probe_extracts_nothing(run: Run, monkeypatch: pytest.MonkeyPat
 
 def test_further_layers_take_the_old_ones_along(run: Run) -> None:
     probe(run, REQUEST, Silent())
-    before = h5py.File(run.features(2, "test"))["features/fc6@none"][:]
+    before = h5py.File(run.feature_file(2, "test"))["features/fc6@none"][:]
     probe(run, replace(REQUEST, layers=("pool4.1",), pools=("max", "avg")), Silent())
-    with h5py.File(run.features(2, "test")) as file:
+    with h5py.File(run.feature_file(2, "test")) as file:
         assert set(file["features"]) == {"pool5.3@max", "fc6@none", "pool4.1@max", "pool4.1@avg"}
         assert np.array_equal(file["features/fc6@none"][:], before)
-    assert {(score.layer, score.pool) for score in read_scores(run.scores)} == {
+    assert {(score.layer, score.pool) for score in read_scores(run.scores_file)} == {
         ("pool5.3", "max"), ("fc6", "none"), ("pool4.1", "max"), ("pool4.1", "avg"),
     }  # fmt: skip
 
 
 def test_features_of_other_weights_are_not_trusted(run: Run, request_for: Requests) -> None:
     probe(run, REQUEST, Silent())
-    stale = run.features(2, "test").read_bytes()
+    stale = run.feature_file(2, "test").read_bytes()
     train(request_for("train.learning_rate=0.1", fresh=True), Silent())
-    run.features(2, "test").parent.mkdir()
-    run.features(2, "test").write_bytes(stale)
+    run.feature_file(2, "test").parent.mkdir()
+    run.feature_file(2, "test").write_bytes(stale)
     listener = Silent()
     fresh = probe(run, REQUEST, listener)
     assert listener.heard == ["epoch-0002.test.h5 is computed again: weights_sha256 is not what it was"]
-    with h5py.File(run.features(2, "test")) as file:
-        assert file.attrs["weights_sha256"].decode() == sha256(run.checkpoint(2))
+    with h5py.File(run.feature_file(2, "test")) as file:
+        assert file.attrs["weights_sha256"].decode() == sha256(run.checkpoint_file(2))
     assert only(fresh, epoch=2)
 
 
@@ -119,7 +124,7 @@ def test_images_that_changed_since_the_training_are_noticed(run: Run, images: Pa
     message = "images: the train images are not those the run began with. Restore them, or train a new run"
     with pytest.raises(DataError, match=message):
         probe(run, REQUEST, Silent())
-    assert not run.scores.exists()
+    assert not run.scores_file.exists()
     assert only(probe(run, replace(REQUEST, splits=("test",)), Silent()), split="test")
 
 
@@ -131,7 +136,7 @@ def test_a_split_that_the_run_does_not_know_the_images_of_is_probed(run: Run, im
 
 def test_scores_are_written_as_a_table(run: Run) -> None:
     scores = probe(run, REQUEST, Silent())
-    with run.scores.open() as stream:
+    with run.scores_file.open() as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == len(scores) == 3 * 2 * 2 * 2  # epochs, splits, layers, K
     assert rows[0]["experiment"] == run.read()["experiment"]
@@ -159,10 +164,10 @@ def test_an_unknown_split_has_the_near_miss(run: Run) -> None:
 
 def test_an_unknown_layer_has_the_near_miss_and_loses_nothing(run: Run) -> None:
     probe(run, REQUEST, Silent())
-    before = sha256(run.scores)
+    before = sha256(run.scores_file)
     with pytest.raises(UnknownNameError, match=r"'pool5.4'. Did you mean 'pool5.\d'"):
         probe(run, replace(REQUEST, layers=("pool5.4",)), Silent())
-    assert sha256(run.scores) == before
+    assert sha256(run.scores_file) == before
 
 
 def test_a_large_k_is_refused_when_asked_for_and_dropped_from_a_recipe(run: Run) -> None:
@@ -178,15 +183,15 @@ def test_a_recipe_whose_every_k_is_too_large_is_refused_before_extraction(reques
     run = train(request_for("probe.k=[1000]"), Silent())
     with pytest.raises(RecipeError, match="K = 1000 is not below the 16 images"):
         probe(run, replace(REQUEST, ks=None), Silent())
-    assert not run.features(0, "train").exists()
+    assert not run.feature_file(0, "train").exists()
 
 
 def test_a_run_moved_aside_has_its_scores_under_its_new_name(run: Run) -> None:
     probe(run, replace(REQUEST, epochs="0"), Silent())
     aside = set_aside(run)
     probe(aside, replace(REQUEST, epochs="last"), Silent())
-    assert {score.run for score in read_scores(aside.scores)} == {"tiny~1"}
-    assert {score.epoch for score in read_scores(aside.scores)} == {0, 2}
+    assert {score.run for score in read_scores(aside.scores_file)} == {"tiny~1"}
+    assert {score.epoch for score in read_scores(aside.scores_file)} == {0, 2}
 
 
 def test_a_layer_with_nan_has_no_number_and_the_others_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,12 +199,12 @@ def test_a_layer_with_nan_has_no_number_and_the_others_go_on(run: Run, monkeypat
 
     def spoilt(*arguments: object, **keywords: object):  # type: ignore[no-untyped-def] # passes on what it gets
         for batch in extract(*arguments, **keywords):  # type: ignore[arg-type] # likewise
-            batch["fc6@none"][1] = np.nan
+            batch[FC6][1] = np.nan
             yield batch
 
     monkeypatch.setattr(module, "extract", spoilt)
     scores = probe(run, replace(REQUEST, epochs="last"), Silent())
-    assert {(s.value, s.note) for s in only(scores, layer="fc6")} == {(None, "NaN (1 rows)")}
+    assert {(s.value, s.notes) for s in only(scores, layer="fc6")} == {(None, ("NaN (1 rows)",))}
     assert all(score.value is not None for score in only(scores, layer="pool5.3"))
 
 
@@ -209,14 +214,14 @@ def test_a_signal_leaves_whole_files_only(run: Run, monkeypatch: pytest.MonkeyPa
     def slow(*arguments: object, **keywords: object):  # type: ignore[no-untyped-def] # passes on what it gets
         for batch in extract(*arguments, **keywords):  # type: ignore[arg-type] # likewise
             yield batch
-            if run.features(0, "test").exists():
+            if run.feature_file(0, "test").exists():
                 os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(module, "extract", slow)
     monkeypatch.setattr(module, "BATCH_SIZE", 4)
     with pytest.raises(InterruptedRun, match="probing stopped"):
         probe(run, REQUEST, Silent())
-    assert sorted(path.name for path in run.features(0, "test").parent.iterdir()) == [
+    assert sorted(path.name for path in run.feature_file(0, "test").parent.iterdir()) == [
         "epoch-0000.test.h5", "epoch-0000.train.h5",
     ]  # fmt: skip
     monkeypatch.undo()
@@ -225,7 +230,7 @@ def test_a_signal_leaves_whole_files_only(run: Run, monkeypatch: pytest.MonkeyPa
 
 def test_a_dry_run_writes_nothing_and_knows_the_bytes(run: Run) -> None:
     estimate = estimate_probe(run, REQUEST)
-    assert not run.features(0, "test").exists()
+    assert not run.feature_file(0, "test").exists()
     # 3 epochs x 32 images x (512 + 8) float32
     assert estimate.disk == 3 * 32 * 520 * 4
     assert estimate.seconds > 0
@@ -256,7 +261,7 @@ def test_classes_held_out_of_training_choose_the_best_epoch(request_for: Request
     run = train(request_for("data.validation_classes=0.5", "train.batch_size=4"), Silent())
     scores = probe(run, REQUEST, Silent())
     assert {score.split for score in scores} == {"train", "validation", "test"}
-    assert {score.note for score in scores} == {"2 of 4 training classes held out for validation"}
+    assert {score.notes for score in scores} == {("2 of 4 training classes held out for validation",)}
     assert len({score.epoch for score in probe(run, replace(REQUEST, epochs="best"), Silent())}) == 1
 
 
@@ -265,8 +270,8 @@ def test_accuracy_is_the_classifiers_on_the_embedding_of_trained_classes(request
     scores = probe(run, replace(REQUEST, metrics=("accuracy",)), Silent())
     found = {(s.layer, s.split, s.epoch): s.value for s in scores if s.metric == "accuracy"}
     assert set(found) == {("fc6", "train", epoch) for epoch in (0, 1, 2)}
-    weights = safetensors.torch.load_file(run.checkpoint(2))
-    features = torch.from_numpy(store.read_features(run.features(2, "train"), "fc6@none"))
+    weights = safetensors.torch.load_file(run.checkpoint_file(2))
+    features = torch.from_numpy(store.read_features(run.feature_file(2, "train"), FC6))
     logits = features.relu() @ weights["loss.classifier.weight"].T + weights["loss.classifier.bias"]
     labels = torch.arange(4).repeat_interleave(4)
     assert found["fc6", "train", 2] == float((logits.argmax(1) == labels).double().mean())

@@ -13,12 +13,16 @@ import pytest
 from layerprobe import store
 from layerprobe.errors import EnvironmentFault, RecipeError, UnknownNameError
 from layerprobe.files import sha256
+from layerprobe.keys import LayerKey
 from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.workflow import scoring as module
-from layerprobe.workflow.probe import ProbeRequest, probe
+from layerprobe.workflow.probe import probe
+from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import TrainRequest, train
 from tests.workflow.conftest import Silent
+
+FC6 = LayerKey("fc6", "none")
 
 Requests = Callable[..., TrainRequest]
 REQUEST = ProbeRequest(layers=("pool5.3", "fc6"), epochs="last", ks=(1, 2), device="cpu", workers=0)
@@ -32,16 +36,16 @@ def run(request_for: Requests) -> Run:
 def ranks_in(path: Path) -> dict[str, np.ndarray]:
     with h5py.File(path) as file:
         return {
-            f"{layer}/{name}": file[f"{layer}/none/{name}"][()]
+            f"{layer}/{name}": file[f"{layer}/none/cosine/{name}"][()]
             for layer in file
             if "@" in layer
-            for name in file[f"{layer}/none"]
+            for name in file[f"{layer}/none/cosine"]
         }
 
 
 def test_ranks_are_stored_and_give_the_scores(run: Run) -> None:
     scores = probe(run, REQUEST, Silent())
-    stored = ranks_in(run.ranks(2, "test"))
+    stored = ranks_in(run.rank_file(2, "test"))
     (score,) = [s for s in scores if (s.split, s.layer, s.metric) == ("test", "fc6", "R@2")]
     closer, ties = stored["fc6@none/closer"], stored["fc6@none/tied_negatives"]
     assert not ties.any()
@@ -58,9 +62,9 @@ def test_a_second_probe_ranks_nothing(run: Run, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_further_layer_leaves_the_old_ranks_in_place(run: Run) -> None:
     probe(run, REQUEST, Silent())
-    before = ranks_in(run.ranks(2, "test"))
+    before = ranks_in(run.rank_file(2, "test"))
     probe(run, replace(REQUEST, layers=("pool4.1",)), Silent())
-    after = ranks_in(run.ranks(2, "test"))
+    after = ranks_in(run.rank_file(2, "test"))
     assert all(np.array_equal(after[name], values) for name, values in before.items())
     assert "pool4.1@max/closer" in after
 
@@ -68,12 +72,12 @@ def test_a_further_layer_leaves_the_old_ranks_in_place(run: Run) -> None:
 def test_open_counts_are_completed_for_a_further_k(run: Run) -> None:
     exact = probe(run, replace(REQUEST, ks=(1, 3)), Silent())
     for split in ("train", "test"):
-        with h5py.File(run.ranks(2, split), "r+") as file:
-            for layer in ("fc6@none", "pool5.3@max"):
+        with h5py.File(run.rank_file(2, split), "r+") as file:
+            for layer in (FC6, LayerKey("pool5.3", "max")):
                 # As a large set has them: only that it lies between 0 and 12 is known.
-                file[f"{layer}/none/closer"][:], file[f"{layer}/none/closer_high"][:] = 0, 12
+                file[f"{layer}/none/cosine/closer"][:], file[f"{layer}/none/cosine/closer_high"][:] = 0, 12
     assert probe(run, replace(REQUEST, ks=(1, 3)), Silent()) == exact
-    assert (ranks_in(run.ranks(2, "test"))["fc6@none/closer_high"] < 12).any()
+    assert (ranks_in(run.rank_file(2, "test"))["fc6@none/closer_high"] < 12).any()
 
 
 def test_features_larger_than_the_memory_stay_on_disk_and_give_the_same_scores(
@@ -81,22 +85,23 @@ def test_features_larger_than_the_memory_stay_on_disk_and_give_the_same_scores(
 ) -> None:
     first = probe(run, REQUEST, Silent())
     for split in ("train", "test"):
-        run.ranks(2, split).unlink()
+        run.rank_file(2, split).unlink()
     read = store.read_features
-    monkeypatch.setattr(store, "read_features", lambda path, layer: None if "pool" in layer else read(path, layer))
+    monkeypatch.setattr(store, "read_features", lambda path, key: None if "pool" in key.layer else read(path, key))
     # fc6 has 16 x 8 numbers and fits, pool5.3 has 16 x 512 and does not.
     assert probe(run, replace(REQUEST, memory=4096), Silent()) == first
 
 
 def test_stale_ranks_are_not_used(run: Run) -> None:
     first = probe(run, REQUEST, Silent())
-    with h5py.File(run.ranks(2, "test"), "r+") as file:
-        file["fc6@none/none/closer"][:] = 99
+    with h5py.File(run.rank_file(2, "test"), "r+") as file:
+        file["fc6@none/none/cosine/closer"][:] = 99
     # Rewritten in place, the file's checksums are right and only its key could tell.
     changed = probe(run, REQUEST, Silent())
     assert changed != first
-    with h5py.File(run.ranks(2, "test"), "r+") as file:
-        file.attrs["queries_weights_sha256"] = b"0" * 64
+    with h5py.File(run.rank_file(2, "test"), "r+") as file:
+        group = file["fc6@none/none/cosine"]
+        group.attrs["queries"] = group.attrs["queries"].replace(b"weights_sha256", b"weights_sha257")
     assert probe(run, REQUEST, Silent()) == first
 
 
@@ -121,23 +126,23 @@ def test_a_recall_among_the_metrics_adds_its_k(run: Run) -> None:
 def test_an_unknown_metric_has_the_near_miss_before_anything_is_extracted(run: Run) -> None:
     with pytest.raises(UnknownNameError, match="unknown metric 'uniformty'. Did you mean 'uniformity'"):
         probe(run, replace(REQUEST, metrics=("uniformty",)), Silent())
-    assert not run.features(2, "test").exists()
+    assert not run.feature_file(2, "test").exists()
 
 
 def test_an_index_of_the_last_epoch_is_exported_with_its_ids(run: Run) -> None:
     faiss = pytest.importorskip("faiss")
     probe(run, replace(REQUEST, epochs="all", layers=("fc6",), export_index=True), Silent())
-    path = run.index(2, "test", "fc6@none")
+    path = run.index_file(2, "test", FC6)
     assert sorted(file.name for file in path.parent.glob("*.faiss")) == [
         "epoch-0002.test.fc6@none.faiss",
         "epoch-0002.train.fc6@none.faiss",
     ]
     listing = json.loads(path.with_name(f"{path.name}.json").read_text())
-    features = store.read_features(run.features(2, "test"), "fc6@none")
+    features = store.read_features(run.feature_file(2, "test"), FC6)
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     np.testing.assert_allclose(faiss.read_index(str(path)).reconstruct_n(0, 16), unit, rtol=1e-6)
-    assert listing["ids"] == list(store.read_index(run.features(2, "test"))[1])
-    assert listing["facts"]["weights_sha256"] == sha256(run.checkpoint(2))
+    assert listing["ids"] == list(store.read_index(run.feature_file(2, "test"))[1])
+    assert listing["facts"]["weights_sha256"] == sha256(run.checkpoint_file(2))
 
 
 def test_a_finished_run_is_probed_as_its_recipe_now_says(request_for: Requests) -> None:
@@ -166,4 +171,4 @@ def test_without_faiss_no_index_is_begun(run: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(EnvironmentFault, match="faiss"):
         probe(run, replace(REQUEST, export_index=True), Silent())
-    assert not run.features(2, "test").exists()
+    assert not run.feature_file(2, "test").exists()

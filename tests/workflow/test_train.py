@@ -32,7 +32,7 @@ def interrupt_after(epoch: int, number: int = signal.SIGINT) -> Silent:
 
 
 def weights(run: Run, epoch: int) -> dict[str, torch.Tensor]:
-    return safetensors.torch.load_file(run.checkpoint(epoch))
+    return safetensors.torch.load_file(run.checkpoint_file(epoch))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -46,7 +46,7 @@ def test_stop_and_resume_end_with_the_bytes_of_a_straight_run(request_for: Reque
     resumed = train(request_for(run="resumed", workers=workers), listener)
     assert listener.heard[0] == "resumed: continuing after epoch 1"
     for epoch in range(3):
-        assert sha256(straight.checkpoint(epoch)) == sha256(resumed.checkpoint(epoch))
+        assert sha256(straight.checkpoint_file(epoch)) == sha256(resumed.checkpoint_file(epoch))
 
 
 def test_sigterm_ends_with_143(request_for: Requests) -> None:
@@ -58,9 +58,9 @@ def test_sigterm_ends_with_143(request_for: Requests) -> None:
 def test_probing_while_training_changes_no_weight(request_for: Requests) -> None:
     plain = train(request_for(run="plain"), Silent())
     probed = train(request_for(run="probed", probe=("*",)), Silent())
-    assert sha256(plain.checkpoint(2)) == sha256(probed.checkpoint(2))
-    assert probed.features(1, "train").exists()
-    assert len({score.epoch for score in read_scores(probed.scores)}) == 3
+    assert sha256(plain.checkpoint_file(2)) == sha256(probed.checkpoint_file(2))
+    assert probed.feature_file(1, "train").exists()
+    assert len({score.epoch for score in read_scores(probed.scores_file)}) == 3
 
 
 def test_epoch_zero_is_the_untrained_network(request_for: Requests) -> None:
@@ -73,11 +73,11 @@ def test_epoch_zero_is_the_untrained_network(request_for: Requests) -> None:
 
 def test_a_finished_run_is_left_alone(request_for: Requests) -> None:
     run = train(request_for(), Silent())
-    before = sha256(run.file)
+    before = sha256(run.record_file)
     listener = Silent()
     train(request_for(), listener)
     assert listener.heard == ["tiny: nothing to do, 2 epochs are trained"]
-    assert sha256(run.file) == before
+    assert sha256(run.record_file) == before
 
 
 def test_another_recipe_under_the_name_is_refused_with_the_keys(request_for: Requests) -> None:
@@ -90,7 +90,7 @@ def test_epochs_may_grow_where_the_schedule_agrees(request_for: Requests) -> Non
     grown = train(request_for("train.decay_at=[]"), Silent())
     train(request_for("train.decay_at=[]", "train.epochs=3"), Silent())
     straight = train(request_for("train.decay_at=[]", "train.epochs=3", run="straight"), Silent())
-    assert sha256(grown.checkpoint(3)) == sha256(straight.checkpoint(3))
+    assert sha256(grown.checkpoint_file(3)) == sha256(straight.checkpoint_file(3))
     assert grown.read()["experiment"] == straight.read()["experiment"]
     listener = Silent()
     train(request_for("train.decay_at=[]", "train.epochs=3"), listener)
@@ -105,11 +105,11 @@ def test_epochs_may_not_grow_where_done_epochs_would_change(request_for: Request
 
 def test_fresh_moves_the_old_run_aside(request_for: Requests) -> None:
     run = train(request_for(), Silent())
-    old = sha256(run.checkpoint(2))
+    old = sha256(run.checkpoint_file(2))
     train(request_for("train.learning_rate=0.1", fresh=True), Silent())
     aside = Run(run.folder.with_name("tiny~1"))
-    assert sha256(aside.checkpoint(2)) == old
-    assert sha256(run.checkpoint(2)) != old
+    assert sha256(aside.checkpoint_file(2)) == old
+    assert sha256(run.checkpoint_file(2)) != old
 
 
 def damage(path: Path) -> None:
@@ -129,19 +129,19 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(request_for: Requests
     train(request_for(), listener)
     assert listener.heard[0].endswith(f"{victim}: is not the file that the run wrote; trying the checkpoint before it")
     assert listener.heard[1] == "tiny: continuing after epoch 0"
-    assert sha256(run.checkpoint(2)) == sha256(straight.checkpoint(2))
+    assert sha256(run.checkpoint_file(2)) == sha256(straight.checkpoint_file(2))
 
 
 def test_two_damaged_states_are_one_clear_error_and_lose_nothing(request_for: Requests) -> None:
     with pytest.raises(InterruptedRun):
         train(request_for(), interrupt_after(1))
     run = request_for().target()
-    damage(run.resume())
-    damage(run.resume(previous=True))
-    before = sha256(run.checkpoint(1))
+    damage(run.resume_file())
+    damage(run.resume_file(previous=True))
+    before = sha256(run.checkpoint_file(1))
     with pytest.raises(DataError, match=r"resume.previous.pt: is not the file that the run wrote. Train it again"):
         train(request_for(), Silent())
-    assert sha256(run.checkpoint(1)) == before
+    assert sha256(run.checkpoint_file(1)) == before
 
 
 def test_a_run_killed_between_its_state_and_its_record_goes_on(request_for: Requests) -> None:
@@ -150,11 +150,11 @@ def test_a_run_killed_between_its_state_and_its_record_goes_on(request_for: Requ
     kept: list[str] = []
     with pytest.raises(InterruptedRun):
         train(request_for(), interrupt_after(1))
-    kept.append(run.file.read_text())
+    kept.append(run.record_file.read_text())
     train(request_for(), Silent())
-    run.file.write_text(kept[0])  # the record of epoch 1 beside the state of epoch 2
+    run.record_file.write_text(kept[0])  # the record of epoch 1 beside the state of epoch 2
     train(request_for(), Silent())
-    assert sha256(run.checkpoint(2)) == sha256(straight.checkpoint(2))
+    assert sha256(run.checkpoint_file(2)) == sha256(straight.checkpoint_file(2))
 
 
 def test_two_kills_in_the_same_place_still_go_on(request_for: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,23 +174,23 @@ def test_two_kills_in_the_same_place_still_go_on(request_for: Requests, monkeypa
     listener = Silent()
     run = train(request_for(), listener)
     assert "tiny: continuing after epoch 1" in listener.heard
-    assert sha256(run.checkpoint(2)) == sha256(straight.checkpoint(2))
-    assert len(run.metrics.read_text().splitlines()) == 2
+    assert sha256(run.checkpoint_file(2)) == sha256(straight.checkpoint_file(2))
+    assert len(run.training_log_file.read_text().splitlines()) == 2
 
 
 def test_an_epoch_whose_probe_was_interrupted_is_probed_by_the_same_command(request_for: Requests) -> None:
     with pytest.raises(InterruptedRun):
         train(request_for(probe=("fc6",)), interrupt_after(1))
     run = train(request_for(probe=("fc6",)), Silent())
-    assert {score.epoch for score in read_scores(run.scores)} == {0, 1, 2}
+    assert {score.epoch for score in read_scores(run.scores_file)} == {0, 1, 2}
 
 
 def test_a_finished_run_can_be_probed_by_train(request_for: Requests) -> None:
     run = train(request_for(), Silent())
-    before = sha256(run.checkpoint(2))
+    before = sha256(run.checkpoint_file(2))
     train(request_for(probe=("fc6",)), Silent())
-    assert {score.epoch for score in read_scores(run.scores)} == {0, 1, 2}
-    assert (sha256(run.checkpoint(2)), run.read()["state"]) == (before, "finished")
+    assert {score.epoch for score in read_scores(run.scores_file)} == {0, 1, 2}
+    assert (sha256(run.checkpoint_file(2)), run.read()["state"]) == (before, "finished")
 
 
 def test_a_misspelt_layer_to_probe_is_told_before_the_run_begins(request_for: Requests) -> None:
@@ -207,7 +207,7 @@ def test_a_run_goes_on_without_the_source_of_its_weights(request_for: Requests) 
         train(request_for(*settings), interrupt_after(1))
     shutil.rmtree(straight.folder.with_name("source"))
     run = train(request_for(*settings), Silent())
-    assert sha256(run.checkpoint(2)) == sha256(straight.checkpoint(2))
+    assert sha256(run.checkpoint_file(2)) == sha256(straight.checkpoint_file(2))
 
 
 def test_a_frozen_warm_up_with_nothing_new_is_refused(request_for: Requests) -> None:
@@ -244,7 +244,7 @@ def test_metrics_have_one_line_an_epoch_after_a_resume(request_for: Requests) ->
     with pytest.raises(InterruptedRun):
         train(request_for(), interrupt_after(1))
     run = train(request_for(), Silent())
-    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    lines = [json.loads(line) for line in run.training_log_file.read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2]
     assert lines[0]["images"] == 16
 
@@ -302,7 +302,7 @@ def test_a_resumed_run_equals_a_straight_one_across_the_switch(
     with pytest.raises(InterruptedRun):
         train(request_for(*settings), interrupt_after(1))
     run = train(request_for(*settings), Silent())
-    assert sha256(run.checkpoint(2)) == sha256(straight.checkpoint(2))
+    assert sha256(run.checkpoint_file(2)) == sha256(straight.checkpoint_file(2))
 
 
 def test_heating_divides_the_scale_by_4_in_the_checkpoints(request_for: Requests) -> None:

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from layerprobe import comparison
-from layerprobe.comparison import epoch_similarity, layer_similarity
+from layerprobe import cka
+from layerprobe.cka import epoch_cka, layer_cka
 from layerprobe.errors import DataError
+from layerprobe.keys import LayerKey
 from layerprobe.metrics.cka import linear_cka
 from layerprobe.scores import Matrix
 
-LAYERS = ["pool1@max", "pool1@avg", "fc6@none"]
+LAYERS = [LayerKey("pool1", "max"), LayerKey("pool1", "avg"), LayerKey("fc6", "none")]
 
 
 @pytest.fixture
-def stored() -> dict[tuple[int, str], NDArray[np.float32]]:
+def stored() -> dict[tuple[int, LayerKey], NDArray[np.float32]]:
     """Features of 40 images at three layers and epochs 0, 2 and 3, all having something in common."""
     rng = np.random.default_rng(0)
     shared = rng.normal(size=(40, 5))
@@ -27,17 +28,17 @@ def stored() -> dict[tuple[int, str], NDArray[np.float32]]:
     }
 
 
-Stored = dict[tuple[int, str], NDArray[np.float32]]
+Stored = dict[tuple[int, LayerKey], NDArray[np.float32]]
 
 
 def of_layers(stored: Stored) -> Matrix:
-    return layer_similarity(LAYERS, lambda layer: stored[3, layer], run="one", split="test", epoch=3)
+    return layer_cka(LAYERS, lambda layer: stored[3, layer], run="one", split="test", epoch=3)
 
 
 def of_epochs(stored: Stored) -> Matrix:
     epochs = sorted({epoch for epoch, _ in stored})
     layers = {epoch: [layer for layer in LAYERS if (epoch, layer) in stored] for epoch in epochs}
-    return epoch_similarity(layers, lambda epoch, layer: stored[epoch, layer], run="one", split="test")
+    return epoch_cka(layers, lambda epoch, layer: stored[epoch, layer], run="one", split="test")
 
 
 def test_every_two_layers_are_compared(stored: Stored) -> None:
@@ -47,7 +48,7 @@ def test_every_two_layers_are_compared(stored: Stored) -> None:
     assert matrix.title == "linear CKA of the layers at epoch 3"
     assert max(value or 0.0 for row in matrix.values for value in row) <= 1
     assert (matrix.rows, matrix.row_axis) == (matrix.columns, matrix.column_axis)
-    assert (matrix.run, matrix.split, matrix.n, matrix.note) == ("one", "test", 40, "")
+    assert (matrix.run, matrix.split, matrix.n, matrix.notes) == ("one", "test", 40, ())
 
 
 def test_every_epoch_is_compared_with_the_last(stored: Stored) -> None:
@@ -56,7 +57,7 @@ def test_every_epoch_is_compared_with_the_last(stored: Stored) -> None:
     assert np.array(matrix.values) == pytest.approx(np.array(expected), abs=1e-10)
     assert matrix.title == "linear CKA of each layer with itself at epoch 3"
     assert (matrix.columns, matrix.column_axis) == (("0", "2", "3"), "epoch")
-    assert (matrix.rows, matrix.row_axis, matrix.note) == (("pool1@max", "pool1@avg", "fc6"), "layer", "")
+    assert (matrix.rows, matrix.row_axis, matrix.notes) == (("pool1@max", "pool1@avg", "fc6"), "layer", ())
 
 
 @pytest.mark.parametrize("measure", [of_layers, of_epochs])
@@ -65,47 +66,47 @@ def test_a_pool_is_named_where_the_layer_has_several(measure: Callable[[Stored],
 
 
 def test_a_layer_with_nan_has_no_values(stored: Stored) -> None:
-    stored[3, "fc6@none"][[1, 5], 2] = np.nan
+    stored[3, LayerKey("fc6", "none")][[1, 5], 2] = np.nan
     matrix = of_layers(stored)
     assert [[value is None for value in row] for row in matrix.values] == [[0, 0, 1], [0, 0, 1], [1, 1, 1]]
-    assert matrix.note == "fc6: 2 of 40 feature rows hold NaN or Inf (epoch 3)"
+    assert matrix.notes == ("fc6: 2 of 40 feature rows hold NaN or Inf (epoch 3)",)
 
 
 def test_a_layer_that_collapses_has_no_value_there(stored: Stored) -> None:
     for epoch in (0, 2):
-        stored[epoch, "fc6@none"][:] = 0.1
+        stored[epoch, LayerKey("fc6", "none")][:] = 0.1
     matrix = of_epochs(stored)
     assert [[value is None for value in row] for row in matrix.values] == [[0, 0, 0], [0, 0, 0], [1, 1, 0]]
-    assert matrix.note == "fc6: the features do not vary (epochs 0, 2)"
+    assert matrix.notes == ("fc6: the features do not vary (epochs 0, 2)",)
 
 
 def test_a_layer_without_a_last_epoch_has_no_values_at_all(stored: Stored) -> None:
-    stored[3, "fc6@none"][:] = 0.1
+    stored[3, LayerKey("fc6", "none")][:] = 0.1
     matrix = of_epochs(stored)
     assert matrix.values[2] == (None, None, None)
-    assert matrix.note == "fc6: the features do not vary (epoch 3)"
+    assert matrix.notes == ("fc6: the features do not vary (epoch 3)",)
 
 
 def test_a_layer_that_was_not_probed_has_no_value(stored: Stored) -> None:
-    del stored[0, "pool1@avg"]
+    del stored[0, LayerKey("pool1", "avg")]
     matrix = of_epochs(stored)
     assert [value is None for value in matrix.values[1]] == [True, False, False]
-    assert matrix.note == "pool1@avg: not probed (epoch 0)"
+    assert matrix.notes == ("pool1@avg: not probed (epoch 0)",)
 
 
 def test_a_layer_of_an_older_epoch_alone_is_left_out(stored: Stored) -> None:
-    del stored[3, "pool1@avg"]
+    del stored[3, LayerKey("pool1", "avg")]
     assert of_epochs(stored).rows == ("pool1", "fc6")
 
 
 def test_of_many_images_the_same_some_are_taken(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "MAX_IMAGES", 30)
+    monkeypatch.setattr(cka, "MAX_IMAGES", 30)
     layers, epochs = of_layers(stored), of_epochs(stored)
-    assert layers.note == epochs.note == "30 of 40 images, drawn at random"
+    assert layers.notes == epochs.notes == ("30 of 40 images, drawn at random",)
     assert layers.n == epochs.n == 30
     assert layers.values != of_layers({key: values[::-1] for key, values in stored.items()}).values
     # Were each layer's images others, even a copy of it would be unlike it.
-    stored[3, "pool1@max"] = stored[3, "fc6@none"] * 2
+    stored[3, LayerKey("pool1", "max")] = stored[3, LayerKey("fc6", "none")] * 2
     assert of_layers(stored).values[0][2] == pytest.approx(1)
 
 
@@ -113,7 +114,7 @@ def test_many_images_are_compared_in_batches_close_to_all() -> None:
     rng = np.random.default_rng(0)
     shared = rng.normal(size=(6000, 20))
     layers = {name: shared @ rng.normal(size=(20, 20)) + rng.normal(size=(6000, 20)) for name in LAYERS}
-    matrix = layer_similarity(LAYERS, lambda name: layers[name].astype(np.float32), run="", split="test", epoch=0)
+    matrix = layer_cka(LAYERS, lambda name: layers[name].astype(np.float32), run="", split="test", epoch=0)
     assert matrix.values[0][1] == pytest.approx(linear_cka(layers[LAYERS[0]], layers[LAYERS[1]]), abs=0.01)
 
 

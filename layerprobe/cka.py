@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.errors import NumericError
+from layerprobe.keys import LayerKey
 from layerprobe.metrics.cka import FloatArray, cka_vector
 from layerprobe.scores import Matrix
 
@@ -20,13 +21,13 @@ MEASURE = "linear CKA"
 Faults = dict[str, list[int]]  # why there is no number -> the epochs
 
 
-def layer_similarity(
-    layers: Sequence[str], read: Callable[[str], NDArray[np.float32]], *, run: str, split: str, epoch: int
+def layer_cka(
+    layers: Sequence[LayerKey], read: Callable[[LayerKey], NDArray[np.float32]], *, run: str, split: str, epoch: int
 ) -> Matrix:
     """Linear CKA of every two layers at one epoch.
 
     Args:
-        layers: L names, `layer@pool`, in the order of the rows and columns.
+        layers: L of them, in the order of the rows and columns.
         read: (N, D) features of a layer, the same images for all.
         run: as the matrix names it.
         split: likewise.
@@ -50,22 +51,26 @@ def layer_similarity(
     names = _names(layers)
     title = f"{MEASURE} of the layers at epoch {epoch}"
     used = min(count, MAX_IMAGES)
-    return Matrix(run, split, MEASURE, title, "layer", "layer", names, names, values, used, _note(count, faults))
+    return Matrix(run, split, MEASURE, title, "layer", "layer", names, names, values, used, _notes(count, faults))
 
 
-def epoch_similarity(
-    stored: Mapping[int, Sequence[str]], read: Callable[[int, str], NDArray[np.float32]], *, run: str, split: str
+def epoch_cka(
+    stored: Mapping[int, Sequence[LayerKey]],
+    read: Callable[[int, LayerKey], NDArray[np.float32]],
+    *,
+    run: str,
+    split: str,
 ) -> Matrix:
     """Linear CKA of each layer at every epoch with itself at the last.
 
     Args:
-        stored: epoch -> names of the layers whose features there are, `layer@pool`; ascending.
+        stored: epoch -> the layers whose features there are; epochs ascending.
         read: (N, D) features of an epoch and layer, the same images for all.
         run: as the matrix names it.
         split: likewise.
 
     Returns:
-        (L, E) for the L layers of the last epoch, of images as for `layer_similarity`; the last column is 1. No value
+        (L, E) for the L layers of the last epoch, of images as for `layer_cka`; the last column is 1. No value
         where a layer was not stored, has NaN or does not vary.
 
     Raises:
@@ -91,7 +96,7 @@ def epoch_similarity(
         rows.append(tuple(row))
     title = f"{MEASURE} of each layer with itself at epoch {last}"
     epochs, used = tuple(map(str, stored)), min(count, MAX_IMAGES)
-    return Matrix(run, split, MEASURE, title, "layer", "epoch", names, epochs, tuple(rows), used, _note(count, faults))
+    return Matrix(run, split, MEASURE, title, "layer", "epoch", names, epochs, tuple(rows), used, _notes(count, faults))
 
 
 def _vector(features: NDArray[np.float32], name: str, epoch: int, faults: Faults) -> FloatArray | None:
@@ -109,14 +114,14 @@ def _product(first: FloatArray | None, second: FloatArray | None) -> float | Non
     return None if first is None or second is None else min(float(first @ second), 1.0)
 
 
-def _note(count: int, faults: Faults) -> str:
+def _notes(count: int, faults: Faults) -> tuple[str, ...]:
     notes = [f"{MAX_IMAGES} of {count} images, drawn at random"] if count > MAX_IMAGES else []
     for reason, epochs in faults.items():
         notes.append(f"{reason} (epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))})")
-    return "; ".join(notes)
+    return tuple(notes)
 
 
-def _names(layers: Sequence[str]) -> tuple[str, ...]:
+def _names(layers: Sequence[LayerKey]) -> tuple[str, ...]:
     """Layers without their pools, but where one has several."""
-    plain = [layer.partition("@")[0] for layer in layers]
-    return tuple(name if plain.count(name) == 1 else layer for name, layer in zip(plain, layers, strict=True))
+    plain = [key.layer for key in layers]
+    return tuple(key.layer if plain.count(key.layer) == 1 else str(key) for key in layers)

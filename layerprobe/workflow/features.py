@@ -1,0 +1,156 @@
+"""The stored features of one run: under which keys they hold, which are missing, and their values."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from layerprobe import store
+from layerprobe.analysis import Features
+from layerprobe.data.splits import Dataset, manifest_sha256
+from layerprobe.errors import DataError
+from layerprobe.files import sha256
+from layerprobe.keys import LayerKey
+from layerprobe.recipe import Recipe
+from layerprobe.runs import Run
+from layerprobe.store.features import FeatureArray
+from layerprobe.taps import Tap
+from layerprobe.workflow import parts
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The layers of an epoch and split whose features are not stored, or no longer hold.
+
+    Args:
+        epoch: 0 = before any step.
+        split: whose images are read.
+        taps: the layers; may be none.
+        kept: the layers that are stored and hold.
+        images: how many images are read.
+    """
+
+    epoch: int
+    split: str
+    taps: tuple[Tap, ...]
+    kept: frozenset[LayerKey]
+    images: int
+
+
+@dataclass(frozen=True, eq=False)
+class RunFeatures:
+    """The features of one run, in one file for each epoch and split.
+
+    Args:
+        run: it exists.
+        dataset: the run's.
+        transform: the whole way from a file to the network's input, as text.
+        weights_sha256: epoch -> hash of the weights that the features are made with.
+    """
+
+    run: Run
+    dataset: Dataset
+    transform: str
+    weights_sha256: Callable[[int], str]
+
+    def key(self, epoch: int, split: str) -> store.FeatureKey:
+        """What the features of an epoch and split must be made from."""
+        return store.FeatureKey(
+            run=self.run.name,
+            epoch=epoch,
+            split=split,
+            weights_sha256=self.weights_sha256(epoch),
+            transform=self.transform,
+            manifest_sha256=self.manifest_sha256(split),
+        )
+
+    def manifest_sha256(self, split: str) -> str:
+        """Hash of a split's images and classes."""
+        return manifest_sha256(self.dataset.splits[split], self.dataset.class_names)
+
+    def missing(self, epoch: int, split: str, taps: Sequence[Tap]) -> Missing:
+        """Which of some layers have to be extracted."""
+        stored = store.stored_layers(self.run.feature_file(epoch, split), self.key(epoch, split))
+        absent = tuple(tap for tap in taps if tap.key not in stored)
+        return Missing(epoch, split, absent, frozenset(stored), len(self.dataset.splits[split]))
+
+    def stale_note(self, epoch: int, split: str) -> str:
+        """Why an existing file is not used, naming it; empty where there is no reason."""
+        path = self.run.feature_file(epoch, split)
+        reason = store.stale_note(path, self.key(epoch, split))
+        return f"{path.name} is computed again: {reason}" if reason else ""
+
+    def write(
+        self,
+        missing: Missing,
+        columns: store.Columns,
+        batches: Iterable[Mapping[LayerKey, FeatureArray]],
+    ) -> None:
+        """Store what was missing beside what is kept."""
+        path, key = self.run.feature_file(missing.epoch, missing.split), self.key(missing.epoch, missing.split)
+        store.write_features(path, key, self.rows(missing.split), columns, batches)
+
+    def rows(self, split: str) -> store.Rows:
+        """The images of a split, as files name them."""
+        images = self.dataset.splits[split]
+        return store.Rows(images.labels, images.ids, self.dataset.class_names, self.dataset.class_ids)
+
+    def read_values(self, epoch: int, split: str, layer: LayerKey) -> FeatureArray:
+        """The features of a layer, (N, D)."""
+        return store.read_features(self.run.feature_file(epoch, split), layer)
+
+    def read(self, epoch: int, split: str, layer: LayerKey) -> Features:
+        """The features of a layer with their labels and ids."""
+        images = self.dataset.splits[split]
+        return Features(self.read_values(epoch, split, layer), images.labels, images.ids)
+
+    @contextlib.contextmanager
+    def opened(
+        self, epoch: int, split: str, layer: LayerKey, device: torch.device, memory: int | None
+    ) -> Iterator[Features]:
+        """The features of a layer, on a device, or left on disk where they are larger than the memory."""
+        images, path = self.dataset.splits[split], self.run.feature_file(epoch, split)
+        with store.feature_table(path, layer) as table:
+            if memory is not None and 4 * table.shape[0] * table.shape[1] > memory:
+                yield Features(table, images.labels, images.ids)
+            else:
+                values = torch.from_numpy(store.read_features(path, layer)).to(device)
+                yield Features(values, images.labels, images.ids)
+
+
+def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
+    """The features of a single run, made with its checkpoints."""
+
+    @cache
+    def weights_sha256(epoch: int) -> str:
+        path = run.checkpoint_file(epoch)
+        if not path.exists():
+            raise DataError("no such checkpoint", file=path, fix="Train the run again with --fresh")
+        return sha256(path)
+
+    return RunFeatures(run, dataset, parts.transform_text(recipe), weights_sha256)
+
+
+def require_same_images(features: RunFeatures, record: Mapping[str, Any], splits: Sequence[str]) -> None:
+    """Check that a run's images are those that it was trained with.
+
+    Args:
+        features: of the run.
+        record: its run.json.
+        splits: those that are read.
+
+    Raises:
+        DataError: a split has other images or classes.
+    """
+    for name in splits:
+        if record["manifests"].get(name) not in (None, features.manifest_sha256(name)):
+            raise DataError(
+                f"the {name} images are not those the run began with",
+                file=record["recipe"]["data"].get("root") or record["recipe"]["data"]["name"],
+                fix="Restore them, or train a new run",
+            )

@@ -1,0 +1,249 @@
+"""What a probe measures: the epochs, splits, layers, K and metrics that were asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from layerprobe.analysis import Metric
+from layerprobe.data.splits import Dataset
+from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.metrics.recall import recall_name
+from layerprobe.nets.net import Net
+from layerprobe.recipe import Recipe
+from layerprobe.registry import LOSSES, load
+from layerprobe.runs import Run
+from layerprobe.taps import Tap, resolve_taps
+from layerprobe.workflow import parts
+
+SIMILARITY = "cosine"
+
+
+@dataclass(frozen=True)
+class ProbeRequest:
+    """What `layerprobe probe` was asked for; None takes the recipe's [probe], or everything.
+
+    Args:
+        layers: layer expressions.
+        pools: max, avg, gem or grid:s.
+        epochs: all, last, best, or epochs with commas between.
+        splits: names of splits.
+        ks: K of Recall@K.
+        metrics: further metrics by name; `R@K` among them adds that K.
+        device: auto, cpu, cuda or cuda:i.
+        workers: data worker processes.
+        memory: bytes that a ranking may take beside what the process holds; None for as much as it likes.
+        export_index: also write a faiss index of every layer and split of the last of the epochs.
+    """
+
+    layers: tuple[str, ...] | None = None
+    pools: tuple[str, ...] | None = None
+    epochs: str = "all"
+    splits: tuple[str, ...] | None = None
+    ks: tuple[int, ...] | None = None
+    metrics: tuple[str, ...] | None = None
+    device: str = "auto"
+    workers: int | None = None
+    memory: int | None = None
+    export_index: bool = False
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What is measured of each layer.
+
+    Args:
+        ks: K of Recall@K.
+        metrics: each with those of its names that were asked for.
+        memory: bytes that a ranking may take; features that are larger stay on disk.
+        dropped: K of the recipe that a split has too few items for.
+    """
+
+    ks: Sequence[int]
+    metrics: Sequence[tuple[Metric, tuple[str, ...]]] = ()
+    memory: int | None = None
+    dropped: Sequence[int] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Every metric asked for."""
+        return [*map(recall_name, self.ks), *(name for _, names in self.metrics for name in names)]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is measured of a run.
+
+    Args:
+        taps: the layers, in the network's order.
+        splits: those whose items are searched for.
+        stored_splits: those whose features are needed: these, and the galleries that they are searched in.
+        measures: K and metrics.
+        embedding: the layer that the loss takes.
+        reductions: what is done to the features before they are searched, each on its own.
+        export_index: whether indexes of the last epoch are written too.
+    """
+
+    taps: Sequence[Tap]
+    splits: Sequence[str]
+    stored_splits: Sequence[str]
+    measures: Measures
+    embedding: Tap
+    reductions: Sequence[str] = (NO_REDUCTION,)
+    export_index: bool = False
+
+    @property
+    def ranked(self) -> list[RankedLayer]:
+        """Every layer as it is searched."""
+        return [RankedLayer(tap.key, reduction, SIMILARITY) for tap in self.taps for reduction in self.reductions]
+
+
+def select_taps(request: ProbeRequest, recipe: Recipe, net: Net) -> list[Tap]:
+    """The layers asked for.
+
+    Raises:
+        UnknownNameError: no such layer or pool.
+        RecipeError: a layer that cannot be probed.
+    """
+    layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
+    return resolve_taps(layers, net, pools=pools, image_size=recipe.data.image_size)
+
+
+def embedding_tap(recipe: Recipe, net: Net) -> Tap:
+    """What the loss takes: the last layer, pooled as the network pools it where it is a map."""
+    pool = recipe.net.pool or "max"
+    (tap,) = resolve_taps([list(net.layers)[-1]], net, pools=[pool], image_size=recipe.data.image_size)
+    return tap
+
+
+def select_splits(asked: Sequence[str] | None, dataset: Dataset) -> list[str]:
+    """The splits whose items are searched for; a gallery is none of them.
+
+    Raises:
+        UnknownNameError: no such split.
+    """
+    galleries = {gallery for query, gallery in dataset.search_in.items() if gallery != query}
+    known = [name for name in dataset.splits if name not in galleries]
+    for name in asked or ():
+        if name not in known:
+            raise UnknownNameError("split", name, known)
+    return [name for name in known if name in (asked or known)]
+
+
+def select(request: ProbeRequest, recipe: Recipe, taps: Sequence[Tap], embedding: Tap, dataset: Dataset) -> Selection:
+    """What is measured of these layers on this data set.
+
+    Raises:
+        UnknownNameError: no such split or metric.
+        RecipeError: a K, or a metric, that cannot be measured here.
+    """
+    splits = select_splits(request.splits, dataset)
+    measures = select_measures(request, recipe, dataset, splits)
+    if "accuracy" in measures.names:
+        require_classifier(recipe, embedding, taps)
+    return Selection(
+        taps, splits, splits_to_store(splits, dataset), measures, embedding, export_index=request.export_index
+    )
+
+
+def splits_to_store(splits: Sequence[str], dataset: Dataset) -> list[str]:
+    """The splits whose features are needed: those given and the galleries that they are searched in."""
+    return list(dict.fromkeys([*splits, *(dataset.search_in.get(name, name) for name in splits)]))
+
+
+def select_epochs(text: str, run: Run, record: dict[str, Any], dataset: Dataset, embedding: LayerKey) -> list[int]:
+    """The epochs asked for, ascending.
+
+    Args:
+        text: all, last, best, or epochs with commas between.
+        run: it exists.
+        record: its run.json.
+        dataset: the run's.
+        embedding: the layer that decides which epoch is best.
+
+    Raises:
+        RecipeError: one that has no checkpoint, or `best` without validation classes.
+    """
+    done: int = record["epochs_done"]
+    if text == "all":
+        return list(range(done + 1))
+    if text == "last":
+        return [done]
+    if text == "best":
+        return [_best_epoch(run, done, dataset, embedding.layer)]
+    numbers = [part.strip() for part in text.split(",")]
+    if not all(number.isdecimal() for number in numbers):
+        raise RecipeError(
+            f"--epochs {text}: neither all, last, best nor numbers like 0,5", fix="For example --epochs last"
+        )
+    asked = sorted({int(number) for number in numbers})
+    if asked[-1] > done:
+        raise RecipeError(f"--epochs {text}: {run.name} has epochs 0 to {done}", fix="Choose among these")
+    return asked
+
+
+def _best_epoch(run: Run, done: int, dataset: Dataset, embedding: str) -> int:
+    if "validation" not in dataset.splits:
+        raise RecipeError("--epochs best needs validation classes, which this run has none of", fix="Use last")
+    rows = [
+        score
+        for score in (run.scores() if run.scores_file.exists() else [])
+        if (score.split, score.layer, score.metric) == ("validation", embedding, "R@1") and score.value is not None
+    ]
+    if len({score.epoch for score in rows}) <= done:
+        raise RecipeError(
+            f"--epochs best needs {embedding} measured on the validation split at every epoch",
+            fix=f"First layerprobe probe {run.name} --layers {embedding} --splits validation",
+        )
+    return max(rows, key=lambda score: (score.value or 0.0, -score.epoch)).epoch
+
+
+def select_measures(request: ProbeRequest, recipe: Recipe, dataset: Dataset, splits: Sequence[str]) -> Measures:
+    """What to measure: the K that every gallery is large enough for, a recipe's others dropped, and the metrics.
+
+    Args:
+        request: what was asked for.
+        recipe: the run's.
+        dataset: the run's.
+        splits: those whose items are searched for.
+
+    Raises:
+        RecipeError: a K that was asked for on the command line is too large.
+        UnknownNameError: no such metric; with the near miss.
+    """
+    named = request.metrics if request.metrics is not None else recipe.probe.metrics
+    for name in named:
+        if name.startswith("R@") and not re.fullmatch("R@[1-9][0-9]*", name):
+            raise RecipeError(f"metric {name}: K must be a whole number above 0", fix="Write it like R@10")
+    recalls = [int(name[2:]) for name in named if name.startswith("R@")]
+    metrics = parts.build_metrics(recipe, [name for name in named if name not in map(recall_name, recalls)])
+    sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(split, split) for split in splits)}
+    smallest = min(sizes, key=sizes.__getitem__)
+    ks = list(dict.fromkeys((*(request.ks or recipe.probe.k), *recalls)))
+    large = [k for k in ks if k >= sizes[smallest]]
+    if large and (request.ks or len(large) == len(ks) or set(large) & set(recalls)):
+        raise RecipeError(
+            f"K = {large[0]} is not below the {sizes[smallest]} images of the {smallest} split",
+            fix="Choose a smaller K",
+        )
+    return Measures([k for k in ks if k not in large], metrics, request.memory, sorted(large))
+
+
+def require_classifier(recipe: Recipe, embedding: Tap, taps: Sequence[Tap]) -> None:
+    """Check that there is a classifier whose accuracy can be measured.
+
+    Raises:
+        RecipeError: the loss has none that tells the classes apart, or its layer is not among those measured.
+    """
+    if recipe.train.meta_classes is not None:
+        raise RecipeError(
+            "accuracy: this run's classifier was trained on meta-classes, not on the classes",
+            fix="Leave accuracy out of the metrics",
+        )
+    if not hasattr(load("loss", LOSSES, recipe.loss.name), "logits"):
+        raise RecipeError(f"accuracy: {recipe.loss.name} has no classifier", fix="Leave accuracy out of the metrics")
+    if embedding.key not in [tap.key for tap in taps]:
+        raise RecipeError(f"accuracy is measured on {embedding.key}", fix=f"Add {embedding.layer} to --layers")
