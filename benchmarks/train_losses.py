@@ -38,7 +38,7 @@ _ADAM = ("train.optimizer=adam", "train.weight_decay=0")
 SETTINGS: dict[str, tuple[str, ...]] = {
     # Its margin of 0.2 is for pretrained networks: from scratch the positives' pull collapses everything first.
     "contrastive": ("loss.margin=9", "train.learning_rate=1e-3"),
-    # Embeddings of any length, as in paper 002, which trains these by Adam: SGD at 0.01 diverges.
+    # Embeddings of any length, as in Fehervari et al. 2019, who train these by Adam: SGD at 0.01 diverges.
     "lifted_structure": (*_ADAM, "train.learning_rate=1e-4"),
     # In 64 dimensions, as there: products and squared distances of 512 begin so large that the softmax learns slowly.
     "n_pairs": (*_ADAM, "train.learning_rate=3e-4", "net.fc=[64]"),

@@ -62,7 +62,7 @@ class LossSection(Section):
 
 
 class Train(Section):
-    """Batches, optimiser and schedule; the defaults are paper 004's (section 5)."""
+    """Batches, optimiser and schedule; the defaults are those of Vo & Hays 2019 (section 5)."""
 
     epochs: int = Field(ge=0)
     batch_size: int = Field(32, ge=2)
