@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CountArray = NDArray[np.int32]
+Similarity = Literal["cosine", "dot", "euclidean", "hamming"]
+SIMILARITIES: tuple[Similarity, ...] = get_args(Similarity)
 Ties = Literal["expected", "optimistic", "pessimistic"]
 Lone = Literal["miss", "exclude", "error"]
 
@@ -177,7 +179,7 @@ class Neighbours:
 
     indices: NDArray[np.int64]
     similarities: NDArray[np.float64]
-    similarity: Literal["cosine", "dot", "euclidean", "hamming"]
+    similarity: Similarity
     backend: Literal["torch", "faiss"]
 
 
@@ -213,7 +215,7 @@ class Retrieval:
     labels: NDArray[np.int64]
     gallery: NDArray[Any] | Tensor | None
     gallery_labels: NDArray[np.int64] | None
-    similarity: Literal["cosine", "dot", "euclidean", "hamming"]
+    similarity: Similarity
     own: NDArray[np.intp]
     count: Callable[[], Ranks]
     classifier: Classifier | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -85,6 +85,60 @@ def test_imports_only_go_down() -> None:
 )
 def test_the_import_test_can_fail(importer: str, line: str) -> None:
     assert len(violations(importer, line)) == 1
+
+
+def imports_at_top(source: str) -> set[str]:
+    """The modules that a module may need to be imported itself: not those inside functions, but those for types."""
+    found: set[str] = set()
+    nodes: list[ast.AST] = [ast.parse(source)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.ImportFrom):
+            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            nodes += ast.iter_child_nodes(node)
+    return found
+
+
+def in_circles(sources: Mapping[str, str]) -> list[str]:
+    """Which modules import themselves, by way of others."""
+    graph = {name: imports_at_top(source) & sources.keys() - {name} for name, source in sources.items()}
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        waiting = [start]
+        while waiting:
+            new = graph[waiting.pop()] - found
+            found |= new
+            waiting += new
+        return found
+
+    return sorted(name for name in graph if name in reached(name))
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    sources = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path.read_text()
+        for path in modules()
+    }
+    assert in_circles(sources) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "circle"),
+    [
+        ("from layerprobe.losses.a import A", ["layerprobe.losses.a", "layerprobe.losses.b"]),
+        ("from layerprobe.losses import a", ["layerprobe.losses.a", "layerprobe.losses.b"]),
+        ("if TYPE_CHECKING:\n    import layerprobe.losses.a", ["layerprobe.losses.a", "layerprobe.losses.b"]),
+        ("def f():\n    if True:\n        from layerprobe.losses.a import A", []),
+        ("class B:\n    def f(self):\n        import layerprobe.losses.a", []),
+    ],
+)
+def test_the_circle_test_can_fail(line: str, circle: list[str]) -> None:
+    sources = {"layerprobe.losses.a": "from layerprobe.losses.b import B", "layerprobe.losses.b": line}
+    assert in_circles(sources) == circle
 
 
 @pytest.mark.parametrize("importer", sorted(MAY_IMPORT_RANKING))

@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 from layerprobe.errors import DataError
 from layerprobe.metrics.kmeans import kmeans
 from layerprobe.ranking.items import items_of
-from layerprobe.ranking.vectors import Similarity, form_of
-from layerprobe.retrieval import Retrieval
+from layerprobe.ranking.vectors import form_of
+from layerprobe.retrieval import Retrieval, Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from layerprobe.errors import NumericError
 from layerprobe.files import sha256, written_whole
 from layerprobe.ranking.faiss_search import import_faiss
-from layerprobe.ranking.vectors import Similarity, comparable, tensor_of
+from layerprobe.ranking.vectors import comparable, tensor_of
+from layerprobe.retrieval import Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor

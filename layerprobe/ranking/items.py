@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from layerprobe.ranking.vectors import Similarity
+    from layerprobe.retrieval import Similarity
 
 # Rows prepared at once: at 512 dimensions 4 MiB in float64, which the caches hold.
 BLOCK_ROWS = 1024

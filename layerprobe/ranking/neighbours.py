@@ -21,8 +21,8 @@ from layerprobe.ranking.items import BLOCK_ROWS, Items, items_of, own_items
 from layerprobe.ranking.products import Product, float32, full_precision
 from layerprobe.ranking.rounded import Rounded
 from layerprobe.ranking.tiles import cuts
-from layerprobe.ranking.vectors import Form, Similarity, form_of
-from layerprobe.retrieval import Neighbours
+from layerprobe.ranking.vectors import Form, form_of
+from layerprobe.retrieval import Neighbours, Similarity
 
 if TYPE_CHECKING:
     import torch

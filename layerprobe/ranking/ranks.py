@@ -24,8 +24,8 @@ from layerprobe.ranking.items import BLOCK_ROWS, Items, Table, items_of, label_a
 from layerprobe.ranking.products import full_precision
 from layerprobe.ranking.search import Search
 from layerprobe.ranking.team import Team
-from layerprobe.ranking.vectors import Similarity, form_of
-from layerprobe.retrieval import Ranks, Retrieval
+from layerprobe.ranking.vectors import form_of
+from layerprobe.retrieval import Ranks, Retrieval, Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from numpy.typing import ArrayLike
 
 from layerprobe.ranking.ranks import nearest_positive_ranks, whole_k
-from layerprobe.ranking.vectors import Similarity
-from layerprobe.retrieval import Lone, Ties
+from layerprobe.retrieval import Lone, Similarity, Ties
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.errors import NotFiniteError
 from layerprobe.ranking.items import Items, items_of
-from layerprobe.ranking.items import own_items as own_items
+from layerprobe.retrieval import SIMILARITIES, Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Similarity = Literal["cosine", "dot", "euclidean", "hamming"]
-SIMILARITIES: tuple[Similarity, ...] = ("cosine", "dot", "euclidean", "hamming")
 
 # Similarities of vectors of length 1 that differ by no more are tied: equal vectors must not be ordered by the rounding
 # of a matrix product.
