@@ -20,6 +20,7 @@ Similarity = Literal["cosine", "dot", "euclidean", "hamming"]
 SIMILARITIES: tuple[Similarity, ...] = get_args(Similarity)
 Ties = Literal["expected", "optimistic", "pessimistic"]
 Lone = Literal["miss", "exclude", "error"]
+LONE_RULES: tuple[Lone, ...] = get_args(Lone)
 
 # Above this share of tied queries a layer counts as collapsed: its order says little, whatever its recall.
 COLLAPSED_SHARE = 0.5
@@ -153,15 +154,33 @@ class Ranks:
             DataError: a query is lone where that is an error, or all are where they are left out.
             ValueError: as for `hits`, or an unknown rule for lone queries.
         """
-        if lone not in ("miss", "exclude", "error"):
-            raise ValueError(f"unknown rule for lone queries {lone!r}: miss, exclude or error")
-        hits, paired = self.hits(k, ties), self.tied_positives > 0
-        if (lone == "error" and self.lone) or (lone == "exclude" and not paired.any()):
-            raise DataError(
-                f"{self.lone} of {len(self)} queries have no other item of their class",
-                fix="Count lone queries as misses, or give every class two items",
-            )
-        return float(hits[paired].mean() if lone == "exclude" else hits.mean())
+        counted = counted_queries(self.tied_positives > 0, lone)
+        return float(self.hits(k, ties)[counted].mean())
+
+
+def counted_queries(paired: NDArray[np.bool_], lone: Lone) -> NDArray[np.bool_]:
+    """Which queries a mean over queries takes in.
+
+    Args:
+        paired: (Q,) queries with another item of their class; the others are lone.
+        lone: lone queries stay in the mean, where they score 0 ("miss"), are left out, or are an error.
+
+    Returns:
+        (Q,)
+
+    Raises:
+        DataError: a query is lone where that is an error, or all are where they are left out.
+        ValueError: an unknown rule.
+    """
+    if lone not in LONE_RULES:
+        raise ValueError(f"unknown rule for lone queries {lone!r}: {', '.join(LONE_RULES)}")
+    alone = int((~paired).sum())
+    if (lone == "error" and alone) or (lone == "exclude" and not paired.any()):
+        raise DataError(
+            f"{alone} of {len(paired)} queries have no other item of their class",
+            fix="Count lone queries as misses, or give every class two items",
+        )
+    return paired if lone == "exclude" else np.ones_like(paired)
 
 
 @dataclass(frozen=True, eq=False)

@@ -146,7 +146,7 @@ def test_k_below_one_is_refused() -> None:
 def test_unknown_rules_are_named() -> None:
     with pytest.raises(ValueError, match="unknown rule for ties 'fair': expected, optimistic or pessimistic"):
         ranks((0, 0, 1)).hits(1, "fair")  # type: ignore[arg-type] # the error is the fact
-    with pytest.raises(ValueError, match="unknown rule for lone queries 'skip': miss, exclude or error"):
+    with pytest.raises(ValueError, match="unknown rule for lone queries 'skip': miss, exclude, error"):
         ranks((0, 0, 1)).recall(1, lone="skip")  # type: ignore[arg-type] # the error is the fact
 
 

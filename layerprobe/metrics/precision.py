@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError
 from layerprobe.ranking.vectors import comparable, similarity_blocks
-from layerprobe.retrieval import Lone, Ranks, Retrieval
+from layerprobe.retrieval import Lone, Ranks, Retrieval, counted_queries
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,8 +51,8 @@ class PrecisionAtPositives:
             NumericError: a row holds NaN or Inf.
         """
         values, positives = precision_of_queries(retrieval)
-        paired = _counted(positives > 0, self.lone)
-        return {name: float(scores[paired].mean()) for name, scores in values.items()}
+        counted = counted_queries(positives > 0, self.lone)
+        return {name: float(scores[counted].mean()) for name, scores in values.items()}
 
 
 class ReciprocalRank:
@@ -74,21 +73,8 @@ class ReciprocalRank:
             NumericError: a row holds NaN or Inf.
         """
         ranks = retrieval.ranks
-        paired = _counted(ranks.tied_positives > 0, self.lone)
-        return {"MRR": float(reciprocal_ranks(ranks)[paired].mean())}
-
-
-def _counted(paired: NDArray[np.bool_], lone: Lone) -> NDArray[np.bool_]:
-    """Which queries the mean goes over."""
-    if lone not in ("miss", "exclude", "error"):
-        raise ValueError(f"unknown rule for lone queries {lone!r}: miss, exclude or error")
-    missing = int((~paired).sum())
-    if (lone == "error" and missing) or (lone == "exclude" and not paired.any()):
-        raise DataError(
-            f"{missing} of {len(paired)} queries have no other item of their class",
-            fix="Count lone queries as misses, or give every class two items",
-        )
-    return paired if lone == "exclude" else np.ones_like(paired)
+        counted = counted_queries(ranks.tied_positives > 0, self.lone)
+        return {"MRR": float(reciprocal_ranks(ranks)[counted].mean())}
 
 
 def reciprocal_ranks(ranks: Ranks) -> FloatArray:
