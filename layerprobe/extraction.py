@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from layerprobe.keys import LayerKey
+from layerprobe.numerics import full_precision
 from layerprobe.taps import Tap, tapped
 
 
@@ -24,7 +24,8 @@ def extract(
 ) -> Iterator[dict[LayerKey, NDArray[np.float32]]]:
     """Run batches of images through a network and yield what its taps give.
 
-    Between two batches the module is as it was: no hook, its own modes. Float32 is computed as float32, without TF32.
+    Between two batches the module is as it was: no hook, its own modes. Float32 is computed as float32:
+    no TF32, no autocast.
 
     Args:
         module: on `device`, in channels_last format.
@@ -37,22 +38,7 @@ def extract(
         For each batch {tap.key: float32 (B, dim)}.
     """
     for batch in pixels:
-        with _full_precision(), tapped(module, taps) as features_of:
+        with full_precision(device), tapped(module, taps) as features_of:
             features = features_of(normalise(batch.to(device)))
             arrays = {key: values.cpu().numpy() for key, values in features.items()}
         yield arrays
-
-
-@contextlib.contextmanager
-def _full_precision() -> Iterator[None]:
-    """GPUs convolve float32 in TF32 unless told; its 10-bit mantissa would change features."""
-    convolutions = torch.backends.cudnn.conv  # type: ignore[attr-defined] # made at import; torch's stub lacks it
-    switches = (convolutions, torch.backends.cuda.matmul)
-    before = [switch.fp32_precision for switch in switches]
-    try:
-        for switch in switches:
-            switch.fp32_precision = "ieee"
-        yield
-    finally:
-        for switch, precision in zip(switches, before, strict=True):
-            switch.fp32_precision = precision

@@ -11,7 +11,19 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "layerprobe"
-GROUND = {"scores", "retrieval", "registry", "errors", "files", "progress", "overrides", "sections", "wording", "keys"}
+GROUND = {
+    "errors",
+    "files",
+    "keys",
+    "numerics",
+    "overrides",
+    "progress",
+    "registry",
+    "retrieval",
+    "scores",
+    "sections",
+    "wording",
+}
 ROOMS = {
     "data", "nets", "losses", "taps", "store", "runs", "reductions", "ranking", "metrics", "statistics", "attribution",
     "plots", "report", "papers", "tables",

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.errors import NotFiniteError
 from layerprobe.metrics.centroids import Points, Search, points_of
+from layerprobe.numerics import full_precision
 from layerprobe.ranking.items import BLOCK_ROWS
-from layerprobe.ranking.products import full_precision
 from layerprobe.ranking.vectors import tensor_of
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.errors import EnvironmentFault
+from layerprobe.numerics import full_precision
 from layerprobe.ranking.faiss_search import Finder, faiss_finder, import_faiss
 from layerprobe.ranking.items import BLOCK_ROWS, Items, items_of, own_items
-from layerprobe.ranking.products import Product, float32, full_precision
+from layerprobe.ranking.products import Product, float32
 from layerprobe.ranking.rounded import Rounded
 from layerprobe.ranking.tiles import cuts
 from layerprobe.ranking.vectors import Form, form_of

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -56,29 +55,6 @@ def bfloat16(device: torch.device) -> Product | None:
     if device.type == "cpu" and _cpu_sums_bfloat16_in_float32():
         return Product("bfloat16", torch.bfloat16, torch.bfloat16, 2.0**-23, 3, 1024, _mm)
     return None
-
-
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """float32 products that are float32: no TF32, bfloat16 or autocast inside, nor sums in bfloat16, whatever was set.
-
-    The settings are the process's: another thread that changes them meanwhile spoils the bound.
-    """
-    import torch
-
-    reduced = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
-    places = (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul)  # type: ignore[attr-defined] # made at import
-    before = [place.fp32_precision for place in places]
-    try:
-        for place in places:
-            place.fp32_precision = "ieee"
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        for place, precision in zip(places, before, strict=True):
-            place.fp32_precision = precision
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = reduced
 
 
 def _mm(first: Tensor, second: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from layerprobe.numerics import full_precision
 from layerprobe.ranking.items import BLOCK_ROWS, Items, Table, items_of, label_array, own_items
-from layerprobe.ranking.products import full_precision
 from layerprobe.ranking.search import Search
 from layerprobe.ranking.team import Team
 from layerprobe.ranking.vectors import form_of

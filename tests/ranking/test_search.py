@@ -228,17 +228,6 @@ def test_float64_settles_what_float32_cannot_tell_apart() -> None:
     assert counts(nearest_positive_ranks(features, [0, 1, 0, 1]))[0] == (1, 0, 1)
 
 
-def test_what_torch_was_set_to_does_not_reach_the_products() -> None:
-    settings_before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined] # made at import
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined] # made at import
-    try:
-        with products.full_precision(torch.device("cpu")):
-            assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"  # type: ignore[attr-defined] # made at import
-        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # type: ignore[attr-defined] # made at import
-    finally:
-        torch.backends.mkldnn.matmul.fp32_precision = settings_before  # type: ignore[attr-defined] # made at import
-
-
 def test_bad_rows_on_disk_are_counted() -> None:
     features = np.ones((10, 2), np.float32)
     features[3], features[9, 1] = np.nan, np.inf
