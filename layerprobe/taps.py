@@ -18,11 +18,7 @@ from torch import Tensor, nn
 
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.keys import LayerKey
-
-POOLS = ("max", "avg", "gem")  # and grid:s for any s
-NO_POOL = "none"
-_GEM_POWER = 3
-_GEM_FLOOR = 1e-6
+from layerprobe.pooling import NO_POOL, POOLS, gem
 
 
 class NamedLayers(Protocol):
@@ -221,7 +217,7 @@ def _pooled(output: Tensor, pool: str) -> Tensor:
         return output.mean((2, 3)).float()
     if pool == "gem":
         # In float32 from here: cubes of ordinary activations overflow float16.
-        return output.float().clamp(min=_GEM_FLOOR).pow(_GEM_POWER).mean((2, 3)).pow(1 / _GEM_POWER)
+        return gem(output.float())
     return F.adaptive_max_pool2d(output, _grid_side(pool)).flatten(1).float()
 
 

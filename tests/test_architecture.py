@@ -12,18 +12,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "layerprobe"
 GROUND = {
-    "errors",
-    "files",
-    "keys",
-    "numerics",
-    "overrides",
-    "progress",
-    "registry",
-    "retrieval",
-    "scores",
-    "sections",
-    "wording",
-}
+    "errors", "files", "imagenet", "keys", "numerics", "overrides", "pooling", "progress", "registry", "retrieval",
+    "scores", "sections", "wording",
+}  # fmt: skip
 ROOMS = {
     "data", "nets", "losses", "taps", "store", "runs", "reductions", "ranking", "metrics", "statistics", "attribution",
     "plots", "report", "papers", "tables",

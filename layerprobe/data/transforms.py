@@ -14,6 +14,7 @@ import torch
 from PIL.Image import Resampling, Transform
 from torch import Tensor
 
+from layerprobe import imagenet
 from layerprobe.data import resizing
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.errors import RecipeError
@@ -21,8 +22,7 @@ from layerprobe.errors import RecipeError
 Channels = float | Sequence[float] | str
 Augmentation = Callable[[Image, np.random.Generator], Image]
 
-# Of ImageNet's training images in 0 ... 1, as torchvision's weights were trained with.
-_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+_IMAGENET = {"mean": imagenet.MEAN, "std": imagenet.DEVIATION}
 
 # Mild enough that a character stays itself.
 _DEGREES, _SCALES, _SHIFT = 10.0, (0.9, 1.1), 0.06

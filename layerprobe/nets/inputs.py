@@ -9,7 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-_MEAN, _DEVIATION = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], dtype=torch.float64)
+from layerprobe import imagenet
+
+_MEAN, _DEVIATION = torch.tensor([imagenet.MEAN, imagenet.DEVIATION], dtype=torch.float64)
 
 
 class TransformInput(nn.Module):

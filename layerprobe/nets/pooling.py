@@ -5,17 +5,14 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from layerprobe.errors import UnknownNameError
-
-POOLS = ("max", "avg", "gem")
-_GEM_POWER = 3
-_GEM_FLOOR = 1e-6
+from layerprobe.pooling import POOLS, gem
 
 
 class GlobalPool(nn.Module):
     """(B, C, H, W) -> (B, C): one number a channel, whatever the map's size.
 
     Args:
-        kind: `max`, `avg`, or `gem`: the cube root of the mean cube, values below 1e-6 raised to it.
+        kind: `max`, `avg`, or `gem` (see `layerprobe.pooling.gem`).
 
     Raises:
         UnknownNameError: another kind.
@@ -33,7 +30,7 @@ class GlobalPool(nn.Module):
             return maps.amax((2, 3))
         if self.kind == "avg":
             return maps.mean((2, 3))
-        return maps.clamp(min=_GEM_FLOOR).pow(_GEM_POWER).mean((2, 3)).pow(1 / _GEM_POWER)
+        return gem(maps)
 
     def extra_repr(self) -> str:
         """The kind, for print(module)."""

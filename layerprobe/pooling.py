@@ -1,0 +1,20 @@
+"""Names of the pools that make a vector of a map, and GeM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Pool = Literal["max", "avg", "gem"]  # taps have grid:s, too, for any s
+POOLS: tuple[Pool, ...] = get_args(Pool)
+NO_POOL = "none"  # what a vector has, which needs none
+
+_GEM_POWER = 3
+_GEM_FLOOR = 1e-6
+
+
+def gem(maps: Tensor) -> Tensor:
+    """Generalised mean: (B, C, H, W) -> (B, C) the cube root of the mean cube, values below 1e-6 raised to it."""
+    return maps.clamp(min=_GEM_FLOOR).pow(_GEM_POWER).mean((2, 3)).pow(1 / _GEM_POWER)
