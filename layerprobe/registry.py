@@ -55,7 +55,8 @@ LOSSES = {
 REDUCTIONS = {
     "none": "layerprobe.reductions.none:Unreduced",
 }
-METRICS = {
+# Metrics that are shares: people are shown percent.
+SHARE_METRICS = {
     "MAP@R": "layerprobe.metrics.precision:PrecisionAtPositives",
     "R-precision": "layerprobe.metrics.precision:PrecisionAtPositives",
     "mAP": "layerprobe.metrics.precision:PrecisionAtPositives",
@@ -63,12 +64,16 @@ METRICS = {
     "NMI": "layerprobe.metrics.clustering:ClusterAgreement",
     "AMI": "layerprobe.metrics.clustering:ClusterAgreement",
     "accuracy": "layerprobe.metrics.accuracy:Accuracy",
+}
+# Metrics that are no shares: shown as they are.
+PLAIN_METRICS = {
     "intra-inter": "layerprobe.metrics.geometry:IntraInter",
     "alignment": "layerprobe.metrics.geometry:Alignment",
     "uniformity": "layerprobe.metrics.geometry:Uniformity",
     "rho": "layerprobe.metrics.geometry:SpectralDecay",
     "effective-rank": "layerprobe.metrics.geometry:EffectiveRank",
 }
+METRICS = SHARE_METRICS | PLAIN_METRICS
 PLOTS = {
     "train-vs-test": "layerprobe.plots.train_vs_test:draw",
     "curves": "layerprobe.plots.curves:draw",

@@ -13,6 +13,7 @@ from typing import Any
 from layerprobe.errors import DataError
 from layerprobe.files import write_text
 from layerprobe.keys import LayerKey, RankedLayer
+from layerprobe.registry import PLAIN_METRICS
 
 _BETWEEN_NOTES = "; "
 
@@ -166,13 +167,9 @@ _COLUMNS = {"note" if field.name == "notes" else field.name: field.name for fiel
 _NUMBERS = {"seed": int, "epoch": int, "n": int, "value": float, "low": float, "high": float}
 
 
-# Metrics that are neither shares nor means of shares; all others are read in percent.
-_PLAIN = ("intra-inter", "alignment", "uniformity", "rho", "effective-rank")
-
-
 def is_fraction(metric: str) -> bool:
-    """Whether a metric lies in [0, 1] and is shown to people in percent."""
-    return metric not in _PLAIN
+    """Whether people are shown a metric in percent; `NAME-sd` and the like follow NAME, an unknown one is a share."""
+    return not any(metric == name or metric.startswith(f"{name}-") for name in PLAIN_METRICS)
 
 
 def note_text(notes: Iterable[str]) -> str:

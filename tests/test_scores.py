@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from layerprobe.errors import DataError
-from layerprobe.scores import Matrix, Score, ScoreTable, note_text, read_scores
+from layerprobe.scores import Matrix, Score, ScoreTable, is_fraction, note_text, read_scores
 
 SCORE = Score("netA", "abc", 0, 3, "test", "pool5.3", "max", "none", "cosine", "R@1", 0.8125, None, None, 1360)
 
@@ -76,6 +76,16 @@ def test_another_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "scores.csv").write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match="not a table of scores"):
         read_scores(tmp_path / "scores.csv")
+
+
+@pytest.mark.parametrize("metric", ["R@1", "R@1000", "MAP@R", "NMI", "NMI-sd", "accuracy", "of-tomorrow"])
+def test_recall_and_registered_shares_are_shown_in_percent(metric: str) -> None:
+    assert is_fraction(metric)
+
+
+@pytest.mark.parametrize("metric", ["rho", "rho-sd", "effective-rank", "effective-rank-sd", "intra-inter"])
+def test_what_is_registered_as_no_share_is_shown_as_it_is(metric: str) -> None:
+    assert not is_fraction(metric)
 
 
 def matrix(*values: tuple[float | None, ...]) -> Matrix:
