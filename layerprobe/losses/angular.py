@@ -10,8 +10,9 @@ from torch import Tensor
 
 from layerprobe.losses.loss import Loss
 from layerprobe.losses.n_pairs import lengths, n_pairs
+from layerprobe.losses.options import at_least_zero
 from layerprobe.losses.pairs import pairs_of
-from layerprobe.losses.proxies import at_least_zero, unit
+from layerprobe.losses.unit_vectors import unit
 
 
 class Angular(Loss):

@@ -6,8 +6,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss
+from layerprobe.losses.options import at_least_zero, positive
 from layerprobe.losses.pairs import pairs_of, squared_euclidean
-from layerprobe.losses.proxies import at_least_zero, positive, unit
+from layerprobe.losses.unit_vectors import unit
 
 
 class Contrastive(Loss):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss
-from layerprobe.losses.proxies import unit
+from layerprobe.losses.unit_vectors import unit
 
 
 class CrossBatchMemory(Loss):

@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.proxies import positive, share, uniform, unit
+from layerprobe.losses.options import positive, share
+from layerprobe.losses.proxies import uniform
+from layerprobe.losses.unit_vectors import unit
 
 # A learnt scale that falls below this is used as this, and may climb back.
 _SMALLEST_SCALE = 0.01

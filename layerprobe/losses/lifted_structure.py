@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss
+from layerprobe.losses.options import at_least_zero
 from layerprobe.losses.pairs import euclidean, pairs_of
-from layerprobe.losses.proxies import at_least_zero, unit
+from layerprobe.losses.unit_vectors import unit
 
 
 class LiftedStructure(Loss):

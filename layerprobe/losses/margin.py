@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerprobe.losses.loss import Loss, ParameterGroup
+from layerprobe.losses.options import at_least_zero, positive, rate
 from layerprobe.losses.pairs import euclidean, pairs_of
-from layerprobe.losses.proxies import at_least_zero, positive, rate, unit
+from layerprobe.losses.unit_vectors import unit
 
 # Sampling Matters in Deep Embedding Learning: closer negatives are drawn as if they were so far, farther ones never.
 _CLOSEST, _FARTHEST = 0.5, 1.4

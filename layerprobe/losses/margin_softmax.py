@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss
-from layerprobe.losses.proxies import at_least_zero, positive, uniform, unit
+from layerprobe.losses.options import at_least_zero, positive
+from layerprobe.losses.proxies import uniform
+from layerprobe.losses.unit_vectors import unit
 
 
 class ArcFace(Loss):

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss
-from layerprobe.losses.proxies import at_least_zero, positive, unit
+from layerprobe.losses.options import at_least_zero, positive
+from layerprobe.losses.unit_vectors import unit
 
 
 class MultiSimilarity(Loss):

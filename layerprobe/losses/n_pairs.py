@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss
+from layerprobe.losses.options import at_least_zero
 from layerprobe.losses.pairs import pairs_of
-from layerprobe.losses.proxies import at_least_zero
 
 
 class NPairs(Loss):

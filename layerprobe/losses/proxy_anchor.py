@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.proxies import at_least_zero, normal, positive, rate, unit
+from layerprobe.losses.options import at_least_zero, positive, rate
+from layerprobe.losses.proxies import normal
+from layerprobe.losses.unit_vectors import unit
 
 
 class ProxyAnchor(Loss):

@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.proxies import normal, positive, rate, several_classes, unit
+from layerprobe.losses.options import positive, rate, several_classes
+from layerprobe.losses.proxies import normal
+from layerprobe.losses.unit_vectors import unit
 
 
 class ProxyNCA(Loss):

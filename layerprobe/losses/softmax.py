@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerprobe.losses.loss import Loss
-from layerprobe.losses.proxies import share
+from layerprobe.losses.options import share
 
 
 class Softmax(Loss):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss
-from layerprobe.losses.proxies import positive, unit
+from layerprobe.losses.options import positive
+from layerprobe.losses.unit_vectors import unit
 
 
 class SupCon(Loss):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerprobe.losses.heated_softmax import HeatedSoftmax
 from layerprobe.losses.norm_softmax import NormSoftmax
-from tests.losses.test_proxies import agrees, embeddings, log_sum_exp
+from tests.losses.oracles import agrees, embeddings, log_sum_exp
 
 LABELS = torch.tensor([0, 3, 3, 1, 0, 2])
 

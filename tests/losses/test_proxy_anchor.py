@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layerprobe.losses.proxy_anchor import ProxyAnchor
-from tests.losses.test_proxies import agrees, cosine, embeddings, finite_where_it_hurts
+from tests.losses.oracles import agrees, cosine, embeddings, finite_where_it_hurts
 
 LABELS = torch.tensor([0, 3, 3, 1, 0, 3])  # class 2 is not in the batch
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from layerprobe.losses.proxy_triplet import ProxyTriplet
-from tests.losses.test_proxies import agrees, embeddings, finite_where_it_hurts
+from tests.losses.oracles import agrees, embeddings, finite_where_it_hurts
 
 LABELS = torch.tensor([0, 3, 3, 1, 0, 2])
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layerprobe.losses.soft_triple import SoftTriple
-from tests.losses.test_proxies import agrees, cosine, embeddings, finite_where_it_hurts, log_sum_exp
+from tests.losses.oracles import agrees, cosine, embeddings, finite_where_it_hurts, log_sum_exp
 
 LABELS = torch.tensor([0, 3, 3, 1, 0, 2])
 

@@ -8,8 +8,8 @@ from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
 from layerprobe.losses.pairs import euclidean
-from layerprobe.losses.proxies import unit
 from layerprobe.losses.structured_clustering import StructuredClustering, best_medoids, nmi, worst_medoids
+from layerprobe.losses.unit_vectors import unit
 from tests.losses.pairwise import (
     LABELS,
     agrees,

@@ -9,7 +9,7 @@ from torch import Tensor
 from layerprobe.losses.norm_softmax import NormSoftmax
 from layerprobe.losses.subsampled_softmax import SubsampledSoftmax, draw, subset
 from layerprobe.training.optimizers import RowSGD
-from tests.losses.test_proxies import agrees, cosine, embeddings, finite_where_it_hurts, log_sum_exp
+from tests.losses.oracles import agrees, cosine, embeddings, finite_where_it_hurts, log_sum_exp
 
 LABELS = torch.tensor([0, 30, 30, 17, 0, 2])
 CPU = torch.device("cpu")

@@ -1,0 +1,38 @@
+"""Checks of a loss's options; each gives the value back."""
+
+from __future__ import annotations
+
+import math
+
+
+def positive(name: str, value: float, meaning: str) -> float:
+    """The value; ValueError unless it is a finite number above 0."""
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} is {value}; it is {meaning}, a number above 0")
+    return float(value)
+
+
+def at_least_zero(name: str, value: float, meaning: str) -> float:
+    """The value; ValueError unless it is a finite number of at least 0."""
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"{name} is {value}; it is {meaning}, a number of at least 0")
+    return float(value)
+
+
+def share(name: str, value: float) -> float:
+    """The value; ValueError unless it is in [0, 1)."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} is {value}; it is a share, at least 0 and below 1")
+    return float(value)
+
+
+def rate(name: str, value: float | None) -> float | None:
+    """The value; ValueError unless it is None or a finite number above 0."""
+    return None if value is None else positive(name, value, "a learning rate")
+
+
+def several_classes(num_classes: int) -> int:
+    """The value; ValueError for a single class, which has no other to be told from."""
+    if num_classes < 2:
+        raise ValueError(f"num_classes is {num_classes}; telling classes apart needs at least 2")
+    return num_classes
