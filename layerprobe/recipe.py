@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import ValidationError, create_model
 
@@ -22,6 +22,9 @@ from layerprobe.errors import LayerprobeError, RecipeError, UnknownNameError, ne
 from layerprobe.overrides import Overrides, overridden
 from layerprobe.registry import DATASETS, LOSSES, METRICS, NETS, load
 from layerprobe.sections import SECTIONS, Data, Ensemble, LossSection, Network, Probe, Section, Train
+
+if TYPE_CHECKING:
+    from layerprobe.losses.loss import Loss
 
 # What a factory takes and no recipe states.
 _NOT_OPTIONS = {"self", "root", "embedding_dim", "num_classes", "seed", "weights"}
@@ -159,9 +162,12 @@ def resolve(name: str, sections: Mapping[str, Any], *, source: object) -> Recipe
         else:
             problems.append(f"{source}: {section} is not a section. Write [{section}] and its keys below it")
     parts["metrics"] = _metric_options(sections.get("metrics", {}), source, problems)
-    if not problems:
+    complete = not problems
+    loss = _checked_loss(parts.get("loss"), source, problems)
+    if complete:
         recipe = _with_loss_defaults(Recipe(name=name, **parts))
-        problems += [f"{source} {problem}" for problem in _contradictions(recipe)]
+        found = _contradictions(recipe) + (loss.contradictions(recipe.train, recipe.net) if loss else [])
+        problems += [f"{source} {problem}" for problem in found]
     if problems:
         raise RecipeError(problems[0], problems=problems)
     return recipe
@@ -227,6 +233,17 @@ def _problem(section: str, error: Any, model: type[Section], source: object) -> 
     return f"{source} [{section}]: {key} = {json.dumps(error['input'])}: {text}"
 
 
+def _checked_loss(section: LossSection | None, source: object, problems: list[str]) -> Loss | None:
+    """The loss without values; None where it is unknown, or refuses an option, which is a problem."""
+    if section is not None and section.name in LOSSES:
+        factory: type[Loss] = load(*_TABLES["loss"], section.name)
+        try:
+            return factory.checked(section.options())
+        except ValueError as error:
+            problems.append(f"{source} [loss]: {error}. Change it, or leave it out")
+    return None
+
+
 def _with_loss_defaults(recipe: Recipe) -> Recipe:
     loss = load(*_TABLES["loss"], recipe.loss.name)
     train = recipe.train
@@ -252,22 +269,12 @@ def _contradictions(recipe: Recipe) -> list[str]:
         )
     if data.transform == "D3" and (data.mean, data.std) not in (("imagenet", "imagenet"), (0.5, 0.5)):
         found.append('[data]: transform = "D3" scales pixels to -1 ... 1. Leave mean and std out')
-    own_norm = recipe.loss.options().get("batch_norm", True) or recipe.loss.options().get("variant") != "BN"
-    if not own_norm and recipe.net.options().get("fc_norm") != "batch":
-        found.append('[loss]: batch_norm = false leaves it to the network. Set net.fc_norm = "batch", or leave it out')
-    support, k = recipe.loss.options().get("support"), train.images_per_class
-    if support is not None and k is not None and k <= support:
-        found.append(
-            f"[loss]: support = {support} leaves no query of images_per_class = {k}. Raise train.images_per_class"
-        )
     found += _schedule_contradictions(train)
     for name in recipe.probe.metrics:
         if name not in METRICS and not re.fullmatch(r"R@[1-9][0-9]*", name):
             found.append(f"[probe]: unknown metric {name!r}. {near_miss(name, METRICS)}")
     loss = load(*_TABLES["loss"], recipe.loss.name)
-    if train.optimizer != "sgd" and recipe.loss.options().get("sparse"):
-        found.append(f"[train]: {train.optimizer} takes no gradient of some rows. Set loss.sparse = false, or use sgd")
-    found += _batch_contradictions(train, recipe.loss.name, loss.needs_positives)
+    found += _batch_contradictions(train, loss.needs_positives)
     if "root" in inspect.signature(load(*_TABLES["data"], recipe.data.name)).parameters and not recipe.data.root:
         found.append(f"[data]: {recipe.data.name} needs a root. Give --data {recipe.data.name}:PATH")
     return found
@@ -292,18 +299,17 @@ def _schedule_contradictions(train: Train) -> list[str]:
     return found
 
 
-def _batch_contradictions(train: Train, loss: str, needs_positives: bool) -> list[str]:
-    found = []
-    k, per_class = train.images_per_class, f"images_per_class = {train.images_per_class}"
-    if needs_positives and train.sampler == "shuffled":
-        found.append(f'[train]: {loss} needs each class twice in a batch. Set sampler = "classes"')
-    elif k is not None and k < 2 and (needs_positives or train.sampler != "balanced"):
-        found.append(f"[train]: {per_class}: {loss if needs_positives else train.sampler} needs each class twice")
-    if k is not None and train.sampler == "n_pairs" and k != 2:
-        found.append(f'[train]: {per_class}: sampler = "n_pairs" takes 2 of a class')
-    if k is not None and train.batch_size < k * (2 if needs_positives else 1):
-        fewest = "2 classes" if needs_positives else "a class"
-        found.append(f"[train]: batch_size = {train.batch_size} holds fewer than {fewest} of {per_class}")
+def _batch_contradictions(train: Train, needs_positives: bool) -> list[str]:
+    """What the sampler cannot draw. A loss that needs positives asks for more, and says so itself."""
+    k, found = train.images_per_class, []
+    if k is None:
+        return []
+    if train.sampler == "n_pairs" and k != 2:
+        found.append(f"[train]: images_per_class = {k}: n_pairs takes 2 of a class. Leave it out")
+    elif k < 2 and train.sampler != "balanced" and not needs_positives:
+        found.append(f"[train]: images_per_class = {k}: {train.sampler} needs each class twice. Set 2 or more")
+    if train.batch_size < k and not needs_positives:
+        found.append(f"[train]: batch_size = {train.batch_size} holds no class of images_per_class = {k}. Raise it")
     return found
 
 

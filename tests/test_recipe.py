@@ -139,7 +139,7 @@ def test_a_data_set_without_its_root_says_so() -> None:
 
 
 def test_a_pair_loss_refuses_shuffled_batches() -> None:
-    with pytest.raises(RecipeError, match="smooth_triplet needs each class twice in a batch"):
+    with pytest.raises(RecipeError, match='the loss needs each class twice in a batch. Set sampler = "classes"'):
         load("train.sampler=shuffled")
 
 
@@ -239,21 +239,57 @@ def test_a_download_changes_no_recipe() -> None:
         (("train.optimizer=adam", "train.momentum=0.5"), "adam has no momentum"),
         (("train.epsilon=0.1",), "sgd has no epsilon"),
         (("loss.name=subsampled_softmax", "train.optimizer=adam"), "adam takes no gradient of some rows"),
-        (("train.images_per_class=1",), "smooth_triplet needs each class twice"),
-        (("train.sampler=balanced", "train.images_per_class=1"), "smooth_triplet needs each class twice"),
+        (("train.images_per_class=1",), "images_per_class = 1: the loss needs each class twice. Set 2 or more"),
+        (("train.sampler=balanced", "train.images_per_class=1"), "the loss needs each class twice. Set 2 or more"),
         (
             ("train.sampler=n_pairs", "train.images_per_class=4"),
-            'images_per_class = 4: sampler = "n_pairs" takes 2 of a class',
+            "images_per_class = 4: n_pairs takes 2 of a class. Leave it out",
         ),
         (("loss.name=prototypical", "loss.support=10"), "support = 10 leaves no query of images_per_class = 10"),
         (("loss.name=heated_softmax", "loss.batch_norm=false"), 'leaves it to the network. Set net.fc_norm = "batch"'),
-        (("train.batch_size=7",), "batch_size = 7 holds fewer than 2 classes of images_per_class = 4"),
+        (("train.batch_size=7",), "batch_size = 7 holds fewer than 2 classes of images_per_class = 4, which the loss"),
+        (
+            ("loss.name=softmax", "train.sampler=classes", "train.batch_size=3", "train.images_per_class=4"),
+            "batch_size = 3 holds no class of images_per_class = 4. Raise it",
+        ),
         (("loss.name=softmax", "train.sampler=classes", "train.images_per_class=1"), "classes needs each class twice"),
     ],
 )
 def test_keys_that_contradict_each_other_are_told(settings: tuple[str, ...], problem: str) -> None:
     with pytest.raises(RecipeError, match=re.escape(problem)):
         load(*settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (("loss.margin=-1",), "[loss]: margin is -1.0; it is a distance, a number of at least 0. Change it"),
+        (("loss.name=subsampled_softmax", "loss.classes=0"), "[loss]: classes is 0; it is a number of"),
+        (("loss.name=subsampled_softmax", "loss.ratio=0.5", "loss.classes=3"), "ratio is 0.5 and classes is 3"),
+        (("loss.name=proxy_nca", "loss.proxy_learning_rate=0"), "[loss]: proxy_learning_rate is 0.0; it is a learning"),
+    ],
+)
+def test_a_losss_own_rules_are_the_recipes(settings: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(problem)):
+        load(*settings)
+
+
+def test_more_classes_than_a_recipe_can_know_of_are_no_problem_of_it() -> None:
+    assert load("loss.name=subsampled_softmax", "loss.classes=1000000").loss.options()["classes"] == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "problems"),
+    [
+        (("loss.margin=-1", "train.optimizer=adam", "train.momentum=0.5"), ["margin is -1.0", "adam has no momentum"]),
+        (("loss.margin=-1", "train.epochs='3'", "train.seeds=1"), ["epochs = ", "key 'seeds'", "margin is -1.0"]),
+    ],
+)
+def test_a_losss_own_problem_is_told_with_all_others(settings: tuple[str, ...], problems: list[str]) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load(*settings)
+    for wanted, problem in zip(problems, caught.value.problems, strict=True):
+        assert wanted in problem
 
 
 def test_a_classifier_may_train_on_one_class_a_batch() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -56,6 +58,10 @@ class CrossBatchMemory(Loss):
         self.register_buffer("labels", torch.full((size,), -1))  # -1: nothing is there yet
         self.register_buffer("position", torch.tensor(0))
         self.register_buffer("batches", torch.tensor(0))
+
+    def effective_after(self) -> Mapping[str, int]:
+        """The memory, which waits for the warm-up."""
+        return {"warmup": self.warmup}
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings of any length and (B,) labels -> scalar; while training, the batch is remembered.

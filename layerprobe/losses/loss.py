@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor, nn
+
+from layerprobe.sections import Network, Train
+
+# More than any data set has: a number of classes that no option is too large for.
+_MANY_CLASSES = 2**31
 
 
 @dataclass(frozen=True)
@@ -30,15 +37,50 @@ class Loss(nn.Module):
     option out of its range. What it draws comes from torch's default generator of the embeddings' device, which the
     trainer seeds for each epoch. A learnt or heated temperature is the tensor `scale`, a parameter or a buffer, so
     that a schedule can change it and a checkpoint keeps it.
+
+    A recipe is checked before any data are read, with a loss that has no values (see `checked`); a subclass adds to
+    `contradictions` what its options and the rest of the recipe rule out together.
     """
 
     sampler: ClassVar[str]  # the batches that suit it: classes | shuffled | n_pairs | episodes
     needs_positives: ClassVar[bool]  # every class of a batch at least twice
     images_per_class: ClassVar[int] = 4  # of such a batch, unless the recipe says otherwise
-    similarity: ClassVar[str] = "cosine"  # what it trains, and so what to search by: cosine | dot | euclidean
 
-    # Of the last batch: pairs, triplets ... whose loss was not zero; None where every one always counts.
+    # How many pairs, triplets ... of the last batch had a loss above zero; None if the loss has no inactive ones.
     informative: Tensor | None = None
+
+    @classmethod
+    def checked(cls, options: Mapping[str, Any]) -> Self:
+        """The loss on torch's meta device, for any number of classes: it takes no memory and draws nothing.
+
+        Raises:
+            ValueError: an option out of its range.
+        """
+        with torch.device("meta"):
+            return cls(1, _MANY_CLASSES, **options)
+
+    def contradictions(self, train: Train, net: Network) -> list[str]:  # noqa: ARG002 - for a subclass
+        """What a recipe asks for that this loss cannot train with, `[section]: what is wrong. What would be right`.
+
+        Args:
+            train: sampler and images a class filled in.
+            net: with the network's own options.
+        """
+        if not self.needs_positives:
+            return []
+        if train.sampler == "shuffled":
+            return ['[train]: the loss needs each class twice in a batch. Set sampler = "classes"']
+        k = train.images_per_class or 0
+        if k < 2:
+            return [f"[train]: images_per_class = {k}: the loss needs each class twice. Set 2 or more"]
+        if train.batch_size < 2 * k:
+            what = f"batch_size = {train.batch_size} holds fewer than 2 classes of images_per_class = {k}"
+            return [f"[train]: {what}, which the loss needs. Set at least {2 * k}"]
+        return []
+
+    def effective_after(self) -> Mapping[str, int]:
+        """Options that change the loss in the course of training -> after how many batches they do."""
+        return {}
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings and (B,) labels in 0 ... num_classes - 1 -> scalar."""

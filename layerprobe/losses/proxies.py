@@ -16,4 +16,7 @@ def uniform(rows: int, dim: int) -> nn.Parameter:
 
 def normal(rows: int, dim: int) -> nn.Parameter:
     """(rows, dim) drawn from N(0, 1 / dim): any direction, a length near 1."""
-    return nn.Parameter(torch.randn(rows, dim) / math.sqrt(dim))
+    values = torch.empty(rows, dim)
+    if not values.is_meta:  # there is nothing to draw, and torch would import its compiler to do so
+        values.normal_().div_(math.sqrt(dim))
+    return nn.Parameter(values)

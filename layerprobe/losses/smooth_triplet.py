@@ -14,14 +14,14 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from layerprobe.losses.loss import Loss, ParameterGroup
+from layerprobe.losses.options import at_least_zero, positive
+from layerprobe.losses.unit_vectors import SHORTEST
 
 # Elements of one (pairs, B) block; a larger batch is done block by block and recomputed in the backward pass, so that
 # memory stays near one block instead of growing with the number of triplets.
 _BLOCK = 1 << 22
 # Elements of one (anchors, positives, B) chunk of the batch-all loss on a CPU, whose cache has to hold a few of them.
 _CHUNK = 1 << 17
-# Shorter embeddings have no direction worth the name, and are not normalised by the batch-all loss.
-_SHORTEST = 1e-12
 
 
 class SmoothTriplet(Loss):
@@ -67,18 +67,16 @@ class SmoothTriplet(Loss):
         half_gradient: bool = False,
     ) -> None:
         super().__init__()
-        if not (scale > 0 and math.isfinite(scale)):
-            raise ValueError(f"scale is {scale}; it is the embeddings' length, a number above 0")
         if learn_scale and not normalise:
             raise ValueError("learn_scale needs normalise: embeddings as they are have no scale to learn")
-        if margin is not None and not (margin >= 0 and math.isfinite(margin)):
-            raise ValueError(f"margin is {margin}; it is a distance, a number of at least 0")
+        self.margin = None if margin is None else at_least_zero("margin", margin, "a distance")
         if half_gradient and distance == "dot":
             raise ValueError("half_gradient leaves out the 2 of the squared distance, which the dot product has not")
-        self.normalise, self.distance, self.margin = normalise, distance, margin
+        self.normalise, self.distance = normalise, distance
         self.triplet_type, self.distance_weighting, self.half_gradient = triplet_type, distance_weighting, half_gradient
         self.learn_scale = learn_scale
-        self.scale = nn.Parameter(torch.tensor(float(scale)), requires_grad=learn_scale)
+        length = torch.tensor(positive("scale", scale, "the embeddings' length"))
+        self.scale = nn.Parameter(length, requires_grad=learn_scale)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """The learnt scale at the rate and decay of the released code; nothing where it is fixed."""
@@ -164,7 +162,7 @@ class _BatchAll(torch.autograd.Function):
         x, stretch, factor = embeddings, None, 1 if dot else 2
         if scale is not None:
             lengths = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-            stretch = scale / torch.where(lengths > _SHORTEST, lengths, 1)
+            stretch = scale / torch.where(lengths > SHORTEST, lengths, 1)
             x = x * stretch
         distances, near = _distances(x, scale, dot)
         total, gradient = _softplus_sum(distances, near, classes)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 # Shorter vectors have no direction worth the name: dividing by such a length multiplies the gradient by its inverse.
-_SHORTEST = 1e-12
+SHORTEST = 1e-12
 
 
 def unit(vectors: Tensor) -> Tensor:
@@ -21,4 +21,4 @@ def unit(vectors: Tensor) -> Tensor:
         (..., D); rows not longer than 1e-12 as they are.
     """
     lengths = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    return vectors / torch.where(lengths > _SHORTEST, lengths, torch.ones_like(lengths))
+    return vectors / torch.where(lengths > SHORTEST, lengths, torch.ones_like(lengths))

@@ -85,7 +85,7 @@ def build_metrics(recipe: Recipe, names: Sequence[str]) -> list[tuple[Metric, tu
         try:
             found.append((factory(**options), tuple(asked)))
         except ValueError as error:
-            raise RecipeError(f"[metrics.{asked[0]}]: {error}") from error
+            raise RecipeError(f"[metrics.{asked[0]}]: {error}", fix="Change it, or leave it out") from error
     return found
 
 
@@ -186,7 +186,7 @@ def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:
         try:
             loss: Loss = factory(embedding_dim, num_classes, **recipe.loss.options())
         except ValueError as error:
-            raise RecipeError(f"[loss]: {error}") from error
+            raise RecipeError(f"[loss]: {error}", fix="Change [loss], or train on more classes") from error
     return loss
 
 
@@ -233,8 +233,8 @@ def build_plan(recipe: Recipe, targets: LabelArray, *, workers: int) -> Plan:
     return replace(plan, schedule=build_schedule(recipe, plan.steps_per_epoch))
 
 
-def never_reached(recipe: Recipe, plan: Plan) -> list[str]:
-    """What of a schedule, and of a loss that changes in training, comes after the last step: `section.key = value`."""
+def never_reached(recipe: Recipe, plan: Plan, loss: Loss) -> list[str]:
+    """Settings of the schedule and of the loss that this run is too short to reach, as `section.key = value`."""
     train, steps = recipe.train, plan.steps_per_epoch * plan.epochs
     after = {
         "train.decay_epochs": [epoch * plan.steps_per_epoch for epoch in train.decay_epochs],
@@ -242,7 +242,7 @@ def never_reached(recipe: Recipe, plan: Plan) -> list[str]:
         "train.heat_epochs": [epoch * plan.steps_per_epoch for epoch in train.heat_epochs],
         "train.warmup_epochs": [train.warmup_epochs * plan.steps_per_epoch],
         "train.warmup_iterations": [train.warmup_iterations],
-        "loss.warmup": [recipe.loss.options().get("warmup", 0) // plan.accumulate],
+        **{f"loss.{key}": [batches // plan.accumulate] for key, batches in loss.effective_after().items()},
     }
     late = [name.split(".") for name, times in after.items() if times and max(times) >= steps > 0]
     return [f"{section}.{key} = {json.dumps(recipe.as_dict()[section][key])}" for section, key in late]

@@ -126,7 +126,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     require_space(run, built.trainer, fresh=request.fresh)
     if run.exists() and not request.fresh:  # told before images are decoded, and looked at again under the lock
         _require_same(run, request.recipe, built)
-    for key in parts.never_reached(request.recipe, built.trainer.plan):
+    for key in parts.never_reached(request.recipe, built.trainer.plan, built.loss):
         listener.say(f"note: {key} is not reached in {request.recipe.train.epochs} epochs")
     built = with_decoded_images(built, request, listener)
     if request.fresh and run.exists():

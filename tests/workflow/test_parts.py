@@ -97,4 +97,5 @@ def test_what_a_run_does_not_reach_is_told(request_for: Make, settings: tuple[st
     recipe = request_for("train.epochs=2", "train.decay_at=[]", *settings).recipe
     plan = parts.build_plan(recipe, parts.build_dataset(recipe).splits["train"].labels, workers=0)
     assert plan.steps_per_epoch == 2
-    assert parts.never_reached(recipe, plan) == late
+    loss = parts.build_loss(recipe, embedding_dim=4, num_classes=3)
+    assert parts.never_reached(recipe, plan, loss) == late

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from layerprobe.losses.cross_batch_memory import CrossBatchMemory
+from layerprobe.losses.loss import Loss
+from layerprobe.losses.triplet import Triplet
+from layerprobe.registry import LOSSES, load
+from layerprobe.sections import Network, Train
+
+NET = Network.model_validate({"name": "vgg16_bn"})
+
+
+def batches(sampler: str, images_per_class: int | None, batch_size: int = 32) -> Train:
+    keys = {"sampler": sampler, "images_per_class": images_per_class, "batch_size": batch_size}
+    return Train.model_validate({"epochs": 1} | keys)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_is_checked_without_values_and_draws_nothing(name: str) -> None:
+    before = torch.get_rng_state()
+    loss: Loss = load("loss", LOSSES, name).checked({})
+    assert all(tensor.is_meta for tensor in (*loss.parameters(), *loss.buffers()))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.empty(1).device.type == "cpu"
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_suits_its_own_sampler(name: str) -> None:
+    loss: Loss = load("loss", LOSSES, name).checked({})
+    k = None if loss.sampler == "shuffled" else loss.images_per_class
+    assert loss.contradictions(batches(loss.sampler, k), NET) == []
+
+
+def test_a_bad_option_is_refused_without_values() -> None:
+    with pytest.raises(ValueError, match="margin is -1"):
+        Triplet.checked({"margin": -1})
+
+
+@pytest.mark.parametrize(("batch_size", "found"), [(7, 1), (8, 0)])
+def test_a_loss_of_pairs_needs_two_classes_in_a_batch(batch_size: int, found: int) -> None:
+    assert len(Triplet.checked({}).contradictions(batches("classes", 4, batch_size), NET)) == found
+
+
+def test_what_changes_a_loss_in_training_is_told_in_batches() -> None:
+    assert CrossBatchMemory.checked({"warmup": 7}).effective_after() == {"warmup": 7}
+    assert Triplet.checked({}).effective_after() == {}
