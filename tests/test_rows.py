@@ -59,12 +59,12 @@ def net_of(command: str) -> Net:
 
 
 def test_the_losses_table_is_the_registrys() -> None:
-    stated = re.findall(r"^\| `(\w+)` \| .* \| (.*) \| (\w+) \|$", TABLE.read_text(), re.MULTILINE)
+    stated = re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|", TABLE.read_text(), re.MULTILINE)
     wanted = []
     for name in LOSSES:
         loss = load("loss", LOSSES, name)
         batches = loss.sampler + ("" if loss.sampler == "shuffled" else f", {loss.images_per_class} images a class")
-        wanted.append((name, batches, loss.similarity))
+        wanted.append((name, batches))
     assert stated == wanted
 
 

@@ -28,7 +28,6 @@ class Contrastive(Loss):
     sampler = "classes"
     needs_positives = True
     images_per_class = 2
-    similarity = "euclidean"
 
     def __init__(
         self,

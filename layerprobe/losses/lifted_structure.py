@@ -28,7 +28,6 @@ class LiftedStructure(Loss):
 
     sampler = "classes"
     needs_positives = True
-    similarity = "euclidean"
 
     def __init__(
         self,

@@ -39,7 +39,6 @@ class Margin(Loss):
     sampler = "classes"
     needs_positives = True
     images_per_class = 5
-    similarity = "euclidean"
 
     def __init__(
         self,

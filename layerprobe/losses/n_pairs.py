@@ -28,7 +28,6 @@ class NPairs(Loss):
     sampler = "n_pairs"
     needs_positives = True
     images_per_class = 2
-    similarity = "dot"
 
     def __init__(
         self,

@@ -27,7 +27,6 @@ class Prototypical(Loss):
     sampler = "episodes"
     needs_positives = True
     images_per_class = 10
-    similarity = "euclidean"
 
     def __init__(
         self,

@@ -34,7 +34,6 @@ class RankedList(Loss):
     sampler = "classes"
     needs_positives = True
     images_per_class = 3
-    similarity = "euclidean"
 
     def __init__(
         self,

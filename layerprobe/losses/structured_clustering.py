@@ -34,7 +34,6 @@ class StructuredClustering(Loss):
     sampler = "classes"
     needs_positives = True
     images_per_class = 5
-    similarity = "euclidean"
 
     def __init__(
         self,

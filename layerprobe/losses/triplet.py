@@ -33,7 +33,6 @@ class Triplet(Loss):
 
     sampler = "classes"
     needs_positives = True
-    similarity = "euclidean"
 
     def __init__(
         self,
