@@ -10,8 +10,8 @@ from layerprobe import cka
 from layerprobe.cka import epoch_cka, layer_cka
 from layerprobe.errors import DataError
 from layerprobe.keys import LayerKey
-from layerprobe.metrics.cka import linear_cka
 from layerprobe.scores import Matrix
+from tests.metrics.oracles import direct_cka
 
 LAYERS = [LayerKey("pool1", "max"), LayerKey("pool1", "avg"), LayerKey("fc6", "none")]
 
@@ -43,7 +43,7 @@ def of_epochs(stored: Stored) -> Matrix:
 
 def test_every_two_layers_are_compared(stored: Stored) -> None:
     matrix = of_layers(stored)
-    expected = [[linear_cka(stored[3, a], stored[3, b]) for b in LAYERS] for a in LAYERS]
+    expected = [[direct_cka(stored[3, a], stored[3, b]) for b in LAYERS] for a in LAYERS]
     assert np.array(matrix.values) == pytest.approx(np.array(expected), abs=1e-10)
     assert matrix.title == "linear CKA of the layers at epoch 3"
     assert max(value or 0.0 for row in matrix.values for value in row) <= 1
@@ -53,7 +53,7 @@ def test_every_two_layers_are_compared(stored: Stored) -> None:
 
 def test_every_epoch_is_compared_with_the_last(stored: Stored) -> None:
     matrix = of_epochs(stored)
-    expected = [[linear_cka(stored[epoch, layer], stored[3, layer]) for epoch in (0, 2, 3)] for layer in LAYERS]
+    expected = [[direct_cka(stored[epoch, layer], stored[3, layer]) for epoch in (0, 2, 3)] for layer in LAYERS]
     assert np.array(matrix.values) == pytest.approx(np.array(expected), abs=1e-10)
     assert matrix.title == "linear CKA of each layer with itself at epoch 3"
     assert (matrix.columns, matrix.column_axis) == (("0", "2", "3"), "epoch")
@@ -115,7 +115,7 @@ def test_many_images_are_compared_in_batches_close_to_all() -> None:
     shared = rng.normal(size=(6000, 20))
     layers = {name: shared @ rng.normal(size=(20, 20)) + rng.normal(size=(6000, 20)) for name in LAYERS}
     matrix = layer_cka(LAYERS, lambda name: layers[name].astype(np.float32), run="", split="test", epoch=0)
-    assert matrix.values[0][1] == pytest.approx(linear_cka(layers[LAYERS[0]], layers[LAYERS[1]]), abs=0.01)
+    assert matrix.values[0][1] == pytest.approx(direct_cka(layers[LAYERS[0]], layers[LAYERS[1]]), abs=0.01)
 
 
 def test_too_few_images_are_an_error(stored: Stored) -> None:

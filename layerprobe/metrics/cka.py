@@ -23,37 +23,6 @@ FloatArray = NDArray[np.float64]
 _LEAST = 4
 # An HSIC of a layer with itself is rounding below this share of its largest term.
 _ROUNDING = 1e-12
-# Rows or columns of a product at once.
-_BLOCK = 1024
-
-
-def linear_cka(first: ArrayLike, second: ArrayLike, *, batch_size: int | None = None) -> float:
-    """Linear CKA of two layers' features of the same items.
-
-    Args:
-        first: (N, D1), row i is item i.
-        second: (N, D2).
-        batch_size: None takes all rows at once, exactly, without an (N, N) matrix; else the mean over random batches
-            (see `cka_vector`), which costs less where there are more dimensions than that.
-
-    Returns:
-        At most 1, and 1 for equal layers; about 0, perhaps slightly below, for layers that share nothing.
-
-    Raises:
-        NumericError: NaN or Inf, or features that do not vary; the message says in which of the two.
-        DataError: fewer than 4 rows.
-        ValueError: no two matrices of as many rows, or a batch size below 4.
-    """
-    x, y = _checked(first, "first"), _checked(second, "second")
-    if len(x) != len(y):
-        raise ValueError(f"expected the features of the same items, got {len(x)} and {len(y)} rows")
-    if batch_size is not None:
-        parts = _batches(len(x), batch_size)
-        value = _vector(x, parts, "first") @ _vector(y, parts, "second")
-    else:
-        x, y = _centred(x), _centred(y)
-        value = _hsic(x, y) / np.sqrt(_own_hsic(x, "first") * _own_hsic(y, "second"))
-    return min(float(value), 1.0)  # rounding goes beyond
 
 
 def cka_vector(features: ArrayLike, *, batch_size: int, name: str = "features") -> FloatArray:
@@ -129,36 +98,6 @@ def _vector(values: FloatArray, batches: list[NDArray[np.intp]], name: str) -> F
     _require_structure(own, largest, name)
     vector /= np.sqrt(own)
     return vector
-
-
-def _hsic(x: FloatArray, y: FloatArray) -> float:
-    """HSIC_1 of centred features, n (n - 3) times.
-
-    The sums over K and L without their diagonals follow from those with them, and the rows of both sum to 0.
-    """
-    n, first, second = len(x), np.square(x).sum(1), np.square(y).sum(1)  # the diagonals
-    sums = float(first.sum() * second.sum())
-    return _overlap(x, y) - n / (n - 2) * float(first @ second) + sums / ((n - 1) * (n - 2))
-
-
-def _own_hsic(x: FloatArray, name: str) -> float:
-    own = _hsic(x, x)
-    _require_structure(own, _overlap(x, x), name)
-    return own
-
-
-def _overlap(x: FloatArray, y: FloatArray) -> float:
-    """Sum of the products of the entries of x x^T and y y^T, which is that of the squared entries of x^T y."""
-    total = 0.0
-    if x.shape[1] * y.shape[1] <= len(x) * (x.shape[1] + y.shape[1]):
-        for start in range(0, x.shape[1], _BLOCK):
-            product = x[:, start : start + _BLOCK].T @ y
-            total += float(np.vdot(product, product))
-        return total
-    for start in range(0, len(x), _BLOCK):
-        rows = slice(start, start + _BLOCK)
-        total += float(np.vdot(x[rows] @ x.T, y[rows] @ y.T))
-    return total
 
 
 def _require_structure(own: float, largest: float, name: str) -> None:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from layerprobe import store
 from layerprobe.errors import DataError, LayerprobeError, UnknownNameError
 from layerprobe.keys import LayerKey
-from layerprobe.metrics.cka import linear_cka
 from layerprobe.plots import cka, curves
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, ScoreTable, read_scores
 from layerprobe.workflow.plot import PlotRequest, plot
+from tests.metrics.oracles import direct_cka
 
 FC6 = LayerKey("fc6", "none")
 
@@ -135,8 +135,8 @@ def test_layers_and_epochs_are_compared_by_their_stored_features(
     assert layers.rows == layers.columns == epochs.rows == ("pool5.3", "fc6")
     assert epochs.columns == ("0", "3")
     pool, fc = (features[3][layer] for layer in LAYERS)
-    assert layers.values[0][1] == pytest.approx(linear_cka(pool, fc), abs=1e-10)
-    assert epochs.values[1][0] == pytest.approx(linear_cka(features[0][FC6], fc), abs=1e-10)
+    assert layers.values[0][1] == pytest.approx(direct_cka(pool, fc), abs=1e-10)
+    assert epochs.values[1][0] == pytest.approx(direct_cka(features[0][FC6], fc), abs=1e-10)
     assert (layers.run, layers.split) == (epochs.run, epochs.split) == ("one", "test")
 
 
