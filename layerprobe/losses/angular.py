@@ -26,11 +26,11 @@ class Angular(Loss):
         embedding_dim: not used.
         num_classes: not used.
         alpha: degrees, above 0 and below 90; 45 in the code of Fehervari et al.
-        n_pairs_weight: of the N-pair loss of the same embeddings, added; at least 0. Wang et al. add the angular loss
-            to it with weight 2, which is 0.5 here at twice the learning rate.
+        n_pairs_weight: weight of the N-pair loss of the same embeddings, which is added; at least 0. Wang et al. add
+            the angular loss to it with weight 2, which is 0.5 here at twice the learning rate.
         l2: weight of the embeddings' squared lengths, as of `n_pairs`, at least 0; 5e-4 in the code of Fehervari et al.
             Equation 4 has none.
-        normalise: embeddings of length 1; False as in the paper's table 1.
+        normalise: give the embeddings length 1; False as in the paper's table 1.
     """
 
     sampler = "n_pairs"

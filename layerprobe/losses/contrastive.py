@@ -14,9 +14,9 @@ from layerprobe.losses.unit_vectors import unit
 class Contrastive(Loss):
     """Half of the mean of d over positive pairs plus the mean of margin - d over the negatives closer than the margin.
 
-    As in the released code of Vo & Hays (paper 004): d is the squared Euclidean distance of embeddings of length
-    `scale`, and only violating negatives count in their mean. `informative` counts those and the positives apart. A
-    collapsed batch costs half the margin.
+    As in the released code of Vo & Hays 2019: d is the squared Euclidean distance of embeddings of length `scale`, and
+    the mean over negatives takes only those closer than the margin. `informative` counts these and the positives whose
+    distance is not 0. A collapsed batch costs half the margin.
 
     Args:
         embedding_dim: not used.

@@ -13,14 +13,14 @@ from layerprobe.losses.unit_vectors import unit
 
 
 class CrossBatchMemory(Loss):
-    """Contrastive loss between the batch and itself with the last embeddings of earlier batches.
+    """Contrastive loss of a batch against itself and the last embeddings of earlier batches.
 
     Wang et al., Cross-Batch Memory for Embedding Learning, CVPR 2020: the mean over the batch's images i of the sum of
     1 - s_ij over their positives and of [s_ij - margin]_+ over their negatives, s the cosine, j the batch's other
-    images and those remembered. Without gradient through the memory, which is used after `warmup` batches, when the
-    network moves slowly. `informative` counts the negatives above the margin and the positives below 1.
+    images and those remembered. No gradient flows through the memory. It is used after `warmup` batches, when the
+    network changes slowly. `informative` counts the negatives above the margin and the positives below 1.
 
-    Memory and its position are buffers: a run that goes on from a checkpoint remembers what it knew.
+    The memory and its position are buffers, so that a checkpoint keeps them.
 
     Args:
         embedding_dim: D.
@@ -89,7 +89,7 @@ class CrossBatchMemory(Loss):
 
     def _remember(self, x: Tensor, labels: Tensor) -> None:
         size = len(self.labels)
-        x, labels = x[-size:], labels[-size:]  # of a batch that is larger the last
+        x, labels = x[-size:], labels[-size:]  # of a larger batch the last ones
         places = (self.position + torch.arange(len(labels), device=labels.device)) % size
         self.memory[places] = x.to(self.memory.dtype)
         self.labels[places] = labels

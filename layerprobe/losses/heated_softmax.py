@@ -15,36 +15,36 @@ from layerprobe.losses.proxies import uniform
 from layerprobe.losses.unit_vectors import unit
 from layerprobe.sections import Network, Train
 
-# A learnt scale that falls below this is used as this, and may climb back.
+# A learnt scale below this is used as this, and may rise again.
 _SMALLEST_SCALE = 0.01
 
 
 class HeatedSoftmax(Loss):
     """Cross-entropy of alpha * w_c . f + b_c, with f and w normalised as the variant says.
 
-    Heated-Up Softmax Embedding (paper 003), equations 1-2 and 13, section 5.2. Variants: "SM" takes f and w as they
-    are, alpha 1; "LN" gives both length 1, alpha 16; "BN" has BatchNorm(f) / sqrt(D) without learnt scale and shift,
-    and w of length 1, alpha 16. HLN and HBN are LN and BN whose `scale` a schedule multiplies by 1/4, together with a
-    lower learning rate. The ablations of appendices E and F: SM with a scale of 8 ... 32, BN without weight
+    Zhang et al. 2018, Heated-Up Softmax Embedding, equations 1-2 and 13, section 5.2. Variants: "SM" takes f and w as
+    they are, alpha 1; "LN" gives both length 1, alpha 16; "BN" has BatchNorm(f) / sqrt(D) without learnt scale and
+    shift, and w of length 1, alpha 16. HLN and HBN are LN and BN whose `scale` a schedule multiplies by 1/4, together
+    with a lower learning rate. The ablations of appendices E and F: SM with a scale of 8 ... 32, BN without weight
     normalisation, a learnt scale.
 
     An embedding orthogonal to all weights costs ln C while the bias is 0.
 
-    In the authors' code the BatchNorm is the network's last layer and keeps a learnt shift. Here it is the layer of a
-    network with `fc_norm = "batch"`, or the loss's own and no layer, without a shift either way.
+    In the authors' code the BatchNorm is the network's last layer and keeps a learnt shift. Here it belongs to the
+    network (`fc_norm = "batch"`), where it is a layer, or to the loss, where it is none; it never has a shift.
 
     Args:
         embedding_dim: D.
         num_classes: C.
         variant: how the features are normalised.
-        batch_norm: whether BN is the loss's own; False where the embedding is a network's `fc_norm = "batch"` already.
+        batch_norm: the loss has the BatchNorm of BN; False where the network has it (`fc_norm = "batch"`).
         normalise_weights: None for the variant's own: yes for LN and BN, no for SM.
         scale: alpha = 1 / temperature, in (0, inf); None for the variant's own.
-        learn_scale: train alpha from that value on, without weight decay. It is used as no less than 0.01.
-        bias: b, which starts at 0 and which alpha does not multiply: the code has it in every variant, equation 1
-            multiplies it by alpha too.
-        label_smoothing: share of the target spread evenly over all C classes, in [0, 1); 0.1 in the code, where asked
-            for.
+        learn_scale: train alpha from that value on, without weight decay; below 0.01 it counts as 0.01.
+        bias: learn b, which starts at 0 and which alpha does not multiply. The authors' code has it in every variant;
+            equation 1 multiplies it by alpha.
+        label_smoothing: share of the target spread evenly over all C classes, in [0, 1); the authors' code has an
+            option for 0.1.
     """
 
     sampler = "shuffled"
@@ -112,9 +112,9 @@ class HeatedSoftmax(Loss):
 
     @property
     def classifier_weight(self) -> Tensor:
-        """(C, D) without gradient: what multiplies the embedding, up to alpha and (LN) the embedding's length.
+        """(C, D) without gradient: what multiplies the embedding, but for alpha and, with LN, the embedding's length.
 
-        For BN by the running variance; its mean adds a constant to each class, as a bias does.
+        With BN it includes the running variance; the running mean adds a constant to each class, as a bias does.
         """
         weight = self._weight().detach()
         if self.variant == "BN":
@@ -136,5 +136,5 @@ class HeatedSoftmax(Loss):
     def _alpha(self) -> Tensor:
         if not self.learn_scale:
             return self.scale
-        # Clamped with the gradient of the identity: an optimiser's step too far does not leave it stuck.
+        # Clamped, but with the gradient of the identity, so that the scale recovers from a step too far.
         return self.scale + (self.scale.clamp(min=_SMALLEST_SCALE) - self.scale).detach()

@@ -15,15 +15,15 @@ from layerprobe.losses.unit_vectors import unit
 class LiftedStructure(Loss):
     """Half the mean, over pairs i, j of one class, of [ ln( sum e^(m - D_ik) + sum e^(m - D_jl) ) + D_ij ]_+^2.
 
-    Fehervari et al., Unbiased Evaluation of Deep Metric Learning Algorithms, equation 2 (from Song et al., CVPR 2016):
-    k and l run over the images of other classes than i's and j's, D is the Euclidean distance, not squared, m the
-    margin. `informative` counts the pairs whose loss is not 0.
+    Fehervari et al. 2019, equation 2 (from Song et al., CVPR 2016): k and l run over the images of other classes than
+    i's and j's, D is the Euclidean distance, not squared, m the margin. `informative` counts the pairs whose loss is
+    not 0.
 
     Args:
         embedding_dim: not used.
         num_classes: not used.
         margin: a distance, at least 0; 1 in the original.
-        normalise: embeddings of length 1; the papers have them as they are (table 1).
+        normalise: give the embeddings length 1; the papers take them as they are (table 1).
     """
 
     sampler = "classes"

@@ -13,16 +13,16 @@ from layerprobe.losses.options import at_least_zero, positive, rate
 from layerprobe.losses.pairs import euclidean, pairs_of
 from layerprobe.losses.unit_vectors import unit
 
-# Sampling Matters in Deep Embedding Learning: closer negatives are drawn as if they were so far, farther ones never.
+# Wu et al.: a negative closer than the first is drawn as if it were at that distance, one beyond the second never.
 _CLOSEST, _FARTHEST = 0.5, 1.4
 
 
 class Margin(Loss):
-    """Sum of [ margin + D_ap - beta ]_+ and [ margin + beta - D_an ]_+ over the sampled pairs, by the number above 0.
+    """Sum of [ margin + D_ap - beta ]_+ and [ margin + beta - D_an ]_+ over the sampled pairs, over how many are not 0.
 
-    Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017; section 2.2 of Fehervari et al. (paper 002). D is
-    the Euclidean distance of embeddings of length 1, beta the learnt boundary of the anchor's class. Every ordered pair
-    of one class counts, and with each a negative of the anchor drawn by `distance_weighted`. `informative` counts the
+    Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017; section 2.2 of Fehervari et al. 2019. D is the
+    Euclidean distance of embeddings of length 1, beta the learnt boundary of the anchor's class. Every ordered pair of
+    one class counts, and with each a negative of the anchor drawn by `distance_weighted`. `informative` counts the
     pairs above 0.
 
     Args:
@@ -31,9 +31,9 @@ class Margin(Loss):
         margin: alpha, a distance, at least 0.
         beta: the boundaries' first value, a distance above 0.
         nu: weight of the sum of the pairs' boundaries, which keeps them small, at least 0.
-        beta_learning_rate: of the boundaries, without weight decay; 0.1 in the code of Fehervari et al., whose
-            boundaries train by an SGD of their own: with Adam every step would be 0.1 long, half the margin. None for
-            that of the network's new layers.
+        beta_learning_rate: learning rate of the boundaries, which have no weight decay; 0.1 in the code of Fehervari et
+            al., whose boundaries train by an SGD of their own: with Adam every step would be 0.1 long, half the margin.
+            None for that of the network's new layers.
     """
 
     sampler = "classes"
@@ -100,6 +100,6 @@ def distance_weighted(distances: Tensor, candidates: Tensor, dim: int) -> Tensor
     log_density = (dim - 2) * d.log() + (dim - 3) / 2 * (1 - d.square() / 4).clamp(min=1e-8).log()
     drawn = candidates & (distances <= _FARTHEST)
     drawn = torch.where(drawn.any(1, keepdim=True), drawn, candidates)
-    # Beyond 1.4 all are alike: there is no reason to prefer one that costs nothing.
+    # Beyond 1.4 all are equally likely: none of them costs anything.
     log_weights = torch.where(distances <= _FARTHEST, -log_density, 0.0)
     return log_weights.masked_fill(~drawn, -math.inf).softmax(1)

@@ -14,15 +14,15 @@ from layerprobe.losses.pairs import pairs_of
 class NPairs(Loss):
     """Mean over pairs a, p of one class of ln( 1 + sum over n of other classes of exp(s_an - s_ap) ), s = x . x.
 
-    Fehervari et al., Unbiased Evaluation of Deep Metric Learning Algorithms, equation 3 (from Sohn, NeurIPS 2016). The
-    paper prints distances in the place of similarities, which would push positives apart; this is the sign of its code
-    and of Sohn. Its batches hold two images a class; of larger classes every ordered pair counts.
+    Fehervari et al. 2019, equation 3 (from Sohn, NeurIPS 2016). The paper prints distances in the place of
+    similarities, which would push positives apart; the sign here is that of its code and of Sohn. Its batches hold two
+    images a class; of larger classes every ordered pair counts.
 
     Args:
         embedding_dim: not used.
         num_classes: not used.
-        l2: weight of `lengths`, at least 0: embeddings are not normalised and would grow; 5e-4 in the code of
-            Fehervari et al.
+        l2: weight of `lengths`, at least 0; without it embeddings, which are not normalised, would grow; 5e-4 in the
+            code of Fehervari et al.
     """
 
     sampler = "n_pairs"
@@ -57,5 +57,5 @@ def n_pairs(products: Tensor, labels: Tensor) -> Tensor:
 
 
 def lengths(embeddings: Tensor) -> Tensor:
-    """(B, D) -> twice the mean squared length: of two images a class the pairs' mean |a|^2 + |p|^2."""
+    """(B, D) -> twice the mean squared length; with two images a class the mean of |a|^2 + |p|^2 over the pairs."""
     return 2 * embeddings.square().sum(1).mean()

@@ -15,12 +15,11 @@ from layerprobe.losses.unit_vectors import unit
 class NormSoftmax(Loss):
     """-log( exp(x . p_y / sigma) / sum over all classes z of exp(x . p_z / sigma) ), x and p of length 1, no bias.
 
-    Zhai & Wu, Classification is a Strong Baseline for Deep Metric Learning, equation 5. An embedding orthogonal to all
-    proxies costs ln C; with random proxies the first value is about ln C + 1 / (2 D sigma^2). The paper's LayerNorm
-    after the pooling is the network's.
+    Zhai & Wu 2019, equation 5. An embedding orthogonal to all proxies costs ln C; with random proxies the first value
+    is about ln C + 1 / (2 D sigma^2). The paper's LayerNorm after the pooling is the network's.
 
-    Unlike the authors' code, which leaves it to the network, the embedding is normalised here, as in equation 4's
-    "input and weights".
+    Unlike the authors' code, which leaves it to the network, the embedding is normalised here, as equation 4
+    says: "input and weights".
 
     Args:
         embedding_dim: D.

@@ -12,16 +12,16 @@ from layerprobe.sections import Network, Train
 class Prototypical(Loss):
     """Mean over the queries a of -ln( exp(-d(x_a, mu_a)) / sum over the episode's classes k of exp(-d(x_a, mu_k)) ).
 
-    Fehervari et al., Unbiased Evaluation of Deep Metric Learning Algorithms, equation 13; d the squared Euclidean
-    distance, as in Snell et al. (NeurIPS 2017), mu_k the mean of the class's support images. The first `support` images
-    of each class in the batch's order are its support, the others its queries; embeddings are taken as they are (their
-    table 1). Classes without queries are told apart from, too. A collapsed batch costs ln of the number of classes.
+    Fehervari et al. 2019, equation 13; d the squared Euclidean distance, as in Snell et al. (NeurIPS 2017), mu_k the
+    mean of the class's support images. The first `support` images of each class in the batch's order are its support,
+    the others its queries; embeddings are taken as they are (their table 1). Classes without queries stay in the
+    denominator. A collapsed batch costs ln of the number of classes.
 
     Args:
         embedding_dim: not used.
         num_classes: not used.
-        support: images a class that make its prototype, at least 1; 5 in the code of Fehervari et al., with 5 queries
-            of each of 12 classes.
+        support: images of a class that make its prototype, at least 1; 5 in the code of Fehervari et al., with 5
+            queries of each of 12 classes.
     """
 
     sampler = "episodes"

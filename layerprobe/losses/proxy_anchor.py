@@ -24,8 +24,8 @@ class ProxyAnchor(Loss):
         num_classes: C, one proxy each.
         scale: a, in (0, inf).
         margin: d, in cosine, at least 0.
-        proxy_learning_rate: of the proxies; None for that of the network's new layers. 1e-2 is the authors' code's,
-            100 times that of the network, with AdamW. They have no weight decay here (1e-4 there).
+        proxy_learning_rate: learning rate of the proxies; None for that of the network's new layers. 1e-2 is the
+            authors' code's, 100 times that of the network, with AdamW. They have no weight decay here (1e-4 there).
     """
 
     sampler = "shuffled"

@@ -15,18 +15,18 @@ from layerprobe.losses.unit_vectors import unit
 class ProxyNCA(Loss):
     """-log( exp(-d(x, p_y)) / sum over the other classes n of exp(-d(x, p_n)) ), d the squared Euclidean distance.
 
-    Fehervari et al., Unbiased Evaluation of Deep Metric Learning Algorithms, equation 14 (from Movshovitz-Attias et
-    al., ICCV 2017), with N the classes other than the image's own; equation 1 of Zhai & Wu (paper 000) is the same
-    form. Embeddings and proxies are normalised to the length `scale`, so that d = 2 scale^2 (1 - cos). Without the
-    positive in the denominator the value may fall below 0: it lies within 4 scale^2 of ln(C - 1), which an embedding
-    orthogonal to all proxies costs. pytorch-metric-learning's ProxyNCALoss has the positive in the denominator.
+    Fehervari et al. 2019, equation 14 (from Movshovitz-Attias et al., ICCV 2017), with N the classes other than the
+    image's own; equation 1 of Zhai & Wu 2019 has the same form. Embeddings and proxies are normalised to the length
+    `scale`, so that d = 2 scale^2 (1 - cos). Without the positive in the denominator the value may fall below 0: it
+    lies within 4 scale^2 of ln(C - 1), which an embedding orthogonal to all proxies costs. pytorch-metric-learning's
+    ProxyNCALoss has the positive in the denominator.
 
     Args:
         embedding_dim: D.
         num_classes: C >= 2, one proxy each.
         scale: length that embeddings and proxies get, in (0, inf); the "multiplier" 3 of the code of Fehervari et al.
-        proxy_learning_rate: of the proxies; None for that of the network's new layers. 1e-3 is that code's, with Adam
-            and 1e-5 for the embedding layer. They have no weight decay.
+        proxy_learning_rate: learning rate of the proxies; None for that of the network's new layers. 1e-3 is that
+            code's, with Adam and 1e-5 for the embedding layer. They have no weight decay.
     """
 
     sampler = "shuffled"

@@ -15,17 +15,17 @@ class ProxyTriplet(Loss):
     """Mean of [|x - p_y|^2 - |x - p_z|^2 + margin]_+ over the (image, other class z) that violate the margin.
 
     Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017; "proxies with triplet loss" in
-    section 2.9 of Fehervari et al. (paper 002). Embeddings and proxies have length 1. Neither paper says how the
-    triplets are averaged; the second one's code sums over z, which grows with the classes. Here, as in
-    pytorch-metric-learning's triplet loss, the triplets of loss 0 do not dilute the others. `informative` counts
-    the ones that violate; without any the value and the gradient are 0. A collapsed set costs the margin.
+    section 2.9 of Fehervari et al. 2019. Embeddings and proxies have length 1. Neither paper says how the triplets are
+    averaged; the code of the second sums over z, which grows with the classes. Here, as in pytorch-metric-learning's
+    triplet loss, the triplets of loss 0 do not dilute the others. `informative` counts the ones that violate; without
+    any the value and the gradient are 0. A collapsed set costs the margin.
 
     Args:
         embedding_dim: D.
         num_classes: C >= 2, one proxy each.
         margin: in squared distance of unit vectors, at least 0; above 4 it is always violated.
-        proxy_learning_rate: of the proxies; None for that of the network's new layers. 1e-3 is the rate in the code of
-            Fehervari et al., with Adam and 1e-5 for the embedding layer. They have no weight decay.
+        proxy_learning_rate: learning rate of the proxies; None for that of the network's new layers. 1e-3 is the rate
+            in the code of Fehervari et al., with Adam and 1e-5 for the embedding layer. They have no weight decay.
     """
 
     sampler = "shuffled"

@@ -15,19 +15,18 @@ from layerprobe.losses.unit_vectors import unit
 class RankedList(Loss):
     """Mean over the images of L_P + lambda L_N: positives within alpha - margin, negatives beyond alpha.
 
-    Fehervari et al., Unbiased Evaluation of Deep Metric Learning Algorithms, equations 6 to 9 (from Wang et al., CVPR
-    2019), d the Euclidean distance of embeddings of length 1. L_P is the mean of d - (alpha - margin) over the image's
-    positives that are farther than that; L_N that of alpha - d over its negatives closer than alpha, weighted by
-    w = exp(T (alpha - d)) / their sum, which the paper does not define and the original's code has; w has no gradient
-    here, which would pull negatives nearer that are less close than others. `informative`
-    counts these pairs.
+    Fehervari et al. 2019, equations 6 to 9 (from Wang et al., CVPR 2019), d the Euclidean distance of embeddings of
+    length 1. L_P is the mean of d - (alpha - margin) over the image's positives that are farther than that; L_N that of
+    alpha - d over its negatives closer than alpha, weighted by w = exp(T (alpha - d)) / their sum, which the paper does
+    not define and the original's code has. It has no gradient, which would pull those negatives nearer that are less
+    close than others. `informative` counts these pairs.
 
     Args:
         embedding_dim: not used.
         num_classes: not used.
         alpha: distance that negatives are pushed to, in (0, 2).
         margin: between the two boundaries, at least 0 and at most alpha.
-        temperature: T, at least 0; 0 weights all alike.
+        temperature: T, at least 0; with 0 all weights are equal.
         weight: lambda, of the negatives, at least 0.
     """
 

@@ -1,4 +1,4 @@
-"""The batch-all triplet loss of the core paper, and its variants in the released code."""
+"""The batch-all triplet loss of Vo & Hays 2019, and its variants in the released code."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ _CHUNK = 1 << 17
 class SmoothTriplet(Loss):
     """Mean of log(1 + exp(d(a, p) - d(a, n))) over every triplet of the batch.
 
-    Vo & Hays, Generalization in Metric Learning, section 3.4, with x = scale * f / |f| and d the squared Euclidean
-    distance. The paper prints d(a, n) - d(a, p), which is right only for a similarity; this is the sign of the
-    released code and of the text. M, the number of triplets, is p k (k - 1) (p k - k) for p classes of k images. A
-    collapsed batch has the value ln 2.
+    Vo & Hays 2019, section 3.4, with x = scale * f / |f| and d the squared Euclidean distance. The paper prints d(a, n)
+    - d(a, p), which is right only for a similarity; the sign here is that of the released code and of the paper's text.
+    M, the number of triplets, is p k (k - 1) (p k - k) for p classes of k images. A collapsed batch has the value ln 2.
 
     The batch-all loss itself (type 0, no margin, no weighting) works out its own gradient, in memory of the order B^2,
     and can be differentiated once; the variants leave it to autograd.
@@ -46,7 +45,8 @@ class SmoothTriplet(Loss):
         triplet_type: which (i, j, k) count. 0: j of i's class, k of another. 1: j of i's class, k any with
             d_ij < d_ik. 2: j and k of other classes with d_ij > d_ik. As in the released code.
         distance_weighting: weight each triplet by 1 / N(d_ik; mean, std of the batch's distances), without gradient.
-        half_gradient: the released code's backward pass, which leaves out the 2 of the squared distance.
+        half_gradient: the gradient of the released code, half of the right one: it leaves out the 2 of the squared
+            distance.
     """
 
     sampler = "classes"
@@ -71,7 +71,7 @@ class SmoothTriplet(Loss):
             raise ValueError("learn_scale needs normalise: embeddings as they are have no scale to learn")
         self.margin = None if margin is None else at_least_zero("margin", margin, "a distance")
         if half_gradient and distance == "dot":
-            raise ValueError("half_gradient leaves out the 2 of the squared distance, which the dot product has not")
+            raise ValueError("half_gradient leaves out the 2 of the squared distance, and the dot product has none")
         self.normalise, self.distance = normalise, distance
         self.triplet_type, self.distance_weighting, self.half_gradient = triplet_type, distance_weighting, half_gradient
         self.learn_scale = learn_scale
@@ -264,7 +264,7 @@ def _softplus_by_products(positives: Tensor, negatives: Tensor) -> tuple[Tensor,
 
 
 def _softplus_by_differences(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As `_softplus_by_products`, for any distances."""
+    """As `_softplus_by_products`, for distances whose exponentials leave the range of floats."""
     difference = positives[:, :, None] - negatives[:, None, :]
     total = F.softplus(difference).sum()
     share = difference.sigmoid_()

@@ -23,13 +23,13 @@ class SoftTriple(Loss):
     Args:
         embedding_dim: D.
         num_classes: C.
-        centres: K of each class, at least 1; 2 on Stanford Online Products.
+        centres: K, how many a class has, at least 1; 2 on Stanford Online Products.
         scale: lambda, in (0, inf).
         gamma: temperature of the choice among a class's centres, in (0, inf).
         margin: delta, in cosine, at least 0.
         tau: weight of R, at least 0.
-        centre_learning_rate: of the centres; None for that of the network's new layers. 1e-2 is the authors' code's,
-            100 times that of the network, with Adam. They have no weight decay here (1e-4 there).
+        centre_learning_rate: learning rate of the centres; None for that of the network's new layers. 1e-2 is the
+            authors' code's, 100 times that of the network, with Adam. They have no weight decay here (1e-4 there).
     """
 
     sampler = "shuffled"

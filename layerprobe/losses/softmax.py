@@ -12,9 +12,8 @@ from layerprobe.losses.options import share
 class Softmax(Loss):
     """Cross-entropy of a linear classifier on the embedding.
 
-    Vo & Hays, Generalization in Metric Learning, section 4.1: the baseline network with "classification-output-fc7
-    and classification-loss (Softmax-CrossEntropy)" in the place of the metric loss. The classifier belongs to the
-    loss and is no layer.
+    Vo & Hays 2019, section 4.1: the baseline network with "classification-output-fc7 and classification-loss
+    (Softmax-CrossEntropy)" in the place of the metric loss. The classifier belongs to the loss and is no layer.
 
     Args:
         embedding_dim: D.

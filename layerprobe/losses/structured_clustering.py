@@ -17,13 +17,12 @@ _SWAPS = 5  # rounds of medoid swaps at most; they end when nothing gains
 class StructuredClustering(Loss):
     """[ max over medoids S, |S| = K, of F(X, S) + gamma (1 - NMI(g(S), Y)) - F(X, Y) ]_+ of a batch of K classes.
 
-    Fehervari et al., Unbiased Evaluation of Deep Metric Learning Algorithms, equations 10 to 12 (from Song et al., CVPR
-    2017), with the facility location score F(X, S) = - sum over i of min over j in S of |x_i - x_j|, which they do not
-    write out, and F(X, Y) the classes' own, each with its best medoid. The maximum is sought by greedy choice and then
-    by swapping medoids within their clusters while that gains; the clustering found has no gradient, its distances
-    have. NMI is the mutual information by the geometric mean of the entropies, as in their code. Embeddings have
-    length 1 (their table 1). Values are sums over the batch. `informative` is 1 where the loss is not 0. A collapsed
-    batch costs gamma times at most 1.
+    Fehervari et al. 2019, equations 10 to 12 (from Song et al., CVPR 2017), with the facility location score F(X, S)
+    = -sum over i of min over j in S of |x_i - x_j|, which they do not write out, and F(X, Y) the classes' own, each with
+    its best medoid. The maximum is sought by greedy choice and then by swapping medoids within their clusters while
+    that gains. Gradients flow through the distances, not through the choice of clusters. NMI is the mutual information
+    by the geometric mean of the entropies, as in their code. Embeddings have length 1 (their table 1). Values are sums
+    over the batch. `informative` is 1 where the loss is not 0. A collapsed batch costs gamma times at most 1.
 
     Args:
         embedding_dim: not used.
@@ -121,20 +120,20 @@ def nmi(clusters: Tensor, places: Tensor) -> Tensor:
         places: (B,) classes 0 ... K - 1.
 
     Returns:
-        In [0, 1], by the geometric mean of the entropies; 1 where both have one group only and 0 where one has, as
-        scikit-learn has it.
+        In [0, 1], by the geometric mean of the entropies; 1 where both have a single group and 0 where only one has, as
+        in scikit-learn.
     """
     classes, groups = int(places.max()) + 1, int(clusters.max()) + 1
     cells = clusters * classes + places
     counts = torch.zeros(len(clusters), groups * classes, dtype=torch.float64, device=places.device)
     counts.scatter_add_(1, cells, torch.ones_like(cells, dtype=torch.float64))
     counts = counts.view(-1, groups, classes)
-    # Sums of whole numbers: shares might not add up to 1, and one group would have an entropy.
+    # Whole numbers are summed: shares might not add up to 1, and a single group would have an entropy above 0.
     joint, rows, columns = (part / len(places) for part in (counts, counts.sum(2), counts.sum(1)))
     expected = rows[:, :, None] * columns[:, None]
     mutual = (torch.special.xlogy(joint, joint) - torch.special.xlogy(joint, expected)).sum((1, 2))
     of_rows, of_columns = (-torch.special.xlogy(x, x).sum(1) for x in (rows, columns))
     product = of_rows * of_columns
-    # One group alone shares nothing with several, and all with one.
+    # Where an entropy is 0: 1 if both labellings have a single group, else 0.
     alone = (of_rows == of_columns).double()
     return torch.where(product > 0, mutual / product.where(product > 0, 1.0).sqrt(), alone).clamp(0, 1)

@@ -16,10 +16,10 @@ from layerprobe.sections import Network, Train
 class SubsampledSoftmax(Loss):
     """NormSoftmax whose denominator holds the batch's classes and a random subset of the others, anew in every batch.
 
-    Zhai & Wu, Classification is a Strong Baseline for Deep Metric Learning, section 4.3: "For each training batch, only
-    the correct classes and a randomly sampled subset of the wrong classes are used". One subset for the whole batch,
-    drawn evenly and without repetition; nothing makes up for the classes left out, as nothing does in the paper, which
-    has no code for it. A forward and backward pass takes time and memory for the sampled classes, not for all.
+    Zhai & Wu 2019, section 4.3: "For each training batch, only the correct classes and a randomly sampled subset of the
+    wrong classes are used". One subset for the whole batch, all equally likely and without repetition. Nothing makes up
+    for the classes left out, as in the paper, whose code does not have this loss. A forward and backward pass takes
+    time and memory for the sampled classes, not for all.
 
     Args:
         embedding_dim: D.
@@ -28,13 +28,13 @@ class SubsampledSoftmax(Loss):
             classes; 0.1 unless `classes` is given. The paper has 0.1, 0.01 and 0.001 on Stanford Online Products.
         classes: their number instead, at least 1 and at most C. A batch with more classes than that keeps them all.
         temperature: sigma, in (0, inf). Kept as `scale` = 1 / sigma.
-        sparse: the gradient of the proxies holds the sampled rows only, as torch's sparse tensor, which takes an
-            optimiser that reads it (training.optimizers.RowSGD). False for the others: a gradient of all C rows.
+        sparse: the gradient of the proxies is a sparse tensor of the sampled rows, which only the optimiser `sgd`
+            (training.optimizers.RowSGD) reads. False: a gradient of all C rows, for the other optimisers.
     """
 
     sampler = "shuffled"  # as NormSoftmax, for the paper's balanced batches too
     needs_positives = False
-    images_per_class = 5  # paper 000, section 6.1, on Stanford Online Products
+    images_per_class = 5  # Zhai & Wu 2019, section 6.1, on Stanford Online Products
     scale: Tensor
 
     def __init__(
@@ -104,12 +104,13 @@ def subset(labels: Tensor, num_classes: int, size: int) -> tuple[Tensor, Tensor]
 
 
 def draw(population: int, size: int, device: torch.device) -> Tensor:
-    """(size,) different numbers in 0 ... population - 1, every set of them alike likely, in time O(size log size)."""
+    """(size,) different numbers in 0 ... population - 1, every such set equally likely, in time O(size log size)."""
     if 3 * size >= population:
         return torch.randperm(population, device=device)[:size]
     found = torch.empty(0, dtype=torch.int64, device=device)
     while len(found) < size:
-        # At least two thirds of the numbers are still free, so that a few rounds do; the first draws half as many more.
+        # At least two thirds of the numbers are free, so that a few rounds do. Each draws half as many more than
+        # needed.
         more = torch.randint(population, (size + size // 2 + 8,), device=device)
         found = torch.cat([found, more]).unique()
     # Sorted now: the first ones would be the smallest numbers.

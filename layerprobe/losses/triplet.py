@@ -19,16 +19,16 @@ Mining = Literal["semi_hard", "random", "all"]
 class Triplet(Loss):
     """Mean of [ d(a, p) - d(a, n) + margin ]_+ over the mined triplets whose loss is not 0.
 
-    Fehervari et al., Unbiased Evaluation of Deep Metric Learning Algorithms, equation 1, with the squared Euclidean
-    distance and the semi-hard mining of their section 2.1 (Schroff et al., CVPR 2015). `informative` counts the
-    triplets averaged over; without any the value and the gradient are 0. A collapsed batch costs the margin.
+    Fehervari et al. 2019, equation 1, with the squared Euclidean distance and the semi-hard mining of their section 2.1
+    (Schroff et al., CVPR 2015). `informative` counts the triplets averaged over; without any the value and the gradient
+    are 0. A collapsed batch costs the margin.
 
     Args:
         embedding_dim: not used.
         num_classes: not used.
         margin: a squared distance, at least 0.
         mining: see `mined_triplets`.
-        normalise: embeddings of length 1, as Schroff et al.; the paper's table 1 has them as they are.
+        normalise: give the embeddings length 1, as Schroff et al.; the paper's table 1 takes them as they are.
     """
 
     sampler = "classes"
@@ -69,7 +69,7 @@ def mined_triplets(distances: Tensor, labels: Tensor, mining: Mining) -> tuple[T
         distances: (B, B).
         labels: (B,).
         mining: "semi_hard": for each pair of one class the closest negative that is farther than the positive, or the
-            farthest where none is. "random": for each pair one negative, all alike likely. "all": every triplet.
+            farthest where none is. "random": for each pair one negative, all equally likely. "all": every triplet.
 
     Returns:
         Three (T,) vectors of places in the batch.
