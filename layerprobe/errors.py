@@ -29,8 +29,8 @@ class LayerprobeError(Exception):
         return " ".join(part if part.endswith("?") else f"{part.rstrip('.')}." for part in (head, self.fix) if part)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A data worker's error travels to the main process as a pickle.
-        return (_rebuild, (type(self), self.message, self.file, self.fix))
+        # A data worker's error travels to the main process as a pickle. The attributes bring what subclasses add.
+        return (_rebuild, (type(self), self.message, self.file, self.fix), self.__dict__)
 
 
 def _rebuild(kind: type[LayerprobeError], message: str, file: str | None, fix: str) -> LayerprobeError:
@@ -60,10 +60,28 @@ class UnknownNameError(LayerprobeError):
 
 
 class DataError(LayerprobeError):
-    """A data set, image, checkpoint or stored file that is missing or bad."""
+    """A data set, image, checkpoint or stored file that is missing or bad.
+
+    Args:
+        kind: what such faults are counted by, in a word or two ("truncated"); empty where nobody counts them.
+    """
 
     exit_code = 3
     code = "data"
+
+    def __init__(self, message: str, *, file: object = None, fix: str = "", kind: str = "") -> None:
+        super().__init__(message, file=file, fix=fix)
+        self.kind = kind
+
+    @classmethod
+    def unreadable(cls, error: OSError, *, file: object = None) -> DataError:
+        """A file or folder that the system refuses to read: `file`, or the one that the system's error names."""
+        return cls(
+            f"cannot be read ({error.strerror})",
+            file=error.filename if file is None else file,
+            fix="Check that it is there and that you may read it",
+            kind="unreadable",
+        )
 
 
 class NumericError(LayerprobeError):

@@ -36,3 +36,16 @@ def test_a_name_far_from_all_has_no_question() -> None:
 def test_an_error_survives_the_way_from_a_worker(error: LayerprobeError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), copy.exit_code) == (type(error), str(error), error.exit_code)
+
+
+def test_the_kind_of_a_data_error_survives_it_too() -> None:
+    error = DataError("the file is empty", file="a", fix="b", kind="empty")
+    assert pickle.loads(pickle.dumps(error)).kind == "empty"
+
+
+def test_a_file_that_the_system_refuses_is_named_with_its_reason() -> None:
+    refused = PermissionError(13, "Permission denied", "a/list.txt")
+    assert str(DataError.unreadable(refused)) == (
+        "a/list.txt: cannot be read (Permission denied). Check that it is there and that you may read it."
+    )
+    assert DataError.unreadable(refused, file="b").file == "b"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import stat
-import struct
 import warnings
-import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -19,36 +17,18 @@ import numpy as np
 import PIL.Image
 
 from layerprobe.data.folder import Files
+from layerprobe.data.images import EXIF_ORIENTATION, PIL_ERRORS
 from layerprobe.data.processes import serve, start_method
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.errors import DataError
 
 _CHUNK = 8  # images that a process is sent at once
-_ORIENTATION = 0x0112
-# How read_image's errors begin, and what such a file is called in a table.
-_KINDS = {
-    "no such image": "missing",
-    "the file is empty": "empty",
-    "this is an HTML page": "HTML page",
-    "this is a git-lfs pointer": "git-lfs pointer",
-    "not an image": "not an image",
-    "the image is truncated": "truncated",
-    "the image is broken": "broken",
-    "32-bit pixels": "pixel range",
-    "permission denied": "forbidden",
-    "cannot be read": "unreadable",
-}
 _MODES = {
     "1": ("1-bit", "1-bit pixels, read as black and white"),
     "L": ("grey", "grey, read as three equal channels"),
     "P": ("palette", "a palette, read as its colours"),
     "CMYK": ("CMYK", "CMYK, converted to RGB without a colour profile"),
 }
-# What PIL raises on metadata that no decoder needed, beside OSError.
-_BAD_METADATA = (
-    SyntaxError, ValueError, RuntimeError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error,
-    zlib.error,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -231,7 +211,7 @@ def _examined(image: Callable[[int], Image], place: int, index: int) -> Examined
             return Examined(index, (Finding("not a file", True, "a pipe, socket or device", "Remove it"),), None)
         pixels = image(place)
     except DataError as error:
-        return Examined(index, (Finding(_kind(error.message), True, error.message, error.fix),), None)
+        return Examined(index, (Finding(error.kind or "unreadable", True, error.message, error.fix),), None)
     except MemoryError:
         return Examined(index, (Finding("memory", True, "too little memory to read it", "Use fewer --workers"),), None)
     remarks = [] if path is None else _remarks(path)
@@ -252,14 +232,6 @@ def _is_special(path: Path) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-def _kind(message: str) -> str:
-    if "limit 89 million" in message:
-        return "oversized"
-    if "thinner than" in message:
-        return "too thin"
-    return next((kind for start, kind in _KINDS.items() if message.startswith(start)), "unreadable")
-
-
 def _remarks(path: Path) -> list[Finding]:
     """By which rules of `read_image` an image became RGB; it is known to be readable."""
     try:
@@ -267,7 +239,7 @@ def _remarks(path: Path) -> list[Finding]:
             warnings.simplefilter("ignore")
             with PIL.Image.open(path) as image:
                 return [Finding(kind, False, message) for kind, message in _rules(image, path)]
-    except (OSError, *_BAD_METADATA) as error:
+    except (OSError, *PIL_ERRORS) as error:
         return [Finding("metadata", False, f"metadata that cannot be read ({' '.join(str(error).split())})")]
 
 
@@ -289,6 +261,6 @@ def _rules(image: PIL.Image.Image, path: Path) -> Iterator[tuple[str, str]]:
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != "MPO":
         yield "animated", f"{frames} frames or pages, of which the first is read"
-    orientation = image.getexif().get(_ORIENTATION, 1)
+    orientation = image.getexif().get(EXIF_ORIENTATION, 1)
     if orientation != 1:
         yield "EXIF rotation", f"EXIF orientation {orientation}, which is applied only with data.exif_rotation"

@@ -1,4 +1,8 @@
-"""Image files -> RGB pixels, decoded by PIL; a file that is not a whole image is named with the reason."""
+"""Image files -> RGB pixels, decoded by PIL.
+
+A file that is no whole image ends in a `DataError` that names it and says what is wrong with it; its `kind` is the word
+that `data check` counts such files by.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +19,24 @@ from PIL.Image import DecompressionBombError, Transpose
 from layerprobe.data.splits import Image
 from layerprobe.errors import DataError
 
-# By ending, for those who look for images in a folder.
+# What the names of images end in, where a folder is searched for them.
 EXTENSIONS = frozenset(
     (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".avif", ".jp2")
 )
 
-# By content, whatever the ending. PIL reads further ones, of which EPS starts Ghostscript.
+# What a file may hold, whatever its name ends in. PIL reads further formats; for EPS it would start Ghostscript.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
 _PIXEL_LIMIT = 89_000_000
-# Scaled to a shorter side of 247, a thinner one would take gigabytes.
+# A thinner image, scaled to a shorter side of 247 pixels, would take gigabytes.
 _THINNEST = 1000
-_ORIENTATION = 0x0112
-# What undoes each EXIF orientation.
+EXIF_ORIENTATION = 0x0112
+# EXIF orientation -> what undoes it.
 _BACK = {
     2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
     6: Transpose.ROTATE_90, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_270,
 }  # fmt: skip
-# What PIL's decoders raise on broken data, beside OSError.
-_BROKEN = (
+# What PIL raises on broken pixels or metadata, besides OSError.
+PIL_ERRORS = (
     SyntaxError, ValueError, RuntimeError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error,
     zlib.error,
 )  # fmt: skip
@@ -42,18 +46,18 @@ _AGAIN = "Get it again or remove it"
 def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False) -> Image:
     """An image as 8-bit RGB, at its size.
 
-    Grey, palette, 1-bit and CMYK images become RGB; 16-bit grey is divided by 257; what is transparent is laid on
-    white; of an animation the first frame is taken.
+    Grey, palette, 1-bit and CMYK images become RGB; 16-bit grey is divided by 257; transparent pixels are laid on
+    white; of an animation the first frame is read.
 
     Args:
         path: JPEG, PNG, GIF, BMP, WebP, TIFF, PPM, AVIF or JPEG 2000, whatever the name's ending.
         exif_rotation: turn and mirror the image as its EXIF orientation says; False leaves it as it is stored, as the
             papers' benchmarks do.
-        padded: a fourth channel that means nothing is allowed: PIL has one in memory, and leaving it out takes about as
-            long as the fast resize.
+        padded: the result may have a fourth channel without meaning. PIL keeps one in memory, and dropping it takes
+            about as long as the fast resize.
 
     Returns:
-        uint8 (H, W, 3), or (H, W, 4) where padded; it may be read-only.
+        uint8 (H, W, 3), or (H, W, 4) if padded; it may be read-only.
 
     Raises:
         DataError: the file is absent, unreadable, empty, truncated, broken, no image, above 89 million pixels, or
@@ -61,9 +65,9 @@ def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False)
     """
     try:
         with warnings.catch_warnings():
-            # PIL's remarks on metadata, which is not used, and on sizes, which are checked here.
+            # PIL warns of metadata, which is not used, and of sizes, which are checked below.
             warnings.simplefilter("ignore")
-            # A stream, no path: what PIL maps into memory, some uncompressed TIFFs, it does not turn when it loads it.
+            # Given a path, PIL would map some uncompressed TIFFs into memory and not turn them when it loads them.
             with path.open("rb") as stream, PIL.Image.open(stream, formats=_FORMATS) as image:
                 if image.width * image.height > _PIXEL_LIMIT:
                     raise _too_large(path, f"{image.width}x{image.height} pixels")
@@ -72,16 +76,17 @@ def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False)
                         f"{image.width}x{image.height} pixels, thinner than 1 to {_THINNEST:,}",
                         file=path,
                         fix="Crop it or remove it",
+                        kind="too thin",
                     )
                 return _rgb(_turned(image, exif_rotation), path, padded=padded)
     except DecompressionBombError as error:
-        # PIL opens nothing beyond about twice the limit, and tells no more than its text.
+        # Beyond about twice the limit PIL refuses to open the file; the size is in its message alone.
         raise _too_large(path, str(error).partition(" exceeds")[0]) from error
     except PIL.UnidentifiedImageError as error:
         raise _not_an_image(path) from error
     except OSError as error:
         raise _unreadable(path, error) from error
-    except _BROKEN as error:
+    except PIL_ERRORS as error:
         raise _broken(path, error) from error
 
 
@@ -90,56 +95,63 @@ def _turned(image: PIL.Image.Image, exif_rotation: bool) -> PIL.Image.Image:
     if image.format != "TIFF":
         return PIL.ImageOps.exif_transpose(image) if exif_rotation else image
     # PIL turns TIFFs by itself, when it loads their pixels.
-    orientation = image.getexif().get(_ORIENTATION, 1)
+    orientation = image.getexif().get(EXIF_ORIENTATION, 1)
     image.load()
     return image if exif_rotation or orientation not in _BACK else image.transpose(_BACK[orientation])
 
 
 def _rgb(image: PIL.Image.Image, path: Path, *, padded: bool) -> Image:
-    # PIL's own conversion would clip 16 bits to 8. It scales what a PPM's mode I holds to 16 bits.
+    # PIL's own conversion would clip 16 bits to 8. A PPM's mode I holds values that PIL has scaled to 16 bits.
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
         grey = (np.asarray(image).astype(np.uint32) + 128) // 257
         return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
     if image.mode in ("I", "F"):
-        raise DataError("32-bit pixels have no agreed range", file=path, fix="Save it with 8 or 16 bits a channel")
+        raise DataError(
+            "32-bit pixels have no agreed range",
+            file=path,
+            fix="Save it with 8 or 16 bits a channel",
+            kind="pixel range",
+        )
     if image.has_transparency_data:
         above = image.convert("RGBA")
         white = PIL.Image.new("RGBA", image.size, "white")
         return np.asarray(PIL.Image.alpha_composite(white, above).convert("RGB"))
-    coloured = image if image.mode == "RGB" else image.convert("RGB")  # which copies even what needs no conversion
+    coloured = image if image.mode == "RGB" else image.convert("RGB")  # convert copies even where nothing changes
     if padded:
         return np.frombuffer(coloured.tobytes("raw", "RGBX"), np.uint8).reshape(image.height, image.width, 4)
     return np.asarray(coloured)
 
 
 def _too_large(path: Path, size: str) -> DataError:
-    return DataError(f"{size}, limit 89 million", file=path, fix="Make it smaller or remove it")
+    return DataError(f"{size}, limit 89 million", file=path, fix="Make it smaller or remove it", kind="oversized")
 
 
 def _not_an_image(path: Path) -> DataError:
     with path.open("rb") as stream:
         head = stream.read(256)
     if not head:
-        return DataError("the file is empty", file=path, fix=_AGAIN)
+        return DataError("the file is empty", file=path, fix=_AGAIN, kind="empty")
     if head.startswith(b"version https://git-lfs"):
-        return DataError("this is a git-lfs pointer, not an image", file=path, fix="Run git lfs pull")
+        kind = "git-lfs pointer"
+        return DataError(f"this is a {kind}, not an image", file=path, fix="Run git lfs pull", kind=kind)
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith((b"<!doctype html", b"<html")):
-        return DataError("this is an HTML page, not an image", file=path, fix=_AGAIN)
-    return DataError("not an image that can be read", file=path, fix=_AGAIN)
+        return DataError("this is an HTML page, not an image", file=path, fix=_AGAIN, kind="HTML page")
+    return DataError("not an image that can be read", file=path, fix=_AGAIN, kind="not an image")
 
 
 def _unreadable(path: Path, error: OSError) -> DataError:
     if isinstance(error, FileNotFoundError):
-        return DataError("no such image", file=path, fix="Restore it or leave it out of the data set")
+        return DataError("no such image", file=path, fix="Restore it or leave it out of the data set", kind="missing")
     if isinstance(error, PermissionError):
-        return DataError("permission denied", file=path, fix="Give yourself the right to read it")
+        return DataError("permission denied", file=path, fix="Give yourself the right to read it", kind="forbidden")
     if error.errno is not None:
-        return DataError(f"cannot be read ({error.strerror})", file=path)
-    # PIL's own have no number: a stream that ends too early, or that no decoder can go on with.
+        return DataError.unreadable(error, file=path)
+    # PIL's own errors have no number: the file ends too early, or its decoder cannot go on.
     return _broken(path, error)
 
 
 def _broken(path: Path, error: Exception) -> DataError:
     reason = " ".join(str(error).split())
-    fault = "truncated" if "truncated" in reason.lower() else f"broken ({reason})"
-    return DataError(f"the image is {fault}", file=path, fix=_AGAIN)
+    if "truncated" in reason.lower():
+        return DataError("the image is truncated", file=path, fix=_AGAIN, kind="truncated")
+    return DataError(f"the image is broken ({reason})", file=path, fix=_AGAIN, kind="broken")
