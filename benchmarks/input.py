@@ -34,8 +34,8 @@ from torchvision.transforms import Compose, Normalize, RandomCrop, RandomHorizon
 
 from layerprobe.data.batches import Indices, shuffled_batches
 from layerprobe.data.cache import Entry, Stored, fill
-from layerprobe.data.folder import Files
 from layerprobe.data.framing import Framing, framed
+from layerprobe.data.image_files import Files
 from layerprobe.data.loading import load_batches
 from layerprobe.data.resizing import Method
 from layerprobe.data.splits import Dataset, Split

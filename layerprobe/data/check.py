@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 
-from layerprobe.data.folder import Files
+from layerprobe.data.image_files import Files
 from layerprobe.data.images import EXIF_ORIENTATION, PIL_ERRORS
 from layerprobe.data.processes import serve, start_method
 from layerprobe.data.splits import Dataset, Image, Split

@@ -1,18 +1,16 @@
-"""Images in a folder for each class."""
+"""The data set `folder`: images in a folder for each class."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from layerprobe.data.images import EXTENSIONS, read_image
-from layerprobe.data.splits import Dataset, Image, Split
+from layerprobe.data.image_files import Files, file_sizes
+from layerprobe.data.images import EXTENSIONS
+from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import DataError, RecipeError
 
 DEFAULTS: Mapping[str, object] = {
@@ -25,59 +23,21 @@ DEFAULTS: Mapping[str, object] = {
 _LAYOUT = "Expected ROOT/CLASS/IMAGE.png, classes at any depth"
 
 
-@dataclass(frozen=True, eq=False)
-class Files:
-    """The images of a split, read from files when asked for.
-
-    Args:
-        root: the folder that the names are relative to.
-        names: one for each image, with `/` as separator.
-        exif_rotation: see `read_image`.
-        padded: likewise; for a resize that takes it.
-    """
-
-    root: Path
-    names: Sequence[str]
-    exif_rotation: bool = False
-    padded: bool = False
-
-    @property
-    def paths(self) -> str:
-        """Which files they are, in order, from the root of the disk."""
-        return "\0".join([str(self.root.resolve()), *self.names])
-
-    def stamps(self) -> NDArray[np.int64]:
-        """(N, 2) size in bytes and time of the last change in nanoseconds, by which a changed file is known.
-
-        Raises:
-            DataError: a file went away.
-        """
-        try:
-            found = [(self.root / name).stat() for name in self.names]
-        except OSError as error:
-            raise DataError(f"cannot be read ({error.strerror})", file=error.filename) from error
-        return np.array([(stat.st_size, stat.st_mtime_ns) for stat in found], np.int64).reshape(-1, 2)
-
-    def __call__(self, index: int) -> Image:
-        """The index-th image."""
-        path = self.root / self.names[index]
-        return read_image(path, exif_rotation=self.exif_rotation, padded=self.padded)
-
-
 def load(root: Path, *, train_classes: int | None = None) -> Dataset:
-    """The images below a folder, split into classes to train on and classes to test on.
+    """The images below a folder, their classes divided into training and test classes.
 
-    A class is a folder that directly holds images, named by its path below the root: the nested folders
-    `<Alphabet>/<character>` are one class each. Classes and images are sorted by name. Hidden files and folders and
-    files that are no images by their ending are ignored; links are followed.
+    A class is a folder that directly holds images. Its name is its path below the root, so that each of the nested
+    folders `<Alphabet>/<character>` is a class. Classes and images are sorted by name. Hidden files, hidden folders and
+    files whose names do not end like an image's are ignored; links are followed. Nothing is written.
 
     Args:
-        root: the folder; nothing is written there.
-        train_classes: so many of the sorted classes are trained on, the rest tested; None: the first half, C // 2.
+        root: the folder.
+        train_classes: how many of the sorted classes are for training, the rest being for testing; None: the first
+            half, C // 2.
 
     Raises:
-        DataError: no such folder, fewer than 4 classes, images outside every class, or a name that is not UTF-8.
-        RecipeError: train_classes leaves fewer than 2 classes on a side.
+        DataError: no such folder, fewer than 4 classes, images outside every class folder, or a name that is not UTF-8.
+        RecipeError: train_classes leaves fewer than 2 classes for training or for testing.
     """
     classes = _classes(root)
     for names in classes.values():
@@ -93,7 +53,7 @@ def load(root: Path, *, train_classes: int | None = None) -> Dataset:
         raise RecipeError(
             f"data.train_classes = {count}: of {len(classes)} classes, at least 2 must train and 2 test",
             file=root,
-            fix=f"From 2 to {len(classes) - 2}",
+            fix=f"Give a number from 2 to {len(classes) - 2}",
         )
     sorted_classes = sorted(classes)
     splits = {
@@ -117,32 +77,8 @@ def _split(
     )
 
 
-def read_with(dataset: Dataset, *, exif_rotation: bool, padded: bool) -> Dataset:
-    """The data set with its files read by these options of `read_image`; images that are no files stay as they are."""
-
-    def one(split: Split) -> Split:
-        if not isinstance(split.image, Files):
-            return split
-        return replace(split, image=replace(split.image, exif_rotation=exif_rotation, padded=padded))
-
-    return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
-
-
-def file_sizes(root: Path, names: Iterable[str]) -> str:
-    """Hex hash of files' sizes in bytes: what tells changed images from the ones that features were made of.
-
-    Raises:
-        DataError: a file went away.
-    """
-    try:
-        sizes = [(root / name).stat().st_size for name in names]
-    except OSError as error:
-        raise DataError(f"cannot be read ({error.strerror})", file=error.filename) from error
-    return hashlib.sha256(repr(sizes).encode()).hexdigest()
-
-
 def _classes(root: Path) -> dict[str, list[str]]:
-    """Folder below the root -> its images below the root."""
+    """Class folder -> its images, both as paths below the root; `.` holds the images outside every class folder."""
     if not root.is_dir():
         raise DataError("not a folder" if root.exists() else "no such folder", file=root, fix=_LAYOUT)
     classes: dict[str, list[str]] = {}
@@ -158,14 +94,14 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
     """Every folder that is not hidden, with the names of its files."""
 
     def refuse(error: OSError) -> None:
-        raise DataError(f"cannot be read ({error.strerror})", file=error.filename) from error
+        raise DataError.unreadable(error) from error
 
     for path, below, files in os.walk(root, followlinks=True, onerror=refuse):
         folder = Path(path)
         below[:] = [name for name in below if not name.startswith(".")]
         for name in below:
             if (folder / name).is_symlink() and folder.resolve().is_relative_to((folder / name).resolve()):
-                raise DataError("a link to a folder that it lies in", file=folder / name, fix="Remove it")
+                raise DataError("this link leads to a folder that it lies in", file=folder / name, fix="Remove it")
         yield folder, files
 
 

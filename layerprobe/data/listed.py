@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from layerprobe.data.folder import DEFAULTS as FOLDER_DEFAULTS
-from layerprobe.data.folder import Files
+from layerprobe.data.image_files import Files, fingerprint, first_named, missing, require_inside, sizes_of
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import DataError
 
 DEFAULTS: Mapping[str, object] = {**FOLDER_DEFAULTS, "transform": "D1"}
 
-_NAMED = 5  # so many missing files are named in an error
 _COMPLETE = "Complete the copy, or go on with what is there by --set data.allow_partial=true"
 
 ClassId = int | str
@@ -122,30 +119,6 @@ def count(split: Sequence[Listed]) -> Count:
     return Count(len(split), len(sizes), (min(sizes), max(sizes)) if sizes else None)
 
 
-def sizes_of(folder: Path, names: Iterable[str]) -> list[int | None]:
-    """Bytes of each file; None where there is none.
-
-    Raises:
-        DataError: the folder refuses to say.
-    """
-    found: list[int | None] = []
-    for name in names:
-        try:
-            status = (folder / name).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            found.append(None)
-        except OSError as error:
-            raise DataError(f"cannot be read ({error.strerror})", file=folder / name) from error
-        else:
-            found.append(status.st_size if stat.S_ISREG(status.st_mode) else None)
-    return found
-
-
-def missing(names: Sequence[str], of: int) -> list[str]:
-    """That these images are missing, the first five named; empty where there are none."""
-    return [f"{len(names):,} of {of:,} listed images are missing: {_first(names)}"] if names else []
-
-
 def dataset_of(annotations: Annotations, expected: Mapping[str, Count], *, allow_partial: bool) -> Dataset:
     """The listed images that there are, once they are all there or may be fewer.
 
@@ -163,17 +136,17 @@ def dataset_of(annotations: Annotations, expected: Mapping[str, Count], *, allow
             counted, five named) or a split has other counts than expected, with the numbers of every split.
     """
     names = [name for split in annotations.splits.values() for name, _ in split]
-    _require_inside(annotations.folder, names)
+    require_inside(annotations.folder, names)
     _require_once(annotations.folder, names)
     sizes = dict(zip(names, sizes_of(annotations.folder, names), strict=True))
     found = {
         name: [image for image in split if sizes[image[0]] is not None] for name, split in annotations.splits.items()
     }
     counts = {name: count(split) for name, split in found.items()}
-    if not allow_partial:
-        problems = [*missing([name for name in names if sizes[name] is None], len(names)), *_wrong(counts, expected)]
-        if problems:
-            raise DataError("; ".join(problems), file=annotations.folder, fix=_COMPLETE)
+    absent = [name for name in names if sizes[name] is None]
+    problems = [missing(absent, len(names))] * bool(absent) + _wrong(counts, expected)
+    if problems and not allow_partial:
+        raise DataError("; ".join(problems), file=annotations.folder, fix=_COMPLETE)
     numbers = {class_id: number for number, class_id in enumerate(_in_order(found.values()))}
     splits = {}
     for name, split in found.items():
@@ -183,7 +156,7 @@ def dataset_of(annotations: Annotations, expected: Mapping[str, Count], *, allow
             labels=np.array([numbers[class_id] for _, class_id in split], np.int64),
             ids=ids,
             image=Files(annotations.folder, ids),
-            fingerprint=hashlib.sha256(repr([sizes[image] for image in ids]).encode()).hexdigest(),
+            fingerprint=fingerprint([sizes[image] or 0 for image in ids]),
         )
     called = _different(numbers, annotations.class_names)
     return Dataset(splits, called, notes=_notes(counts, expected), class_ids=tuple(map(str, numbers)))
@@ -210,28 +183,11 @@ def _different(ids: Iterable[ClassId], names: Mapping[ClassId, str]) -> tuple[st
     return tuple(name if times[name] == 1 else f"{name} ({class_id})" for class_id, name in called.items())
 
 
-def _require_inside(folder: Path, names: Iterable[str]) -> None:
-    root, parents = folder.resolve(), set()
-    for name in names:
-        # A backslash is a name's legal character here and a separator on Windows.
-        if "\\" in name or "\0" in name or ".." in name.split("/") or name.startswith("/"):
-            raise DataError(f"a listed path leaves the data folder: {name!a}", file=folder, fix="Get the lists again")
-        if not name.isascii() and name.encode(errors="replace").decode() != name:
-            raise DataError(f"a file name that is not UTF-8: {name!a}", file=folder, fix="Rename it")
-        parents.add(name.rpartition("/")[0])
-    # Folder by folder: to resolve 120,000 files takes seconds.
-    for parent in sorted(parents):
-        if not (root / parent).resolve().is_relative_to(root):
-            raise DataError(
-                f"a link takes {parent!a} out of the data folder", file=folder, fix="Put the images there instead"
-            )
-
-
 def _require_once(folder: Path, names: Sequence[str]) -> None:
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise DataError(
-            f"{len(twice):,} images are listed twice: {_first(twice)}", file=folder, fix="Get the lists again"
+            f"{len(twice):,} images are listed twice: {first_named(twice)}", file=folder, fix="Get the lists again"
         )
 
 
@@ -255,8 +211,3 @@ def _notes(found: Mapping[str, Count], expected: Mapping[str, Count]) -> tuple[s
             also = "" if classes[0] == classes[1] else f" of {classes[0]:,} of {classes[1]:,} classes"
             notes.append(f"partial: {found[name].images:,} of {whole.images:,} {name} images{also}")
     return tuple(notes)
-
-
-def _first(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from layerprobe.data import folder, listed, table, torchvision_sets
-from layerprobe.data.folder import Files
+from layerprobe.data.image_files import Files, require_inside
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.registry import DATASETS
 
@@ -69,7 +69,7 @@ def _table(root: Path) -> Dataset:
 def _annotated(read: Callable[..., listed.Annotations], root: Path) -> Dataset:
     takes = inspect.signature(read).parameters
     annotations = read(root, "retrieval") if "protocol" in takes else read(root)
-    listed._require_inside(annotations.folder, [name for split in annotations.splits.values() for name, _ in split])
+    require_inside(annotations.folder, [name for split in annotations.splits.values() for name, _ in split])
     search_in = {"test": "gallery"} if "gallery" in annotations.splits else {}
     return _dataset(annotations.folder, annotations.splits, search_in, annotations.class_names)
 

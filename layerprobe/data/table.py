@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from layerprobe.data.folder import DEFAULTS as FOLDER_DEFAULTS
-from layerprobe.data.folder import Files, file_sizes
+from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import DataError
 
@@ -28,7 +28,6 @@ _MISSING = {
     "test": "no row is a query of the split test",
     "gallery": "no row is in the gallery of the split test",
 }
-_NAMED = 5  # so many missing files are named in an error
 
 
 @dataclass(frozen=True)
@@ -67,9 +66,9 @@ def load(root: Path) -> Dataset:
         members["gallery"] = [row for row in members["test"] if row.is_gallery]
         members["test"] = [row for row in members["test"] if row.is_query]
         search_in = {"test": "gallery"}
-    for name, missing in _MISSING.items():
+    for name, problem in _MISSING.items():
         if not members.get(name, True):
-            raise DataError(missing, file=root, fix=_LAYOUT)
+            raise DataError(problem, file=root, fix=_LAYOUT)
     splits = {name: _split(name, root.parent, found, class_names) for name, found in members.items() if found}
     return Dataset(splits, class_names, search_in)
 
@@ -149,9 +148,7 @@ def _truth(table: Path, line: int, name: str, cells: Mapping[str, str]) -> bool:
 def _inside(table: Path, line: int, text: str) -> str:
     """The path in one spelling, once it is sure to stay in the table's folder."""
     path, folder = PurePosixPath(text), table.parent.resolve()
-    # A backslash is a name's legal character here and a separator on Windows.
-    strange = "\\" in text or "\0" in text or ".." in path.parts or path.is_absolute()
-    if strange or not (folder / path).resolve().is_relative_to(folder):
+    if leaves_folder(str(path)) or not (folder / path).resolve().is_relative_to(folder):
         raise _bad(
             table, line, f"path leaves the data folder: {text!r}", "Write it relative to the table's folder, with /"
         )
@@ -170,14 +167,10 @@ def _require_plain_validation(table: Path, rows: Iterable[_Row]) -> None:
 
 
 def _require_files(table: Path, rows: Sequence[_Row]) -> None:
-    missing = [row.path for row in rows if not (table.parent / row.path).is_file()]
-    if missing:
-        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        raise DataError(
-            f"{len(missing)} of {len(rows)} images are missing: {', '.join(missing[:_NAMED])}{more}",
-            file=table,
-            fix="Paths are relative to the table's folder",
-        )
+    absent = [row.path for row in rows if not (table.parent / row.path).is_file()]
+    if absent:
+        fix = "Put them there or leave their rows out; paths are relative to the table's folder"
+        raise DataError(missing(absent, len(rows)), file=table, fix=fix)
 
 
 def _bad(table: Path, line: int, why: str, fix: str) -> DataError:

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.data import listed
 from layerprobe.data.folder import DEFAULTS as FOLDER_DEFAULTS
-from layerprobe.data.folder import Files, file_sizes
+from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing, sizes_of
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
 
@@ -136,16 +135,16 @@ def _train_classes(classes: int, asked: int | None, set: str) -> int:
     if not 2 <= count <= classes - 2:
         raise RecipeError(
             f"data.train_classes = {count}: of {set}'s {classes} classes, at least 2 must train and 2 test",
-            fix=f"From 2 to {classes - 2}",
+            fix=f"Give a number from 2 to {classes - 2}",
         )
     return count
 
 
 def _require_files(root: Path, dataset: Dataset) -> None:
     names = [name for split in dataset.splits.values() if isinstance(split.image, Files) for name in split.ids]
-    absent = [name for name, size in zip(names, listed.sizes_of(root, names), strict=True) if size is None]
+    absent = [name for name, size in zip(names, sizes_of(root, names), strict=True) if size is None]
     if absent:
-        raise DataError(*listed.missing(absent, len(names)), file=root, fix="Get the set again")
+        raise DataError(missing(absent, len(names)), file=root, fix="Get the set again")
 
 
 def _fingerprinted(split: Split) -> Split:
@@ -162,7 +161,7 @@ def _ids(part: _Part, root: Path, set: str) -> list[str]:
     ids = []
     for path in part.paths:
         relative = os.path.relpath(path, root).replace(os.sep, "/")
-        if relative.startswith("../") or "\\" in relative:
+        if leaves_folder(relative):
             raise DataError(f"a listed path leaves the data folder: {relative!a}", file=root, fix="Get the set again")
         ids.append(relative)
     return ids

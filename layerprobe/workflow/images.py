@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from layerprobe.data.cache import Entry, Stamps, Stored, begun, dropped, entries, fill, is_held_here
-from layerprobe.data.folder import Files
+from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import BusyError, EnvironmentFault, LayerprobeError, UnknownNameError
 from layerprobe.files import free_bytes, full_disk_named

@@ -17,8 +17,8 @@ import torch
 from layerprobe import registry
 from layerprobe.analysis import Metric
 from layerprobe.data import batches
-from layerprobe.data.folder import Files, read_with
 from layerprobe.data.framing import Framing, framed
+from layerprobe.data.image_files import Files, read_with
 from layerprobe.data.memory import held, is_small
 from layerprobe.data.splits import Dataset, LabelArray, require_retrieval
 from layerprobe.data.subsets import meta_classes, with_share, with_validation

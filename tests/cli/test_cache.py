@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from layerprobe.cli import main
-from layerprobe.data.folder import Files
+from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.workflow.images import Decoding, with_decoded
 from tests.workflow.conftest import Silent

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from layerprobe.data.check import Examined, Finding, SplitCount, counts, duplicates, examined, printable
-from layerprobe.data.folder import Files
 from layerprobe.data.glyphs import load as glyphs
+from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Dataset, Image, Split
 from tests.data.spoiled import ERRORS, REMARKS, SPECIAL, colours, photo, spoil
 

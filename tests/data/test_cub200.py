@@ -7,7 +7,7 @@ import pytest
 
 from layerprobe.data import cub200
 from layerprobe.data.cub200 import load
-from layerprobe.data.folder import file_sizes
+from layerprobe.data.image_files import file_sizes
 from layerprobe.data.listed import Count, count
 from layerprobe.data.splits import Dataset, manifest_sha256, require_retrieval
 from layerprobe.errors import DataError

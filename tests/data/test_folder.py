@@ -101,7 +101,7 @@ def test_links_to_classes_are_followed(tmp_path: Path) -> None:
 def test_a_link_that_leads_back_is_refused(tmp_path: Path) -> None:
     add_classes(tmp_path, "a", "b", "c", "d")
     (tmp_path / "a" / "again").symlink_to(tmp_path)
-    with pytest.raises(DataError, match="a/again: a link to a folder that it lies in. Remove it"):
+    with pytest.raises(DataError, match="a/again: this link leads to a folder that it lies in. Remove it"):
         load(tmp_path)
 
 
@@ -135,7 +135,8 @@ def test_images_outside_every_class_are_refused(tmp_path: Path) -> None:
 def test_train_classes_that_leave_a_side_too_few_are_refused(tmp_path: Path, count: int) -> None:
     add_classes(tmp_path, "a", "b", "c", "d", "e")
     with pytest.raises(
-        RecipeError, match=f"data.train_classes = {count}: of 5 classes, at least 2 must train and 2 test. From 2 to 3"
+        RecipeError,
+        match=f"data.train_classes = {count}: of 5 classes, .* must train and 2 test. Give a number from 2 to 3",
     ):
         load(tmp_path, train_classes=count)
 

@@ -19,7 +19,7 @@ batches = plain_batches(split, batch_size=1, workers=1)
 CHECKING = """
 from pathlib import Path
 from layerprobe.data.check import examined
-from layerprobe.data.folder import Files
+from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Split
 import numpy as np
 files = Files(Path("."), tuple(f"{i}.png" for i in range(50)))

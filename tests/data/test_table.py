@@ -221,7 +221,7 @@ def test_missing_images_are_counted_and_the_first_five_named(folder: Path) -> No
     with pytest.raises(DataError) as caught:
         load(table(folder, PLAIN + rows))
     named = ", ".join(f"gone/{i}.png" for i in range(5))
-    assert f"set.csv: 7 of 11 images are missing: {named} and 2 more. Paths are relative" in str(caught.value)
+    assert f"set.csv: 7 of 11 listed images are missing: {named} and 2 more. Put them there" in str(caught.value)
 
 
 def test_an_absent_table_says_the_layout(folder: Path) -> None:

@@ -288,7 +288,7 @@ def test_another_number_of_classes_may_train(tmp_path: Path, monkeypatch: Patch)
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_two_classes_must_be_left_on_each_side(tmp_path: Path, monkeypatch: Patch, count: int) -> None:
-    with pytest.raises(RecipeError, match=f"data.train_classes = {count}: of FGVCAircraft's 5 .* From 2 to 3"):
+    with pytest.raises(RecipeError, match=f"data.train_classes = {count}: of FGVCAircraft's 5 .* a number from 2 to 3"):
         made("FGVCAircraft", tmp_path, monkeypatch, train_classes=count)
 
 

@@ -1,0 +1,151 @@
+"""The images of a split as files below one folder: whether they are there, whether they changed, how they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.data.images import read_image
+from layerprobe.data.splits import Dataset, Image, Split
+from layerprobe.errors import DataError
+
+_NAMED = 5  # so many names stand in an error
+
+
+@dataclass(frozen=True, eq=False)
+class Files:
+    """i -> image, read from its file at every call.
+
+    Args:
+        root: the folder that the names are relative to.
+        names: one for each image, with `/` as separator.
+        exif_rotation: see `read_image`.
+        padded: see `read_image`; for the fast resize, which takes four channels.
+    """
+
+    root: Path
+    names: Sequence[str]
+    exif_rotation: bool = False
+    padded: bool = False
+
+    @property
+    def paths(self) -> str:
+        """The absolute root and the names in order, as one text: equal texts mean the same files."""
+        return "\0".join([str(self.root.resolve()), *self.names])
+
+    def stamps(self) -> NDArray[np.int64]:
+        """(N, 2) size in bytes and time of the last change in nanoseconds, which show that a file has changed.
+
+        Raises:
+            DataError: a file is no longer there.
+        """
+        try:
+            found = [(self.root / name).stat() for name in self.names]
+        except OSError as error:
+            raise DataError.unreadable(error) from error
+        return np.array([(status.st_size, status.st_mtime_ns) for status in found], np.int64).reshape(-1, 2)
+
+    def __call__(self, index: int) -> Image:
+        """The index-th image."""
+        path = self.root / self.names[index]
+        return read_image(path, exif_rotation=self.exif_rotation, padded=self.padded)
+
+
+def read_with(dataset: Dataset, *, exif_rotation: bool, padded: bool) -> Dataset:
+    """The data set with its files read by these options of `read_image`; images that are not files stay as they are."""
+
+    def one(split: Split) -> Split:
+        if not isinstance(split.image, Files):
+            return split
+        return replace(split, image=replace(split.image, exif_rotation=exif_rotation, padded=padded))
+
+    return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
+
+
+def file_sizes(root: Path, names: Iterable[str]) -> str:
+    """The `fingerprint` of files that are all there.
+
+    Raises:
+        DataError: a file is no longer there.
+    """
+    try:
+        return fingerprint([(root / name).stat().st_size for name in names])
+    except OSError as error:
+        raise DataError.unreadable(error) from error
+
+
+def fingerprint(sizes: Sequence[int]) -> str:
+    """Hex hash of the files' sizes in bytes, by which stored features know that their images have changed."""
+    return hashlib.sha256(repr(list(sizes)).encode()).hexdigest()
+
+
+def sizes_of(folder: Path, names: Iterable[str]) -> list[int | None]:
+    """Size of each file in bytes; None where there is no file.
+
+    Raises:
+        DataError: the system refuses to say.
+    """
+    found: list[int | None] = []
+    for name in names:
+        try:
+            status = (folder / name).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            found.append(None)
+        except OSError as error:
+            raise DataError.unreadable(error, file=folder / name) from error
+        else:
+            found.append(status.st_size if stat.S_ISREG(status.st_mode) else None)
+    return found
+
+
+def missing(names: Sequence[str], of: int) -> str:
+    """The message that these images are missing, the first five of them named.
+
+    Args:
+        names: of the missing images.
+        of: how many images are listed.
+    """
+    return f"{len(names):,} of {of:,} listed images are missing: {first_named(names)}"
+
+
+def first_named(names: Sequence[str]) -> str:
+    """`a, b, c, d, e and 7 more`."""
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def leaves_folder(name: str) -> bool:
+    """Whether a listed path, by its text alone, may lead out of the folder that it is relative to."""
+    # A backslash may be part of a file's name here and separates folders on Windows.
+    return "\\" in name or "\0" in name or ".." in name.split("/") or name.startswith("/")
+
+
+def require_inside(folder: Path, names: Iterable[str]) -> None:
+    """Refuse listed paths that lead out of their folder, by their text or by a link to a folder.
+
+    Args:
+        folder: what the names are relative to.
+        names: of images; links to single files are allowed.
+
+    Raises:
+        DataError: a path leads out of the folder, or is not UTF-8.
+    """
+    root, parents = folder.resolve(), set()
+    for name in names:
+        if leaves_folder(name):
+            raise DataError(f"a listed path leaves the data folder: {name!a}", file=folder, fix="Get the lists again")
+        if not name.isascii() and name.encode(errors="replace").decode() != name:
+            raise DataError(f"a file name that is not UTF-8: {name!a}", file=folder, fix="Rename it")
+        parents.add(name.rpartition("/")[0])
+    # Each folder once: resolving 120,000 files takes seconds.
+    for parent in sorted(parents):
+        if not (root / parent).resolve().is_relative_to(root):
+            raise DataError(
+                f"a link takes {parent!a} out of the data folder", file=folder, fix="Put the images there instead"
+            )
