@@ -183,7 +183,7 @@ def _validated(section: str, values: Mapping[str, Any], source: object, problems
             values = {key: value for key, value in values.items() if key in model.model_fields}
         else:
             if section == "data":
-                values = {**inspect.getmodule(factory).DEFAULTS, **values}  # type: ignore[union-attr] # every data set's module has them
+                values, factory = {**factory.defaults, **values}, factory.load
             model = create_model(values["name"], __base__=model, **_option_fields(factory, model))
     try:
         return model.model_validate_json(json.dumps(values, default=str))
@@ -275,7 +275,7 @@ def _contradictions(recipe: Recipe) -> list[str]:
             found.append(f"[probe]: unknown metric {name!r}. {near_miss(name, METRICS)}")
     loss = load(*_TABLES["loss"], recipe.loss.name)
     found += _batch_contradictions(train, loss.needs_positives)
-    if "root" in inspect.signature(load(*_TABLES["data"], recipe.data.name)).parameters and not recipe.data.root:
+    if load(*_TABLES["data"], recipe.data.name).takes_root and not recipe.data.root:
         found.append(f"[data]: {recipe.data.name} needs a root. Give --data {recipe.data.name}:PATH")
     return found
 

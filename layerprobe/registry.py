@@ -9,14 +9,14 @@ from typing import Any
 from layerprobe.errors import UnknownNameError
 
 DATASETS = {
-    "glyphs": "layerprobe.data.glyphs:load",
-    "folder": "layerprobe.data.folder:load",
-    "csv": "layerprobe.data.table:load",
-    "cub200": "layerprobe.data.cub200:load",
-    "cars196": "layerprobe.data.cars196:load",
-    "sop": "layerprobe.data.sop:load",
-    "inshop": "layerprobe.data.inshop:load",
-    "torchvision": "layerprobe.data.torchvision_sets:load",
+    "glyphs": "layerprobe.data.glyphs:SPEC",
+    "folder": "layerprobe.data.folder:SPEC",
+    "csv": "layerprobe.data.csv_file:SPEC",
+    "cub200": "layerprobe.data.cub200:SPEC",
+    "cars196": "layerprobe.data.cars196:SPEC",
+    "sop": "layerprobe.data.sop:SPEC",
+    "inshop": "layerprobe.data.inshop:SPEC",
+    "torchvision": "layerprobe.data.torchvision_sets:SPEC",
 }
 NETS = {
     "vgg16_bn": "layerprobe.nets.vgg16_bn:build",
@@ -91,7 +91,7 @@ def load(kind: str, registered: Mapping[str, str], name: str) -> Any:
         name: a key of it.
 
     Returns:
-        The factory, class or function.
+        The factory, class or function; a DatasetSpec for a data set.
 
     Raises:
         UnknownNameError: no such name; the message has the near miss.

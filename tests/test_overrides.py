@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerprobe.data.torchvision_sets import DEFAULTS
+from layerprobe.data.torchvision_sets import SPEC
 from layerprobe.overrides import Overrides, overridden
 from layerprobe.recipe import load_recipe
 
@@ -30,7 +30,7 @@ def test_a_set_of_torchvisions_is_part_of_a_recipe_and_its_root_is_not() -> None
     ]
     data = recipes[0].data
     assert (data.root, data.options()) == (
-        DEFAULTS["root"], {"set": "CIFAR100", "train_classes": None, "download": False}
+        SPEC.defaults["root"], {"set": "CIFAR100", "train_classes": None, "download": False}
     )  # fmt: skip
     assert recipes[1].data.root == "/x"
     first, elsewhere, other = (recipe.identity() for recipe in recipes)

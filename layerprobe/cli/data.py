@@ -38,12 +38,13 @@ def list_(
     from layerprobe.workflow.data import list_data
 
     values, rows = [], []
-    for name, (about, recipes) in list_data().items():
-        sizes = {split: {"images": images, "classes": classes} for split, (images, classes) in about.counts.items()}
-        values.append({"name": name, **asdict(about), "counts": sizes, "recipes": recipes})
-        counts = [f"{split}: {size['images']:,} of {size['classes']:,} classes" for split, size in sizes.items()]
-        needs = [about.holds, *counts, f"needs {about.layout}", about.where]
-        rows.append((about.usage, "\n".join(filter(None, needs)), "\n".join(recipes)))
+    for name, (spec, recipes) in list_data().items():
+        sizes = {split: {"images": size.images, "classes": size.classes} for split, size in spec.counts.items()}
+        texts = {"usage": spec.usage(name), "holds": spec.holds, "layout": spec.layout, "where": spec.where}
+        values.append({"name": name, **texts, "counts": sizes, "recipes": recipes})
+        counts = [f"{split}: {size.images:,} of {size.classes:,} classes" for split, size in spec.counts.items()]
+        needs = [spec.holds, *counts, f"needs {spec.layout}" if spec.layout else "", spec.where]
+        rows.append((spec.usage(name), "\n".join(filter(None, needs)), "\n".join(recipes)))
     Terminal(as_json, quiet).result({"data": values}, listing(("--data", "what it is", "recipes"), rows))
 
 

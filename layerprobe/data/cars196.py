@@ -1,4 +1,4 @@
-"""Cars196: cars of 196 makes, models and years."""
+"""The data set `cars196`: photographs of cars of 196 makes, models and years."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from layerprobe.data import listed
+from layerprobe.data import annotation_files
+from layerprobe.data.annotation_files import Annotations, Member
+from layerprobe.data.counts import Count
 from layerprobe.data.images import EXTENSIONS
-from layerprobe.data.listed import Annotations, Count, Listed
+from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import DataError
-
-DEFAULTS: Mapping[str, object] = listed.DEFAULTS
 
 Protocol = Literal["retrieval", "classification"]
 _LAST_TRAIN_CLASS = 98
@@ -26,8 +26,8 @@ _COUNTS: Mapping[Protocol, Mapping[str, Count]] = {
     "classification": {"train": Count(8144, 196), "test": Count(8041, 196)},
 }
 _LAYOUT = (
-    "Expected one of ROOT/cars_annos.mat with car_ims/; ROOT/devkit/ with cars_test_annos_withlabels.mat, cars_train/"
-    " and cars_test/; ROOT/names.csv with anno_train.csv, anno_test.csv and car_data/car_data/; ROOT/1/ to ROOT/196/"
+    "ROOT/ with cars_annos.mat and car_ims/; or devkit/, cars_test_annos_withlabels.mat, cars_train/ and cars_test/; or"
+    " names.csv, anno_train.csv, anno_test.csv and car_data/; or the folders 1/ to 196/"
 )
 _AGAIN = "Get the file again"
 
@@ -36,27 +36,27 @@ _AGAIN = "Get the file again"
 class _Car:
     name: str
     class_id: int
-    in_train: bool | None  # of the official split, where the layout has it
+    in_train: bool | None  # in the official split; None where the layout does not have it
 
 
-_Read = tuple[Path, list[_Car], Mapping[Any, str]]  # folder, images, class id -> name
+_Read = tuple[Path, list[_Car], Mapping[Any, str]]  # folder of the images, images, class id -> name
 
 
 def load(root: Path, *, allow_partial: bool = False, protocol: Protocol = "retrieval") -> Dataset:
     """The cars of Cars196 (Krause et al. 2013), in the order of the annotations.
 
     Four layouts are known: cars_annos.mat with car_ims/; the devkit with cars_train/ and cars_test/; folders with the
-    classes' names, numbered by names.csv; and folders 1 to 196, whose classes are called by their numbers. Ids are
-    relative to the folder of the images' folders. Bounding boxes are not used. Nothing is written.
+    names of the classes, which names.csv numbers; and folders 1 to 196, whose classes are called by their numbers. Ids
+    are relative to the folder that holds the folders of images. Bounding boxes are not used. Nothing is written.
 
     Args:
         root: the folder of one of the layouts.
-        allow_partial: go on where images are missing; `notes` says how many.
+        allow_partial: accept missing images; `notes` says how many.
         protocol: "retrieval" trains on the classes 1 to 98 and tests on 99 to 196, as the papers do; "classification"
-            takes the official split, in which every class is on both sides, and which the numbered folders lack.
+            takes the official split, in which every class is on both sides; the numbered folders do not have it.
 
     Raises:
-        DataError: none of the layouts, a bad list, no official split, or images missing.
+        DataError: no known layout, a bad list, no official split, or images missing.
     """
     return _load(root, _COUNTS[protocol], allow_partial=allow_partial, protocol=protocol)
 
@@ -69,17 +69,17 @@ def _load(
     allow_partial: bool = False,
     protocol: Protocol = "retrieval",
 ) -> Dataset:
-    annotations = _annotated(root, protocol, last_train_class)
-    dataset = listed.dataset_of(annotations, counts, allow_partial=allow_partial)
-    return listed.classified(dataset) if protocol == "classification" else dataset
+    found = _annotated(root, protocol, last_train_class)
+    dataset = annotation_files.dataset_of(found, counts, allow_partial=allow_partial)
+    return annotation_files.classified(dataset) if protocol == "classification" else dataset
 
 
-def _annotated(root: Path, protocol: Protocol, last_train_class: int = _LAST_TRAIN_CLASS) -> Annotations:
+def _annotated(root: Path, protocol: Protocol = "retrieval", last_train_class: int = _LAST_TRAIN_CLASS) -> Annotations:
     try:
         folder, cars, class_names = _reader(root)(root)
     except OSError as error:
-        raise DataError(f"cannot be read ({error.strerror})", file=error.filename or root) from error
-    splits: dict[str, list[Listed]] = {"train": [], "test": []}
+        raise DataError.unreadable(error, file=error.filename or root) from error
+    splits: dict[str, list[Member]] = {"train": [], "test": []}
     for car in cars:
         in_train = car.in_train if protocol == "classification" else car.class_id <= last_train_class
         if in_train is None:
@@ -94,7 +94,7 @@ def _annotated(root: Path, protocol: Protocol, last_train_class: int = _LAST_TRA
 
 def _reader(root: Path) -> Callable[[Path], _Read]:
     if not root.is_dir():
-        raise DataError("not a folder" if root.exists() else "no such folder", file=root, fix=_LAYOUT)
+        raise DataError("not a folder" if root.exists() else "no such folder", file=root, fix=f"Expected {_LAYOUT}")
     if (root / "cars_annos.mat").is_file() and (root / "car_ims").is_dir():
         return _one_folder
     if (root / "devkit").is_dir():
@@ -103,12 +103,12 @@ def _reader(root: Path) -> Callable[[Path], _Read]:
         return _named_folders
     if _numbers(root):
         return _numbered_folders
-    raise DataError("no known layout", file=root, fix=_LAYOUT)
+    raise DataError("no known layout", file=root, fix=f"Expected {_LAYOUT}")
 
 
 def _one_folder(root: Path) -> _Read:
     path = root / "cars_annos.mat"
-    rows = _table(path, "annotations", ("relative_im_path", "class", "test"))
+    rows = _records(path, "annotations", ("relative_im_path", "class", "test"))
     return root, [_Car(str(name), int(number), not tested) for name, number, tested in rows], _names(path)
 
 
@@ -119,14 +119,14 @@ def _devkit(root: Path) -> _Read:
         raise DataError(
             "cars_test_annos_withlabels.mat is missing, and cars_test_annos.mat holds no classes",
             file=root,
-            fix="Put it there or into devkit",
+            fix="Put it there or into devkit/",
         )
     cars = []
     for folder, path in (
         ("cars_train", devkit / "cars_train_annos.mat"),
         ("cars_test", tested / "cars_test_annos_withlabels.mat"),
     ):
-        rows = _table(path, "annotations", ("fname", "class"))
+        rows = _records(path, "annotations", ("fname", "class"))
         cars += [_Car(f"{folder}/{name}", int(number), folder == "cars_train") for name, number in rows]
     return root, cars, _names(devkit / "cars_meta.mat")
 
@@ -140,7 +140,7 @@ def _named_folders(root: Path) -> _Read:
         for line, (file, *_, number) in _cells(path, 6):
             if not number.isdecimal() or int(number) not in names:
                 raise DataError(f"class {number!a} is not in names.csv", file=f"{path}:{line}", fix=_AGAIN)
-            # A folder cannot have the slash of one class's name.
+            # One class has a slash in its name; its folder cannot have one.
             name = f"{part}/{names[int(number)].replace('/', '-')}/{file}"
             cars.append(_Car(name, int(number), part == "train"))
     return folder, cars, names
@@ -157,34 +157,37 @@ def _numbered_folders(root: Path) -> _Read:
 
 
 def _numbers(root: Path) -> list[tuple[int, Path]]:
-    """The folders that are named by a number, as numbers: 10 comes after 9."""
+    """The folders that are named by a number, in the order of the numbers: 10 comes after 9."""
     return sorted((int(path.name), path) for path in root.iterdir() if path.name.isdecimal() and path.is_dir())
 
 
 def _cells(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of a table without a header; blank lines are left out."""
+    """Line number and cells of a csv file without a header; blank lines are left out."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             for line, cells in enumerate(csv.reader(stream), start=1):
                 if not "".join(cells).strip():
                     continue
                 if len(cells) != columns:
-                    raise DataError(f"{len(cells)} cells, expected {columns}", file=f"{path}:{line}", fix=_AGAIN)
+                    raise DataError(
+                        f"a line of {len(cells)} cells, expected {columns}", file=f"{path}:{line}", fix=_AGAIN
+                    )
                 yield line, cells
     except OSError as error:
-        raise DataError(f"cannot be read ({error.strerror})", file=path) from error
+        raise DataError.unreadable(error, file=path) from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"not a table ({error})", file=path, fix=_AGAIN) from error
+        raise DataError(f"not a csv file ({error})", file=path, fix=_AGAIN) from error
 
 
-def _table(path: Path, name: str, fields: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Rows of a struct array, each cell of which is an array of one value."""
+def _records(path: Path, name: str, fields: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Some fields of each element of a struct array in which every value is an array of one element."""
     rows = _variable(path, name)
     try:
-        # As Python's own numbers: the classes are uint8.
+        # item() gives Python's own numbers: the classes are stored as uint8.
         return [tuple(np.ravel(row[field])[0].item() for field in fields) for row in rows]
     except (ValueError, IndexError, TypeError) as error:
-        raise DataError(f"{name} has not one {', '.join(fields)} for each image", file=path, fix=_AGAIN) from error
+        problem = f"{name} does not have {', '.join(fields)} for each image"
+        raise DataError(problem, file=path, fix=_AGAIN) from error
 
 
 def _names(path: Path) -> Mapping[Any, str]:
@@ -202,10 +205,21 @@ def _variable(path: Path, name: str) -> Any:
         raise DataError("no such file", file=path, fix="Complete the copy") from error
     except OSError as error:
         if error.strerror:
-            raise DataError(f"cannot be read ({error.strerror})", file=path) from error
-        # scipy's own, at a file that ends too early.
+            raise DataError.unreadable(error, file=path) from error
+        # scipy's own error where a file ends too early.
         raise DataError(f"truncated or broken ({error})", file=path, fix=_AGAIN) from error
     except KeyError as error:
         raise DataError(f"holds no {name}", file=path, fix=_AGAIN) from error
     except (MatReadError, ValueError, TypeError, IndexError, NotImplementedError, zlib.error) as error:
         raise DataError(f"not a MATLAB file that can be read ({error})", file=path, fix=_AGAIN) from error
+
+
+SPEC = DatasetSpec(
+    load=load,
+    unchecked=annotation_files.unchecked(_annotated),
+    defaults=annotation_files.DEFAULTS,
+    holds="Cars196, cars",
+    layout=_LAYOUT,
+    where="https://ai.stanford.edu/~jkrause/cars/car_dataset.html (its downloads are gone; see pytorch/vision#7545)",
+    counts=_COUNTS["retrieval"],
+)

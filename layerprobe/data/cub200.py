@@ -1,4 +1,4 @@
-"""CUB-200-2011: birds of 200 species."""
+"""The data set `cub200`, CUB-200-2011: photographs of birds of 200 species."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from layerprobe.data import listed
-from layerprobe.data.listed import Annotations, Count, Listed
+from layerprobe.data import annotation_files
+from layerprobe.data.annotation_files import Annotations, Member, whole_number
+from layerprobe.data.counts import Count
+from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import DataError
-
-DEFAULTS: Mapping[str, object] = listed.DEFAULTS
 
 Protocol = Literal["retrieval", "classification"]
 _LAST_TRAIN_CLASS = 100
@@ -21,25 +21,25 @@ _COUNTS: Mapping[Protocol, Mapping[str, Count]] = {
 }
 _PLACES = (".", "CUB_200_2011", "CUB_200_2011/CUB_200_2011")
 _LAYOUT = (
-    "Expected one of ROOT/images.txt, ROOT/CUB_200_2011/images.txt, ROOT/CUB_200_2011/CUB_200_2011/images.txt, with"
-    " image_class_labels.txt, classes.txt and images/ beside it"
+    "ROOT/, ROOT/CUB_200_2011/ or ROOT/CUB_200_2011/CUB_200_2011/ with images.txt, image_class_labels.txt, classes.txt"
+    " and images/"
 )
 
 
 def load(root: Path, *, allow_partial: bool = False, protocol: Protocol = "retrieval") -> Dataset:
     """The birds of CUB-200-2011 (Wah et al. 2011), in the order of images.txt.
 
-    Ids are relative to the folder of images.txt, wherever below the root that is; classes are called as in classes.txt
+    Ids are relative to the folder of images.txt, wherever below the root that is. Classes are called as in classes.txt
     (`001.Black_footed_Albatross`). Bounding boxes are not used. Nothing is written.
 
     Args:
         root: CUB_200_2011, or the folder that holds it.
-        allow_partial: go on where images are missing; `notes` says how many.
+        allow_partial: accept missing images; `notes` says how many.
         protocol: "retrieval" trains on the classes 1 to 100 and tests on 101 to 200, as the papers do; "classification"
             takes the official split of train_test_split.txt, in which every class is on both sides.
 
     Raises:
-        DataError: none of the layouts, a bad list, or images missing.
+        DataError: no known layout, a bad list, or images missing.
     """
     return _load(root, _COUNTS[protocol], allow_partial=allow_partial, protocol=protocol)
 
@@ -52,29 +52,31 @@ def _load(
     allow_partial: bool = False,
     protocol: Protocol = "retrieval",
 ) -> Dataset:
-    annotations = _annotated(root, protocol, last_train_class)
-    dataset = listed.dataset_of(annotations, counts, allow_partial=allow_partial)
-    return listed.classified(dataset) if protocol == "classification" else dataset
+    found = _annotated(root, protocol, last_train_class)
+    dataset = annotation_files.dataset_of(found, counts, allow_partial=allow_partial)
+    return annotation_files.classified(dataset) if protocol == "classification" else dataset
 
 
-def _annotated(root: Path, protocol: Protocol, last_train_class: int = _LAST_TRAIN_CLASS) -> Annotations:
-    folder = listed.find_folder(root, _PLACES, "images.txt", expected=_LAYOUT)
-    paths = _by_id(folder / "images.txt", {"image_id": int, "path": str})
-    class_ids = _by_id(folder / "image_class_labels.txt", {"image_id": int, "class_id": int}, of=paths)
+def _annotated(root: Path, protocol: Protocol = "retrieval", last_train_class: int = _LAST_TRAIN_CLASS) -> Annotations:
+    folder = annotation_files.find_folder(root, _PLACES, "images.txt", layout=_LAYOUT)
+    paths = _by_id(folder / "images.txt", {"image_id": whole_number, "path": str})
+    labels = folder / "image_class_labels.txt"
+    class_ids = _by_id(labels, {"image_id": whole_number, "class_id": whole_number}, of=paths)
     if protocol == "classification":
-        in_train = _by_id(folder / "train_test_split.txt", {"image_id": int, "is_train": _flag}, of=paths)
+        flags = {"image_id": whole_number, "is_train": _flag}
+        in_train = _by_id(folder / "train_test_split.txt", flags, of=paths)
     else:
         in_train = {image_id: class_id <= last_train_class for image_id, class_id in class_ids.items()}
-    splits: dict[str, list[Listed]] = {"train": [], "test": []}
+    splits: dict[str, list[Member]] = {"train": [], "test": []}
     for image_id, path in paths.items():
         splits["train" if in_train[image_id] else "test"].append((f"images/{path}", class_ids[image_id]))
-    return Annotations(folder, splits, _by_id(folder / "classes.txt", {"class_id": int, "name": str}))
+    return Annotations(folder, splits, _by_id(folder / "classes.txt", {"class_id": whole_number, "name": str}))
 
 
 def _by_id(path: Path, columns: Mapping[str, Callable[[str], Any]], *, of: Iterable[int] = ()) -> dict[Any, Any]:
-    """First column -> second, for all of some ids at least."""
+    """The second column by the first, which has to hold at least some given ids."""
     rows: dict[Any, Any] = {}
-    for key, value in listed.read_rows(path, columns):
+    for key, value in annotation_files.read_rows(path, columns):
         if key in rows:
             raise DataError(f"{next(iter(columns))} {key} is there twice", file=path, fix="Get the file again")
         rows[key] = value
@@ -83,5 +85,18 @@ def _by_id(path: Path, columns: Mapping[str, Callable[[str], Any]], *, of: Itera
     return rows
 
 
-def _flag(text: str) -> bool:
-    return bool(("0", "1").index(text))
+def _flag(cell: str) -> bool:
+    if cell not in ("0", "1"):
+        raise ValueError("0 or 1")
+    return cell == "1"
+
+
+SPEC = DatasetSpec(
+    load=load,
+    unchecked=annotation_files.unchecked(_annotated),
+    defaults=annotation_files.DEFAULTS,
+    holds="CUB-200-2011, birds",
+    layout=_LAYOUT,
+    where="https://www.vision.caltech.edu/datasets/cub_200_2011/",
+    counts=_COUNTS["retrieval"],
+)

@@ -8,19 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from layerprobe.data.image_files import Files, file_sizes
+from layerprobe.data.annotation_files import Annotations, every_image
+from layerprobe.data.image_files import Files, file_sizes, require_utf8
 from layerprobe.data.images import EXTENSIONS
+from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import DataError, RecipeError
 
-DEFAULTS: Mapping[str, object] = {
-    "image_size": 224,
-    "augment": "photo",
-    "mean": "imagenet",
-    "std": "imagenet",
-    "invert": False,
-}
-_LAYOUT = "Expected ROOT/CLASS/IMAGE.png, classes at any depth"
+_LAYOUT = "DIR/CLASS/IMAGE, classes at any depth"
 
 
 def load(root: Path, *, train_classes: int | None = None) -> Dataset:
@@ -41,12 +36,16 @@ def load(root: Path, *, train_classes: int | None = None) -> Dataset:
     """
     classes = _classes(root)
     for names in classes.values():
-        _require_utf8(root, names)
+        require_utf8(root, names)
     if "." in classes:
-        raise DataError(f"{len(classes['.'])} images lie outside every class folder", file=root, fix=_LAYOUT)
+        raise DataError(
+            f"{len(classes['.'])} images lie outside every class folder", file=root, fix=f"Expected {_LAYOUT}"
+        )
     if len(classes) < 4:
         raise DataError(
-            f"{len(classes)} classes with images; 2 to train and 2 to test are needed", file=root, fix=_LAYOUT
+            f"{len(classes)} classes with images; 2 to train and 2 to test are needed",
+            file=root,
+            fix=f"Expected {_LAYOUT}",
         )
     count = len(classes) // 2 if train_classes is None else train_classes
     if not 2 <= count <= len(classes) - 2:
@@ -80,7 +79,7 @@ def _split(
 def _classes(root: Path) -> dict[str, list[str]]:
     """Class folder -> its images, both as paths below the root; `.` holds the images outside every class folder."""
     if not root.is_dir():
-        raise DataError("not a folder" if root.exists() else "no such folder", file=root, fix=_LAYOUT)
+        raise DataError("not a folder" if root.exists() else "no such folder", file=root, fix=f"Expected {_LAYOUT}")
     classes: dict[str, list[str]] = {}
     for folder, files in _folders(root):
         images = [file for file in files if not file.startswith(".") and Path(file).suffix.lower() in EXTENSIONS]
@@ -105,9 +104,22 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
         yield folder, files
 
 
-def _require_utf8(root: Path, names: Iterable[str]) -> None:
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(f"a file name that is not UTF-8: {name!a}", file=root, fix="Rename it") from error
+def _unchecked(root: Path) -> Dataset:
+    """Every image, also of fewer than 4 classes and outside every class folder."""
+    classes = _classes(root)
+    names = sorted(classes)
+    half = len(names) // 2
+    splits = {
+        split: [(file, name) for name in part for file in sorted(classes[name])]
+        for split, part in (("train", names[:half]), ("test", names[half:]))
+    }
+    return every_image(Annotations(root, splits))
+
+
+SPEC = DatasetSpec(
+    load=load,
+    unchecked=_unchecked,
+    argument="DIR",
+    holds="images in a folder for each class",
+    layout=f"{_LAYOUT}; the first half of the classes by name trains, the rest tests",
+)

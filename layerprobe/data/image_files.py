@@ -134,14 +134,12 @@ def require_inside(folder: Path, names: Iterable[str]) -> None:
         names: of images; links to single files are allowed.
 
     Raises:
-        DataError: a path leads out of the folder, or is not UTF-8.
+        DataError: a path leads out of the folder.
     """
     root, parents = folder.resolve(), set()
     for name in names:
         if leaves_folder(name):
             raise DataError(f"a listed path leaves the data folder: {name!a}", file=folder, fix="Get the lists again")
-        if not name.isascii() and name.encode(errors="replace").decode() != name:
-            raise DataError(f"a file name that is not UTF-8: {name!a}", file=folder, fix="Rename it")
         parents.add(name.rpartition("/")[0])
     # Each folder once: resolving 120,000 files takes seconds.
     for parent in sorted(parents):
@@ -149,3 +147,14 @@ def require_inside(folder: Path, names: Iterable[str]) -> None:
             raise DataError(
                 f"a link takes {parent!a} out of the data folder", file=folder, fix="Put the images there instead"
             )
+
+
+def require_utf8(folder: Path, names: Iterable[str]) -> None:
+    """Refuse names that cannot be stored as text: on Linux a file may be called by any bytes.
+
+    Raises:
+        DataError: a name is not UTF-8.
+    """
+    for name in names:
+        if not name.isascii() and name.encode(errors="replace").decode() != name:
+            raise DataError(f"a file name that is not UTF-8: {name!a}", file=folder, fix="Rename it")

@@ -1,8 +1,9 @@
-"""Split and Dataset: labelled images that no two splits share a class of."""
+"""Split and Dataset: labelled images, divided so that no class is in two splits unless one is searched in the other."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,20 +14,25 @@ from layerprobe.errors import DataError
 
 LabelArray = NDArray[np.int64]  # (N,)
 Image = NDArray[np.uint8]  # (H, W, 3), RGB
+ClassId = int | str
+# A data set's `search_in` where the test images are queries and are searched for in a gallery.
+IN_GALLERY: Mapping[str, str] = {"test": "gallery"}
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The images of some classes, in a fixed order.
+    """Images and their labels, in a fixed order.
 
     Args:
         name: train, validation, test or gallery.
         labels: (N,) index into the data set's class names.
         ids: N different names; for files the path relative to the root, with `/` as separator.
-        image: i -> uint8 (H, W, 3), never augmented. Picklable, so that data workers can have it.
-        fingerprint: what the pixels are made from (file sizes, generator options), part of the manifest.
-        test_view: an image -> what the network is tested on; None: the image itself.
-        train_view: an image and a generator -> what the network is trained on; None: an augmentation by name.
+        image: i -> uint8 (H, W, 3), never augmented. Picklable, so that it can be sent to data workers.
+        fingerprint: text that changes when the pixels may have changed (a hash of the files' sizes); part of the
+            manifest.
+        test_view: turns an image into what the network is tested on; None: the image itself.
+        train_view: turns an image into what the network is trained on, by a random generator; None: an augmentation
+            that is chosen by name.
     """
 
     name: str
@@ -48,7 +54,7 @@ class Split:
 
     @property
     def num_classes(self) -> int:
-        """How many classes occur."""
+        """The number of classes that occur."""
         return len(np.unique(self.labels))
 
 
@@ -58,10 +64,10 @@ class Dataset:
 
     Args:
         splits: by name, in the order of reporting: train, validation, test, gallery.
-        class_names: what the labels of all splits index.
-        search_in: the split in which another's queries are searched; itself where not named.
-        notes: what every result on it has to say, such as that images are missing.
-        classification: whether a class may be in two splits: images of known classes are tested, not new classes.
+        class_names: the name of each class; the labels of all splits index it.
+        search_in: split -> the split in which its images are searched for; a split not named is searched in itself.
+        notes: remarks that go with every result on it, such as that images are missing.
+        classification: whether the test images are of the training classes; else no class is in two splits.
         class_ids: the data set's own id of each class, as text; empty where it has none.
     """
 
@@ -74,14 +80,15 @@ class Dataset:
 
 
 def require_retrieval(dataset: Dataset, *, source: object) -> Dataset:
-    """The data set itself, once every split can be trained or searched on.
+    """The data set itself, if every split can be trained on or searched.
 
     Args:
         dataset: any.
         source: the root or file that the errors name.
 
     Raises:
-        DataError: a split is empty or has one class, or a class is in two splits that are not searched in one another.
+        DataError: a split has fewer than 2 classes, or a class is in two splits of which neither is searched in the
+            other.
     """
     seen: dict[int, str] = {}
     for split in dataset.splits.values():
@@ -89,21 +96,34 @@ def require_retrieval(dataset: Dataset, *, source: object) -> Dataset:
             raise DataError(
                 f"{split.name} split has {len(split)} images of {split.num_classes} classes; Recall@K needs 2 classes",
                 file=source,
+                fix=f"Put images of 2 classes or more into {split.name}",
             )
         for label in np.unique(split.labels).tolist():
             other = seen.setdefault(label, split.name)
             together = {dataset.search_in.get(other, other), dataset.search_in.get(split.name, split.name)}
             if other != split.name and len(together) > 1 and not dataset.classification:
                 raise DataError(
-                    f"class {dataset.class_names[label]} is in {other} and {split.name}: not a zero-shot split",
+                    f"class {dataset.class_names[label]} is in {other} and {split.name}, but no class may be in two"
+                    " splits",
                     file=source,
+                    fix="Put all its images into one split",
                 )
     return dataset
 
 
 def manifest_sha256(split: Split, class_names: tuple[str, ...]) -> str:
-    """Hash of a split's ids, class names and fingerprint: what features are aligned with."""
+    """Hex hash of a split's ids, class names and fingerprint; stored features belong to the images of one manifest."""
     digest = hashlib.sha256(split.fingerprint.encode())
     for name, label in zip(split.ids, split.labels.tolist(), strict=True):
         digest.update(f"\0{name}\0{class_names[label]}".encode())
     return digest.hexdigest()
+
+
+def distinct_names(names: Mapping[ClassId, str]) -> tuple[str, ...]:
+    """The names of classes, each followed by its id where two classes have the same name.
+
+    Args:
+        names: class id -> name.
+    """
+    times = Counter(names.values())
+    return tuple(name if times[name] == 1 else f"{name} ({class_id})" for class_id, name in names.items())

@@ -1,26 +1,23 @@
-"""data: what a data set needs, and whether a copy of it is sound."""
+"""data: which data sets there are, and whether a copy of one is sound."""
 
 from __future__ import annotations
 
 import contextlib
-import inspect
-import os
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from layerprobe import registry
 from layerprobe.data import check
-from layerprobe.data.about import ABOUT, About
 from layerprobe.data.check import Finding, SplitCount
-from layerprobe.data.listing import every_listed
+from layerprobe.data.processes import default_workers
+from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, require_retrieval
 from layerprobe.errors import DataError, InterruptedRun, RecipeError
 from layerprobe.overrides import Overrides, overridden
 from layerprobe.progress import Listener
 from layerprobe.recipe import list_recipes
+from layerprobe.sections import Data
 from layerprobe.workflow.signals import stoppable
 
 
@@ -29,12 +26,12 @@ class Checked:
     """What a check found.
 
     Args:
-        data: NAME[:ROOT], as asked.
-        splits: the size of each.
-        findings: errors first, then remarks, each in the order of the splits' images.
-        images: how many the data set lists.
-        read: how many were looked at; fewer where a signal came.
-        signal_number: of the signal that ended it early; None where it went through.
+        data: NAME[:ROOT], as the user gave it.
+        splits: the size of each split.
+        findings: errors first, then remarks; both in the order of the splits' images.
+        images: number of images that the data set lists.
+        read: number of images that were read; smaller where a signal ended the check.
+        signal_number: the signal that ended the check; None where it was completed.
     """
 
     data: str
@@ -46,48 +43,53 @@ class Checked:
 
     @property
     def errors(self) -> list[Finding]:
-        """What has to be mended before the data set can be used."""
+        """The findings that have to be mended before the data set can be used."""
         return [finding for finding in self.findings if finding.is_error]
 
     @property
     def remarks(self) -> list[Finding]:
-        """What is worth knowing."""
+        """The findings that are worth knowing and need nothing done."""
         return [finding for finding in self.findings if not finding.is_error]
 
 
-def list_data() -> dict[str, tuple[About, list[str]]]:
-    """Every data set, with the names of the recipes that are written for it."""
+def list_data() -> dict[str, tuple[DatasetSpec, list[str]]]:
+    """Name -> data set and the names of the recipes that are written for it."""
     recipes: dict[str, list[str]] = {name: [] for name in registry.DATASETS}
     for recipe, path in list_recipes().items():
-        # A recipe that is none says so when it is used.
+        # A file that is no recipe is reported when it is used.
         with contextlib.suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):
             data = tomllib.loads(path.read_text(encoding="utf-8")).get("data")
             name = data.get("name") if isinstance(data, dict) else None
             if isinstance(name, str) and name in recipes:
                 recipes[name].append(recipe)
-    return {name: (ABOUT[name], found) for name, found in recipes.items()}
+    return {name: (_spec(name), found) for name, found in recipes.items()}
+
+
+def _spec(name: str) -> DatasetSpec:
+    spec: DatasetSpec = registry.load("data set", registry.DATASETS, name)
+    return spec
 
 
 def check_data(data: str, listener: Listener, *, workers: int | None = None) -> Checked:
-    """Read every image of a data set once and say all that is wrong with it.
+    """Read every image of a data set once and report all that is wrong with it.
 
-    A signal ends it with what was found so far.
+    A signal ends the check; what was found until then is returned.
 
     Args:
         data: NAME[:ROOT], as for --data.
         listener: hears of progress.
-        workers: processes that read; None: one a core, at most 8; 0: this one.
+        workers: number of processes that read; 0 reads in this process; None: one a core, at most 8.
 
     Raises:
         UnknownNameError: no such data set.
-        RecipeError: it needs a root.
-        DataError: no image of it can be found; the loader's own error.
+        RecipeError: the data set needs a root.
+        DataError: the loader's own error, if no image can be found.
     """
     dataset, problems = _dataset(data)
     images = sum(map(len, dataset.splits.values()))
     pixels: dict[str, list[bytes | None]] = {name: [None] * len(split) for name, split in dataset.splits.items()}
     found: dict[str, dict[int, tuple[Finding, ...]]] = {name: {} for name in dataset.splits}
-    workers = min(8, os.cpu_count() or 1) if workers is None else workers
+    workers = default_workers() if workers is None else workers
     signal_number = None
     with stoppable() as stop, listener.task(f"check {data}", images, "images") as task:
         try:
@@ -114,24 +116,21 @@ def check_data(data: str, listener: Listener, *, workers: int | None = None) -> 
 
 
 def _dataset(data: str) -> tuple[Dataset, list[Finding]]:
-    """The data set, as whole as it can be had, and what its loader says against it."""
+    """The data set, and its loader's error if that refuses it; then as much of it as can be named."""
     section = overridden({}, Overrides(data=data), data, ["data"])["data"]
     name = section["name"]
-    load = registry.load("data set", registry.DATASETS, name)
-    takes = inspect.signature(load).parameters
-    defaults: Mapping[str, Any] = inspect.getmodule(load).DEFAULTS  # type: ignore[union-attr] # every data set's module has them
-    options = {key: value for key, value in {**defaults, **section}.items() if key in takes}
-    if "root" in takes and "root" not in options:
-        raise RecipeError(f"{name} needs a root", fix=f"layerprobe data check {data.rstrip(':')}:PATH")
-    if "root" in options:
+    spec = _spec(name)
+    options = spec.taken({"image_size": Data.model_fields["image_size"].default, **spec.defaults, **section})
+    if spec.takes_root:
+        if "root" not in options:
+            raise RecipeError(f"{name} needs a root", fix=f"layerprobe data check {data.rstrip(':')}:PATH")
         options["root"] = Path(options["root"])
     try:
-        dataset, problems = load(**options), []
+        dataset, problems = spec.load(**options), []
     except DataError as error:
-        lenient = every_listed(name, options)
-        if lenient is None:
+        if spec.unchecked is None:
             raise
-        dataset, problems = lenient, [_refused(error)]
+        dataset, problems = spec.unchecked(**options), [_refused(error)]
     try:
         require_retrieval(dataset, source=options.get("root", name))
     except DataError as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from layerprobe.data.cache import Entry, Stamps, Stored, begun, dropped, entries, fill, is_held_here
 from layerprobe.data.image_files import Files
+from layerprobe.data.processes import default_workers
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import BusyError, EnvironmentFault, LayerprobeError, UnknownNameError
 from layerprobe.files import free_bytes, full_disk_named
@@ -76,7 +76,7 @@ def with_decoded(
     if missing and listener is None:
         return dataset
     if missing and listener is not None:
-        workers = min(8, os.cpu_count() or 1) if decoding.workers is None else decoding.workers
+        workers = default_workers() if decoding.workers is None else decoding.workers
         _require_room(dataset, {name: (found[name], stamps[name]) for name in missing}, listener)
         for name in missing:
             stored[name] = _made(found[name], dataset.splits[name], stamps[name], source, listener, workers)

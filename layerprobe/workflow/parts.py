@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 from collections.abc import Sequence
@@ -43,10 +42,9 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None) -> Dataset:
             none. They are kept whole, for every share and all classes.
     """
     data = recipe.data
-    load = registry.load("data set", registry.DATASETS, data.name)
-    takes = inspect.signature(load).parameters
+    spec = registry.load("data set", registry.DATASETS, data.name)
     common = {"root": Path(data.root or ""), "image_size": data.image_size}
-    dataset = load(**{name: value for name, value in common.items() if name in takes}, **data.options())
+    dataset = spec.load(**spec.taken(common), **data.options())
     dataset = read_with(dataset, exif_rotation=data.exif_rotation, padded=data.resize == "fast")
     files = {name: split.image for name, split in dataset.splits.items() if isinstance(split.image, Files)}
     if data.transform == "square":

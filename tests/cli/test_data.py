@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from layerprobe import registry
 from layerprobe.cli import main
 from layerprobe.data import check
 from tests.data.spoiled import photo
@@ -147,3 +148,15 @@ def test_the_list_as_json_has_counts_as_numbers(layerprobe: Command) -> None:
     assert found["cub200"]["counts"]["test"] == {"images": 5924, "classes": 100}
     assert found["torchvision"]["usage"] == "torchvision:SET[:ROOT]"
     assert found["folder"]["recipes"] == []
+
+
+def test_a_data_set_that_says_nothing_of_itself_does_not_break_the_list(
+    layerprobe: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry.DATASETS, "birds", "tests.workflow.a_new_set:SPEC")
+    code, out, _ = layerprobe("data", "list")
+    assert (code, out.splitlines()[-1].split()) == (0, ["birds:ROOT"])
+    entry = json.loads(layerprobe("data", "list", "--json")[1])["data"][-1]
+    assert entry == {
+        "name": "birds", "usage": "birds:ROOT", "holds": "", "layout": "", "where": "", "counts": {}, "recipes": [],
+    }  # fmt: skip

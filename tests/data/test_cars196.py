@@ -11,7 +11,7 @@ import pytest
 
 from layerprobe.data import cars196
 from layerprobe.data.cars196 import load
-from layerprobe.data.listed import Count, count
+from layerprobe.data.counts import Count
 from layerprobe.data.splits import Dataset, Split, require_retrieval
 from layerprobe.errors import DataError
 from tests.data import fabricated
@@ -84,13 +84,13 @@ def test_the_last_training_class_may_be_another(tmp_path: Path) -> None:
 def test_the_annotations_of_the_whole_set_give_the_published_splits(tmp_path: Path, make: Callable[..., None]) -> None:
     sizes = spread(range(1, 99), 8054, 59, 97) | spread(range(99, 197), 8131, 48, 136)
     make(tmp_path, sizes, train=8144, images=False)
-    found = {name: count(split) for name, split in cars196._annotated(tmp_path, "retrieval").splits.items()}
+    found = cars196._annotated(tmp_path, "retrieval").counts()
     assert {name: str(size) for name, size in found.items()} == {
         "train": "8,054 images of 98 classes (59-97 each)",
         "test": "8,131 images of 98 classes (48-136 each)",
     }
     assert found == cars196._COUNTS["retrieval"]
-    flagged = {name: count(split) for name, split in cars196._annotated(tmp_path, "classification").splits.items()}
+    flagged = cars196._annotated(tmp_path, "classification").counts()
     assert [(c.images, c.classes) for c in flagged.values()] == [(8144, 196), (8041, 196)]
     assert [str(c) for c in cars196._COUNTS["classification"].values()] == [
         "8,144 images of 196 classes", "8,041 images of 196 classes",
@@ -152,7 +152,7 @@ def test_folders_of_names_may_be_nested(tmp_path: Path, place: str) -> None:
 def test_a_list_without_the_folder_of_its_images_is_no_layout(tmp_path: Path) -> None:
     cars_one_folder(tmp_path)
     (tmp_path / "car_ims").rename(tmp_path / "cars")
-    with pytest.raises(DataError, match="no known layout. Expected one of ROOT/cars_annos.mat with car_ims/; ROOT/dev"):
+    with pytest.raises(DataError, match="no known layout. Expected ROOT/ with cars_annos.mat and car_ims/; or dev"):
         small(tmp_path)
 
 
@@ -170,8 +170,8 @@ def test_the_public_loader_wants_the_whole_set(tmp_path: Path, make: Maker) -> N
         ("<html>", "cars_annos.mat: not a MATLAB file that can be read"),
         ("", "cars_annos.mat: not a MATLAB file that can be read"),
         ("other", "cars_annos.mat: holds no annotations"),
-        ("fields", "cars_annos.mat: annotations has not one relative_im_path, class, test for each image"),
-        ("empty", "cars_annos.mat: annotations has not one relative_im_path, class, test for each image"),
+        ("fields", "cars_annos.mat: annotations does not have relative_im_path, class, test for each image"),
+        ("empty", "cars_annos.mat: annotations does not have relative_im_path, class, test for each image"),
     ],
 )
 def test_a_bad_matlab_file_is_told(tmp_path: Path, text: str, message: str) -> None:
@@ -224,7 +224,7 @@ def test_a_matlab_file_that_the_devkit_lacks_is_named(tmp_path: Path, name: str)
     [
         ("00001.jpg,1,2,3,4,197", "anno_test.csv:17: class '197' is not in names.csv"),
         ("00001.jpg,1,2,3,4,x", "anno_test.csv:17: class 'x' is not in names.csv"),
-        ("00001.jpg,1,2,3,4", "anno_test.csv:17: 5 cells, expected 6"),
+        ("00001.jpg,1,2,3,4", "anno_test.csv:17: a line of 5 cells, expected 6"),
         ("../../x.jpg,1,2,3,4,1", "a listed path leaves the data folder: 'test/Make 196 Coupe/../../x.jpg'"),
         ("new.jpg,1,2,3,4,1", "1 of 25 listed images are missing: test/Make 196 Coupe/new.jpg"),
     ],
@@ -264,5 +264,5 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: py
 
 
 def test_an_absent_root_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="x: no such folder. Expected one of ROOT/cars_annos.mat"):
+    with pytest.raises(DataError, match="x: no such folder. Expected ROOT/ with cars_annos.mat"):
         load(tmp_path / "x")

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from layerprobe.data import cub200
+from layerprobe.data.counts import Count
 from layerprobe.data.cub200 import load
 from layerprobe.data.image_files import file_sizes
-from layerprobe.data.listed import Count, count
 from layerprobe.data.splits import Dataset, manifest_sha256, require_retrieval
 from layerprobe.errors import DataError
 from tests.data import fabricated
@@ -78,12 +78,12 @@ def test_the_lists_of_the_whole_set_give_the_published_splits(tmp_path: Path) ->
     sizes = spread(range(1, 101), 5864, 41, 60) | spread(range(101, 201), 5924, 49, 60)
     fabricated.cub(tmp_path, sizes, train=5994, images=False)
     for protocol, expected in cub200._COUNTS.items():
-        found = {name: count(split) for name, split in cub200._annotated(tmp_path, protocol).splits.items()}
+        found = cub200._annotated(tmp_path, protocol).counts()
         assert {name: (c.images, c.classes) for name, c in found.items()} == {
             name: (c.images, c.classes) for name, c in expected.items()
         }
-    retrieval = cub200._annotated(tmp_path, "retrieval").splits
-    assert {name: str(count(split)) for name, split in retrieval.items()} == {
+    retrieval = cub200._annotated(tmp_path, "retrieval").counts()
+    assert {name: str(size) for name, size in retrieval.items()} == {
         "train": "5,864 images of 100 classes (41-60 each)",
         "test": "5,924 images of 100 classes (49-60 each)",
     }
@@ -126,10 +126,14 @@ def test_the_fingerprint_is_of_the_files_sizes(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
-        ("images.txt", "25", "images.txt:25: a bad line: '25'. Expected <image_id> <path>"),
-        ("images.txt", "x y.jpg", "images.txt:25: a bad line: 'x y.jpg'"),
+        ("images.txt", "25", "images.txt:25: 1 cells in '25', expected <image_id> <path>"),
+        ("images.txt", "x y.jpg", "images.txt:25: image_id is 'x', expected a whole number"),
         ("images.txt", "25 new.jpg", "image_class_labels.txt: image 25 of images.txt is not in it"),
-        ("image_class_labels.txt", "25 1 2", "image_class_labels.txt:25: a bad line: '25 1 2'"),
+        (
+            "image_class_labels.txt",
+            "25 1 2",
+            "labels.txt:25: 3 cells in '25 1 2', expected <image_id> <class_",
+        ),
         ("images.txt", "24 ../../etc/passwd", "a listed path leaves the data folder: 'images/../../etc/passwd'"),
         ("images.txt", "24 a\\b.jpg", "a listed path leaves the data folder"),
         ("images.txt", "24 a\0.jpg", "a listed path leaves the data folder"),
@@ -156,16 +160,19 @@ def test_an_id_that_is_there_twice_is_refused(copy: Path, name: str) -> None:
 
 def test_an_official_flag_is_0_or_1(copy: Path) -> None:
     (copy / "train_test_split.txt").write_text("1 2\n")
-    with pytest.raises(DataError, match="train_test_split.txt:1: a bad line: '1 2'. Expected <image_id> <is_train>"):
+    with pytest.raises(DataError, match="train_test_split.txt:1: is_train is '2', expected 0 or 1. Get the file again"):
         cub200._load(copy, SMALL, protocol="classification")
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda root: None, "no such folder. Expected one of ROOT/images.txt, ROOT/CUB_200_2011/images.txt"),
-        (lambda root: root.touch(), "not a folder. Expected one of"),
-        (lambda root: root.mkdir(), "no known layout: images.txt is not there. Expected one of"),
+        (
+            lambda root: None,
+            "no such folder. Expected ROOT/, ROOT/CUB_200_2011/ or ROOT/CUB",
+        ),
+        (lambda root: root.touch(), "not a folder. Expected ROOT/"),
+        (lambda root: root.mkdir(), "no known layout: images.txt is not there. Expected ROOT/"),
         (lambda root: fabricated.write_lines(root / "images.txt", []), "image_class_labels.txt: cannot be read"),
     ],
 )

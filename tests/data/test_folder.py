@@ -106,20 +106,20 @@ def test_a_link_that_leads_back_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_absent_root_says_the_layout(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="absent: no such folder. Expected ROOT/CLASS/IMAGE.png, classes at any depth"):
+    with pytest.raises(DataError, match="absent: no such folder. Expected DIR/CLASS/IMAGE, classes at any depth"):
         load(tmp_path / "absent")
 
 
 def test_a_file_as_root_is_refused(tmp_path: Path) -> None:
     add_image(tmp_path / "x.png")
-    with pytest.raises(DataError, match="x.png: not a folder. Expected ROOT/CLASS/IMAGE.png"):
+    with pytest.raises(DataError, match="x.png: not a folder. Expected DIR/CLASS/IMAGE"):
         load(tmp_path / "x.png")
 
 
 @pytest.mark.parametrize(("names", "count"), [((), 0), (("a",), 1), (("a", "b", "c"), 3)])
 def test_too_few_classes_are_counted_and_the_layout_said(tmp_path: Path, names: tuple[str, ...], count: int) -> None:
     with pytest.raises(
-        DataError, match=f"{count} classes with images; 2 to train and 2 to test are needed. Expected ROOT/CLASS"
+        DataError, match=f"{count} classes with images; 2 to train and 2 to test are needed. Expected DIR/CLASS"
     ):
         load(add_classes(tmp_path, *names))
 
@@ -127,7 +127,7 @@ def test_too_few_classes_are_counted_and_the_layout_said(tmp_path: Path, names: 
 def test_images_outside_every_class_are_refused(tmp_path: Path) -> None:
     add_classes(tmp_path, "a", "b", "c", "d")
     add_image(tmp_path / "stray.png")
-    with pytest.raises(DataError, match="1 images lie outside every class folder. Expected ROOT/CLASS"):
+    with pytest.raises(DataError, match="1 images lie outside every class folder. Expected DIR/CLASS"):
         load(tmp_path)
 
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from layerprobe.data import glyphs
-from layerprobe.data.glyphs import DEFAULTS, draw, load
+from layerprobe.data.glyphs import SPEC, draw, load
 from layerprobe.data.splits import Dataset, Split, manifest_sha256, require_retrieval
 from layerprobe.errors import RecipeError
 
@@ -98,8 +98,8 @@ def test_characters_lie_inside_the_image(default: Dataset) -> None:
 
 def test_the_recipes_mean_and_std_are_those_of_the_training_images(default: Dataset) -> None:
     images = pixels(default.splits["train"])
-    assert DEFAULTS["mean"] == pytest.approx(images.mean(), abs=0.003)
-    assert DEFAULTS["std"] == pytest.approx(images.std(), abs=0.005)
+    assert SPEC.defaults["mean"] == pytest.approx(images.mean(), abs=0.003)
+    assert SPEC.defaults["std"] == pytest.approx(images.std(), abs=0.005)
 
 
 def test_the_classes_are_neither_alike_nor_easy(default: Dataset) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from layerprobe.data import inshop
+from layerprobe.data.counts import Count
 from layerprobe.data.inshop import load
-from layerprobe.data.listed import Count, count
 from layerprobe.data.splits import Dataset, require_retrieval
 from layerprobe.errors import DataError
 from tests.data import fabricated
@@ -88,13 +88,13 @@ def test_the_list_of_the_whole_set_gives_the_published_splits(tmp_path: Path) ->
     sizes = {item: (size, 0, 0) for item, size in train.items()}
     sizes |= {item: (0, query[item], gallery[item]) for item in query}
     fabricated.inshop(tmp_path, None, sizes)
-    found = inshop._annotated(tmp_path).splits
-    assert {name: str(count(split)) for name, split in found.items()} == {
+    found = inshop._annotated(tmp_path).counts()
+    assert {name: str(size) for name, size in found.items()} == {
         "train": "25,882 images of 3,997 classes (1-162 each)",
         "test": "14,218 images of 3,985 classes (1-66 each)",
         "gallery": "12,612 images of 3,985 classes (1-65 each)",
     }
-    assert {name: count(split) for name, split in found.items()} == inshop._COUNTS
+    assert found == inshop._COUNTS
 
 
 def test_the_public_loader_wants_the_whole_set(copy: Path) -> None:
@@ -114,8 +114,14 @@ def test_a_partial_gallery_is_searched_all_the_same(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("img/x.jpg  id_1", "list_eval_partition.txt:27: a bad line: 'img/x.jpg  id_1'. Expected <image_name> <item_i"),
-        ("img/x.jpg  id_1  test", "list_eval_partition.txt:27: a bad line: 'img/x.jpg  id_1  test'"),
+        (
+            "img/x.jpg  id_1",
+            "partition.txt:27: 2 cells in 'img/x.jpg id_1', expected <image_name> <item_id> <eval",
+        ),
+        (
+            "img/x.jpg  id_1  test",
+            "partition.txt:27: evaluation_status is 'test', expected train, query or gallery",
+        ),
         ("img/../../x.jpg  id_1  train", "a listed path leaves the data folder: 'img/../../x.jpg'"),
         (
             "img/WOMEN/Dresses/id_00000003/02_2_front.jpg id_00000003 gallery",
@@ -134,7 +140,7 @@ def test_bad_rows_are_refused(copy: Path, row: str, message: str) -> None:
 def test_a_list_without_its_row_count_is_refused(copy: Path) -> None:
     path = copy / "Eval/list_eval_partition.txt"
     path.write_text(path.read_text().partition("\n")[2])
-    with pytest.raises(DataError, match="list_eval_partition.txt:2: other columns. Expected image_name item_id ev"):
+    with pytest.raises(DataError, match="partition.txt:2: the columns are '.*', expected 'image_name item_id ev"):
         small(copy)
 
 
@@ -153,7 +159,7 @@ def test_a_list_with_other_rows_than_it_says_is_refused(copy: Path) -> None:
 def test_a_row_count_that_is_no_number_is_refused(copy: Path) -> None:
     path = copy / "Eval/list_eval_partition.txt"
     path.write_text(path.read_text().replace("24", "many", 1))
-    with pytest.raises(DataError, match=r"list_eval_partition.txt:1: a bad line: 'many'\. Expected the number of rows"):
+    with pytest.raises(DataError, match=r"partition.txt:1: the first line is 'many', expected the number of rows"):
         small(copy)
 
 
@@ -164,5 +170,5 @@ def test_a_copy_without_its_images_names_them(copy: Path) -> None:
 
 
 def test_another_folder_is_told_the_layouts(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="list_eval_partition.txt is not there. Expected one of ROOT/Eval/list_eval_p"):
+    with pytest.raises(DataError, match="list_eval_partition.txt is not there. Expected ROOT/ with Eval/list_eval_p"):
         small(tmp_path)

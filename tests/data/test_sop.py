@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from layerprobe.data import sop
-from layerprobe.data.listed import Count, count
+from layerprobe.data.counts import Count
 from layerprobe.data.sop import load
 from layerprobe.data.splits import Dataset, manifest_sha256, require_retrieval
 from layerprobe.errors import DataError
@@ -51,12 +51,12 @@ def test_an_image_is_the_one_its_label_names(copy: Path) -> None:
 def test_the_lists_of_the_whole_set_give_the_published_splits(tmp_path: Path) -> None:
     sizes = spread(range(1, 11319), 59551, 2, 12) | spread(range(11319, 22635), 60502, 2, 12)
     fabricated.sop(tmp_path, sizes, tested_from=11319, images=False)
-    found = sop._annotated(tmp_path).splits
-    assert {name: str(count(split)) for name, split in found.items()} == {
+    found = sop._annotated(tmp_path).counts()
+    assert {name: str(size) for name, size in found.items()} == {
         "train": "59,551 images of 11,318 classes (2-12 each)",
         "test": "60,502 images of 11,316 classes (2-12 each)",
     }
-    assert {name: count(split) for name, split in found.items()} == sop._COUNTS
+    assert found == sop._COUNTS
 
 
 def test_the_public_loader_wants_the_whole_set(copy: Path) -> None:
@@ -77,7 +77,9 @@ def test_an_absent_second_list_is_named(copy: Path) -> None:
 def test_a_list_with_other_columns_is_refused(copy: Path) -> None:
     path = copy / "Ebay_train.txt"
     path.write_text(path.read_text().replace("image_id class_id", "class_id image_id"))
-    with pytest.raises(DataError, match="Ebay_train.txt:1: other columns. Expected image_id class_id super_class_id"):
+    with pytest.raises(
+        DataError, match="_train.txt:1: the columns are 'class_id .*', expected 'image_id class_id super"
+    ):
         small(copy)
 
 
@@ -96,5 +98,5 @@ def test_a_lower_case_copy_is_missing_every_image(copy: Path) -> None:
 
 
 def test_another_folder_is_told_the_layouts(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no known layout: Ebay_train.txt is not there. Expected one of ROOT/Ebay_tr"):
+    with pytest.raises(DataError, match="no known layout: Ebay_train.txt is not there. Expected ROOT/ or ROOT/Stanf"):
         small(tmp_path)

@@ -42,7 +42,7 @@ def test_a_zero_shot_data_set_passes() -> None:
 
 
 def test_a_class_in_two_splits_is_named() -> None:
-    with pytest.raises(DataError, match="x.csv: class bee is in train and test: not a zero-shot split"):
+    with pytest.raises(DataError, match="x.csv: class bee is in train and test, but no class may be in two splits"):
         require_retrieval(dataset(split("train", 0, 1), split("test", 1, 2)), source="x.csv")
 
 

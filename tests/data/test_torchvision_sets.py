@@ -17,7 +17,7 @@ from torchvision import datasets
 from layerprobe.data.check import examined
 from layerprobe.data.images import read_image
 from layerprobe.data.splits import Dataset, Split, require_retrieval
-from layerprobe.data.torchvision_sets import DEFAULTS, SETS, load, unchecked
+from layerprobe.data.torchvision_sets import SETS, SPEC, load, unchecked
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
 
 Patch = pytest.MonkeyPatch
@@ -241,7 +241,7 @@ def test_every_image_of_all_official_splits_is_there_once_and_can_be_read(
 ) -> None:
     dataset = made(set, tmp_path, monkeypatch)
     own = [
-        part[i] for arguments in SETS[set].values()
+        part[i] for arguments in SETS[set].splits.values()
         for part in [getattr(datasets, set)(tmp_path, **arguments)] for i in range(len(part))
     ]  # fmt: skip
     pixels = [split.image(i) for split in dataset.splits.values() for i in range(len(split))]
@@ -390,8 +390,8 @@ def test_every_set_is_one_of_torchvisions() -> None:
 
 
 def test_the_default_root_is_absolute_and_beside_torchs_weights() -> None:
-    assert str(DEFAULTS["root"]).startswith("/")
-    code = "from layerprobe.data.torchvision_sets import DEFAULTS; print(DEFAULTS['root'])"
+    assert str(SPEC.defaults["root"]).startswith("/")
+    code = "from layerprobe.data.torchvision_sets import SPEC; print(SPEC.defaults['root'])"
     found = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "TORCH_HOME": "/x"}, capture_output=True, text=True, check=True
     )

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from layerprobe import registry
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.overrides import Overrides
 from layerprobe.progress import Task
+from layerprobe.recipe import load_recipe
+from layerprobe.workflow import parts
 from layerprobe.workflow.data import Checked, check_data, list_data
 from tests.data import fabricated
 from tests.data.spoiled import mode, photo, spoil
@@ -182,3 +186,33 @@ def test_a_data_set_is_listed_with_its_recipes(monkeypatch: pytest.MonkeyPatch, 
     assert listed["inshop"][1] == ["heated-hbn-inshop", "mine", "normsoftmax-r50-inshop"]
     own = {f"{name}-cub200" for name in ("netA", "netE", "fcr1", "heated-hbn", "normsoftmax-r50", "unbiased")}
     assert set(listed["cub200"][1]) == own | {"netA-cub200-code", "netE-cub200-code"}
+
+
+@pytest.fixture
+def new_set(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A registered data set of which nothing but a loader is known."""
+    monkeypatch.setitem(registry.DATASETS, "birds", "tests.workflow.a_new_set:SPEC")
+    return "birds"
+
+
+def test_a_new_data_set_with_a_loader_alone_is_listed(new_set: str) -> None:
+    spec, recipes = list_data()[new_set]
+    assert (spec.usage(new_set), spec.holds, recipes) == ("birds:ROOT", "", [])
+
+
+def test_a_new_data_set_with_a_loader_alone_is_trained_on(new_set: str, tmp_path: Path) -> None:
+    data = f"{new_set}:{sound(tmp_path)}"
+    recipe = load_recipe("netA", Overrides(data=data, settings=("data.train_classes=2",)))
+    assert [len(split) for split in parts.build_dataset(recipe).splits.values()] == [6, 6]
+    with pytest.raises(RecipeError, match="birds needs a root"):
+        load_recipe("netA", Overrides(data=new_set))
+    with pytest.raises(RecipeError, match="unknown key 'test_classes'. Did you mean 'train_classes'"):
+        load_recipe("netA", Overrides(data=data, settings=("data.test_classes=2",)))
+
+
+def test_a_new_data_set_with_a_loader_alone_is_checked(new_set: str, tmp_path: Path) -> None:
+    checked = check(f"{new_set}:{sound(tmp_path / 'a')}")
+    assert (checked.findings, checked.read) == ((), 12)
+    sound(tmp_path / "b", 3)
+    with pytest.raises(DataError, match="3 classes with images"):  # the loader's own error
+        check(f"{new_set}:{tmp_path / 'b'}")

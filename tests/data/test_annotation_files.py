@@ -1,24 +1,35 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from layerprobe.data.listed import Annotations, ClassId, Count, Listed, count, dataset_of, read_rows
-from layerprobe.data.splits import Dataset
+from layerprobe.data.annotation_files import (
+    Annotations,
+    Member,
+    dataset_of,
+    every_image,
+    read_rows,
+    unchecked,
+    whole_number,
+)  # fmt: skip
+from layerprobe.data.counts import Count
+from layerprobe.data.splits import ClassId, Dataset
 from layerprobe.errors import DataError
 from tests.data.fabricated import write_image
 
-COLUMNS = {"number": int, "name": str}
+COLUMNS: Mapping[str, Callable[[str], Any]] = {"number": whole_number, "name": str}
 
 
-def small(folder: Path, train: list[Listed], test: list[Listed], **names: str) -> Dataset:
+def small(folder: Path, train: list[Member], test: list[Member], **names: str) -> Dataset:
     """All listed images, whatever the counts."""
     for name, _ in [*train, *test]:
         if not (folder / name).exists():
             write_image(folder / name, 1, 0)
     annotations = Annotations(folder, {"train": train, "test": test}, dict[ClassId, str](names.items()))
-    return dataset_of(annotations, {"train": count(train), "test": count(test)}, allow_partial=False)
+    return dataset_of(annotations, annotations.counts(), allow_partial=False)
 
 
 @pytest.mark.parametrize(
@@ -40,9 +51,9 @@ def test_spellings_of_the_same_rows(tmp_path: Path, text: bytes) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"1 a\n\n2\n", "x.txt:3: a bad line: '2'. Expected <number> <name>"),
+        (b"1 a\n\n2\n", "x.txt:3: 1 cells in '2', expected <number> <name>. Get the file again"),
         (b"1 a\n\xff b\n", "x.txt: not UTF-8. Get the file again"),
-        (b"1 a\x00b c\n", r"x.txt:1: a bad line: '1 a\x00b c'"),
+        (b"1 a\x00b c\n", r"x.txt:1: 3 cells in '1 a\x00b c'"),
     ],
 )
 def test_a_bad_row_is_named_by_its_line(tmp_path: Path, text: bytes, message: str) -> None:
@@ -52,9 +63,16 @@ def test_a_bad_row_is_named_by_its_line(tmp_path: Path, text: bytes, message: st
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(("cells", "message"), [("x a", "number is 'x', expected a whole number"), ("1.5 a", "'1.5'")])
+def test_a_bad_cell_is_named_with_what_is_expected(tmp_path: Path, cells: str, message: str) -> None:
+    (tmp_path / "x.txt").write_text(f"1 a\n{cells}\n")
+    with pytest.raises(DataError, match=f"x.txt:2: .*{message}"):
+        read_rows(tmp_path / "x.txt", COLUMNS)
+
+
 def test_a_file_that_ends_before_its_columns_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("")
-    with pytest.raises(DataError, match="x.txt:2: other columns. Expected number name"):
+    with pytest.raises(DataError, match="x.txt:2: the columns are '', expected 'number name'. Get the file again"):
         read_rows(tmp_path / "x.txt", COLUMNS, above=2)
 
 
@@ -77,11 +95,11 @@ def test_a_link_to_a_file_is_followed_and_a_folder_is_no_image(tmp_path: Path) -
     (folder / "b.jpg").mkdir(parents=True)
     (folder / "a.jpg").symlink_to(tmp_path / "far.jpg")
     (folder / "dangling.jpg").symlink_to(tmp_path / "gone.jpg")
-    train: list[Listed] = [("a.jpg", 1), ("b.jpg", 2), ("dangling.jpg", 3)]
+    train: list[Member] = [("a.jpg", 1), ("b.jpg", 2), ("dangling.jpg", 3)]
     annotations = Annotations(folder, {"train": train}, {})
     with pytest.raises(DataError, match="2 of 3 listed images are missing: b.jpg, dangling.jpg; train has"):
-        dataset_of(annotations, {"train": count(train)}, allow_partial=False)
-    assert dataset_of(annotations, {"train": count(train)}, allow_partial=True).splits["train"].ids == ("a.jpg",)
+        dataset_of(annotations, annotations.counts(), allow_partial=False)
+    assert dataset_of(annotations, annotations.counts(), allow_partial=True).splits["train"].ids == ("a.jpg",)
 
 
 def test_a_split_of_which_nothing_is_there_is_empty(tmp_path: Path) -> None:
@@ -92,9 +110,26 @@ def test_a_split_of_which_nothing_is_there_is_empty(tmp_path: Path) -> None:
 
 
 def test_equal_sums_with_other_sizes_of_classes_are_not_the_set(tmp_path: Path) -> None:
-    train: list[Listed] = [("a.jpg", 1), ("b.jpg", 1), ("c.jpg", 1), ("d.jpg", 2)]
+    train: list[Member] = [("a.jpg", 1), ("b.jpg", 1), ("c.jpg", 1), ("d.jpg", 2)]
     for name, _ in train:
         write_image(tmp_path / name, 1, 0)
     annotations = Annotations(tmp_path, {"train": train}, {})
     with pytest.raises(DataError, match=r"train has 4 images of 2 classes \(1-3 each\), expected 4 .* \(2-2 each\)"):
         dataset_of(annotations, {"train": Count(4, 2, (2, 2))}, allow_partial=False)
+
+
+def test_the_search_rule_of_the_lists_is_the_data_sets(tmp_path: Path) -> None:
+    splits: dict[str, list[Member]] = {"test": [("a.jpg", 1)], "gallery": [("b.jpg", 1)]}
+    annotations = Annotations(tmp_path, splits, search_in={"test": "gallery"})
+    assert every_image(annotations).search_in == {"test": "gallery"}
+    assert dataset_of(annotations, {}, allow_partial=True).search_in == {"test": "gallery"}
+
+
+def test_an_image_that_is_listed_twice_is_one(tmp_path: Path) -> None:
+    annotations = Annotations(tmp_path, {"train": [("a.jpg", 1), ("b.jpg", 2), ("a.jpg", 1)]})
+    assert every_image(annotations).splits["train"].ids == ("a.jpg", "b.jpg")
+
+
+def test_listed_paths_that_leave_the_folder_are_refused_even_unchecked(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="leaves the data folder"):
+        unchecked(lambda root: Annotations(root, {"train": [("../secret.jpg", 1)]}))(tmp_path)

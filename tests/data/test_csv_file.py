@@ -6,8 +6,8 @@ from pathlib import Path
 import PIL.Image
 import pytest
 
+from layerprobe.data.csv_file import load
 from layerprobe.data.splits import manifest_sha256, require_retrieval
-from layerprobe.data.table import load
 from layerprobe.errors import DataError
 
 PLAIN = """path,label,split
@@ -147,8 +147,8 @@ def test_the_manifest_changes_when_a_file_changes_its_size(folder: Path) -> None
     ("row", "message"),
     [
         ("e/1.png,eel,tset", "set.csv:6: split is 'tset'. Known: train, validation, test"),
-        ("e/1.png,eel", "set.csv:6: as many cells as the header are expected"),
-        ("e/1.png,eel,test,1", "set.csv:6: as many cells as the header are expected"),
+        ("e/1.png,eel", "set.csv:6: the row has more or fewer cells than the header"),
+        ("e/1.png,eel,test,1", "set.csv:6: the row has more or fewer cells than the header"),
         (",eel,test", "set.csv:6: path is empty"),
         ("e/1.png, ,test", "set.csv:6: label is empty"),
         ("./a/1.png,eel,test", "set.csv:6: a/1.png is listed in line 3 already. Keep one"),
@@ -169,7 +169,7 @@ def test_a_bad_line_is_named_by_its_number(folder: Path, row: str, message: str)
 
 
 def test_an_absolute_path_is_refused_even_inside_the_folder(folder: Path) -> None:
-    with pytest.raises(DataError, match="path leaves the data folder: '/.*e/1.png'. Write it relative to the table's"):
+    with pytest.raises(DataError, match="path leaves the data folder: '/.*e/1.png'. Write it relative to"):
         load(table(folder, PLAIN + f"{folder}/e/1.png,eel,test\n"))
 
 
@@ -180,14 +180,14 @@ def test_a_test_row_says_true_or_false(folder: Path, cells: str, message: str) -
 
 
 def test_a_test_row_is_query_or_gallery(folder: Path) -> None:
-    with pytest.raises(DataError, match="set.csv:4: neither is_query nor is_gallery"):
+    with pytest.raises(DataError, match="set.csv:4: is_query and is_gallery are both false"):
         load(divided(folder, "c/1.png,cat,0,0"))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no column path, label, split. Expected a table with commas, path,label,split"),
+        ("", "no column path, label, split. Expected FILE with the columns path,label,split"),
         ("path;label;split\na/1.png;ant;train\n", "no column path, label, split"),
         ("path,label\na/1.png,ant\n", "no column split"),
         ("path,label,split\n", "set.csv: no rows"),
@@ -207,7 +207,7 @@ def test_test_rows_without_a_gallery_are_refused(folder: Path) -> None:
 
 
 def test_a_line_that_is_not_utf8_is_named(folder: Path) -> None:
-    with pytest.raises(DataError, match="set.csv:6: not UTF-8. Save the table as UTF-8"):
+    with pytest.raises(DataError, match="set.csv:6: not UTF-8. Save the file as UTF-8"):
         load(table(folder, PLAIN.encode() + b"e/1.png,\xe4,test\n"))
 
 
@@ -221,16 +221,16 @@ def test_missing_images_are_counted_and_the_first_five_named(folder: Path) -> No
     with pytest.raises(DataError) as caught:
         load(table(folder, PLAIN + rows))
     named = ", ".join(f"gone/{i}.png" for i in range(5))
-    assert f"set.csv: 7 of 11 listed images are missing: {named} and 2 more. Put them there" in str(caught.value)
+    assert f"set.csv: 7 of 11 listed images are missing: {named} and 2 more. Put them below " in str(caught.value)
 
 
 def test_an_absent_table_says_the_layout(folder: Path) -> None:
-    with pytest.raises(DataError, match="set.csv: no such table. Expected a table with commas"):
+    with pytest.raises(DataError, match="set.csv: no such csv file. Expected FILE with the columns path,label,split"):
         load(folder / "set.csv")
 
 
 def test_a_folder_is_no_table(folder: Path) -> None:
-    with pytest.raises(DataError, match="a folder, not a table. Give the csv file, or use folder:DIR"):
+    with pytest.raises(DataError, match="a folder, not a csv file. Give the csv file, or use folder:DIR"):
         load(folder)
 
 
@@ -238,5 +238,5 @@ def test_a_folder_is_no_table(folder: Path) -> None:
 def test_a_forbidden_table_is_named(folder: Path) -> None:
     path = table(folder, PLAIN)
     path.chmod(0)
-    with pytest.raises(DataError, match="set.csv: permission denied"):
+    with pytest.raises(DataError, match="set.csv: cannot be read .Permission denied."):
         load(path)

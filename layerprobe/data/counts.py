@@ -1,0 +1,55 @@
+"""How large splits are, and in what a copy of a data set differs from the published one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Count:
+    """How large a split is.
+
+    Args:
+        images: number of images.
+        classes: number of classes that occur.
+        each: fewest and most images of a class; None where no source states them.
+    """
+
+    images: int
+    classes: int
+    each: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        each = "" if self.each is None else f" ({self.each[0]}-{self.each[1]} each)"
+        return f"{self.images:,} images of {self.classes:,} classes{each}"
+
+    def differs(self, published: Count) -> bool:
+        """Whether it is another size than the published one; `each` counts only where it is published."""
+        each = published.each is not None and self.each != published.each
+        return each or (self.images, self.classes) != (published.images, published.classes)
+
+
+def count(classes: Iterable[object]) -> Count:
+    """The size of a split, given the class of each of its images."""
+    sizes = Counter(classes).values()
+    return Count(sum(sizes), len(sizes), (min(sizes), max(sizes)) if sizes else None)
+
+
+def differences(found: Mapping[str, Count], published: Mapping[str, Count]) -> list[str]:
+    """Both sizes of every split, if any split's differ; else nothing."""
+    if not any(found[name].differs(published[name]) for name in published):
+        return []
+    return [f"{name} has {found[name]}, expected {published[name]}" for name in published]
+
+
+def partial_notes(found: Mapping[str, Count], published: Mapping[str, Count]) -> tuple[str, ...]:
+    """A note for each split that differs from the published one: `partial: 11 of 12 test images`."""
+    notes = []
+    for name, whole in published.items():
+        if found[name].differs(whole):
+            classes = (found[name].classes, whole.classes)
+            also = "" if classes[0] == classes[1] else f" of {classes[0]:,} of {classes[1]:,} classes"
+            notes.append(f"partial: {found[name].images:,} of {whole.images:,} {name} images{also}")
+    return tuple(notes)
