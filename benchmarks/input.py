@@ -33,7 +33,8 @@ from torch import Tensor
 from torchvision.transforms import Compose, Normalize, RandomCrop, RandomHorizontalFlip, Resize, ToTensor
 
 from layerprobe.data.batches import Indices, shuffled_batches
-from layerprobe.data.cache import Entry, Stored, fill
+from layerprobe.data.cache import Entry, Stored
+from layerprobe.data.decoding import fill
 from layerprobe.data.framing import Framing, framed
 from layerprobe.data.image_files import Files
 from layerprobe.data.loading import load_batches

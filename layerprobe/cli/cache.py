@@ -15,7 +15,7 @@ from layerprobe.wording import as_size
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from layerprobe.workflow.images import Kept
+    from layerprobe.workflow.cache import Kept
 
 group = typer.Typer(name="cache", help="Decoded images, which runs share; removing them costs time, not results.")
 
@@ -33,7 +33,7 @@ def list_(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """List the decoded images of each data set and split, those used last first."""
-    from layerprobe.workflow.images import list_images
+    from layerprobe.workflow.cache import list_images
 
     kept = list_images(cache)
     _show(Terminal(as_json, quiet), "images", kept, f"{_count(kept)} in {cache / 'images'}")
@@ -50,7 +50,7 @@ def clean(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """Remove decoded images; the next run that needs them decodes anew. Runs are never touched."""
-    from layerprobe.workflow.images import clean_images, list_images
+    from layerprobe.workflow.cache import clean_images, list_images
 
     removed = clean_images(cache, ids or ())
     left = list_images(cache)

@@ -1,36 +1,23 @@
-"""The decoded images that runs share, in `cache/images/`: made where they are wanted, listed, removed."""
+"""The images of a data set decoded once, into `cache/images/`, for all runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerprobe.data.cache import Entry, Stamps, Stored, begun, dropped, entries, fill, is_held_here
+from layerprobe.data.cache import FOLDER, Entry, Stamps, Stored, is_held_here
+from layerprobe.data.decoding import begun, dropped, fill
 from layerprobe.data.image_files import Files
 from layerprobe.data.processes import default_workers
 from layerprobe.data.splits import Dataset, Split
-from layerprobe.errors import BusyError, EnvironmentFault, LayerprobeError, UnknownNameError
+from layerprobe.errors import BusyError, EnvironmentFault, LayerprobeError
 from layerprobe.files import free_bytes, full_disk_named
 from layerprobe.progress import Listener, Task
-from layerprobe.wording import as_moment, as_size
+from layerprobe.wording import as_size
 from layerprobe.workflow.signals import Stop, stoppable
 
-_SAMPLED = 16  # images of a split that its size is estimated from
-FOLDER = "images"
-
-
-@dataclass(frozen=True)
-class Kept:
-    """One split's decoded images: `id` is the folder's name, `used` a UTC time, `size` in bytes."""
-
-    id: str
-    data: str
-    split: str
-    images: int
-    size: int
-    used: str
-    complete: bool
+_SAMPLED = 16  # images from which the size of a split is estimated
 
 
 @dataclass(frozen=True)
@@ -39,9 +26,9 @@ class Decoding:
 
     Args:
         cache: folder of all runs.
-        listener: hears of progress; None uses what is there and makes nothing.
-        workers: processes that decode; None: one a core, at most 8.
-        in_process: images are read in this process alone, which holds a small data set in memory instead.
+        listener: hears of progress; None: use decoded images that are there, and decode none.
+        workers: number of processes that decode; None: one a core, at most 8.
+        in_process: images are read in this process alone, so that a small data set is kept in memory instead.
     """
 
     cache: Path
@@ -53,20 +40,22 @@ class Decoding:
 def with_decoded(
     dataset: Dataset, decoding: Decoding, *, files: Mapping[str, Files], steps: str, source: str
 ) -> Dataset:
-    """The data set with its images decoded once, on disk, for all runs; those that are not there yet are made.
+    """The data set with its images read from `cache/images/`, where they are decoded now if they are not there.
+
+    If decoding ends early, the images decoded so far stay, and the same command goes on from there.
 
     Args:
-        dataset: whose images are as they are to be kept.
+        dataset: its `image` functions give what is to be kept.
         decoding: where and how.
-        files: of each split.
-        steps: the way from a file to what is kept; another way is kept apart.
-        source: what `list_images` calls the data set.
+        files: the files of each split.
+        steps: how a file becomes what is kept, in words; other words mean another entry.
+        source: the name of the data set in `cache list`.
 
     Raises:
-        BusyError: this process holds a data set of the same files, which have changed since.
-        DataError: an image cannot be read; what was decoded before stays, and the same command goes on from there.
-        EnvironmentFault: the disk lacks the room.
-        InterruptedRun: a signal came; what was decoded before stays.
+        BusyError: this process still uses decoded images of files that have changed since.
+        DataError: an image cannot be read.
+        EnvironmentFault: the disk has too little room.
+        InterruptedRun: a signal came.
     """
     folder, listener = decoding.cache / FOLDER, decoding.listener
     found = {name: Entry.of(folder, files[name].paths, steps) for name in dataset.splits}
@@ -94,13 +83,13 @@ def _require_room(dataset: Dataset, missing: Mapping[str, tuple[Entry, Stamps]],
         raise EnvironmentFault(
             f"{images:,} decoded images need about {as_size(needed)} more, {as_size(free)} are free",
             file=folder,
-            fix="Free space, choose another --cache, or decode at every epoch by --set data.cache=off",
+            fix="Free space, choose another --cache, or decode in every epoch by --set data.cache=off",
         )
     listener.say(f"decoding {images:,} images once into {folder}: about {as_size(needed)} ({as_size(free)} free)")
 
 
 def _estimated(dataset: Dataset, name: str) -> int:
-    """Bytes of a split, from images here and there."""
+    """Bytes of a split's decoded images, estimated from a few."""
     split = dataset.splits[name]
     count = min(_SAMPLED, len(split))
     sampled = [split.image(i * len(split) // count).nbytes for i in range(count)]
@@ -119,7 +108,7 @@ def _made(  # noqa: PLR0913 - what, where, and who hears of it
             )
         listener.say(f"waiting for another process, which uses or decodes the {split.name} images")
 
-    # Waiting is left to the signals' own handlers: it can end anywhere.
+    # The lock is outside `stoppable`: while this process waits, a signal may end it at once, as nothing is half done.
     with entry.locked(wait=wait), stoppable() as stop:
         if not entry.is_whole(stamps):  # it may have been made while this process waited
             if done := begun(entry, stamps):
@@ -129,9 +118,9 @@ def _made(  # noqa: PLR0913 - what, where, and who hears of it
                 with listener.task(task_name, len(split), "images") as task, full_disk_named(entry.folder):
                     stopped = _Stopped(task, stop)
                     fill(entry, split, stopped, stamps=stamps, about={"data": source}, workers=workers)
-                stop.raise_if_asked("stopped")  # a signal may come while the workers end
+                stop.raise_if_asked("stopped")  # a signal may have come while the workers ended
             except LayerprobeError:
-                # A signal to the whole process group may end a data worker before this process: that is no fault.
+                # A signal to the whole process group may end a data worker first: that is no fault of the worker.
                 done = begun(entry, stamps)
                 stop.raise_if_asked(
                     f"{split.name}: {done:,} of {len(split):,} images are decoded; the same command goes on from there"
@@ -142,7 +131,7 @@ def _made(  # noqa: PLR0913 - what, where, and who hears of it
 
 @dataclass(frozen=True)
 class _Stopped:
-    """A task that a signal ends at its next step."""
+    """A task that ends at the first step after a signal."""
 
     task: Task
     stop: Stop
@@ -150,49 +139,3 @@ class _Stopped:
     def advance(self, steps: int = 1, **figures: float) -> None:
         self.task.advance(steps, **figures)
         self.stop.raise_if_asked("stopped")
-
-
-def list_images(cache: Path) -> list[Kept]:
-    """What is kept, that used last first."""
-    return [_kept(entry) for entry in entries(cache / FOLDER)]
-
-
-def clean_images(cache: Path, ids: Sequence[str] = ()) -> list[Kept]:
-    """Remove decoded images; what was removed. Runs are not touched: they decode anew where they need to.
-
-    Args:
-        cache: folder of all runs.
-        ids: of which entries; none: of all that no process reads from or builds.
-
-    Raises:
-        BusyError: a process uses one that was named.
-        UnknownNameError: there is none of that name; nothing is removed.
-    """
-    known = {entry.folder.name: entry for entry in entries(cache / FOLDER)}
-    for name in ids:
-        if name not in known:
-            raise UnknownNameError("entry", name, known, file=cache / FOLDER)
-    removed = []
-    for name in ids or known:
-        kept = _kept(known[name])
-        try:
-            known[name].remove()
-        except BlockingIOError as error:
-            if ids:
-                raise BusyError("in use by another process", file=known[name].folder, fix="Wait for it") from error
-            continue
-        removed.append(kept)
-    return removed
-
-
-def _kept(entry: Entry) -> Kept:
-    about = entry.about()
-    return Kept(
-        id=entry.folder.name,
-        data=str(about.get("data", "")),
-        split=str(about.get("split", "")),
-        images=int(about.get("images", 0)),
-        size=entry.bytes_on_disk(),
-        used=as_moment(entry.used()),
-        complete=entry.is_whole(),
-    )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -160,3 +161,14 @@ def test_a_data_set_that_says_nothing_of_itself_does_not_break_the_list(
     assert entry == {
         "name": "birds", "usage": "birds:ROOT", "holds": "", "layout": "", "where": "", "counts": {}, "recipes": [],
     }  # fmt: skip
+
+
+def test_the_list_imports_no_torch() -> None:
+    code = (
+        "import sys; sys.argv = ['layerprobe', 'data', 'list']\n"
+        "from layerprobe.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: print('torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "False"

@@ -15,13 +15,15 @@ import pytest
 from PIL import Image
 
 from layerprobe.data import memory
-from layerprobe.data.cache import Entry, fill
-from layerprobe.errors import BusyError, DataError, EnvironmentFault, InterruptedRun, LayerprobeError, UnknownNameError
+from layerprobe.data.cache import Entry
+from layerprobe.data.decoding import fill
+from layerprobe.errors import BusyError, DataError, EnvironmentFault, InterruptedRun, LayerprobeError
 from layerprobe.files import sha256
 from layerprobe.runs import Run
 from layerprobe.workflow import images as module
 from layerprobe.workflow import parts
-from layerprobe.workflow.images import Decoding, clean_images, list_images
+from layerprobe.workflow.cache import list_images
+from layerprobe.workflow.images import Decoding
 from layerprobe.workflow.probe import estimate_probe, probe
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import Parts, TrainRequest, build, train, with_decoded_images
@@ -164,23 +166,6 @@ def test_the_same_command_goes_on_after_a_bad_image(request_for: Make, images: P
     bad.write_bytes(whole)
     train(request, Silent())
     assert all(entry.complete for entry in list_images(request.cache))
-
-
-def test_cleaning_spares_runs_and_what_is_in_use(request_for: Make) -> None:
-    request = request_for("train.epochs=0")
-    run = train(request, Silent())
-    built, before = decode(request), results(run)
-    kept = list_images(request.cache)
-    assert clean_images(request.cache) == []
-    with pytest.raises(BusyError, match="in use"):
-        clean_images(request.cache, [kept[0].id])
-    del built
-    with pytest.raises(UnknownNameError, match="unknown entry 'x'"):
-        clean_images(request.cache, [kept[0].id, "x"])
-    assert clean_images(request.cache, [kept[0].id]) == kept[:1]
-    assert clean_images(request.cache) == kept[1:]
-    assert list_images(request.cache) == []
-    assert results(run) == before
 
 
 def test_what_another_process_makes_is_waited_for(request_for: Make) -> None:

@@ -12,7 +12,8 @@ from layerprobe.data.images import read_image
 from layerprobe.data.resizing import resize
 from layerprobe.errors import RecipeError
 from layerprobe.workflow import parts
-from layerprobe.workflow.images import Decoding, list_images
+from layerprobe.workflow.cache import list_images
+from layerprobe.workflow.images import Decoding
 from layerprobe.workflow.train import TrainRequest
 from tests.workflow.conftest import Silent
 
