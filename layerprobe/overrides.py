@@ -10,12 +10,13 @@ from typing import Any
 
 from layerprobe.errors import RecipeError, UnknownNameError
 
-# Keys of [train] that belong to what another key chooses.
+# A choice -> the keys that belong to what was chosen before, and go with it.
 _BELONGING = {
-    ("loss", "name"): ("sampler", "images_per_class", "replacement"),
-    ("train", "sampler"): ("images_per_class", "replacement"),
-    ("train", "optimizer"): ("momentum", "epsilon"),
-    ("train", "decay"): ("decay_at", "decay_epochs", "decay_iterations"),
+    ("net", "name"): (("net", "pool"), ("net", "from_scratch"), ("probe", "layers")),
+    ("loss", "name"): (("train", "sampler"), ("train", "images_per_class"), ("train", "replacement")),
+    ("train", "sampler"): (("train", "images_per_class"), ("train", "replacement")),
+    ("train", "optimizer"): (("train", "momentum"), ("train", "epsilon")),
+    ("train", "decay"): (("train", "decay_at"), ("train", "decay_epochs"), ("train", "decay_iterations")),
 }
 _CHOICES = list(_BELONGING)
 
@@ -38,14 +39,24 @@ class Overrides:
     def __bool__(self) -> bool:
         return bool(self.data or self.settings or self.seed is not None)
 
+    def flags(self, section: str, keys: Iterable[str] = ()) -> str:
+        """The flags, as typed, that set one of these keys of a section, or any key of it; empty where none did."""
+        wanted = {*keys}
+        given = [(_target(text), f"--set {text}") for text in self.settings]
+        if self.data:
+            given += [(("data", key), f"--data {self.data}") for key in _data(self.data)]
+        if self.seed is not None:
+            given.append((("train", "seed"), f"--seed {self.seed}"))
+        found = [flag for (place, key), flag in given if place == section and (not wanted or key in wanted)]
+        return " ".join(dict.fromkeys(found))
 
-def overridden(sections: dict[str, Any], overrides: Overrides, source: object, known: Iterable[str]) -> dict[str, Any]:
+
+def overridden(sections: dict[str, Any], overrides: Overrides, known: Iterable[str]) -> dict[str, Any]:
     """The sections of a recipe with what the command line changes in them.
 
     Args:
         sections: section -> keys, as TOML gives them.
         overrides: the changes.
-        source: what a problem names, usually the file.
         known: the sections that there are.
 
     Raises:
@@ -57,7 +68,7 @@ def overridden(sections: dict[str, Any], overrides: Overrides, source: object, k
         given, own = _data(overrides.data), sections.get("data")
         same = isinstance(own, dict) and all(own.get(key) == given.get(key) for key in ("name", "set"))
         sections["data"] = {**own, **given} if same and isinstance(own, dict) else given
-    settings = [_setting(text, source, known) for text in overrides.settings]
+    settings = [_setting(text, known) for text in overrides.settings]
     # What is chosen starts from its own defaults, wherever the choice stands among the settings.
     for section, key, value in sorted(settings, key=_rank):
         keys = sections.setdefault(section, {})
@@ -66,9 +77,9 @@ def overridden(sections: dict[str, Any], overrides: Overrides, source: object, k
         changes = keys.get(key) != value
         if (section, key) == ("loss", "name") and changes:
             keys.clear()
-        if changes and isinstance(sections.get("train"), dict):
-            for name in _BELONGING.get((section, key), ()):
-                sections["train"].pop(name, None)
+        for other, name in _BELONGING.get((section, key), ()) if changes else ():
+            if isinstance(sections.get(other), dict):
+                sections[other].pop(name, None)
         if section == "metrics":
             _set_metric(keys, key, value)
         else:
@@ -90,13 +101,19 @@ def _data(text: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
 
 
-def _setting(text: str, source: object, known: Iterable[str]) -> tuple[str, str, Any]:
+def _target(text: str) -> tuple[str, str]:
+    """Section and key that a setting is for; of `metrics.NMI.restarts` the section is `metrics.NMI`."""
+    section, _, key = text.partition("=")[0].strip().rpartition(".")
+    return section, key
+
+
+def _setting(text: str, known: Iterable[str]) -> tuple[str, str, Any]:
     path, equals, value = text.partition("=")
     section, dot, key = path.strip().partition(".")
     if not (equals and dot and section and key):
         raise RecipeError(f"--set {text}: not of the form section.key=value", fix="For example --set train.epochs=30")
     if section not in known:
-        raise UnknownNameError(f"section in --set {text}:", section, known, file=source)
+        raise UnknownNameError(f"section in --set {text}:", section, known)
     try:
         return section, key, tomllib.loads(f"value = {value.strip()}")["value"]
     except tomllib.TOMLDecodeError:

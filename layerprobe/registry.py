@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Mapping
 from typing import Any
@@ -88,7 +89,8 @@ def load(kind: str, registered: Mapping[str, str], name: str) -> Any:
     Args:
         kind: what it is called in the error ("loss").
         registered: one of the tables above.
-        name: a key of it.
+        name: a key of it. A key that ends in a colon takes an argument: `timm:` stands for `timm:NAME`, and NAME is the
+            first argument of what is returned.
 
     Returns:
         The factory, class or function; a DatasetSpec for a data set.
@@ -96,7 +98,10 @@ def load(kind: str, registered: Mapping[str, str], name: str) -> Any:
     Raises:
         UnknownNameError: no such name; the message has the near miss.
     """
-    if name not in registered:
+    stem, colon, argument = name.partition(":")
+    key = name if name in registered else f"{stem}{colon}"
+    if key not in registered or (key.endswith(":") and not argument):
         raise UnknownNameError(kind, name, registered)
-    module, _, attribute = registered[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    module, _, attribute = registered[key].partition(":")
+    part = getattr(importlib.import_module(module), attribute)
+    return functools.partial(part, argument) if key.endswith(":") else part

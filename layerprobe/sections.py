@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,11 +12,40 @@ _Fraction = Annotated[float, Field(gt=0, lt=1)]
 _Channels = float | tuple[float, float, float] | Literal["imagenet"]
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a recipe.
+
+    Args:
+        section: where.
+        text: `what is wrong. What would be right`.
+        keys: those that it is about; none: any of the section.
+    """
+
+    section: str
+    text: str
+    keys: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"[{self.section}]: {self.text}"
+
+
 class Section(BaseModel):
-    """Keys with types; those of the named part, whose defaults it has itself, are added by the reader."""
+    """Keys that every part shares. The reader of recipes adds the part's own options, read from its signature."""
+
+    # Keys whose default has changed -> the default that they were first released with. A part that changes one of its
+    # own has the same attribute.
+    first_released: ClassVar[Mapping[str, Any]] = {}
 
     # Strict: "15" is no number. Read as JSON, where an array may stand for a tuple all the same.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def without_defaults(self) -> dict[str, Any]:
+        """The keys that are not at the default that they were first released with, as JSON values."""
+        fields = type(self).model_fields
+        first = {name: field.default for name, field in fields.items()} | dict(self.first_released)
+        values = self.model_dump(mode="json")
+        return {name: value for name, value in values.items() if getattr(self, name) != first[name]}
 
     def options(self) -> dict[str, Any]:
         """The keys that belong to the named part alone: its factory's keyword arguments."""

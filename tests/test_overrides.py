@@ -20,7 +20,7 @@ from layerprobe.recipe import load_recipe
     ],
 )
 def test_a_data_set_is_a_name_and_a_root_and_for_torchvision_a_set_between(text: str, section: dict[str, str]) -> None:
-    sections = overridden({"data": {"name": "cub200", "image_size": 96}}, Overrides(data=text), "x", ["data"])
+    sections = overridden({"data": {"name": "cub200", "image_size": 96}}, Overrides(data=text), ["data"])
     assert sections["data"] == section
 
 
@@ -39,13 +39,13 @@ def test_a_set_of_torchvisions_is_part_of_a_recipe_and_its_root_is_not() -> None
 
 def test_the_recipes_own_data_set_keeps_what_the_recipe_says_of_it() -> None:
     sections = {"data": {"name": "cub200", "transform": "D2", "root": "old"}}
-    own = overridden(sections, Overrides("cub200:/new"), "x", ["data"])["data"]
-    other = overridden(sections, Overrides("cars196:/new"), "x", ["data"])["data"]
+    own = overridden(sections, Overrides("cub200:/new"), ["data"])["data"]
+    other = overridden(sections, Overrides("cars196:/new"), ["data"])["data"]
     assert own == {"name": "cub200", "transform": "D2", "root": "/new"}
     assert other == {"name": "cars196", "root": "/new"}
 
 
 def test_another_set_of_torchvisions_is_another_data_set() -> None:
     sections = {"data": {"name": "torchvision", "set": "CIFAR100", "transform": "D2"}}
-    other = overridden(sections, Overrides("torchvision:Food101:/new"), "x", ["data"])["data"]
+    other = overridden(sections, Overrides("torchvision:Food101:/new"), ["data"])["data"]
     assert other == {"name": "torchvision", "set": "Food101", "root": "/new"}

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.losses.triplet import Triplet
 from layerprobe.overrides import Overrides
-from layerprobe.recipe import Recipe, find_recipe, is_changed, list_recipes, load_recipe, summary
+from layerprobe.recipe import Change, Recipe, is_changed, load_recipe
+from layerprobe.recipe_files import find_recipe, list_recipes, summary
+from layerprobe.sections import Train
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -73,7 +76,7 @@ def test_all_problems_are_told_at_once(recipe_file: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe(str(recipe_file))
     problems = "\n".join(caught.value.problems)
-    assert "unknown section [prob]. Did you mean 'probe'?" in problems
+    assert "[prob]: unknown section. Did you mean 'probe'?" in problems
     assert "[train]: unknown key 'epohcs'. Did you mean 'epochs'?" in problems
     assert "[train]: epochs is missing" in problems
     assert '[train]: learning_rate = "fast": input should be a valid number' in problems
@@ -161,6 +164,76 @@ def test_a_default_that_is_written_out_changes_nothing() -> None:
     assert load("train.decay_factor=0.1").identity() == load().identity()
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "identity"),
+    [
+        ("netA", None, "8d5456e0ed1d"),
+        ("quick", None, "ee8fce5897e2"),
+        ("netA-cub200-code", "cub200:DIR", "f8df311e8070"),
+        ("dreml-cub200", "cub200:DIR", "8111bc933f84"),
+    ],
+)
+def test_no_later_version_renames_a_run(name: str, data: str | None, identity: str) -> None:
+    assert load(name=name, data=data).identity()[:12] == identity
+
+
+def test_a_key_at_its_first_default_is_no_part_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = load().identity()
+    # As if weight_decay had been released with 0.5, and 5e-4 were a new default.
+    monkeypatch.setattr(Train, "first_released", {"weight_decay": 0.5})
+    assert load("train.weight_decay=0.5").identity() == released
+    assert load().identity() != released
+
+
+def test_a_losss_own_key_at_its_first_default_is_no_part_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = load("loss.name=triplet").identity()
+    monkeypatch.setattr(Triplet, "first_released", {"margin": 0.7}, raising=False)
+    assert load("loss.name=triplet", "loss.margin=0.7").identity() == released
+    assert load("loss.name=triplet").identity() != released
+
+
+def test_what_differs_from_a_runs_recipe_is_told_by_section_and_key() -> None:
+    record = {"recipe_name": "netA", "recipe": load().as_dict()}
+    changed = load("train.learning_rate=0.5", "probe.k=[1]", "data.cache=off").changes_since(record)
+    assert changed == [Change("train", "learning_rate", 0.01, 0.5)]
+    assert str(changed[0]) == "train.learning_rate: 0.01 -> 0.5"
+
+
+@pytest.mark.parametrize(
+    ("settings", "data", "problem"),
+    [
+        (("train.epochs=abc",), None, '--set train.epochs=abc [train]: epochs = "abc": input should be a valid int'),
+        (("train.seeds=1",), None, "--set train.seeds=1 [train]: unknown key 'seeds'. Did you mean 'seed'?"),
+        (("net.fc=512",), None, "--set net.fc=512 [net]: fc = 512: a list is expected. Write fc = [512]"),
+        (("loss.margin=-1",), None, "--set loss.margin=-1 [loss]: margin is -1"),
+        (("loss.name=tripplet",), None, "--set loss.name=tripplet [loss]: unknown loss 'tripplet'"),
+        (("train.decay_epochs=[3]",), None, "--set train.decay_epochs=[3] [train]: decay_at and decay_epochs both say"),
+        (("metrics.NMI.sedes=1",), None, "--set metrics.NMI.sedes=1 [metrics.NMI]: unknown key 'sedes'"),
+        ((), "cub200", "--data cub200 [data]: cub200 needs a root. Give --data cub200:PATH"),
+        ((), "cup200:DIR", "--data cup200:DIR [data]: unknown data set 'cup200'. Did you mean 'cub200'?"),
+    ],
+)
+def test_a_problem_that_a_flag_caused_names_the_flag(settings: tuple[str, ...], data: str | None, problem: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load(*settings, data=data)
+    assert caught.value.problems[0].startswith(problem)
+
+
+def test_a_problem_that_no_flag_caused_names_the_file(recipe_file: Path) -> None:
+    recipe_file.write_text(recipe_file.read_text().replace("epochs = 15", "epochs = true"))
+    with pytest.raises(RecipeError, match=re.escape(f"{recipe_file} [train]: epochs = true")):
+        load_recipe(str(recipe_file), Overrides(settings=("train.learning_rate=0.1",)))
+
+
+def test_another_network_takes_its_own_pool_and_all_its_layers() -> None:
+    recipe = load("net.name=resnet50", name="netB")
+    assert (recipe.net.pool, recipe.net.from_scratch, recipe.probe.layers) == (None, (), ("*",))
+    assert recipe.net.fc == (512,)
+    kept = load("net.name=resnet50", "net.pool=max", 'probe.layers=["fc6"]')
+    assert (kept.net.pool, kept.probe.layers) == ("max", ("fc6",))
+    assert load("net.name=vgg16_bn").identity() == load().identity()
+
+
 def test_a_local_recipe_hides_the_packaged_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "netA.toml").write_text("")
@@ -195,7 +268,7 @@ def test_options_of_a_metric_are_read_and_belong_to_no_identity() -> None:
     [
         ("metrics.NMI.sseds=1", r"\[metrics.NMI\]: unknown key 'sseds'. Did you mean 'seeds'?"),
         ("metrics.NIM.seeds=1", r"\[metrics.NIM\]: unknown metric 'NIM'. Did you mean 'NMI'?"),
-        ("metrics.NMI=3", r"metrics.NMI is not a section"),
+        ("metrics.NMI=3", r"\[metrics.NMI\]: not a section. Write \[metrics.NMI\]"),
         ('metrics.NMI.seeds="ten"', r"\[metrics.NMI\]: seeds = \"ten\""),
     ],
 )

@@ -14,7 +14,8 @@ import torch
 from layerprobe.data.splits import Image, Split
 from layerprobe.nets.net import Net
 from layerprobe.overrides import Overrides
-from layerprobe.recipe import Recipe, list_recipes, load_recipe
+from layerprobe.recipe import Recipe, load_recipe
+from layerprobe.recipe_files import list_recipes
 from layerprobe.registry import LOSSES, load
 from layerprobe.taps import resolve_taps
 from layerprobe.training.loop import Trainer
@@ -59,7 +60,8 @@ def net_of(command: str) -> Net:
 
 
 def test_the_losses_table_is_the_registrys() -> None:
-    stated = re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|", TABLE.read_text(), re.MULTILINE)
+    table = TABLE.read_text().partition("| loss |")[2].partition("\n\n")[0]
+    stated = re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|$", table, re.MULTILINE)
     wanted = []
     for name in LOSSES:
         loss = load("loss", LOSSES, name)

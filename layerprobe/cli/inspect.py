@@ -41,7 +41,7 @@ def recipes(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """List the recipes, one line each."""
-    from layerprobe.recipe import find_recipe, list_recipes, summary
+    from layerprobe.recipe_files import find_recipe, list_recipes, summary
     from layerprobe.tables import listing
 
     terminal = Terminal(as_json, quiet)

@@ -13,7 +13,7 @@ from layerprobe.losses.loss import Loss, ParameterGroup
 from layerprobe.losses.options import positive, share
 from layerprobe.losses.proxies import uniform
 from layerprobe.losses.unit_vectors import unit
-from layerprobe.sections import Network, Train
+from layerprobe.sections import Network, Problem, Train
 
 # A learnt scale below this is used as this, and may rise again.
 _SMALLEST_SCALE = 0.01
@@ -80,13 +80,12 @@ class HeatedSoftmax(Loss):
         self.bias = nn.Parameter(torch.zeros(num_classes)) if bias else None
         self.norm = nn.BatchNorm1d(embedding_dim, affine=False) if variant == "BN" and batch_norm else None
 
-    def contradictions(self, train: Train, net: Network) -> list[str]:
+    def contradictions(self, train: Train, net: Network) -> list[Problem]:
         """As for every loss, and without a BatchNorm of the loss's own the network has to have one."""
         found = super().contradictions(train, net)
         if self.variant == "BN" and self.norm is None and net.options().get("fc_norm") != "batch":
-            found.append(
-                '[loss]: batch_norm = false leaves it to the network. Set net.fc_norm = "batch", or leave it out'
-            )
+            text = 'batch_norm = false leaves it to the network. Set net.fc_norm = "batch", or leave it out'
+            found.append(Problem("loss", text, ("batch_norm",)))
         return found
 
     def parameter_groups(self) -> list[ParameterGroup]:

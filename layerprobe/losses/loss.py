@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from layerprobe.sections import Network, Train
+from layerprobe.sections import Network, Problem, Train
 
 # More than any data set has: a number of classes that no option is too large for.
 _MANY_CLASSES = 2**31
@@ -59,8 +59,8 @@ class Loss(nn.Module):
         with torch.device("meta"):
             return cls(1, _MANY_CLASSES, **options)
 
-    def contradictions(self, train: Train, net: Network) -> list[str]:  # noqa: ARG002 - for a subclass
-        """What a recipe asks for that this loss cannot train with, `[section]: what is wrong. What would be right`.
+    def contradictions(self, train: Train, net: Network) -> list[Problem]:  # noqa: ARG002 - for a subclass
+        """What a recipe asks for that this loss cannot train with.
 
         Args:
             train: sampler and images a class filled in.
@@ -69,13 +69,16 @@ class Loss(nn.Module):
         if not self.needs_positives:
             return []
         if train.sampler == "shuffled":
-            return ['[train]: the loss needs each class twice in a batch. Set sampler = "classes"']
+            text = 'the loss needs each class twice in a batch. Set sampler = "classes"'
+            return [Problem("train", text, ("sampler",))]
         k = train.images_per_class or 0
         if k < 2:
-            return [f"[train]: images_per_class = {k}: the loss needs each class twice. Set 2 or more"]
+            text = f"images_per_class = {k}: the loss needs each class twice. Set 2 or more"
+            return [Problem("train", text, ("images_per_class",))]
         if train.batch_size < 2 * k:
             what = f"batch_size = {train.batch_size} holds fewer than 2 classes of images_per_class = {k}"
-            return [f"[train]: {what}, which the loss needs. Set at least {2 * k}"]
+            text = f"{what}, which the loss needs. Set at least {2 * k}"
+            return [Problem("train", text, ("batch_size", "images_per_class"))]
         return []
 
     def effective_after(self) -> Mapping[str, int]:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss
-from layerprobe.sections import Network, Train
+from layerprobe.sections import Network, Problem, Train
 
 
 class Prototypical(Loss):
@@ -40,12 +40,12 @@ class Prototypical(Loss):
             raise ValueError(f"support is {support}; it is a number of images, at least 1")
         self.support = support
 
-    def contradictions(self, train: Train, net: Network) -> list[str]:
+    def contradictions(self, train: Train, net: Network) -> list[Problem]:
         """As for every loss, and a class needs more images than its support, which has no query otherwise."""
         found, k = super().contradictions(train, net), train.images_per_class
         if k is not None and k <= self.support:
             what = f"support = {self.support} leaves no query of images_per_class = {k}"
-            found.append(f"[loss]: {what}. Raise train.images_per_class")
+            found.append(Problem("loss", f"{what}. Raise train.images_per_class", ("support",)))
         return found
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:

@@ -20,9 +20,10 @@ class StructuredClustering(Loss):
     Fehervari et al. 2019, equations 10 to 12 (from Song et al., CVPR 2017), with the facility location score
     F(X, S) = -sum over i of min over j in S of |x_i - x_j|, which they do not write out, and F(X, Y) the classes' own,
     each with its best medoid. The maximum is sought by greedy choice and then by swapping medoids within their clusters
-    while that gains. Gradients flow through the distances, not through the choice of clusters. NMI is the mutual information
-    by the geometric mean of the entropies, as in their code. Embeddings have length 1 (their table 1). Values are sums
-    over the batch. `informative` is 1 where the loss is not 0. A collapsed batch costs gamma times at most 1.
+    while that gains. Gradients flow through the distances, not through the choice of clusters. NMI is the mutual
+    information by the geometric mean of the entropies, as in their code. Embeddings have length 1 (their table 1).
+    Values are sums over the batch. `informative` is 1 where the loss is not 0. A collapsed batch costs gamma times at
+    most 1.
 
     Args:
         embedding_dim: not used.

@@ -10,7 +10,7 @@ from layerprobe.losses.loss import Loss
 from layerprobe.losses.options import positive
 from layerprobe.losses.proxies import uniform
 from layerprobe.losses.unit_vectors import unit
-from layerprobe.sections import Network, Train
+from layerprobe.sections import Network, Problem, Train
 
 
 class SubsampledSoftmax(Loss):
@@ -61,12 +61,12 @@ class SubsampledSoftmax(Loss):
         scale = 1 / positive("temperature", temperature, "what the cosines are divided by")
         self.register_buffer("scale", torch.tensor(scale))
 
-    def contradictions(self, train: Train, net: Network) -> list[str]:
+    def contradictions(self, train: Train, net: Network) -> list[Problem]:
         """As for every loss, and only the project's own SGD reads a sparse gradient."""
         found = super().contradictions(train, net)
         if self.sparse and train.optimizer != "sgd":
             what = f"{train.optimizer} takes no gradient of some rows"
-            found.append(f"[train]: {what}. Set loss.sparse = false, or use sgd")
+            found.append(Problem("train", f"{what}. Set loss.sparse = false, or use sgd", ("optimizer",)))
         return found
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:

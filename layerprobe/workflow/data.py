@@ -16,7 +16,7 @@ from layerprobe.data.splits import Dataset, require_retrieval
 from layerprobe.errors import DataError, InterruptedRun, RecipeError
 from layerprobe.overrides import Overrides, overridden
 from layerprobe.progress import Listener
-from layerprobe.recipe import list_recipes
+from layerprobe.recipe_files import list_recipes
 from layerprobe.sections import Data
 from layerprobe.workflow.signals import stoppable
 
@@ -117,7 +117,7 @@ def check_data(data: str, listener: Listener, *, workers: int | None = None) -> 
 
 def _dataset(data: str) -> tuple[Dataset, list[Finding]]:
     """The data set, and its loader's error if that refuses it; then as much of it as can be named."""
-    section = overridden({}, Overrides(data=data), data, ["data"])["data"]
+    section = overridden({}, Overrides(data=data), ["data"])["data"]
     name = section["name"]
     spec = _spec(name)
     options = spec.taken({"image_size": Data.model_fields["image_size"].default, **spec.defaults, **section})

@@ -18,6 +18,7 @@ from layerprobe.data.splits import Dataset
 from layerprobe.errors import DataError, RecipeError
 from layerprobe.keys import LayerKey
 from layerprobe.progress import Listener
+from layerprobe.recipe import Change
 from layerprobe.runs import Run, command_line, find_run, locked, named_run, set_aside
 from layerprobe.scores import Score
 from layerprobe.taps import Tap
@@ -28,7 +29,7 @@ from layerprobe.workflow.extractors import RunExtractor, Tell
 from layerprobe.workflow.features import Missing, RunFeatures, features_of, require_same_images
 from layerprobe.workflow.probe import Probing, decoding_of, known_scores, layer_order, open_for_probing, scorer_of
 from layerprobe.workflow.selection import ProbeRequest, embedding_tap, select
-from layerprobe.workflow.train import TrainRequest, build, changed_keys, train
+from layerprobe.workflow.train import TrainRequest, build, train
 
 _ROWS = 512
 
@@ -52,9 +53,9 @@ def train_any(request: TrainRequest, listener: Listener) -> Run:
         with locked(run):
             listener.say(f"{run.name}: the old run is now {set_aside(run).name}")
     # Whether more epochs go on from those done, the members say.
-    if run.exists() and (changes := _but_epochs(changed_keys(run.read(), request.recipe))):
+    if run.exists() and (changes := _but_epochs(request.recipe.changes_since(run.read()))):
         raise RecipeError(
-            f"was trained with another recipe: {', '.join(changes)}",
+            f"was trained with another recipe: {', '.join(map(str, changes))}",
             file=run.folder,
             fix="Use --run NAME for a new run, or --fresh to move the old one aside",
         )
@@ -67,8 +68,8 @@ def train_any(request: TrainRequest, listener: Listener) -> Run:
     return run
 
 
-def _but_epochs(changes: Sequence[str]) -> list[str]:
-    return [change for change in changes if not change.startswith("train.epochs:")]
+def _but_epochs(changes: Sequence[Change]) -> list[Change]:
+    return [change for change in changes if (change.section, change.key) != ("train", "epochs")]
 
 
 def member_request(request: TrainRequest, number: int) -> TrainRequest:

@@ -8,7 +8,8 @@ from pathlib import Path
 from layerprobe.errors import UnknownNameError
 from layerprobe.nets.net import Net
 from layerprobe.overrides import Overrides
-from layerprobe.recipe import find_recipe, list_recipes, load_recipe, resolve
+from layerprobe.recipe import load_recipe, resolve
+from layerprobe.recipe_files import find_recipe, list_recipes
 from layerprobe.registry import NETS, load
 from layerprobe.runs import list_runs, named_run
 from layerprobe.taps import list_layers

@@ -30,9 +30,6 @@ from layerprobe.workflow.probe import Probing, measure, prepare
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.signals import Stop, stoppable
 
-# Where images come from and how they are read change no weight.
-_NO_CHANGE = (("data", "root"), ("data", "download"), ("data", "cache"))
-
 
 @dataclass(frozen=True)
 class TrainRequest:
@@ -82,8 +79,8 @@ def build(request: TrainRequest) -> Parts:
     net = _build_net(request)
     # A misspelt layer, or an image too small for the network, is told before anything is written.
     list_layers(net, recipe.data.image_size)
-    if request.probe is not None:
-        resolve_taps(request.probe, net, pools=recipe.probe.pool, image_size=recipe.data.image_size)
+    for layers in (recipe.probe.layers, request.probe or ()):
+        resolve_taps(layers, net, pools=recipe.probe.pool, image_size=recipe.data.image_size)
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
     targets = parts.build_targets(recipe, dataset)
     loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1).to(device)
@@ -157,7 +154,7 @@ def _is_done(run: Run, recipe: Recipe) -> bool:
     if not run.exists():
         return False
     record = run.read()
-    return record["epochs_done"] >= recipe.train.epochs and not changed_keys(record, recipe)
+    return record["epochs_done"] >= recipe.train.epochs and not recipe.changes_since(record)
 
 
 def _keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
@@ -170,32 +167,15 @@ def _keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
         listener.say(f"{run.name}: layerprobe probe now follows the recipe's [{'] and ['.join(changed)}]")
 
 
-def changed_keys(record: dict[str, Any], recipe: Recipe) -> list[str]:
-    """The keys in which a recipe differs from the one a run was trained with: `train.seed: 0 -> 1`."""
-    try:
-        # Through the same defaults, so that a key that is new in this version is no difference.
-        stored = resolve(record["recipe_name"], record["recipe"], source="run.json").as_dict()
-    except LayerprobeError:
-        stored = record["recipe"]
-    new, changes = recipe.as_dict(), []
-    for section in ("data", "net", "loss", "train", "ensemble"):
-        old_keys, new_keys = stored.get(section, {}), new.get(section, {})
-        for key in dict.fromkeys([*old_keys, *new_keys]):
-            before, after = old_keys.get(key), new_keys.get(key)
-            if before != after and (section, key) not in _NO_CHANGE:
-                changes.append(f"{section}.{key}: {json.dumps(before)} -> {json.dumps(after)}")
-    return changes
-
-
 def _require_same(run: Run, recipe: Recipe, built: Parts) -> None:
     record = run.read()
-    changes = changed_keys(record, recipe)
+    changes = recipe.changes_since(record)
     grown = recipe.train.epochs > record["recipe"]["train"]["epochs"]
-    only_epochs = len(changes) == 1 and changes[0].startswith("train.epochs:")
+    only_epochs = [(change.section, change.key) for change in changes] == [("train", "epochs")]
     if changes and not (grown and only_epochs and _same_so_far(record, built)):
         why = " (the learning rate of epochs that are done would change)" if grown and only_epochs else ""
         raise RecipeError(
-            f"was trained with another recipe: {', '.join(changes)}{why}",
+            f"was trained with another recipe: {', '.join(map(str, changes))}{why}",
             file=run.folder,
             fix="Use --run NAME for a new run, or --fresh to move the old one aside",
         )

@@ -1,0 +1,190 @@
+"""Sections of a recipe -> validated sections, or what is wrong with them.
+
+Two gates, whose problems are reported together: first keys, types and registered names; then the keys that belong to a
+data set, network or loss, which its own parameters define.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from pydantic import ValidationError, create_model
+
+from layerprobe.errors import LayerprobeError, near_miss
+from layerprobe.registry import DATASETS, LOSSES, METRICS, NETS, load
+from layerprobe.sections import SECTIONS, Data, LossSection, Problem, Section, Train
+
+if TYPE_CHECKING:
+    from layerprobe.losses.loss import Loss
+
+# Parameters of a data set, network or loss that no recipe states.
+_NOT_OPTIONS = {"self", "root", "embedding_dim", "num_classes", "seed", "weights"}
+_TABLES = {"data": ("data set", DATASETS), "net": ("network", NETS), "loss": ("loss", LOSSES)}
+
+
+def validated(section: str, values: Mapping[str, Any], problems: list[Problem]) -> Section | None:
+    """A section with the options of the part that it names; None, and problems, where it cannot be read.
+
+    Args:
+        section: its name.
+        values: its keys, as TOML gives them.
+        problems: what is wrong is added here.
+    """
+    model = SECTIONS[section]
+    if section in _TABLES and isinstance(values.get("name"), str):
+        try:
+            part = load(*_TABLES[section], values["name"])
+        except LayerprobeError as error:
+            problems.append(Problem(section, str(error).rstrip("."), ("name",)))
+            values = {key: value for key, value in values.items() if key in model.model_fields}
+        else:
+            first_released = getattr(part, "first_released", {})
+            if section == "data":
+                values, part = {**part.defaults, **values}, part.load
+            model = create_model(values["name"], __base__=model, **_option_fields(part, model))
+            model.first_released = {**model.first_released, **first_released}
+    try:
+        return model.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        problems += [_problem(section, item, model) for item in error.errors()]
+        return None
+
+
+def metric_options(values: Any, problems: list[Problem]) -> dict[str, dict[str, Any]]:
+    """The options of each [metrics.NAME], checked against what the metric takes."""
+    if not isinstance(values, Mapping):
+        problems.append(Problem("metrics", "not a section. Write [metrics.NAME] and its keys below it"))
+        return {}
+    found: dict[str, dict[str, Any]] = {}
+    for name, options in values.items():
+        section = f"metrics.{name}"
+        if name not in METRICS:
+            problems.append(Problem(section, f"unknown metric {name!r}. {near_miss(name, METRICS)}"))
+        elif not isinstance(options, Mapping):
+            problems.append(Problem(section, f"not a section. Write [{section}] and its keys below it"))
+        else:
+            model = create_model(name, __base__=Section, **_option_fields(load("metric", METRICS, name), Section))
+            try:
+                found[name] = model.model_validate_json(json.dumps(options, default=str)).model_dump(mode="json")
+            except ValidationError as error:
+                problems += [_problem(section, item, model) for item in error.errors()]
+    return found
+
+
+def _option_fields(factory: Any, model: type[Section]) -> dict[str, Any]:
+    """The parameters of a part's factory that are keys of its section: name -> type and default."""
+    function = factory.func if isinstance(factory, partial) else factory
+    hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    return {
+        name: (hints[name], parameter.default)
+        for name, parameter in inspect.signature(factory).parameters.items()
+        if name not in model.model_fields and (name not in _NOT_OPTIONS or (model is Data and name == "seed"))
+    }
+
+
+def _problem(section: str, error: Any, model: type[Section]) -> Problem:
+    """What pydantic found, in words."""
+    first, *rest = error["loc"] or (section,)
+    key = f"{first}{''.join(f'[{index}]' for index in rest if isinstance(index, int))}"
+    if error["type"] == "extra_forbidden":
+        return Problem(section, f"unknown key {key!r}. {near_miss(key, model.model_fields)}", (str(first),))
+    if error["type"] == "missing":
+        return Problem(section, f"{key} is missing", (str(first),))
+    given = json.dumps(error["input"])
+    text = error["msg"][0].lower() + error["msg"][1:]
+    if error["type"] == "tuple_type":
+        text = f"a list is expected. Write {key} = [{given}]"
+    return Problem(section, f"{key} = {given}: {text}", (str(first),))
+
+
+def checked_loss(section: LossSection, problems: list[Problem]) -> Loss | None:
+    """The loss without values; None, and a problem, where it refuses an option."""
+    factory: type[Loss] = load(*_TABLES["loss"], section.name)
+    try:
+        return factory.checked(section.options())
+    except ValueError as error:
+        problems.append(Problem("loss", f"{error}. Change it, or leave it out"))
+        return None
+
+
+def with_defaults_of(loss: LossSection, train: Train) -> Train:
+    """[train] with what it leaves to the loss and the optimiser filled in."""
+    factory = load(*_TABLES["loss"], loss.name)
+    sampler = train.sampler or factory.sampler
+    update: dict[str, Any] = {"sampler": sampler}
+    if sampler == "shuffled":
+        update |= {"images_per_class": None, "replacement": None}
+    else:
+        default = 2 if sampler == "n_pairs" else factory.images_per_class
+        update["images_per_class"] = train.images_per_class or default
+        update["replacement"] = sampler == "balanced" if train.replacement is None else train.replacement
+    if train.momentum is None:
+        update["momentum"] = {"sgd": 0.9, "rmsprop": 0.0}.get(train.optimizer)
+    return train.model_copy(update=update)
+
+
+def data_problems(data: Data) -> list[Problem]:
+    """Keys of [data] that contradict each other."""
+    found = []
+    if data.transform != "square" and data.augment == "affine":
+        text = f'transform = "{data.transform}" frames training images by itself. Set augment = "photo" or "none"'
+        found.append(Problem("data", text, ("transform", "augment")))
+    if data.transform == "D3" and (data.mean, data.std) not in (("imagenet", "imagenet"), (0.5, 0.5)):
+        text = 'transform = "D3" scales pixels to -1 ... 1. Leave mean and std out'
+        found.append(Problem("data", text, ("transform", "mean", "std")))
+    if load(*_TABLES["data"], data.name).takes_root and not data.root:
+        found.append(Problem("data", f"{data.name} needs a root. Give --data {data.name}:PATH", ("name", "root")))
+    return found
+
+
+def metric_problems(metrics: tuple[str, ...]) -> list[Problem]:
+    """Names in [probe] metrics that mean nothing."""
+    return [
+        Problem("probe", f"unknown metric {name!r}. {near_miss(name, METRICS)}", ("metrics",))
+        for name in metrics
+        if name not in METRICS and not re.fullmatch(r"R@[1-9][0-9]*", name)
+    ]
+
+
+def schedule_problems(train: Train) -> list[Problem]:
+    """Keys of [train] that say one thing twice, or that the optimiser does not take."""
+    found = []
+    for what, names in (
+        ("when the learning rate falls", ("decay_at", "decay_epochs", "decay_iterations")),
+        ("when the loss is heated", ("heat_at", "heat_epochs")),
+        ("how long the warm-up is", ("warmup_iterations", "warmup_epochs")),
+    ):
+        given = tuple(name for name in names if getattr(train, name))
+        if len(given) > 1:
+            found.append(Problem("train", f"{' and '.join(given)} both say {what}. Keep one", given))
+        if names[0] == "decay_at" and given and train.decay == "cosine":
+            text = f'{given[0]} is for decay = "steps". Leave it out, or decay = "cosine"'
+            found.append(Problem("train", text, (*given, "decay")))
+    if train.momentum is not None and train.optimizer in ("adam", "adamw"):
+        found.append(Problem("train", f"{train.optimizer} has no momentum. Leave it out", ("momentum", "optimizer")))
+    if train.epsilon is not None and train.optimizer == "sgd":
+        found.append(Problem("train", "sgd has no epsilon. Leave it out", ("epsilon", "optimizer")))
+    return found
+
+
+def batch_problems(train: Train, loss: LossSection) -> list[Problem]:
+    """What the sampler cannot draw. A loss that needs positives asks for more, and says so itself."""
+    k, found = train.images_per_class, []
+    needs_positives = load(*_TABLES["loss"], loss.name).needs_positives
+    if k is None:
+        return []
+    if train.sampler == "n_pairs" and k != 2:
+        text = f"images_per_class = {k}: n_pairs takes 2 of a class. Leave it out"
+        found.append(Problem("train", text, ("images_per_class", "sampler")))
+    elif k < 2 and train.sampler != "balanced" and not needs_positives:
+        text = f"images_per_class = {k}: {train.sampler} needs each class twice. Set 2 or more"
+        found.append(Problem("train", text, ("images_per_class", "sampler")))
+    if train.batch_size < k and not needs_positives:
+        text = f"batch_size = {train.batch_size} holds no class of images_per_class = {k}. Raise it"
+        found.append(Problem("train", text, ("batch_size", "images_per_class")))
+    return found
