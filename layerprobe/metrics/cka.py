@@ -58,7 +58,9 @@ def _checked(features: ArrayLike, name: str) -> FloatArray:
     if bad:
         raise NumericError(f"{name}: {bad} of {len(values)} feature rows hold NaN or Inf")
     if len(values) < _LEAST:
-        raise DataError(f"linear CKA needs {_LEAST} rows, there are {len(values)}")
+        raise DataError(
+            f"linear CKA needs {_LEAST} rows, there are {len(values)}", fix="Compare layers on a split of more images"
+        )
     # A power of two, which rounds nothing.
     scaled: FloatArray = np.ldexp(values, -np.frexp(np.abs(values).max())[1], out=values)
     return scaled

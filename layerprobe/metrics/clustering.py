@@ -60,7 +60,7 @@ class ClusterAgreement:
         """
         classes = len(np.unique(retrieval.labels))
         if classes == 1:
-            raise DataError("NMI needs two classes, there is one")
+            raise DataError("NMI needs two classes, there is one", fix="Measure a split of several classes")
         if classes == len(retrieval.labels):
             raise DataError("NMI needs a class of two items, all have one", fix="Give a class two items")
         features = _unit_rows(retrieval)

@@ -52,7 +52,7 @@ class IntraInter:
         classes = _Classes(retrieval)
         paired = classes.paired("intra-inter")
         if len(classes.counts) < 2:
-            raise DataError("intra-inter needs two classes, there is one")
+            raise DataError("intra-inter needs two classes, there is one", fix="Measure a split of several classes")
         within = (classes.scatter[paired] / (classes.counts[paired] - 1)).mean()
         lengths = classes.means.norm(dim=1, keepdim=True)
         # What is left where vectors cancel out is rounding, and has no direction.
@@ -103,7 +103,7 @@ class Uniformity:
         """
         vectors = _unit_vectors(retrieval)
         if len(vectors) < 2:
-            raise DataError("uniformity needs two items, there is one")
+            raise DataError("uniformity needs two items, there is one", fix="Measure a split of several images")
         squares = vectors.square().sum(1)
         total = 0.0
         for top in range(0, len(vectors), _TILE):

@@ -143,7 +143,10 @@ def _require_trunk(name: str, module: nn.Module, trunk: Sequence[str], weights: 
     ]
     problems += [f"there is no place for {key}" for key in given if key not in own]
     if problems:
-        raise DataError(f"weights of another network: {problems[0]}", fix=f"The network asked for is {name}")
+        raise DataError(
+            f"weights of another network than {name}: {problems[0]}",
+            fix="Set net.name to the network of the weights, or net.weights to a file of this one",
+        )
 
 
 def _load(module: nn.Module, weights: Mapping[str, Tensor], anew: tuple[str, ...]) -> set[str]:

@@ -104,9 +104,12 @@ def file_weights(path: Path) -> dict[str, Tensor]:
         tensors = {name.removeprefix("net."): value for name, value in tensors.items() if name.startswith("net.")}
     for name, tensor in tensors.items():
         if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-            raise DataError(f"{name} claims more numbers than the file holds", file=path)
+            raise DataError(
+                f"the file holds fewer numbers than {name} has by its shape", file=path, fix="Download it again"
+            )
         if not tensor.isfinite().all():
-            raise NumericError(f"{name} has {'NaN' if tensor.isnan().any() else 'infinite'} values", file=path)
+            kind = "NaN" if tensor.isnan().any() else "infinite"
+            raise NumericError(f"{name} has {kind} values", file=path, fix="Use weights from an earlier epoch")
     return tensors
 
 
@@ -152,7 +155,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
         if code is None:
             raise DataError("truncated, or no weights file", file=path, fix="Download it again") from error
         what = f"holds Python code ({code[1]}); layerprobe does not run it"
-        raise DataError(what, file=path, fix="Ask for safetensors") from error
+        raise DataError(what, file=path, fix="Ask for a safetensors file") from error
     if isinstance(content, Mapping):
         content = next((content[key] for key in _NESTED if isinstance(content.get(key), Mapping)), content)
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
@@ -165,4 +168,4 @@ def _require_uncompressed(path: Path) -> None:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
-                raise DataError("compressed, which torch.save never does", file=path, fix="Ask for safetensors")
+                raise DataError("compressed, which torch.save never does", file=path, fix="Save the weights again")

@@ -50,7 +50,8 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Coll
             module.load_state_dict(own)
         except RuntimeError as error:
             first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
-            raise DataError(f"weights of another network: {first}", file=path) from error
+            what = f"weights of another network or loss: {first}"
+            raise DataError(what, file=path, fix="Train it again with --fresh") from error
 
 
 def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Collection[str]) -> str:
@@ -84,7 +85,7 @@ def load_state(path: Path, *, expected: Collection[str]) -> dict[str, Any]:
     try:
         return dict(torch.load(path, weights_only=True, map_location="cpu"))
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise DataError("not a readable resume state", file=path) from error
+        raise DataError("not a readable resume state", file=path, fix="Train it again with --fresh") from error
 
 
 def require_unchanged(path: Path, expected: Collection[str]) -> None:

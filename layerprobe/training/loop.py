@@ -131,7 +131,10 @@ class Trainer:
         if plan.schedule.heatings and not isinstance(getattr(loss, "scale", None), Tensor):
             raise RecipeError(f"[train]: {type(loss).__name__} has no scale to heat", fix="Leave heat_* out")
         if plan.schedule.freeze and plan.schedule.warmup and all(group["pretrained"] for group in self._groups):
-            raise RecipeError("[train]: a frozen warm-up of a network in which nothing is new would train nothing")
+            raise RecipeError(
+                '[train]: warmup = "freeze" trains new layers alone, and neither network nor loss has any',
+                fix='Set train.warmup = "linear", or name layers in net.from_scratch',
+            )
         self._base_rates = [float(group["lr"]) for group in self._groups]
 
     def epochs(self, *, after_step: Callable[[float], bool] = lambda loss: True) -> Iterator[EpochResult]:  # noqa: ARG005 - the default goes on whatever the loss

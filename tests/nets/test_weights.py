@@ -195,7 +195,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_small_file_that_claims_many_numbers_is_refused_before_they_are_made(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"conv1\.weight claims more numbers than the file holds"):
+    with pytest.raises(DataError, match=r"the file holds fewer numbers than conv1\.weight has by its shape\. Download"):
         file_weights(saved(tmp_path, {"conv1.weight": torch.zeros(1).expand(10**6, 10**4)}))
 
 

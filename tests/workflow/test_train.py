@@ -212,7 +212,7 @@ def test_a_run_goes_on_without_the_source_of_its_weights(request_for: Requests) 
 
 def test_a_frozen_warm_up_with_nothing_new_is_refused(request_for: Requests) -> None:
     train(request_for("train.epochs=0", run="source"), Silent())
-    with pytest.raises(RecipeError, match="nothing is new would train nothing"):
+    with pytest.raises(RecipeError, match="neither network nor loss has any. Set train.warmup"):
         train(request_for("net.weights=run:source", "train.warmup=freeze", "train.warmup_iterations=2"), Silent())
 
 
