@@ -15,7 +15,7 @@ from layerprobe.nets.freezing import freeze_batch_norm
 from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
 
-# Batches seen: it weighs nothing where BN's momentum is a number, and files older than the counter lack it.
+# BatchNorm's count of batches: unused where its momentum is a number, and absent from old files.
 _OPTIONAL = "num_batches_tracked"
 
 
@@ -25,17 +25,17 @@ def _as_they_are(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 @dataclass(frozen=True)
 class Backbone:
-    """What one network has that the others have not.
+    """What one network has of its own: trunk, names of layers, defaults.
 
     Args:
         name: as registered.
         trunk: draws the trunk's children in execution order, with its initialisation and the names of its weights.
-        layers: the trunk's papers' names -> module paths, in execution order.
+        layers: the papers' names of the trunk's layers -> module paths, in execution order.
         units: what `from_scratch` may name -> the module paths whose parameters and statistics it means.
         channels: of the trunk's output.
-        pool: what feeds the head unless a recipe says.
+        pool: what feeds the head unless a recipe names another.
         lists_pool: whether `pool5` is a layer of its own rather than the last map's pool.
-        translate: weights of a file, whose names may be others, -> the trunk's names.
+        translate: gives the tensors of a weights file the trunk's names.
     """
 
     name: str
@@ -64,27 +64,27 @@ class Backbone:
     ) -> Net:
         """The network without its classifier: trunk, pool, norm, dropout, fully connected layers, norm, dropout.
 
-        The papers' heads: FCR1 of Horiguchi et al. (paper 001, section 3.1), a fully connected layer "just before the
-        output layer", is fc = [64], FCR2 the same "followed by a dropout layer", with `fc_dropout`. Zhai and Wu (paper
-        000, section 4.2) have norm = "layer" "immediately after the final pooling layer"; their code has no bias after
-        it, and no layer where its outputs are as many as the pool's (fc = []). Paper 003's BN (equation 13) is
+        The papers' heads: FCR1 of Horiguchi et al. 2019 (section 3.1), a fully connected layer "just before the output
+        layer", is fc = [64], FCR2 the same "followed by a dropout layer", with `fc_dropout`. Zhai & Wu 2019 (section
+        4.2) have norm = "layer" "immediately after the final pooling layer"; their code has no bias after it, and no
+        layer where its outputs are as many as the pool's (fc = []). The BN of Zhang et al. 2018 (equation 13) is
         fc_norm = "batch".
 
         Args:
             fc: outputs of fc6, fc7 ..., with a ReLU between two; with none the embedding is the pool, or its norm.
             pool: what feeds the head, `max`, `avg` or `gem`; None for the network's own.
-            norm: of the pool, `layer` or `batch`, without weight and bias: the layer `norm5`.
-            dropout: probability of it after the pool and its norm, as in the released code of paper 004.
-            fc_bias: whether fully connected layers have one.
-            fc_norm: of the last fully connected layer's outputs, `layer` or `batch`, without weight and bias: the layer
-                `norm6` after `fc6`, and the embedding.
-            fc_dropout: probability of it after the last fully connected layer, as in FCR2, and in paper 002's code of
-                the normalised proxies (0.5).
-            freeze_bn: the trunk's batch normalisation, except in `from_scratch`, stays as it was loaded: statistics,
-                weight and bias, which are buffers then and so outlive `train()`. Without weights it normalises nothing.
-            weights: names -> tensors, the trunk complete; None starts everything anew.
-            from_scratch: blocks or layers left at their start with their batch normalisation.
-            seed: of all that starts anew; the global generators are not touched.
+            norm: normalisation of the pool, `layer` or `batch`, without weight and bias; it is the layer `norm5`.
+            dropout: its probability after the pool and its norm, as in the released code of Vo & Hays 2019.
+            fc_bias: whether fully connected layers have a bias.
+            fc_norm: normalisation of the last fully connected layer's outputs, likewise; it is the layer `norm6` after
+                `fc6`, and the embedding.
+            fc_dropout: probability of dropout after the last fully connected layer, as in FCR2, and 0.5 in the code of
+                the normalised proxies of Fehervari et al. 2019.
+            freeze_bn: keep the trunk's batch normalisation as it was loaded, except in `from_scratch`: statistics,
+                weight and bias become buffers, which `train()` does not move. Without weights it normalises nothing.
+            weights: names -> tensors, with the whole trunk; None: everything starts from its initialisation.
+            from_scratch: blocks or layers that start from their initialisation, with their batch normalisation.
+            seed: of the initialisation; the global generators are not touched.
 
         Returns:
             The papers' layers, `pool5`, `norm5`, `fc6`, `norm6` ...
@@ -93,12 +93,13 @@ class Backbone:
             UnknownNameError: `pool`, `norm`, `fc_norm` or a name in `from_scratch` that this network has not.
             RecipeError: a probability outside [0, 1), `fc_norm` or `fc_dropout` without `fc`, `freeze_bn` where there
                 is none.
-            DataError: weights that lack a tensor of the trunk, or have it in another shape, or are of a deeper one.
+            DataError: weights that lack a tensor of the trunk, have it in another shape, or have more than the trunk.
             ValueError: a size in `fc` below 1.
         """
         paths = self._paths(from_scratch, len(fc))
         head = Head(fc, pool or self.pool, norm, dropout, fc_bias, fc_norm, fc_dropout)
-        # The default generator alone is reseeded: torch.manual_seed would also reseed every GPU, left out by the fork.
+        # The default generator alone is reseeded: torch.manual_seed would also reseed every GPU, which the fork leaves
+        # out.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             trunk = self.trunk()
@@ -119,11 +120,11 @@ class Backbone:
         )
 
     def _is_layer(self, child: str) -> bool:
-        """Whether a child of the head is one; what a norm gives is no map's pool."""
+        """Whether a child of the head is a layer; a norm always is, since its output is no pool of a map."""
         return (child == "pool5" and self.lists_pool) or child.startswith(("norm", "fc"))
 
     def _paths(self, names: Sequence[str], layers: int) -> tuple[str, ...]:
-        """The prefixes of all that starts anew."""
+        """The prefixes of all that starts from its initialisation."""
         units = {**self.units, **{f"fc{number}": (f"fc{number}",) for number in range(6, 6 + layers)}}
         for name in names:
             if name not in units:
@@ -150,10 +151,10 @@ def _require_trunk(name: str, module: nn.Module, trunk: Sequence[str], weights: 
 
 
 def _load(module: nn.Module, weights: Mapping[str, Tensor], anew: tuple[str, ...]) -> set[str]:
-    """Copy what agrees in name and shape, except below the prefixes `anew`; the names of what was copied.
+    """Copy the tensors whose name and shape agree, except below the prefixes `anew`; returns the names of those copied.
 
-    A head of another size is left out like the classifiers of torchvision, whose names no module here has. What starts
-    anew keeps the seed's draw and BN's fresh statistics: it is not loaded and drawn again, but never loaded.
+    A head of another size is left out, and so are torchvision's classifiers, whose names no module here has. What
+    starts anew is never loaded, so that it keeps the seed's draw and BatchNorm's fresh statistics.
     """
     own = module.state_dict()
     taken = {

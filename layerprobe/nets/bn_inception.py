@@ -1,8 +1,8 @@
-"""Inception with batch normalisation (Inception-BN, BNInception): the network of papers 000 and 002.
+"""Inception with batch normalisation (Inception-BN, BNInception).
 
-Ioffe and Szegedy, Batch Normalization, ICML 2015, in the layout of the Caffe network that the common PyTorch port was
-converted from; not torchvision's `googlenet`, whose blocks are those of 2014. Layers inception3a, 3b, 3c, 4a ... 4e,
-5a, 5b (a block's output), pool5, fc6 ...; pooled by `avg`.
+The network of Zhai & Wu 2019 and Fehervari et al. 2019: Ioffe and Szegedy, Batch Normalization, ICML 2015, in the
+layout of the Caffe network that the common PyTorch port was converted from; not torchvision's `googlenet`, whose blocks
+are those of 2014. Layers inception3a, 3b, 3c, 4a ... 4e, 5a, 5b (a block's output), pool5, fc6 ...; pooled by `avg`.
 
 Weights come from a file with the port's names (`bn_inception-52deb4733.pth`, its older `-239d2248`): `conv1_7x7_s2`,
 `conv2_3x3_reduce`, `conv2_3x3`, and `inception_XY_` followed by `1x1`, `3x3_reduce`, `3x3`, `double_3x3_reduce`,
@@ -24,7 +24,7 @@ from layerprobe.nets.caffe import Inception, Stages, convolution, from_caffe
 from layerprobe.nets.inputs import CaffeInput
 
 _BGR_MEAN = (104.0, 117.0, 128.0)
-# The port's BatchNorms have Caffe's momentum, 0.9 for the past; torch's counts the present and is 0.1.
+# torch's momentum of 0.1 is the port's: Caffe's 0.9 weighs the past, torch's 0.1 the present.
 _convolution = partial(convolution, batch_norm=True)
 _Widths = tuple[int, tuple[int, int], tuple[int, int], str, int]
 # Outputs of 1x1; of 3x3's reduction and itself; of the double 3x3's reduction and both itself; the pool's kind and the

@@ -33,7 +33,7 @@ class FrozenBatchNorm(nn.Module):
 
 
 def freeze_batch_norm(module: nn.Module, learning: tuple[str, ...]) -> bool:
-    """Freeze every BatchNorm of maps; whether there was one.
+    """Freeze every BatchNorm of maps; returns whether there was one.
 
     Args:
         module: changed in place.

@@ -1,9 +1,9 @@
 """GoogLeNet with batch normalisation: torchvision's trunk, a global pool (`avg`), fully connected layers.
 
-It is ported from TensorFlow, as paper 003's; the GoogLeNet of the other papers has no batch normalisation
-(`googlenet_caffe`), and their numbers for it are not to be expected. Its input is normalised as for the other networks.
-Layers inception3a ... inception5b, pool5, fc6 ... The papers define NetA to NetF for VGG16 alone; here the same heads
-sit on the pooled `inception5b`, and NetB starts that block from scratch.
+It is ported from TensorFlow, like that of Zhang et al. 2018. The GoogLeNet of the other papers has no batch
+normalisation (`googlenet_caffe`); do not expect their numbers of this one. Its input is normalised as for the other
+networks. Layers inception3a ... inception5b, pool5, fc6 ... Vo & Hays 2019 define NetA to NetF for VGG16 alone; here
+the same heads sit on the pooled `inception5b`, and NetB starts that block from scratch.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""GoogLeNet without batch normalisation: Caffe's network of papers 000 and 001.
+"""GoogLeNet without batch normalisation: Caffe's, used by Zhai & Wu 2019 and Horiguchi et al. 2019.
 
 Szegedy et al., Going Deeper with Convolutions, CVPR 2015, as BVLC's `bvlc_googlenet` defines it: biases, local response
 normalisation, 5 x 5 branches, no auxiliary classifiers. Layers inception3a ... inception5b (a block's output), pool5,
 fc6 ...; pooled by `avg`; images of at least 32 pixels.
 
-The papers start from Caffe's ImageNet weights, which no package brings along; from others, or from none, their rows
-are approximate. A file must have Caffe's names as converters write them, `conv1/7x7_s2`, `conv2/3x3_reduce`,
+The papers start from Caffe's ImageNet weights, which no package ships; with other weights, or none, their rows can only
+be approximated. A file must have Caffe's names as converters write them, `conv1/7x7_s2`, `conv2/3x3_reduce`,
 `conv2/3x3`, and `inception_XY/` followed by `1x1`, `3x3_reduce`, `3x3`, `5x5_reduce`, `5x5` or `pool_proj`, each with
 `.weight` and `.bias`; `_` may stand for `/`. Classifiers (`loss1` ... `loss3`) stay out. Those weights want BGR from 0
 to 255 less 104, 117, 123: the network converts its input, which is normalised as for the others. Without weights it

@@ -27,7 +27,7 @@ class Head:
     fc_dropout: float
 
     def children(self, channels: int) -> dict[str, nn.Module]:
-        """`pool5`, `norm5`, `dropout5`, `fc6`, `relu6`, `fc7` ..., a norm, a dropout; what is not asked for is absent.
+        """`pool5`, `norm5`, `dropout5`, `fc6`, `relu6`, `fc7` ..., a norm, a dropout: those that the recipe asks for.
 
         The last norm and dropout have their layer's number. Linear layers keep torch's initialisation.
 
@@ -36,7 +36,7 @@ class Head:
 
         Raises:
             UnknownNameError: another pool or norm.
-            RecipeError: a probability outside [0, 1), or a norm or dropout after no layer.
+            RecipeError: a probability outside [0, 1), or `fc_norm` or `fc_dropout` without `fc`.
             ValueError: a size in `fc` below 1.
         """
         self._require_sizes()

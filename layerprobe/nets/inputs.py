@@ -1,7 +1,7 @@
-"""From the input that every network gets to the one that a network's weights want.
+"""Convert the input that every network gets into the one that a network's weights were trained on.
 
-Part of the network, so that a reloaded one never sees another input. The constants are no part of its state: the files
-of weights have no such names.
+The conversion is part of the network, so that a reloaded network never sees another input. Its constants are not in the
+network's state, since weights files have no such names.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""LeNet-5 for figures of a two- or three-dimensional embedding, as in papers 001 (Figure 1) and 003 (section 4).
+"""LeNet-5, for figures of an embedding in two or three dimensions.
 
 LeCun et al., Gradient-based learning applied to document recognition, 1998: convolutions of 5 x 5 with 6, 16 and 120
 outputs, each of the first two followed by a pool; here with ReLUs, maxima and all connections, as is usual now. The
-papers name the network and no sizes. With fc = [84, 2] the head is LeNet's F6 and the bottleneck; the output layer
-belongs to the loss. Grey images come as three equal channels. Of 28 pixels, padded by 2 as usual, `c5` is a single
-position; of larger ones `pool5` takes the mean of its positions; smaller ones do not fit.
+papers name the network and give no sizes: Horiguchi et al. 2019 (figure 1) and Zhang et al. 2018 (section 4). With fc =
+[84, 2] the head is LeNet's F6 and the bottleneck; the output layer belongs to the loss. Grey images come as three equal
+channels. With images of 28 pixels, padded by 2 as usual, `c5` has a single position; with larger ones `pool5` is the
+mean of its positions; smaller ones do not fit.
 
 Layers c1, c3, c5 (a convolution after its ReLU), pool5, fc6 ...
 """

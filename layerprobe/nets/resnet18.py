@@ -1,6 +1,6 @@
 """ResNet18: torchvision's trunk, a global pool (`avg`), fully connected layers.
 
-Layers layer1.0 ... layer4.1, pool5, fc6 ... Paper 002 takes it for its ensembles on CUB200 (Table 2).
+Layers layer1.0 ... layer4.1, pool5, fc6 ... Fehervari et al. 2019 use it for their ensembles on CUB200 (table 2).
 """
 
 from __future__ import annotations

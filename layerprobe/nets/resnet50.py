@@ -1,7 +1,7 @@
 """ResNet50: torchvision's trunk, a global pool (`avg`), fully connected layers.
 
-Layers layer1.0 ... layer4.2, pool5, fc6 ... The papers define NetA to NetF for VGG16 alone; here the same heads sit on
-the pooled `layer4.2`, and NetB starts that block from scratch.
+Layers layer1.0 ... layer4.2, pool5, fc6 ... Vo & Hays 2019 define NetA to NetF for VGG16 alone; here the same heads sit
+on the pooled `layer4.2`, and NetB starts that block from scratch.
 """
 
 from __future__ import annotations

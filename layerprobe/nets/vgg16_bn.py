@@ -1,9 +1,9 @@
-"""VGG16 with batch normalisation, as paper 004 uses it: the convolutions, a global pool, fully connected layers.
+"""VGG16 with batch normalisation, as Vo & Hays 2019 use it: the convolutions, a global pool, fully connected layers.
 
-Vo and Hays (paper 004), sections 3.1 and 3.2: the convolutions, a global max pool, then fully connected layers of 512;
-section 4.3: NetA is fc = [512], NetD [], NetE [512, 512], NetF [512, 512, 512]. Layers pool1.1 ... pool5.3, fc6 ...:
-`poolB.L` is the pooled ReLU output of convolution B.L; `pool5` is reachable as a module path. What may start from
-scratch is `convB.L` with its batch normalisation (NetB: conv5.3).
+Sections 3.1 and 3.2 there: the convolutions, a global max pool, then fully connected layers of 512; section 4.3: NetA
+is fc = [512], NetD [], NetE [512, 512], NetF [512, 512, 512]. Layers pool1.1 ... pool5.3, fc6 ...: `poolB.L` is the
+pooled ReLU output of convolution B.L; `pool5` is reachable as a module path. What may start from scratch is `convB.L`
+with its batch normalisation (NetB: conv5.3).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from torchvision.models import GoogLeNet_Weights, ResNet18_Weights, ResNet50_Wei
 from layerprobe.errors import DataError, EnvironmentFault, NumericError, UnknownNameError
 from layerprobe.files import sha256
 
-# By version: DEFAULT would be another one on another day.
+# By version: torchvision's DEFAULT changes with its releases.
 IMAGENET = {
     "vgg16_bn": VGG16_BN_Weights.IMAGENET1K_V1,
     "resnet18": ResNet18_Weights.IMAGENET1K_V1,
@@ -28,14 +28,14 @@ IMAGENET = {
     "googlenet": GoogLeNet_Weights.IMAGENET1K_V1,
 }
 _ALTERNATIVES = "--set net.weights=none, or --set net.weights=PATH"
-# What wrappers put before every name: several devices, torch.compile.
+# Prefixes that wrappers put before every name: several devices, torch.compile.
 _WRAPPERS = ("module.", "_orig_mod.")
-# What torch's unpickler makes of bytes that are no weights; it checks none of its steps.
+# Exceptions that torch.load may raise on bytes that are no checkpoint.
 _UNREADABLE = (
     pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
     OverflowError, struct.error, zipfile.BadZipFile,
 )  # fmt: skip
-# Where training scripts keep the weights beside the optimiser's state.
+# Keys under which training scripts keep the weights beside the optimiser's state.
 _NESTED = ("state_dict", "model")
 
 
@@ -43,7 +43,7 @@ def weights_file(name: str) -> Path:
     """Where torchvision's ImageNet weights of a network lie, or would: below TORCH_HOME.
 
     Raises:
-        UnknownNameError: a network that there are none for.
+        UnknownNameError: there are none for this network.
     """
     if name not in IMAGENET:
         raise UnknownNameError("network with ImageNet weights", name, IMAGENET)
@@ -120,7 +120,7 @@ def _bare(name: str) -> str:
 
 
 def _require_weights_file(path: Path) -> None:
-    """Name what is commonly saved in the place of weights."""
+    """Refuse an empty file, and name what is often saved in the place of weights."""
     try:
         with path.open("rb") as stream:
             start = stream.read(512).lstrip().lower()
@@ -150,7 +150,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
         with warnings.catch_warnings(action="ignore"):  # on the pickle's version, before it is refused
             content = torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
-        # torch's own message recommends to switch the protection off.
+        # torch's own message recommends switching the protection off.
         code = re.search(r"GLOBAL ([\w.]+)", str(error))
         if code is None:
             raise DataError("truncated, or no weights file", file=path, fix="Download it again") from error
@@ -159,7 +159,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     if isinstance(content, Mapping):
         content = next((content[key] for key in _NESTED if isinstance(content.get(key), Mapping)), content)
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise DataError("holds no names -> tensors", file=path, fix="Save the network's state_dict() alone")
+        raise DataError("does not hold tensors by their names", file=path, fix="Save the network's state_dict() alone")
     return dict(content)
 
 

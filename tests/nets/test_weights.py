@@ -190,7 +190,9 @@ def test_an_absent_file_is_an_error_with_the_ways_out(tmp_path: Path) -> None:
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no names -> tensors\. Save the network's state_dict\(\) alone\."):
+    with pytest.raises(
+        DataError, match=r"does not hold tensors by their names\. Save the network's state_dict\(\) alone\."
+    ):
         file_weights(saved(tmp_path, {"epoch": 3, "history": [1.0]}))
 
 
