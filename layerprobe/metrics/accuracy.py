@@ -16,9 +16,9 @@ _ROWS = 4096
 class Accuracy:
     """Share of the images whose class has the largest logit.
 
-    Of training images (paper 003, table 7), and of test images where the classes are the trained ones (table 4 there:
-    the official splits of fine-grained classification). Where several classes have the largest logit, the expected
-    value of choosing one of them at random: 1 / C for logits that are all equal.
+    Of training images (Zhang et al. 2018, table 7), and of test images where their classes were trained (table 4 there:
+    the official splits of fine-grained classification). Where several classes have the largest logit, it is the
+    expected value of choosing one of them at random: 1 / C where all logits are equal.
     """
 
     def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:

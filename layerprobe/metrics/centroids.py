@@ -1,9 +1,8 @@
 """The nearest centroid of every row, in many sets of centroids at once, as float64 arithmetic would have it.
 
 Scores come from a blocked product in float32. Where a rigorous bound of its rounding leaves more than one candidate,
-those are compared by distances in float64. The answer therefore rests neither on the other sets of the product nor on
-how a machine multiplies. Where they take little memory, scores are kept: those of centroids that stay where they were
-need no second product.
+those are compared by distances in float64. So the answer depends neither on the other sets in the product nor on how a
+machine multiplies. Scores that take little memory are kept: centroids that did not move need no second product.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ class Points:
 
     Args:
         rows: (N, D) as they came.
-        low: (N, D + 1) float32 of (row - centre) * scale and a 1, which takes up a centroid's bias.
+        low: (N, D + 1) float32 of (row - centre) * scale and a 1, which multiplies a centroid's bias.
         lengths: (N, 1) float32 of (row - centre) * scale.
-        centre: (D,) float64, where the bulk of the rows lies.
+        centre: (D,) float64, the middle of most rows.
         scale: a power of two that brings the largest number to about 1, so that no square leaves float32.
         scatter: sum of the squared distances to the centre.
         product: multiplies `low`.
@@ -87,7 +86,7 @@ class Points:
         """
         import torch
 
-        # Each of the D + 1 sums, the rounding of both factors, of the bias and of the threshold.
+        # D + 1 sums, and the rounding of both factors, of the bias and of the threshold.
         error = 1.01 * (self.low.shape[1] + 4) * self.product.unit
         squares = ((1 + 8 * error) * lengths.square() - 2 * best) / (1 - 8 * error)
         reach = torch.minimum(lengths + squares.clamp_(min=0).sqrt_(), longest)
@@ -101,7 +100,7 @@ def points_of(rows: Tensor) -> Points:
     blocks = rows.split(BLOCK_ROWS)
     mean = torch.stack([block.double().sum(0) for block in blocks]).sum(0) / len(rows)
     far = torch.cat([(block.double() - mean).norm(dim=1) for block in blocks])
-    # Of the nearer half: a few rows far away must not take the others from the centre, and with it their digits.
+    # Mean of the nearer half: a few rows far away would move the centre from the others and cost them digits.
     half = (far <= far.median()).split(BLOCK_ROWS)
     sums = torch.stack([block[near].double().sum(0) for block, near in zip(blocks, half, strict=True)]).sum(0)
     centre = sums / sum(int(near.sum()) for near in half)
@@ -137,7 +136,7 @@ class Search:
         self.scores: dict[int, Tensor] = {}  # first row -> (B, R, k)
 
     def keep(self, sets: list[int]) -> None:
-        """Go on with some sets alone."""
+        """Drop all but some sets."""
         self.centroids = self.centroids[sets]
         self.scores = {start: scores[:, sets] for start, scores in self.scores.items()}
 
@@ -173,7 +172,7 @@ class Search:
             still = before >= best - windows
             near = torch.ge(scores, (best - windows)[..., None], out=torch.empty_like(scores))
             count = count * still + near.sum(2)
-            # One candidate's place is the sum of all; faster than an argmax.
+            # With one candidate the sum of the candidates' places is its place; faster than an argmax.
             places = near.flatten(0, 1) @ index[first : first + scores.shape[2]]
             place = place * still + places.view_as(place)
         nearest = place.long()

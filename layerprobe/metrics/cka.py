@@ -6,8 +6,8 @@ Dependence Maximization, JMLR 2012, which leaves the diagonals out: with as many
 calls everything alike. From batches, each HSIC is the mean over them before the ratio is formed: Nguyen, Raghu &
 Kornblith, Do Wide and Deep Networks Learn the Same Things?, ICLR 2021.
 
-All is in float64. Being unbiased, a value of layers that share nothing falls below 0 as often as above. It is the same
-after any rotation, shift or common scale of either side's features.
+All is computed in float64. The estimator is unbiased: of layers that share nothing, the value is below 0 as often as
+above. Rotating, shifting or scaling the features of either layer does not change it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from layerprobe.errors import DataError, NumericError
 
 FloatArray = NDArray[np.float64]
 
-# HSIC_1 of fewer items is not defined.
+# HSIC_1 is not defined for fewer items.
 _LEAST = 4
-# An HSIC of a layer with itself is rounding below this share of its largest term.
+# An HSIC of a layer with itself below this share of its largest term is rounding error.
 _ROUNDING = 1e-12
 
 
 def cka_vector(features: ArrayLike, *, batch_size: int, name: str = "features") -> FloatArray:
-    """What the features say of how alike items are, as a vector of length 1: the product of two is their linear CKA.
+    """A layer's centred kernel as a vector of length 1; the product of two layers' vectors is their linear CKA.
 
-    Comparing L layers so costs L products of batches, not L^2.
+    The kernel says how alike every two items are. Comparing L layers in this way needs L kernels, not L^2.
 
     Args:
         features: (N, D), row i is item i.
-        batch_size: at least 4. The rows are split at random, always in the same way for as many rows, into
-            N // batch_size batches (at least one) of equal size to within a row, so that none is short and none has
-            fewer rows than this, unless there are fewer in all.
+        batch_size: at least 4. The rows are split at random, in the same way for every N rows, into N // batch_size
+            batches (at least one) whose sizes differ by at most a row. None has fewer rows than this, unless N is less.
         name: what the features are called in an error.
 
     Returns:
@@ -87,8 +86,8 @@ def _vector(values: FloatArray, batches: list[NDArray[np.intp]], name: str) -> F
         x, n = _centred(values[rows]), len(rows)
         kernel = x @ x.T
         largest += float(np.vdot(kernel, kernel)) / (n * (n - 3))
-        # The kernel without its diagonal, centred so that the products of two add up to n (n - 3) HSIC_1. The rows of
-        # a centred kernel sum to 0; without the diagonal, to minus its entry.
+        # Without its diagonal and centred again, so that the sum over the products of two kernels' entries is n (n - 3)
+        # HSIC_1. The rows of a centred kernel sum to 0; without the diagonal, to minus its entry.
         squares = kernel.diagonal().copy()
         kernel += squares / (n - 2)
         kernel += squares[:, None] / (n - 2)

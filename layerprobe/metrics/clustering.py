@@ -1,8 +1,8 @@
-"""NMI and AMI: how far the clusters that k-means finds agree with the classes.
+"""NMI and AMI: how well the clusters that k-means finds agree with the classes.
 
-Paper 001 (section 4.1) and paper 003 (section 5.2) run k-means with as many clusters as there are test classes and
-report the normalised mutual information of clusters and classes, 001 as the mean of 100 runs. Paper 003 L2-normalises
-the features first; so is it here. Logarithms are natural; no value depends on that.
+Horiguchi et al. 2019 (section 4.1) and Zhang et al. 2018 (section 5.2) run k-means with as many clusters as there are
+test classes and report the normalised mutual information of clusters and classes, the former as the mean of 100 runs.
+Features are L2-normalised first, as Zhang et al. do. Logarithms are natural; no value depends on that.
 
 With many small classes NMI is high whatever the features are: about 0.80 for random clusters of Stanford Online
 Products. `NMI-chance` is that floor, and AMI is NMI with the floor moved to 0: Vinh, Epps and Bailey, Information
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class ClusterAgreement:
-    """`NMI`, `AMI` and what is needed to read them: k-means of the queries, as many clusters as classes.
+    """`NMI`, `AMI` and the values needed to read them: k-means of the queries, as many clusters as classes.
 
     Args:
-        seeds: restarts of k-means from random rows, seeds 0, 1 ...; paper 001 has 100.
-        iterations: of each restart at most.
+        seeds: restarts of k-means from random rows, seeds 0, 1 ...; 100 by Horiguchi et al.
+        iterations: at most so many in each restart.
     """
 
     def __init__(self, seeds: int = 10, iterations: int = 100) -> None:
@@ -45,8 +45,8 @@ class ClusterAgreement:
     def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
         """Means over the restarts, of the queries alone.
 
-        Queries are L2-normalised, zero vectors stay zero; packed bits are taken as -1 and 1. Where features collapse
-        into fewer different rows than classes, each is a cluster.
+        Queries are L2-normalised, zero vectors stay zero; packed bits are taken as -1 and 1. With fewer different rows
+        than classes, each row is a cluster.
 
         Returns:
             `NMI`, by the mean of both entropies, in [0, 1]; `NMI-sd`, the sample standard deviation over restarts;
@@ -89,12 +89,12 @@ def _unit_rows(retrieval: Retrieval) -> Tensor:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far clusters agree with classes.
+    """How well clusters agree with classes.
 
     Args:
         nmi: mutual information over the mean of the two entropies, in [0, 1].
-        nmi_geometric: over the root of their product.
-        ami: mutual information above its expected value, over the most that could be above it; at most 1.
+        nmi_geometric: mutual information over the root of their product.
+        ami: mutual information less its expected value, over the largest such difference; at most 1.
         chance: mean `nmi` over all permutations of the labels.
     """
 
@@ -125,7 +125,7 @@ def agreement(classes: ArrayLike, clusters: ArrayLike) -> Agreement:
     shared, expected = float(mutual_info_score(classes, clusters)), expected_information(*sizes)
     nmi, chance = min(1.0, shared / mean), expected / mean
     geometric = min(1.0, shared / root) if root else 0.0
-    # Only where both name every item alone does chance reach 1: no other clustering is possible.
+    # Chance reaches 1 only where both give every item a label of its own: no other clustering is possible.
     ami = (nmi - chance) / (1 - chance) if 1 - chance > 1e-12 else 1.0
     return Agreement(nmi, geometric, ami, chance)
 
@@ -139,8 +139,8 @@ def expected_information(first: NDArray[np.int64], second: NDArray[np.int64]) ->
     """Mean mutual information over all permutations of one labelling against another, in nats.
 
     Vinh, Epps and Bailey, JMLR 11 (2010): the overlap of a cluster and a class has a hypergeometric distribution. Only
-    their sizes matter, so that equal sizes are reckoned once: at 11,316 classes a hundredth of a second where
-    scikit-learn's loop over all pairs takes 14.
+    their sizes matter, so that equal sizes are computed once: 0.01 s for 11,316 classes, where scikit-learn's loop over
+    all pairs takes 14 s.
 
     Args:
         first: (A,) sizes of the clusters of one labelling, each at least 1.

@@ -1,10 +1,10 @@
-"""How a layer's features lie: how tight the classes are, how many directions are used, how evenly the sphere is.
+"""Geometry of a layer's features: how tight the classes are, how many directions are used, how evenly they spread.
 
-All are of the queries alone, each L2-normalised, in float64; a zero vector stays zero, at distance 1 from every unit
-vector. Nothing is centred. No matrix of all pairs is formed: squared distances within a set follow from its mean, and
-the one sum that needs the pairs goes over tiles.
+All metrics here measure the queries alone, each L2-normalised, in float64. A zero vector stays zero, at distance 1 from
+every unit vector. Nothing is centred. No matrix of all pairs is formed: squared distances within a set follow from its
+mean, and the one sum that needs all pairs goes over tiles.
 
-None has a value for features that are not finite (NumericError) or for packed bits (DataError).
+All raise NumericError for features that are not finite and DataError for packed bits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Pairs looked at together: 32 MiB in float64.
 _TILE = 2048
-# Rows a step of the decomposition adds, at least: with few, most of its work would be done again at each step.
+# Rows that a step of the decomposition adds, at least: each step decomposes the result of the last one again.
 _ROWS = 4096
 
 
@@ -55,7 +55,7 @@ class IntraInter:
             raise DataError("intra-inter needs two classes, there is one", fix="Measure a split of several classes")
         within = (classes.scatter[paired] / (classes.counts[paired] - 1)).mean()
         lengths = classes.means.norm(dim=1, keepdim=True)
-        # What is left where vectors cancel out is rounding, and has no direction.
+        # Where vectors cancel out, rounding is left, which has no direction.
         centres = (classes.means / lengths).masked_fill_(lengths <= TIE_WINDOW, 0)
         between = (centres - centres.mean(0)).square().sum() / (len(centres) - 1)
         if between <= TIE_WINDOW:
@@ -177,12 +177,12 @@ class _Classes:
         self.counts = torch.from_numpy(counts).to(vectors)
         self.means = vectors.new_zeros(len(counts), vectors.shape[1]).index_add_(0, classes, vectors)
         self.means /= self.counts[:, None]
-        # Not the squares' sum less the mean's square: of tight classes that leaves rounding.
+        # Not the sum of squares less the mean's square, of which only rounding is left for tight classes.
         vectors -= self.means[classes]
         self.scatter = vectors.new_zeros(len(counts)).index_add_(0, classes, vectors.square().sum(1))
 
     def paired(self, metric: str) -> Tensor:
-        """(C,) which classes have two items or more; some must."""
+        """(C,) which classes have two items or more; DataError if none has."""
         paired: Tensor = self.counts > 1
         if not paired.any():
             raise DataError(f"{metric} needs a class of two items, all have one", fix="Give a class two items")
@@ -197,13 +197,13 @@ def _unit_vectors(retrieval: Retrieval) -> Tensor:
 
 
 def _spectrum(retrieval: Retrieval, metric: str) -> tuple[NDArray[np.float64], int]:
-    """Singular values (min(N, D),), descending, and how many are not zero; some must not be."""
+    """Singular values (min(N, D),), descending, and how many are not zero; NumericError if all are."""
     import torch
 
     vectors = _unit_vectors(retrieval)
     count, dim = vectors.shape
-    # Those of the triangular factor of a QR decomposition, made block by block. The eigenvalues of a (D, D) product
-    # would be cheaper, and would lose every singular value below 1e-8 of the largest.
+    # From the triangular factor of a QR decomposition, made block by block. The eigenvalues of a (D, D) product would
+    # be cheaper, but would lose every singular value below 1e-8 of the largest.
     factor = vectors[:0]
     rows = max(_ROWS, 2 * dim)
     for start in range(0, count, rows):

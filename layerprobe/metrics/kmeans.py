@@ -1,7 +1,7 @@
 """k-means by Lloyd's algorithm: many restarts side by side, each as float64 arithmetic would have it.
 
 Rows are assigned by one blocked product for all restarts (`centroids.py`); sums are float64, and changed only by the
-rows that moved. A restart leaves when an assignment changes nothing.
+rows that moved. A restart ends when an assignment changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from layerprobe.ranking.vectors import tensor_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Rows whose moves are summed at once. The order of a sum, and with it its last bits, rests on nothing else.
+# Rows whose moves are summed at once. The order of a sum, and so its last bits, depends on nothing else.
 _SUMMED_ROWS = 2**13
 
 
@@ -51,7 +51,7 @@ def kmeans(
     Lloyd, Least squares quantization in PCM, IEEE Transactions on Information Theory 28 (1982). The first centroids are
     k different rows (`first_rows`). A row goes to the nearest centroid, the first of those that tie. A cluster without
     rows takes the row farthest from the mean of its own cluster, of those in clusters of at least two; several such
-    clusters take the next farthest, in their order. Fewer than k different rows make that many clusters.
+    clusters take the next farthest, in their order. With fewer than k different rows there are that many clusters.
 
     Args:
         features: (N, D), any real type; computed where it lies. float32 rows are exact; lengths between 1e-150 and
@@ -137,7 +137,7 @@ class _Restarts:
         self.labels = firsts.new_full((len(points.rows), len(firsts)), -1)
 
     def run(self, iterations: int) -> list[Clustering]:
-        """Assign and average until nothing moves; a restart leaves when that is so."""
+        """Assign and average until nothing moves; each restart ends for itself."""
         found: dict[int, Clustering] = {}
         running = list(range(len(self.counts)))
         for iteration in range(1, iterations + 1):
@@ -149,7 +149,7 @@ class _Restarts:
             staying = [place for place, restart in enumerate(running) if restart not in found]
             if not staying:
                 break
-            # Others stay where they are, which costs little, until copying those that go on is worth it.
+            # Restarts that ended stay in the arrays, at little cost, until copying the others is worth it.
             if 2 * len(staying) <= len(running):
                 self.search.keep(staying)
                 running = [running[place] for place in staying]
@@ -161,7 +161,7 @@ class _Restarts:
         return [found[restart] for restart in sorted(found)]
 
     def inertia(self, restart: int) -> float:
-        """Scatter without that of the means."""
+        """Sum of the squared distances to the clusters' means: the whole scatter less that of the means."""
         counts = self.counts[restart]
         means = self.sums[restart] / counts.clamp(min=1)[:, None] - self.points.centre
         return max(0.0, self.points.scatter - float((means.square().sum(1) * counts).sum()))

@@ -1,13 +1,13 @@
 """Measures of the whole ranking: MAP@R, R-precision, mAP and MRR, fair on ties.
 
-A query has R positives, the other items of its class among those searched, itself excluded. Every measure is 1 where
-all positives come first, and the mean over the queries; a query without a positive counts 0, is left out, or is an
-error, as for Recall@K (pytorch-metric-learning leaves it out).
+A query has R positives: the other items of its class among those searched. Every measure is a mean over the queries,
+and 1 where all positives come first. A query without a positive counts 0, is left out, or is an error, as for Recall@K
+(pytorch-metric-learning leaves it out).
 
-Ties have the expected value under a random order of the tied. Which items are tied is decided from the closest
-positive on, as for Recall@K: it forms a group with the positives and negatives within its query's tie window, the
-closest positive after them the next, and so on; an item belongs to the first group that takes it. So collapsed
-features score what a random order does.
+Tied items count with the expected value under a random order of them. Groups of ties are formed from the closest
+positive on, as for Recall@K: the closest positive forms one with the positives and negatives within its query's tie
+window, the closest positive beyond them the next one, and so on; an item belongs to the first group that takes it. So
+collapsed features score what a random order does.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class _Groups:
         negatives = similarities.masked_fill(same, -torch.inf)
         above = _count_beyond(negatives, levels + windows[:, None], strictly=True)
         through = _count_beyond(negatives, levels - windows[:, None], strictly=False)
-        # What an earlier group took is not tied again. Between leaders the counts through a level only grow.
+        # What an earlier group took is not tied again. From leader to leader the counts through a level only grow.
         taken = torch.where(self.leads & self.real, through, 0).cummax(1).values.roll(1, 1)
         taken[:, 0] = 0
         self.before = torch.maximum(above, taken)
@@ -179,20 +179,20 @@ class _Groups:
             """Expected sum of the precision at the positives among the first `count` items of the group."""
             last = (start + count).long().clamp_(max=len(harmonic) - 1)
             span = harmonic[last] - harmonic[start.long().clamp_(max=len(harmonic) - 1)]
-            # A difference of sums loses digits that one place need not.
+            # For a single place 1 / (start + 1) is exact; the difference of sums loses digits.
             span = torch.where(count == 1, 1 / (start + 1), span)
             return members / size * (count * slope + (place + 1 - slope * (start + 1)) * span)
 
         counted = self.leads & self.real
         within = torch.minimum((found - start).clamp(min=0), size)
         parts = (precision_until(within), members / size * within, precision_until(size))
-        # What a padded group holds means nothing; it is not counted.
+        # The values of padding mean nothing and are not counted.
         sums = [torch.where(counted, part, 0).sum(1) / total.clamp(min=1) for part in parts]
         return torch.stack([*sums, total])
 
 
 def _leaders(levels: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
-    """Which positives (B, R), closest first, begin a group, and where the next group would begin."""
+    """Whether each positive (B, R), closest first, begins a group, and where the next group would begin."""
     import torch
 
     count = levels.shape[1]
@@ -214,7 +214,7 @@ def _leaders(levels: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
 def _count_beyond(negatives: Tensor, bounds: Tensor, *, strictly: bool) -> Tensor:
     """(B, R) how many of a row's negatives (B, G) are above each bound (B, R), or at it; bounds in descending order.
 
-    Meaningless at bounds of -inf, which what is no negative passes as well.
+    Meaningless at bounds of -inf, which items that are no negatives, at -inf too, pass as well.
     """
     import torch
 

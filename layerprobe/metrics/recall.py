@@ -1,7 +1,7 @@
 """Recall@K: its name and its chance level.
 
-Paper 004, section 4, for K = 1: the percentage of test images whose first nearest neighbour is of the same class. Here
-for any K, the query itself excluded, as a fraction.
+Vo & Hays 2019, section 4, for K = 1: the percentage of test images whose first nearest neighbour is of the same class.
+Here it is a fraction, for any K, with the query itself excluded.
 """
 
 from __future__ import annotations
@@ -44,6 +44,6 @@ def chance_recall(labels: ArrayLike, k: int, gallery_labels: ArrayLike | None = 
     classes, counts = np.unique(gallery, return_counts=True)
     place = np.minimum(np.searchsorted(classes, queries), len(classes) - 1)
     positives = np.where(classes[place] == queries, counts[place], 0) - itself
-    # A random order is one in which everything ties.
+    # In a random order everything is tied.
     none, negatives = np.zeros(len(queries), np.int32), len(gallery) - itself - positives
     return Ranks(none, none, negatives.astype(np.int32), positives.astype(np.int32)).recall(k)

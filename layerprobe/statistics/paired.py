@@ -24,11 +24,11 @@ class Difference:
 def paired_difference(
     a: ArrayLike, b: ArrayLike, labels: ArrayLike, *, resamples: int = 10_000, seed: int = 0
 ) -> Difference:
-    """Mean of a - b over the queries, with the interval that another draw of classes would give.
+    """Mean of a - b over the queries, with a 95 % interval over draws of other classes.
 
-    Percentile bootstrap over the query *classes*: they, not their images, were sampled from the world that a layer
-    should generalise to, and the images of a class hit or miss together, so that resampling images would give
-    intervals much too narrow. A class drawn twice counts twice, with all its queries.
+    Percentile bootstrap over the query *classes*: a layer should generalise to other classes, and the images of a class
+    hit or miss together, so that resampling images would give intervals much too narrow. A class drawn twice counts
+    twice, with all its queries.
 
     A bootstrap of C classes is too narrow by the factor sqrt((C - 1) / C) and uses normal tails where Student's with
     C - 1 degrees of freedom hold; the percentiles are moved outwards by both (at 100 classes from 2.5 to 2.3 %, at 10
