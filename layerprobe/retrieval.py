@@ -1,4 +1,4 @@
-"""Ranks, Neighbours and Retrieval: what ranking gives and metrics and statistics take."""
+"""Similarities, Ranks, Neighbours and Retrieval: the values between ranking, metrics and statistics."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ class Classifier:
     """The trained classifier of a loss.
 
     Args:
-        logits: (B, D) features of the layer that it multiplies -> (B, C).
+        logits: (B, D) features of the layer that the classifier was trained on -> (B, C).
         classes: (C,) the label of each column, ascending.
     """
 
@@ -217,17 +217,17 @@ class Classifier:
 
 @dataclass(frozen=True, eq=False)
 class Retrieval:
-    """Queries and what they are searched in, as a metric takes them; made by ranking.
+    """Queries and the gallery they are searched in: the input of a metric. Made by ranking.
 
     Args:
         features: (Q, D) of the queries, finite.
         labels: (Q,) int64 class of each.
-        gallery: (G, D) what is searched; None for the other queries.
+        gallery: (G, D) what is searched; None: the other queries.
         gallery_labels: (G,) int64; None without a gallery.
         similarity: cosine, dot, euclidean or hamming.
         own: (Q,) index in the gallery of the item that is the query, -1 where none is.
         count: gives the ranks; called at most once, when they are first asked for.
-        classifier: the one trained on these features; None for other layers and other losses.
+        classifier: the one that was trained on this layer; None if there is none.
     """
 
     features: NDArray[Any] | Tensor

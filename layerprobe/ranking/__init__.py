@@ -1,4 +1,4 @@
-"""What is nearest: the rank of the nearest same-class item for every query, exact and all K at once, and neighbours."""
+"""Retrieval: the exact rank of every query's nearest same-class item, which gives all K at once, and neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""faiss, where it can be imported, as a finder of candidates."""
+"""Candidates for nearest neighbours from faiss, where it can be imported."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from layerprobe.errors import EnvironmentFault
 if TYPE_CHECKING:
     from torch import Tensor
 
-# (B, P) float32 queries -> the largest inner products (B, C) with a gallery, and their rows (B, C) int64; no order.
+# (B, P) float32 queries -> the largest inner products (B, C) with a gallery and its rows (B, C) int64, in any order.
 Finder = Callable[["Tensor"], tuple["Tensor", "Tensor"]]
 
-# More neighbours faiss does not find on a GPU.
+# On a GPU faiss finds at most so many neighbours.
 _MOST_ON_GPU = 2048
 
 
@@ -32,7 +32,7 @@ def import_faiss() -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import faiss
-        # What one of two packages in one folder leaves behind can be imported and is empty.
+        # After one of two faiss packages in one folder is removed, an empty module is left that can be imported.
         faiss.IndexFlatIP  # noqa: B018
     except Exception as fault:  # a broken library raises whatever its loader does
         reason = (str(fault).splitlines() or [type(fault).__name__])[0]
@@ -45,7 +45,7 @@ def import_faiss() -> Any:
 
 @contextmanager
 def threads_of_torch(faiss: Any) -> Iterator[None]:
-    """As many threads for faiss as torch has; afterwards as before."""
+    """Give faiss as many threads as torch has, for as long as the block lasts."""
     import torch
 
     before = faiss.omp_get_max_threads()
@@ -69,7 +69,7 @@ def faiss_finder(faiss: Any, gallery: Tensor, count: int) -> Finder:
 
     rows, index = gallery.cpu().numpy(), None
     if faiss.get_num_gpus() and count <= _MOST_ON_GPU:
-        # Out of its memory, or a build for other devices: the processor does it.
+        # If the GPU is out of memory, or faiss was built for other GPUs, the CPU searches.
         with suppress(RuntimeError):
             index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), rows.shape[1])
             index.add(rows)

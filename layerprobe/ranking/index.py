@@ -1,4 +1,4 @@
-"""Features as a faiss index for other programs, with the ids of its rows beside it."""
+"""Export features as a faiss index for other programs, with the ids of its rows in a second file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 
-# What the index holds, and so what a query must be.
+# What the index holds, and how a query must be made.
 _VECTORS = {
     "cosine": "float32, divided by their length",
     "dot": "float32, as they are",
@@ -38,7 +38,7 @@ def export_index(
     similarity: Similarity = "cosine",
     facts: Mapping[str, Any] | None = None,
 ) -> tuple[Path, Path]:
-    """Write features as an exact faiss index, and what its rows are as PATH.json.
+    """Write features as an exact faiss index, and a description of its rows as PATH.json.
 
     A query has to be made as the vectors are: for cosine divided by its length. faiss compares in float32, keeps no
     rule for ties, and does not know which item the query is; `nearest_neighbours` does.
@@ -80,7 +80,7 @@ def export_index(
     write = faiss.write_index_binary if similarity == "hamming" else faiss.write_index
     listing = path.with_name(f"{path.name}.json")
     with written_whole(listing) as listing_aside, written_whole(path) as aside:
-        # Through Python: given a path, faiss takes a full disk for a success.
+        # Written by Python: given a path, faiss does not notice a full disk.
         with aside.open("wb") as stream:
             write(index, faiss.PyCallbackIOWriter(stream.write))
         about = {

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from layerprobe.retrieval import Similarity
 
-# Rows prepared at once: at 512 dimensions 4 MiB in float64, which the caches hold.
+# Rows prepared at once: with 512 dimensions 4 MiB in float64, which fit into the CPU's caches.
 BLOCK_ROWS = 1024
 
 
 class Table(Protocol):
-    """Rows that are read in slices, as those of an HDF5 data set."""
+    """Rows that are read in slices, like those of an HDF5 data set."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...  # noqa: D102 - numpy's
@@ -58,7 +58,7 @@ class Items:
 
     @property
     def device(self) -> torch.device:
-        """Where the rows are computed with: where they lie, unless that has no float64."""
+        """The device that computes with the rows: their own, unless it has no float64."""
         import torch
 
         device = getattr(self.rows, "device", None)
@@ -81,7 +81,7 @@ class Items:
             return torch.from_numpy(np.ascontiguousarray(part, part.dtype.newbyteorder("=")))
 
     def blocks(self, size: int = BLOCK_ROWS) -> Iterator[Tensor]:
-        """All rows in order, so many at a time."""
+        """All rows in order, `size` at a time."""
         for start in range(0, len(self), size):
             yield self.take(slice(start, start + size))
 

@@ -1,9 +1,9 @@
 """Nearest neighbours of every query, equal to what float64 brute force finds, whichever library searches.
 
 The backend proposes candidates in float32, some more than are asked for. They are compared in float64, and a rigorous
-bound of the float32 rounding tells whether an item that was not proposed could belong among them; where it could, that
-query is compared with the whole gallery in float64. A common offset of all features costs no digits: it is subtracted
-before they are rounded.
+bound of the float32 rounding tells whether an item that was not proposed could belong among them; where one could, that
+query is compared with the whole gallery in float64. An offset common to all features costs no digits, since it is
+subtracted before rounding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Backend = Literal["auto", "torch", "faiss"]
 
-# Candidates beyond those asked for: what rounding may have put in another order, and near ties.
+# Candidates beyond the k asked for, in case rounding changed the order, and for near ties.
 _SPARE = 16
 # Similarities or numbers of vectors held at once: 32 MiB in float64.
 _CELLS = 2**22
@@ -99,7 +99,7 @@ def _items(features: ArrayLike | Tensor, name: str, similarity: Similarity) -> I
 
 
 def _library(backend: Backend, device: torch.device) -> Any:
-    """The faiss module; None where torch serves."""
+    """The faiss module; None if torch proposes the candidates."""
     if backend not in ("auto", "torch", "faiss"):
         raise ValueError(f"unknown backend {backend!r}: auto, torch or faiss")
     if backend == "torch":
@@ -134,7 +134,7 @@ class _Search:
         k: neighbours asked for.
         product: how its float32 sums are rounded.
         rounded: the gallery for that product.
-        find: gives candidates, all of the gallery or more than k.
+        find: proposes candidates: all of the gallery, or more than k.
     """
 
     gallery: Items
@@ -152,7 +152,7 @@ class _Search:
         if faiss is None:
             find = _torch_finder(product, rounded.values, count)
         else:
-            # Whichever device faiss sums on.
+            # faiss may sum on a CPU or a GPU: the larger of the two units.
             product = replace(product, unit=2.0**-23)
             find = faiss_finder(faiss, rounded.values, count)
         return cls(gallery, form, k, product, rounded, find)
@@ -169,7 +169,7 @@ class _Search:
         chosen = _closest(similarities, windows, self.k)
         indices, similar = candidates.gather(1, chosen), similarities.gather(1, chosen)
         if candidates.shape[1] < len(self.gallery):
-            # No item that was not proposed is closer than this; it must not tie with the last one chosen either.
+            # Items that were not proposed are no closer than this; nor may one tie with the last one chosen.
             ceiling = scores.amin(1).double() + margin
             unsure = torch.nonzero(~(similarities.topk(self.k).values[:, -1] - windows > ceiling))[:, 0]
             for rows in unsure.split(max(1, _CELLS // len(self.gallery))) if len(unsure) else ():
@@ -180,7 +180,7 @@ class _Search:
         return indices, self._told(queries, indices, similar)
 
     def _candidates(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores (B, C), rows of the gallery (B, C), and what a similarity may be above its score (B,)."""
+        """Scores (B, C), their rows of the gallery (B, C), and how far a similarity may lie above its score (B,)."""
         form, product = self.form, self.product
         rounded = Rounded.of([queries], len(queries), form, product)
         margin = form.constants(rounded.biases)
@@ -210,7 +210,7 @@ class _Search:
         return self.form.vectors(self.gallery.take(index.cpu().numpy()))
 
     def _told(self, queries: Tensor, indices: Tensor, similarities: Tensor) -> Tensor:
-        """(B, k) similarities as users know them."""
+        """(B, k) similarities in the units that users get."""
         import torch
 
         form = self.form
@@ -220,7 +220,7 @@ class _Search:
             return similarities / form.scale / form.scale
         if form.similarity == "hamming":
             return (similarities - form.dim) / 2
-        # From differences: of |q|^2 - 2 q.g + |g|^2 a small distance would have few digits left.
+        # From differences: |q|^2 - 2 q.g + |g|^2 would leave few digits of a small distance.
         found = []
         for rows in cuts(len(queries), max(1, _CELLS // (self.k * form.dim))):
             items = self._vectors(indices[rows].flatten()).view(*indices[rows].shape, -1)
@@ -232,14 +232,14 @@ def _closest(similarities: Tensor, windows: Tensor, k: int) -> Tensor:
     """Columns (B, k) of the closest items, ties in the order of the columns.
 
     Args:
-        similarities: (B, C) float64; what must not be chosen is at -inf, at least k are not.
+        similarities: (B, C) float64; items that must not be chosen are at -inf, and at least k are not.
         windows: (B,) how much two may differ and be tied.
         k: at most C.
     """
     import torch
 
     top = similarities.topk(k).values
-    # The closest of each group of tied items, once for each of its items.
+    # For each of the k closest items the head of its group of ties: the group's closest item.
     heads = top.clone()
     for i in range(1, k):
         heads[:, i] = torch.where(top[:, i] >= heads[:, i - 1] - windows, heads[:, i - 1], top[:, i])
@@ -248,6 +248,6 @@ def _closest(similarities: Tensor, windows: Tensor, k: int) -> Tensor:
     tied = (similarities >= last - windows[:, None]) & ~before
     chosen = before | (tied & (tied.cumsum(1) <= k - before.sum(1, keepdim=True)))
     columns = torch.nonzero(chosen)[:, 1].view(-1, k)
-    # The place among the heads of the smallest that is not below an item: the head of its group.
+    # An item's group is that of the smallest head that is not below the item.
     groups = torch.searchsorted(heads.flip(1).contiguous(), similarities.gather(1, columns))
     return columns.gather(1, groups.sort(dim=1, descending=True, stable=True).indices)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from layerprobe.ranking.vectors import Form
 
-# Classes are taken together until they have so many rows: smaller products are all overhead.
+# Small classes are multiplied together until they have so many rows: smaller products are mostly overhead.
 _ROWS = 64
 # Similarities held at once: 16 MiB.
 _CELLS = 2**21
@@ -35,7 +35,7 @@ class Chosen:
     index: NDArray[np.intp]
 
     def some(self, places: NDArray[np.intp]) -> Chosen:
-        """Some of the rows, by ascending places."""
+        """The rows at some places, ascending."""
         vectors = self.vectors
         return Chosen(lambda part: vectors(places[part]), self.labels[places], self.index[places])
 
@@ -74,7 +74,10 @@ def positive_similarities(
 
 
 def _groups(queries: NDArray[np.int64], gallery: NDArray[np.int64]) -> list[tuple[slice, slice]]:
-    """Whole classes that both have, taken together, and what lies between: rows of the queries and of the gallery."""
+    """Groups of whole classes: slices of the queries and of the gallery, both sorted by class.
+
+    A group starts and ends with a class that both have, and may hold other classes between.
+    """
     classes = np.intersect1d(queries, gallery)
     bounds = [np.searchsorted(labels, classes, side) for labels in (queries, gallery) for side in ("left", "right")]
     groups: list[tuple[slice, slice]] = []

@@ -1,4 +1,4 @@
-"""Matrix products by the fastest way that the machine has, with a bound of their rounding."""
+"""The machine's fastest ways to multiply matrices, each with a bound of its rounding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Product:
         dtype: what the factors are rounded to.
         result: what the sums of float32 are rounded to, once.
         unit: relative error of one step of that sum.
-        parts: how many numbers of `dtype` hold a bias to more digits than the products have.
+        parts: how many numbers of `dtype` a bias is split into, to have more digits than the products.
         tile: rows and columns of a block that suit the caches.
         multiply: (A, P), (B, P) -> (A, B).
     """
@@ -36,7 +36,7 @@ class Product:
 
 
 def float32(device: torch.device) -> Product:
-    """float32 through oneDNN where this torch has it, since MKL keeps to AVX2 on processors that are not Intel's."""
+    """float32, on a CPU by oneDNN where torch has it: MKL uses at most AVX2 on other processors than Intel's."""
     import torch
 
     if device.type != "cpu":
@@ -89,7 +89,7 @@ def _one_dnn_works() -> bool:
 
 @cache
 def _cpu_sums_bfloat16_in_float32() -> bool:
-    """Whether the processor has instructions for it, and torch uses them as they are meant."""
+    """Whether the processor has bfloat16 instructions, and torch's products with them sum in float32."""
     import torch
 
     # Private, and absent where torch was built for another processor.

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 Resolve = Iterable[int] | Literal["all"] | None
 
-# Of what the counts mean and how they are made; stored ranks of another are not used.
+# Version of what the counts mean and how they are made; stored ranks of another version are not used.
 ENGINE = 2
-# Below so many items every count is made exact; above, those that a Recall@K needs.
+# With fewer items than this every count is made exact; with more, those that a Recall@K needs.
 RESOLVE_ALL_BELOW = 20_000
-# The K of the field's tables, made exact where nothing else is asked for.
+# The K of the field's tables; their counts are made exact unless the caller says otherwise.
 USUAL_KS = (1, 2, 4, 8, 10, 16, 20, 30, 32, 40, 50, 100, 1000)
-# Bytes for each number of a query that is held in memory: as it is read, as it is rounded, and copies between.
+# Bytes for each number of a query in memory: as it was read, as it was rounded, and temporary copies.
 _BYTES_PER_NUMBER = 16
-# For features on disk where nothing is said of memory.
+# Bytes for features on disk, if the caller sets no limit.
 _MEMORY_FROM_DISK = 2**30
 
 
@@ -126,7 +126,7 @@ def _ks(resolve: Resolve, size: int) -> frozenset[int] | None:
 
 
 def whole_k(k: object) -> int:
-    """A K of Recall@K, of whatever integer type.
+    """A K of Recall@K as an int, from any integer type.
 
     Raises:
         ValueError: no whole number.
@@ -138,7 +138,7 @@ def whole_k(k: object) -> int:
 
 
 def _counts(search: Search, ks: frozenset[int] | None, memory: int | None) -> NDArray[np.int64]:
-    """(4, Q) of a search whose queries may be on disk, or too many to be held at once."""
+    """(4, Q) counts, also of queries that are on disk or too many for memory."""
     queries, rows = search.queries, _rows_at_once(search, memory)
     if rows >= len(queries) and not queries.on_disk:
         return _numpy(replace(search, in_order=search.gallery.on_disk).counts(ks))
@@ -151,7 +151,7 @@ def _counts(search: Search, ks: frozenset[int] | None, memory: int | None) -> ND
 
 
 def _rows_at_once(search: Search, memory: int | None) -> int:
-    """How many queries may be held."""
+    """How many queries may be in memory at once."""
     if memory is None:
         if not search.queries.on_disk:
             return len(search.queries)
@@ -165,7 +165,7 @@ def _numpy(counts: Tensor) -> NDArray[np.int64]:
 
 
 def _completed(search: Search, known: Ranks, ks: frozenset[int] | None, memory: int | None) -> Ranks:
-    """Known ranks with the counts that are asked for and open made exact."""
+    """Known ranks, with the open counts that are asked for made exact."""
     open_ = np.flatnonzero(known.open(ks))
     if not len(open_):
         return known
@@ -208,7 +208,7 @@ def retrieval(  # noqa: PLR0913 - as nearest_positive_ranks
     ids: Sequence[str] | None = None,
     gallery_ids: Sequence[str] | None = None,
 ) -> Retrieval:
-    """What a metric takes; arguments and errors as for `nearest_positive_ranks`, the features' values unchecked."""
+    """Make a `Retrieval`; arguments and errors as for `nearest_positive_ranks`, but values are not checked."""
     count = partial(
         nearest_positive_ranks,
         features,

@@ -1,4 +1,4 @@
-"""Vectors rounded for a product of low precision, with a rigorous bound of what that may change."""
+"""Vectors rounded for a product of low precision, with a rigorous bound of the error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from layerprobe.ranking.products import Product
     from layerprobe.ranking.vectors import Form
 
-# Columns are filled up with zeros to a multiple of this: kernels are slower on odd widths.
+# Rows are padded with zeros to a multiple of this width: kernels are slower on odd widths.
 _ALIGNED = 8
 # What the smallest products may lose where a processor flushes denormal numbers to zero.
 _UNDERFLOW = 1e-30
@@ -22,8 +22,8 @@ _UNDERFLOW = 1e-30
 class Rounded:
     """Rows as a product takes them, and how far each is from the exact vector.
 
-    A row is [x - offset | parts of its bias | ones | zeros]: multiplied with rows whose parts and ones have changed
-    places, it gives (x - offset).(y - offset) + b(x) + b(y), the similarity less the query's constant.
+    A row is [x - offset | parts of its bias | ones | zeros]. Its product with a row whose parts and ones are swapped is
+    (x - offset).(y - offset) + b(x) + b(y): the similarity less the query's constant.
 
     Args:
         values: (N, P) of the product's type.
@@ -58,7 +58,7 @@ class Rounded:
         return rounded
 
     def swap(self, dim: int, parts: int) -> None:
-        """Let parts and ones change places in all rows, as one factor of every product has to."""
+        """Swap parts and ones in all rows, as one factor of every product needs them."""
         first = self.values[:, dim : dim + parts].clone()
         self.values[:, dim : dim + parts] = self.values[:, dim + parts : dim + 2 * parts]
         self.values[:, dim + parts : dim + 2 * parts] = first
@@ -79,14 +79,14 @@ class Rounded:
         values[:, dim + parts : dim + 2 * parts] = 1
 
     def swapped(self, rows: slice, dim: int, parts: int) -> Tensor:
-        """(B, P) a copy of some rows with parts and ones in each other's place."""
+        """(B, P) a copy of some rows with parts and ones swapped."""
         none = self.errors[:0]
         some = Rounded(self.values[rows].clone(), none, none, none, none)
         some.swap(dim, parts)
         return some.values
 
     def tolerance(self, gallery: Rounded, form: Form, product: Product) -> Tensor:
-        """(N,) float64: no sum of a product with any row of the gallery is further from the exact value.
+        """(N,) float64: how far a product with any row of the gallery may be from the exact value.
 
         Cauchy-Schwarz for the rounding of the factors; gamma_P sum |x_k y_k| for that of the sum, in whatever order
         (Higham, Accuracy and Stability of Numerical Algorithms, chapter 3); and float64's own rounding of both sides.
@@ -95,7 +95,7 @@ class Rounded:
         bias = gallery.biases.abs().max()
         steps = self.values.shape[1]
         factors = self.errors * (longest + error) + self.lengths * error + self.slips + gallery.slips.max()
-        # 1.1: the parts of a bias may be longer than it by their rounding, gamma_P than P u.
+        # 1.1 covers that a bias's parts may be larger than the bias, by their rounding, and gamma_P than P u.
         sums = 1.1 * steps * product.unit * (self.lengths * longest + self.biases.abs() + bias)
         offset = form.offset.norm()
         reach = (self.lengths + self.errors + offset) * (longest + error + offset) + self.biases.abs() + bias

@@ -1,4 +1,4 @@
-"""The search: nearest positives, a count in low precision, and an exact count of the queries that it leaves open."""
+"""The search: nearest positives, a count in low precision, then an exact count of the queries that are still open."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
     from layerprobe.ranking.vectors import Form
 
-# With fewer pairs there is nothing to gain from bfloat16.
+# With fewer pairs bfloat16 saves no time.
 _PAIRS_FOR_BFLOAT16 = 10**6
-# With more pairs, and many of them unclear, it is faster to search again for the queries that a K leaves open.
+# With more pairs, many of them unclear, it is faster to count again only the queries that a K leaves open.
 _PAIRS_FOR_INTERVALS = 10**8
-# What a number of the gallery costs more in float32 than in bfloat16 for a query, in pairs computed in float64.
+# float32's extra cost over bfloat16 per query and number of the gallery, in units of one pair computed in float64.
 _PAIRS_WORTH = 1e-6
 _ITEMS_OF_A_SAMPLE = 512
 _QUERIES_OF_A_SAMPLE = 128
 _BLOCK_ROWS_OF_A_GPU = 2**13
-# Numbers of a set that is held as vectors in float64, 32 MiB, instead of being made of its rows each time.
+# A set of no more numbers is kept as float64 vectors (32 MiB); a larger one is converted block by block each time.
 _NUMBERS_HELD = 2**22
-# Queries of which the exact count holds rounded rows at once.
+# The exact count takes so many queries at a time, to limit the rounded rows in memory.
 _QUERIES_AT_ONCE = 2**14
-# A query with no more unclear negatives is counted again in bfloat16: computing them in float64 takes less than what
-# float32 takes longer.
+# A query with no more unclear negatives is counted again in bfloat16: computing those in float64 is cheaper than a
+# count in float32.
 _FEW_UNCLEAR = 64
 
 
@@ -83,7 +83,7 @@ class Search:
             asked |= (low < k) & (k <= high)
         asked = ((low != high if ks is None else asked) | contradicted) & nearest.isfinite()
         exact = float32(asked.device)
-        # Bits are told apart by whole numbers, which bfloat16 does not hold.
+        # Similarities of bits are whole numbers, which bfloat16 does not hold exactly.
         fast = exact if self.form.similarity == "hamming" else bfloat16(asked.device) or exact
         few = high - low <= _FEW_UNCLEAR
         for product, which in ((fast, asked & few), (exact, asked & ~few)):
@@ -103,7 +103,7 @@ class Search:
         return counts[:, back]
 
     def _chosen(self, items: Items, order: NDArray[np.intp]) -> Chosen:
-        """Items in memory, in an order; as vectors where those are few."""
+        """Items in memory in the given order; kept as vectors if they are few."""
         import torch
 
         def made(part: Any) -> Tensor:
@@ -176,7 +176,7 @@ class Search:
         return ((similarities >= (nearest - windows)[:, None]) & similarities.isfinite()).sum(1)
 
     def _counted(self, targets: Targets, ks: frozenset[int] | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Between which two counts of closer negatives the truth lies, and ties where the two are one."""
+        """The lowest and highest possible count of closer negatives, and the ties where the two are equal."""
         import torch
 
         product, exactly = self._way(targets, ks)
@@ -188,7 +188,7 @@ class Search:
         return (closer, closer.clone(), others) if exactly else (closer, others, torch.zeros_like(closer))
 
     def _way(self, targets: Targets, ks: frozenset[int] | None) -> tuple[Product, bool]:
-        """The product that is fastest in the end, and whether what it leaves unclear is computed at once."""
+        """The product that makes the whole count fastest, and whether pairs that it leaves unclear are computed now."""
         exact, fast = float32(self.queries.device), bfloat16(self.queries.device)
         pairs = len(self.queries) * len(self.gallery)
         if fast is None or self.form.similarity == "hamming" or pairs < _PAIRS_FOR_BFLOAT16:
@@ -201,7 +201,7 @@ class Search:
         return exact, True
 
     def _unclear(self, targets: Targets, product: Product) -> float:
-        """About how many negatives of a query a product leaves unclear: some queries in a part of the gallery."""
+        """About how many negatives of a query a product leaves unclear, by some queries in part of the gallery."""
         if self.in_order:
             block = next(self._every_block())
         else:
@@ -213,7 +213,7 @@ class Search:
         return float((possible - closer).double().mean()) * len(self.gallery) / len(block.labels)
 
     def _contradicted(self) -> NDArray[np.bool_]:
-        """(Q,) whose own item in the gallery has another class: it is no negative all the same."""
+        """(Q,) queries whose own item in the gallery has another class; it still does not count as a negative."""
         other: NDArray[np.bool_] = self.gallery.labels[self.own] != self.queries.labels
         return other & (self.own >= 0)
 
@@ -229,7 +229,7 @@ class Search:
             tied[i] -= 1
 
     def _negatives(self) -> NDArray[np.int64]:
-        """(Q,) items of other classes, the query's own excepted."""
+        """(Q,) how many items of other classes there are, without the query's own."""
         labels = np.sort(self.gallery.labels)
         same = np.searchsorted(labels, self.queries.labels, "right") - np.searchsorted(labels, self.queries.labels)
         return len(labels) - same - self._contradicted()

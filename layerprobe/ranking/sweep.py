@@ -1,4 +1,4 @@
-"""Counting of negatives: all pairs in low precision, then what that left unclear in float64."""
+"""Count negatives: all pairs in low precision, then those that it leaves unclear in float64."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from layerprobe.ranking.products import Product
     from layerprobe.ranking.vectors import Form
 
-# With more unclear pairs a row, one product for the tile is faster than each pair by itself.
+# With more unclear pairs in a row, one float64 product of the tile is faster than computing each pair.
 _PAIRS_PER_ROW = 16
 _PAIRS_AT_ONCE = 4096
-# Pairs whose float64 vectors the caches hold.
+# Pairs computed together: their float64 vectors fit into the CPU's caches.
 _PAIRS_TOGETHER = 512
 
 
@@ -50,7 +50,7 @@ class Targets:
         return Rounded.of(blocks, len(self.nearest), form, product)
 
     def thresholds(self, rounded: Rounded, gallery: Rounded, form: Form, product: Product) -> Thresholds:
-        """Between which similarities of a product the truth may lie."""
+        """Bounds between which a product leaves the comparison with the nearest positive unclear."""
         margin = self.windows
         if form.similarity != "hamming":  # sums of -1 and 1 are exact
             margin = margin + rounded.tolerance(gallery, form, product)
@@ -147,14 +147,14 @@ class _Counts:
             self._settle(unclear + columns.start, rows, part, gallery)
 
     def _all_counted(self, queries: slice, possible: Tensor, closer: Tensor) -> bool:
-        """Take what is not surely closer for tied: bits are equal or not, and elsewhere it was not to be exact."""
+        """Count all that is possible and not surely closer as tied: exact for bits, an upper bound if not `exactly`."""
         if self.exactly and self.form.similarity != "hamming":
             return False
         self.tied[queries] += possible - closer
         return True
 
     def _settle(self, queries: Tensor, columns: slice, similarities: Tensor, gallery: Chosen) -> None:
-        """Compute the unclear ones among similarities (R, B) of the queries at places (R,), now or later."""
+        """Compute the unclear pairs among similarities (R, B) of the queries at places (R,), now or later."""
         import torch
 
         rows, others = places_between(similarities, self.thresholds[queries])
@@ -169,7 +169,7 @@ class _Counts:
             self.finished(gallery)
 
     def finished(self, gallery: Chosen) -> Tensor:
-        """Both counts, with the pairs that waited for items of this gallery."""
+        """Both counts, including the pairs that waited for items of this gallery."""
         import torch
 
         if self.waiting:

@@ -1,4 +1,4 @@
-"""Processes that share a ranking: each takes a part of the pairs, and a maximum and a sum combine them."""
+"""Processes that share a ranking: each takes part of the pairs; a maximum and a sum combine their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Team:
-    """The processes of a group, of which this is one; None for this process alone."""
+    """This process and the others of its group; None for this process alone."""
 
     group: ProcessGroup | None = None
 
@@ -22,11 +22,11 @@ class Team:
         return slice(self.group.rank(), None, self.group.size()) if self.group else slice(None)
 
     def maximum(self, values: Tensor) -> Tensor:
-        """The largest of all processes, element by element."""
+        """The maximum over all processes, element by element."""
         return self._reduced(values, "MAX")
 
     def total(self, values: Tensor) -> Tensor:
-        """The sum of all processes, element by element."""
+        """The sum over all processes, element by element."""
         return self._reduced(values, "SUM")
 
     def _reduced(self, values: Tensor, operation: str) -> Tensor:

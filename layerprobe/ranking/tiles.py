@@ -1,4 +1,4 @@
-"""Blocks of similarities: which pairs they hold, and how many lie above thresholds."""
+"""Tiles of similarities: mask the pairs of one class, and count those above thresholds."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
     from layerprobe.ranking.products import Product
 
-# bfloat16 holds whole numbers up to this exactly.
+# bfloat16 is exact for whole numbers up to this.
 _EXACT_IN_BFLOAT16 = 256
-# With fewer pairs of one class than this share of a tile's, they are written one by one.
+# If fewer than 1 / _FEW of a tile's pairs are of one class, they are masked one by one.
 _FEW = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Thresholds:
-    """Where a query's nearest positive surely and possibly stands among rounded similarities.
+    """Bounds of each query's nearest positive among rounded similarities.
 
     Args:
-        low: (Q,) what is below it is surely further away.
-        high: (Q,) what is above it is surely closer.
+        low: (Q,) an item below it is surely further away.
+        high: (Q,) an item above it is surely closer.
     """
 
     low: Tensor
@@ -35,9 +35,9 @@ class Thresholds:
     def of(cls, nearest: Tensor, margin: Tensor, product: Product) -> Thresholds:
         """Thresholds of the type of a product's results.
 
-        Its sums are rounded to that type as these thresholds are, and rounding keeps the order: so a sum that is
+        The product's sums are rounded to that type as these thresholds are, and rounding keeps the order: a sum that is
         not above `nearest + margin` does not come out above `high`, and one that is not below `nearest - margin` does
-        not come out below `low`. Nothing is above or at those of a lone query, whose nearest positive is at -inf.
+        not come out below `low`. A lone query, whose nearest positive is at -inf, gets thresholds that nothing reaches.
 
         Args:
             nearest: (Q,) float64 similarity to the nearest positive, less the query's constant.
@@ -56,7 +56,7 @@ class Thresholds:
 
 
 def cuts(count: int, size: int) -> list[slice]:
-    """Slices of at most `size` that cover `count` rows, as even as may be."""
+    """Slices of at most `size` that cover `count` rows, as even as possible."""
     number = -(-count // size)
     # Multiples of 256 are counted faster; the last slice takes what is left.
     step = -(-count // number)
@@ -83,7 +83,7 @@ def mask_classes(similarities: Tensor, rows: NDArray[np.int64], columns: NDArray
         own, others = (torch.from_numpy(labels).to(similarities.device) for labels in (rows, columns))
         similarities.masked_fill_(own[:, None] == others, -torch.inf)
     elif total:
-        # The runs of columns one after the other: each starts where the one before ends.
+        # Column indices of all runs, one run after the other.
         places = np.arange(total) + np.repeat(first - (np.cumsum(lengths) - lengths), lengths)
         index = np.stack([np.repeat(np.arange(len(rows)), lengths), places])
         similarities[tuple(torch.from_numpy(index).to(similarities.device))] = -torch.inf
@@ -94,7 +94,7 @@ def count_rows(similarities: Tensor, thresholds: Thresholds) -> Tensor:
     """int64 (2, A): how many of each row's similarities (A, B) are at least `low` (A,), and above `high`."""
     import torch
 
-    # Marks of the similarities' own type: comparisons that give Booleans are several times slower to make and to sum.
+    # Marks of the similarities' own type: Booleans take several times as long to make and to sum.
     marks, counts = torch.empty_like(similarities), []
     for compare, bound in ((torch.ge, thresholds.low), (torch.gt, thresholds.high)):
         compare(similarities, bound[:, None], out=marks)
@@ -127,7 +127,7 @@ def places_between(similarities: Tensor, thresholds: Thresholds) -> tuple[Tensor
     """Rows and columns of the similarities (A, B) that are neither below `low` (A,) nor above `high`."""
     import torch
 
-    # Row by row in memory, as a transposed tile of one column might not be.
+    # New memory, row by row: a transposed tile of one column might lie otherwise.
     inside, under = similarities.new_empty((2, *similarities.shape))
     torch.ge(similarities, thresholds.low[:, None], out=inside)
     torch.le(similarities, thresholds.high[:, None], out=under)
@@ -136,7 +136,7 @@ def places_between(similarities: Tensor, thresholds: Thresholds) -> tuple[Tensor
     if inside.shape[1] % together:
         rows, columns = inside.nonzero().unbind(1)
         return rows, columns
-    # Few are: looked through eight bytes at a time.
+    # Few pairs are: search them eight bytes at a time.
     words = inside.view(torch.int64).nonzero()
     which, offset = inside.view(len(inside), -1, together)[words[:, 0], words[:, 1]].nonzero().unbind(1)
     return words[which, 0], words[which, 1] * together + offset

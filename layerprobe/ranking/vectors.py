@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Similarities of vectors of length 1 that differ by no more are tied: equal vectors must not be ordered by the rounding
 # of a matrix product.
 TIE_WINDOW = 1e-12
-# Rows enough for an offset.
+# So many rows are enough to estimate the offset.
 _ROWS_OF_OFFSET = 1024
 # Similarities held at once: 8 MiB in float64.
 _BLOCK = 2**20
@@ -35,8 +35,9 @@ class Form:
         scale: what dot and euclidean features are multiplied by, a power of two.
         origin: (D,) float64, subtracted after that; the gallery's mean for euclidean, 0 otherwise.
         longest: length of the gallery's longest vector.
-        offset: (D,) float64, about the mean of the gallery's vectors, which low precision is spared.
-        shift: what keeps the biases small: see `biases`.
+        offset: (D,) float64, roughly the mean of the gallery's vectors; subtracted before rounding, so that no digits
+            go to a common offset.
+        shift: a constant that keeps the biases small, see `biases`.
         zeros: zero rows among queries and gallery.
     """
 
@@ -78,7 +79,7 @@ class Form:
     def similarities(self, queries: Tensor, gallery: Tensor) -> Tensor:
         """(A, B) float64 of vectors (A, D) and (B, D): a higher one is closer."""
         products = queries @ gallery.T
-        # |q - g|^2 = |q|^2 - 2 (q.g - |g|^2 / 2), and |q|^2 orders nothing.
+        # |q - g|^2 = |q|^2 - 2 (q.g - |g|^2 / 2), and |q|^2 is the same for all of the gallery.
         return products.sub_(gallery.square().sum(1) / 2) if self.similarity == "euclidean" else products
 
     def of_pairs(self, queries: Tensor, gallery: Tensor) -> Tensor:
@@ -89,14 +90,14 @@ class Form:
     def biases(self, vectors: Tensor) -> Tensor:
         """(N,) float64 b, so that similarity = (x - offset).(y - offset) + b(x) + b(y) + `constants`.
 
-        Small where the vectors are close together: a common offset would otherwise take all digits of a product.
+        Small where the vectors are close together; a common offset would otherwise use up a product's digits.
         """
         if self.similarity == "euclidean":
             return self.shift - vectors.square().sum(1) / 2
         return vectors @ self.offset - self.shift
 
     def constants(self, biases: Tensor) -> Tensor:
-        """(N,) float64: what `biases` leaves of each query's similarities."""
+        """(N,) float64 per-query constant to add to (x - offset).(y - offset) + b(x) + b(y)."""
         return -biases - self.shift if self.similarity == "euclidean" else biases * 0 + self.shift
 
 
@@ -121,7 +122,7 @@ def form_of(queries: Items, gallery: Items, similarity: Similarity) -> Form:
         return Form(similarity, 1.0, bits, math.sqrt(len(bits)), bits, 0.0, 0)
     sets = (queries,) if queries is gallery else (queries, gallery)
     peak, zeros = _peak(sets)
-    # A power of two rounds nothing, and lengths beyond the range of their own squares come back into it.
+    # Scaling by a power of two rounds nothing, and keeps squares of very short or long vectors within range.
     plain = Form(similarity, math.ldexp(1.0, min(1023, -math.frexp(peak)[1])), none, 1.0, none, 0.0, zeros)
     mean = _mean(plain, gallery)
     if similarity == "cosine":
@@ -135,7 +136,7 @@ def form_of(queries: Items, gallery: Items, similarity: Similarity) -> Form:
 
 
 def _mean(form: Form, gallery: Items) -> Tensor:
-    """The mean of all vectors for euclidean, whose tie windows rest on it; else of some: any point is right."""
+    """The mean of all vectors for euclidean, whose tie windows depend on it; else of some, as any point will do."""
     import torch
 
     step = max(1, len(gallery) // _ROWS_OF_OFFSET)
@@ -216,7 +217,7 @@ def _unlabelled(features: ArrayLike | Tensor, name: str, similarity: Similarity)
 
 
 def tensor_of(values: ArrayLike | Tensor) -> Tensor:
-    """On the device where it is, unless that has no float64."""
+    """Values as a tensor, on their own device unless it has no float64."""
     import torch
 
     if isinstance(values, torch.Tensor):
