@@ -22,7 +22,7 @@ def extract(
     *,
     device: torch.device,
 ) -> Iterator[dict[LayerKey, NDArray[np.float32]]]:
-    """Run batches of images through a network and yield what its taps give.
+    """Run batches of images through a network and yield the features at its taps.
 
     Between two batches the module is as it was: no hook, its own modes. Float32 is computed as float32:
     no TF32, no autocast.

@@ -366,7 +366,7 @@ def test_a_losss_own_problem_is_told_with_all_others(settings: tuple[str, ...], 
 
 
 def test_a_classifier_may_train_on_one_class_a_batch() -> None:
-    # Table 4 of paper 000: 75 images of one class.
+    # Table 4 of Zhai & Wu 2019: 75 images of one class.
     settings = ("loss.name=softmax", "train.sampler=balanced", "train.batch_size=75", "train.images_per_class=75")
     train = load(*settings).train
     assert (train.images_per_class, train.replacement) == (75, True)

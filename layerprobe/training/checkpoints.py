@@ -17,7 +17,7 @@ from layerprobe.files import sha256, written_whole
 
 
 def save_weights(path: Path, modules: Mapping[str, nn.Module]) -> str:
-    """Write the modules' parameters and buffers as `<key>.<name>` to one safetensors file; its sha256."""
+    """Write the modules' parameters and buffers as `<key>.<name>` to one safetensors file; returns its sha256."""
     tensors = {
         f"{key}.{name}": tensor.detach().to("cpu").contiguous()
         for key, module in modules.items()
@@ -34,10 +34,10 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Coll
     Args:
         path: the file.
         modules: key -> module; every tensor of each must be there.
-        expected: sha256s of which the file has one; empty where none is known.
+        expected: sha256s that the file may have; empty if none is known.
 
     Raises:
-        DataError: absent, changed since it was written, no safetensors file, or of another network.
+        DataError: absent, changed since it was written, no safetensors file, or of another network or loss.
     """
     require_unchanged(path, expected)
     try:
@@ -55,14 +55,14 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Coll
 
 
 def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Collection[str]) -> str:
-    """Write the resume state; the one before stays as `previous`, if it is known to be whole.
+    """Write the resume state; keep the one before it as `previous`, if that is known to be whole.
 
     Args:
         path: where the state goes.
         previous: where the state before it goes.
         state: plain numbers, lists and tensors.
-        known: sha256s of states that the run's record knows. An unknown file at `path`, left by a kill before the
-            record was written, is overwritten: moved, it would push out the last known one.
+        known: sha256s of the states that the run's record knows. An unknown file at `path`, left when a run was killed
+            before it wrote its record, is overwritten; kept as `previous` it would replace the last known one.
 
     Returns:
         The new file's sha256.
@@ -89,7 +89,7 @@ def load_state(path: Path, *, expected: Collection[str]) -> dict[str, Any]:
 
 
 def require_unchanged(path: Path, expected: Collection[str]) -> None:
-    """Check a file's sha256 against those it may have; none given, none checked.
+    """Check a file's sha256 against those it may have; if none is given, only that it can be read.
 
     Raises:
         DataError: absent, or another sha256.

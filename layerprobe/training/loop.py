@@ -28,17 +28,18 @@ class Plan:
 
     Args:
         epochs: how many.
-        batches: epoch (from 1) -> that epoch's batches of image indices; the same for the same epoch.
+        batches: epoch (from 1) -> that epoch's batches of image indices; the same on every call.
         schedule: of the learning rate and of the loss's heating.
         learning_rate: of the network.
-        new_layers_factor: what new layers' rate is multiplied by.
+        new_layers_factor: factor of the learning rate of new layers.
         optimizer: sgd, adam, adamw or rmsprop.
         momentum: of sgd and rmsprop.
-        epsilon: of the others and of rmsprop; None for torch's.
-        weight_decay: added to the gradient; apart from it with adamw.
-        clip_gradient: the longest gradient, of all parameters together; a longer one is scaled down. None for any.
-        accumulate: batches whose mean gradient makes one step; each is a batch of its own to the loss and to BatchNorm.
-            At an epoch's end fewer make one.
+        epsilon: of adam, adamw and rmsprop; None for torch's default.
+        weight_decay: added to the gradient, or with adamw applied apart from it.
+        clip_gradient: largest length of the gradient of all parameters together; a longer one is scaled down. None: no
+            limit.
+        accumulate: how many batches make one step, by their mean gradient; the loss and BatchNorm see each by itself.
+            The last step of an epoch may have fewer.
         bfloat16: the network's products in bfloat16 (autocast); weights, loss and gradients stay float32.
         augment: name of the augmentation.
         seed: of augmentation and dropout.
@@ -63,21 +64,21 @@ class Plan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of the optimiser in an epoch; of every epoch the same."""
+        """Steps of the optimiser in an epoch, the same in every epoch."""
         return math.ceil(len(self.batches(1)) / self.accumulate)
 
 
 @dataclass(frozen=True)
 class EpochResult:
-    """What one epoch of training came to.
+    """The result of one epoch of training.
 
     Args:
         epoch: from 1.
         loss: mean over the batches.
-        learning_rate: of the last step, of pretrained parameters where there are any.
-        images: read.
-        seconds: of wall time.
-        idle: batches in which no pair or triplet counted, so that nothing was learnt from them.
+        learning_rate: at the last step, of pretrained parameters if there are any.
+        images: how many were read.
+        seconds: wall time.
+        idle: how many batches taught nothing, because the loss of all their pairs or triplets was 0.
     """
 
     epoch: int
@@ -91,8 +92,8 @@ class EpochResult:
 class Trainer:
     """A network, a loss and an optimiser, trained epoch by epoch.
 
-    All randomness is drawn from (seed, epoch, index), so that a run that goes on from `state` ends with the bytes of
-    one that was never interrupted: there is no generator whose position would have to be kept.
+    All randomness is drawn from (seed, epoch, index), so that a run that goes on from `state` ends with the same bytes
+    as one that was never interrupted: no generator's position has to be kept.
 
     Args:
         net: its module on `device`, in channels_last format.
@@ -141,7 +142,7 @@ class Trainer:
         """Train the epochs that are left.
 
         Args:
-            after_step: hears each batch's loss; False ends the training at once, without the epoch's result.
+            after_step: called with each batch's loss; False ends the training at once, without the epoch's result.
 
         Yields:
             After each whole epoch; between two, the network may be read but not changed.
@@ -160,7 +161,7 @@ class Trainer:
             yield result
 
     def _epoch(self, epoch: int, after_step: Callable[[float], bool]) -> EpochResult | None:
-        # A key of its own for each epoch, so that dropout needs no stored generator state.
+        # Every epoch has a seed of its own, so that dropout needs no stored generator state.
         torch.manual_seed(int(np.random.default_rng([self.plan.seed, epoch]).integers(2**63)))
         batches = self.plan.batches(epoch)
         losses, images, idle, started = [], 0, 0, time.perf_counter()
@@ -184,7 +185,7 @@ class Trainer:
         return EpochResult(epoch, float(np.mean(losses)), rate, images, time.perf_counter() - started, idle)
 
     def _backward(self, pixels: Tensor, indices: NDArray[np.int64], batches: int, epoch: int) -> float:
-        """Add a batch's share of the gradient; its loss."""
+        """Add a batch's share of the gradient; returns its loss."""
         labels = self.targets[torch.from_numpy(indices)].to(self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.plan.bfloat16):
             embeddings = self.net.module(self.normalise(pixels.to(self.device)))
@@ -214,7 +215,7 @@ class Trainer:
         self.iteration += 1
 
     def _worst(self) -> str:
-        """The first parameter whose gradient is not finite; all of them are, where their length alone overflows."""
+        """The first parameter whose gradient is not finite; if none, their length alone overflows."""
         named = [*self.net.module.named_parameters(), *self.loss.named_parameters(prefix="loss")]
         bad = [name for name, p in named if not all(bool(g.isfinite().all()) for g in gradients([p]))]
         return bad[0] if bad else "all parameters together"
@@ -224,7 +225,7 @@ class Trainer:
         error = NumericError(
             f"{what} at epoch {epoch}, iteration {self.iteration + 1} (images {', '.join(names[:4])} ...);"
             f" last good checkpoint: epoch {self.epoch}",
-            # Before the first step no rate has had a part in it.
+            # Before the first step the learning rate cannot be the cause.
             fix="Lower train.learning_rate" if self.iteration else "Look at the options of [loss] and at the weights",
         )
         error.add_note(f"images of the step: {', '.join(names)}")
@@ -253,17 +254,17 @@ class Trainer:
                 )
 
     def state(self) -> dict[str, Any]:
-        """What `load_state` goes on from, beside the weights: plain numbers, lists and tensors."""
+        """What `load_state` needs beside the weights: plain numbers, lists and tensors."""
         return {"epoch": self.epoch, "iteration": self.iteration, "optimizer": self.optimizer.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take up a `state`; the weights are the caller's to load."""
+        """Continue from a `state`; the caller loads the weights."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.epoch, self.iteration = int(state["epoch"]), int(state["iteration"])
 
 
 def _parameter_groups(net: Net, loss: Loss, plan: Plan) -> list[dict[str, Any]]:
-    """SGD's groups: pretrained, new, and the loss's own; each parameter in exactly one."""
+    """The optimiser's groups: pretrained, new, and the loss's own; each parameter in exactly one."""
     named = dict(net.module.named_parameters())
     new_rate = plan.learning_rate * plan.new_layers_factor
     groups = [
@@ -284,11 +285,11 @@ def _parameter_groups(net: Net, loss: Loss, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _freeze(net: Net) -> None:
-    """No gradient for pretrained parameters, and BatchNorm statistics that stand still where all of theirs are."""
+    """Take the gradient from pretrained parameters, and stop the statistics of BatchNorms that are all pretrained."""
     for name, parameter in net.module.named_parameters():
         parameter.requires_grad_(name in net.new_parameters)
     for module in net.module.modules():
         own = list(module.parameters())
-        # One without parameters is part of a new head, and has its statistics to learn.
+        # A BatchNorm without parameters belongs to a new head, and learns its statistics.
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and own and not any(p.requires_grad for p in own):
             module.eval()

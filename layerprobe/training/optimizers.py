@@ -1,4 +1,4 @@
-"""Optimisers by name, torch's own; SGD also for gradients that hold some rows of a weight only."""
+"""Torch's optimisers by name; SGD also reads gradients that hold only some rows of a weight."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def build_optimizer(
     Args:
         name: sgd, adam, adamw (whose weight decay is apart from the gradient) or rmsprop.
         groups: torch's parameter groups, each with `lr` and `weight_decay`.
-        learning_rate: of groups that have none.
+        learning_rate: of groups that have none of their own.
         momentum: of sgd and rmsprop; None for the others.
         epsilon: what adam, adamw and rmsprop add to the denominator; None for torch's 1e-8.
     """
@@ -32,7 +32,7 @@ def build_optimizer(
 
 
 class RowSGD(SGD):
-    """torch's SGD; a weight with a sparse gradient moves in the rows that the gradient holds, and no other is touched.
+    """torch's SGD; of a weight with a sparse gradient only the rows that the gradient holds move.
 
     Momentum and weight decay act on those rows alone, when they are met: a step costs what its rows do, however many
     there are (the classes that a subsampled softmax draws).
@@ -67,6 +67,6 @@ class RowSGD(SGD):
 
 
 def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The gradients that are there; of a sparse one the values that it holds."""
+    """The gradients of the parameters that have one; of a sparse gradient its values."""
     found = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return [gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in found]

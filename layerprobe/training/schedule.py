@@ -14,13 +14,13 @@ class Schedule:
     Args:
         milestones: the iterations from which the rate is lower by another `factor`, ascending.
         factor: what each milestone multiplies the rate by.
-        warmup: the first iterations, in which pretrained parameters do not move or, with `linear`, all move less.
-        warmup_by: "freeze" freezes pretrained parameters, their BatchNorm statistics too. "zero_rate" gives them
-            learning rate 0, as paper 004's code does: statistics move and momentum fills, so that the first real step
-            is no cold one. "linear" raises every rate from 1 / warmup of it to the whole.
-        cosine: iterations from the end of the warm-up to rate 0 along half a cosine; None keeps the rate.
-        heatings: the iterations before which the loss's `scale` is multiplied by `heat_factor` and from which the
-            rate is lower by another `heat_rate`, ascending (Heated-up softmax, paper 003, section 3.4).
+        warmup: how many first iterations keep pretrained parameters still or, with `linear`, all learning rates low.
+        warmup_by: "freeze" freezes pretrained parameters and their BatchNorm statistics. "zero_rate" gives pretrained
+            parameters the learning rate 0, as the code of Vo & Hays 2019 does: statistics move and momentum builds up
+            before the first real step. "linear" raises every rate from 1 / warmup of it to the whole.
+        cosine: iterations from the end of the warm-up until the rate is 0, along half a cosine; None: no cosine.
+        heatings: the iterations before which the loss's `scale` is multiplied by `heat_factor` and from which the rate
+            is lower by another `heat_rate`, ascending (Zhang et al. 2018, section 3.4).
         heat_factor: of the loss's scale; 16 -> 4 in section 5.1.
         heat_rate: of the learning rate.
     """
@@ -46,7 +46,7 @@ class Schedule:
         return share
 
     def warming(self, iteration: int) -> bool:
-        """Whether pretrained parameters stand still at an iteration."""
+        """Whether the warm-up keeps pretrained parameters still at an iteration."""
         return self.warmup_by != "linear" and iteration < self.warmup
 
     def heats(self, iteration: int) -> int:
@@ -59,7 +59,7 @@ class Schedule:
         return self.warmup_by == "freeze"
 
     def agrees(self, other: Schedule, iterations: int) -> bool:
-        """Whether both give the same first iterations."""
+        """Whether the first iterations of both schedules are the same."""
 
         def first(schedule: Schedule) -> list[tuple[float, bool, float]]:
             return [
@@ -78,7 +78,7 @@ def milestones(
     at_epochs: tuple[int, ...] = (),
     at_iterations: tuple[int, ...] = (),
 ) -> tuple[int, ...]:
-    """Milestones in iterations from fractions of the run, from epochs done, or from iterations done."""
+    """Milestones in iterations, from fractions of the run, numbers of epochs, or numbers of iterations."""
     total = iterations_per_epoch * epochs
     return tuple(
         sorted(
