@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.registry import DATASETS
 
 # A choice -> the keys that belong to what was chosen before, and go with it.
 _BELONGING = {
@@ -60,7 +61,7 @@ def overridden(sections: dict[str, Any], overrides: Overrides, known: Iterable[s
         known: the sections that there are.
 
     Raises:
-        RecipeError: a setting that is none.
+        RecipeError: a setting that is none, or a path without the name of a data set.
         UnknownNameError: of a section that is not known.
     """
     sections = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in sections.items()}
@@ -94,6 +95,9 @@ def overridden(sections: dict[str, Any], overrides: Overrides, known: Iterable[s
 
 def _data(text: str) -> dict[str, Any]:
     name, _, root = text.partition(":")
+    if name not in DATASETS and ("/" in name or Path(text).exists()):
+        kind = "csv" if text.endswith(".csv") else "folder"
+        raise RecipeError(f"{text} is a path, not the name of a data set", fix=f"Give {kind}:{text}")
     values = {"name": name}
     if name == "torchvision":
         values["set"], _, root = root.partition(":")

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from layerprobe.data.torchvision_sets import SPEC
+from layerprobe.errors import RecipeError
 from layerprobe.overrides import Overrides, overridden
 from layerprobe.recipe import load_recipe
 
@@ -49,3 +52,29 @@ def test_another_set_of_torchvisions_is_another_data_set() -> None:
     sections = {"data": {"name": "torchvision", "set": "CIFAR100", "transform": "D2"}}
     other = overridden(sections, Overrides("torchvision:Food101:/new"), ["data"])["data"]
     assert other == {"name": "torchvision", "set": "Food101", "root": "/new"}
+
+
+@pytest.mark.parametrize(
+    ("path", "fix"),
+    [
+        ("birds", "folder:birds"),
+        ("./birds", "folder:./birds"),
+        ("~/x", "folder:~/x"),
+        ("/no/such", "folder:/no/such"),
+        ("list.csv", "csv:list.csv"),
+    ],
+)
+def test_a_path_without_a_name_is_told_the_name(
+    path: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "birds").mkdir()
+    (tmp_path / "list.csv").touch()
+    with pytest.raises(RecipeError, match=f"^{path} is a path, not the name of a data set. Give {fix}.$"):
+        load_recipe("netA", Overrides(data=path))
+
+
+def test_a_folder_that_is_called_like_a_data_set_is_not_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "glyphs").mkdir()
+    assert load_recipe("netA", Overrides(data="glyphs")).data.name == "glyphs"
