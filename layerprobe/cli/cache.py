@@ -1,4 +1,4 @@
-"""layerprobe cache list and cache clean: the decoded images that runs share."""
+"""layerprobe cache list and cache clean: the decoded images that all runs share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from layerprobe.workflow.cache import Kept
 
-group = typer.Typer(name="cache", help="Decoded images, which runs share; removing them costs time, not results.")
+group = typer.Typer(name="cache", help="List or remove the decoded images that all runs share.")
 
 
 def register(app: typer.Typer) -> None:
@@ -32,7 +32,7 @@ def list_(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """List the decoded images of each data set and split, those used last first."""
+    """List the decoded images of each data set and split; those used last come first."""
     from layerprobe.workflow.cache import list_images
 
     kept = list_images(cache)
@@ -42,14 +42,15 @@ def list_(
 @group.command()
 def clean(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Of cache list; none: all that nobody uses now.")
+        list[str] | None,
+        typer.Argument(metavar="[ID]...", help="Ids from cache list (default: all that no process uses)."),
     ] = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Remove decoded images; the next run that needs them decodes anew. Runs are never touched."""
+    """Remove decoded images. A run that needs them decodes them again; runs themselves are never removed."""
     from layerprobe.workflow.cache import clean_images, list_images
 
     removed = clean_images(cache, ids or ())

@@ -1,4 +1,4 @@
-"""layerprobe data list and data check: data sets, and whether a copy is sound."""
+"""layerprobe data list and data check: the data sets, and whether a copy of one is sound."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from layerprobe.data.check import Finding
     from layerprobe.workflow.data import Checked
 
-_NAMED = 3  # so many images are named in a row of remarks
+_EXAMPLES = 3  # images that are named in a row of remarks
 
-group = typer.Typer(name="data", help="The data sets, and whether a copy of one is sound.")
+group = typer.Typer(name="data", help="List the data sets, or check a copy of one.")
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +33,7 @@ def list_(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """List the data sets: what each needs, where to get it, the recipes written for it."""
+    """List the data sets: what each needs, where to get it, which recipes use it."""
     from layerprobe.tables import listing
     from layerprobe.workflow.data import list_data
 
@@ -50,13 +50,16 @@ def list_(
 
 @group.command()
 def check(
-    data: Annotated[str, typer.Argument(metavar="NAME[:ROOT]", help="As for train --data.")],
+    data: Annotated[str, typer.Argument(metavar="NAME[:ROOT]", help="The data set, as for train --data.")],
     workers: Workers = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Read every image once: what is missing, broken, odd or there twice; counts per split and class."""
+    """Find missing, broken, odd and duplicate images.
+
+    Every image is read once. The size of each split is reported, too.
+    """
     from layerprobe.workflow.data import check_data
 
     terminal = Terminal(as_json, quiet)
@@ -98,16 +101,16 @@ def _tables(checked: Checked) -> list[Table]:
 
 
 def _grouped(remarks: Sequence[Finding]) -> list[tuple[str, str, str, str]]:
-    """One row a kind: whole data sets are grey, or lie twice on the disk."""
+    """One row for each kind of remark, as all images of a data set may be grey, or lie on the disk twice."""
     kinds: dict[str, list[Finding]] = {}
     for remark in remarks:
         kinds.setdefault(remark.kind, []).append(remark)
     rows = []
     for kind, found in kinds.items():
         alike = len({finding.message for finding in found}) == 1
-        named = [f"{f.split}: {f.id}" + ("" if alike else f" ({f.message})") for f in found[:_NAMED]]
-        if len(found) > _NAMED:
-            named.append(f"and {len(found) - _NAMED:,} more, which --json names")
+        named = [f"{f.split}: {f.id}" + ("" if alike else f" ({f.message})") for f in found[:_EXAMPLES]]
+        if len(found) > _EXAMPLES:
+            named.append(f"and {len(found) - _EXAMPLES:,} more, which --json names")
         rows.append((kind, f"{len(found):,}", found[0].message if alike else "", "\n".join(named)))
     return rows
 

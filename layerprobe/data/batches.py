@@ -1,4 +1,4 @@
-"""Which images make a batch: a function of (labels, seed, epoch), the same wherever and however often it is asked."""
+"""Which images make a batch: functions of (labels, seed, epoch) alone, so that a resumed run draws the same batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from layerprobe.errors import RecipeError
 Indices = NDArray[np.int64]  # (B,)
 
 
-def class_batches(  # noqa: PLR0913 - the rules that the papers' samplers differ in
+def class_batches(  # noqa: PLR0913 - the rules in which the papers' samplers differ
     labels: LabelArray,
     *,
     batch_size: int,
@@ -22,27 +22,27 @@ def class_batches(  # noqa: PLR0913 - the rules that the papers' samplers differ
     singletons: bool = False,
     replacement: bool = False,
 ) -> list[Indices]:
-    """An epoch of batches of p classes with k images each.
+    """The batches of an epoch, each of p classes with k images.
 
-    Vo & Hays (paper 004), section 3.3: m = pk with p, k > 1. As in their released code, classes are drawn without
-    replacement, with probabilities proportional to their sizes and classes of one image left out. p is
-    batch_size // k, so that a batch that k does not divide is smaller than asked: 75 with k = 37 gives 74 images,
-    75 with k = 12 gives 72.
+    Vo & Hays, section 3.3: m = pk with p, k > 1. As in their released code, classes are drawn without replacement, with
+    probabilities proportional to their sizes, and classes of one image are left out. p is batch_size // k. If k does
+    not divide batch_size, batches are smaller: 75 with k = 37 gives 74 images, 75 with k = 12 gives 72.
 
     Args:
         labels: (N,) classes.
         batch_size: m, at most N.
-        images_per_class: k, from 2 to batch_size; from 1 with `singletons`. Drawn without replacement; classes with
-            fewer than k images, and only these, repeat some.
-        by_size: False draws every class with the same probability, as N-pair batches and episodes do (paper 002).
-        singletons: classes of one image are drawn, too (class-balanced batches, paper 000, section 6.4.1).
-        replacement: the k images of a class are drawn with replacement, whatever its size, as the released code of
-            paper 000 does: an image may be its own positive.
+        images_per_class: k, from 2 to batch_size; from 1 with `singletons`. Images are drawn without replacement; only
+            in classes with fewer than k images some are repeated.
+        by_size: False draws every class with the same probability, as N-pair batches and episodes do (Fehervari et al.
+            2019).
+        singletons: also draw classes of one image (class-balanced batches, Zhai & Wu 2019, section 6.4.1).
+        replacement: draw the k images of every class with replacement, as the released code of Zhai & Wu does; an image
+            may then be its own positive.
         seed: of the run.
         epoch: from 1.
 
     Returns:
-        N // batch_size arrays (p * k,) of indices into `labels`, the images of a class side by side.
+        N // batch_size arrays (p * k,) of indices into `labels`; the images of a class stand side by side.
 
     Raises:
         RecipeError: k outside its range, fewer than batch_size images, or fewer than p classes of 2 images.
@@ -51,7 +51,8 @@ def class_batches(  # noqa: PLR0913 - the rules that the papers' samplers differ
     least = 1 if singletons else 2
     if not least <= images_per_class <= batch_size:
         raise RecipeError(
-            f"train.images_per_class = {images_per_class}: must be from {least} to train.batch_size = {batch_size}"
+            f"train.images_per_class = {images_per_class}: must be from {least} to train.batch_size = {batch_size}",
+            fix="Change one of the two",
         )
     classes, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     members = np.split(np.argsort(inverse, kind="stable"), np.cumsum(sizes)[:-1])
@@ -59,9 +60,9 @@ def class_batches(  # noqa: PLR0913 - the rules that the papers' samplers differ
     count = batch_size // images_per_class
     if len(eligible) < count:
         raise RecipeError(
-            f"train.batch_size = {batch_size} with train.images_per_class = {images_per_class} takes {count} classes of"
+            f"train.batch_size = {batch_size} with train.images_per_class = {images_per_class} needs {count} classes of"
             f" {least} image{'s' * (least > 1)} or more; {len(eligible)} of the {len(classes)} training classes have"
-            " them",
+            " as many",
             fix="Lower train.batch_size or raise train.images_per_class",
         )
     chances = sizes[eligible] / sizes[eligible].sum() if by_size else None
@@ -78,10 +79,10 @@ def class_batches(  # noqa: PLR0913 - the rules that the papers' samplers differ
 
 
 def shuffled_batches(labels: LabelArray, *, batch_size: int, seed: int, epoch: int) -> list[Indices]:
-    """An epoch of batches without regard to class: a random order, cut.
+    """The batches of an epoch, of images in random order, whatever their classes.
 
     Args:
-        labels: (N,) classes, of which only the number counts.
+        labels: (N,) classes, of which only N is used.
         batch_size: at most N.
         seed: of the run.
         epoch: from 1.
@@ -99,7 +100,7 @@ def shuffled_batches(labels: LabelArray, *, batch_size: int, seed: int, epoch: i
 
 def _require_enough(labels: LabelArray, batch_size: int) -> None:
     if batch_size < 1:
-        raise RecipeError(f"train.batch_size = {batch_size}: must be at least 1")
+        raise RecipeError(f"train.batch_size = {batch_size}: must be at least 1", fix="Raise train.batch_size")
     if len(labels) < batch_size:
         raise RecipeError(
             f"train.batch_size = {batch_size}: there are {len(labels)} training images", fix="Lower train.batch_size"

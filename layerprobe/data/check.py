@@ -1,4 +1,4 @@
-"""Every image of a data set read once: what cannot be read, what is read by a rule, what is there twice."""
+"""Reads every image of a data set once and finds those that cannot be read, are of an odd kind, or are there twice."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.errors import DataError
 
 _CHUNK = 8  # images that a process is sent at once
+# PIL's mode -> kind and message of a remark.
 _MODES = {
     "1": ("1-bit", "1-bit pixels, read as black and white"),
     "L": ("grey", "grey, read as three equal channels"),
@@ -33,15 +34,15 @@ _MODES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """What is to be said of an image, or of the data set where there is no id.
+    """An error or a remark about an image, or about the whole data set if there is no id.
 
     Args:
         kind: a word or two that findings are counted by ("truncated").
-        is_error: the image or the data set cannot be used as it is; else a remark.
+        is_error: whether the image or the data set cannot be used as it is; otherwise this is a remark.
         message: what is wrong, or by what rule the image is read.
-        fix: what would be right, if there is something to do.
+        fix: what to do; empty if there is nothing to do.
         split: of the image.
-        id: of the image, printable and encodable whatever the file is called.
+        id: of the image, as text that can be encoded whatever the file is called.
     """
 
     kind: str
@@ -54,12 +55,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Examined:
-    """What reading an image has shown.
+    """The findings about one image.
 
     Args:
-        index: in its split.
+        index: of the image in its split.
         findings: without split and id.
-        pixels: hash of size and pixels; None where it could not be read.
+        pixels: hash of its size and pixels; None if it could not be read.
     """
 
     index: int
@@ -69,7 +70,16 @@ class Examined:
 
 @dataclass(frozen=True)
 class SplitCount:
-    """How large a split is: images, classes, fewest and most images of a class, classes of one image."""
+    """How large a split is.
+
+    Args:
+        split: its name.
+        images: number of images.
+        classes: number of classes.
+        fewest: images of the smallest class.
+        most: images of the largest class.
+        singletons: number of classes with one image.
+    """
 
     split: str
     images: int
@@ -82,16 +92,16 @@ class SplitCount:
 def examined(split: Split, *, workers: int) -> Generator[Examined, None, None]:
     """Read every image of a split, whatever the files hold.
 
-    Where a reading process dies (of a decoder's crash, or of too little memory), the image that it dies of is found
-    and the others are read all the same. Closing the iterator ends the processes after the images in their hands.
-    JPEG has no checksum: changed bytes that still decode go unnoticed.
+    If a process dies while it reads (a decoder crashed, or memory ran out), the image that caused it is found and the
+    others are still read. Closing the iterator ends the processes after the images that they are reading. JPEG has no
+    checksum: changed bytes that can still be decoded are not noticed.
 
     Args:
-        split: as its loader gives it. Images that are made and not files are read in this process.
-        workers: processes that read; 0 reads in this one, which a crash would take along.
+        split: as its loader gives it. Images that are not files are read in this process.
+        workers: number of processes that read; 0 reads in this process, which a crash would then end.
 
     Yields:
-        One for each image, in order of completion.
+        One value for each image, in order of completion.
     """
     if workers and isinstance(split.image, Files):
         yield from _by_processes(split.image, range(len(split)), workers)
@@ -100,14 +110,14 @@ def examined(split: Split, *, workers: int) -> Generator[Examined, None, None]:
 
 
 def duplicates(dataset: Dataset, pixels: Mapping[str, Sequence[bytes | None]]) -> list[Finding]:
-    """Images with the same pixels, and names that differ in capitals alone.
+    """Images with the same pixels, and names that differ only in capitals.
 
-    The same pixels in two splits that are not searched in one another are an error: the test would know what was
-    trained on. Elsewhere they are a remark, once for each image but the first. An id that is in two splits searched
-    in one another is one image, and nothing is said.
+    The same pixels in two splits are an error, since images must not be both trained on and tested. Within a split, or
+    in two splits of which one is searched in the other, they are a remark on every image but the first; there, the same
+    id in both splits is one image and no finding.
 
     Args:
-        dataset: whose images they are.
+        dataset: the data set of the images.
         pixels: split -> the hash of each of its images.
     """
     findings = []
@@ -117,7 +127,7 @@ def duplicates(dataset: Dataset, pixels: Mapping[str, Sequence[bytes | None]]) -
         for index, digest in enumerate(pixels[split.name]):
             name = split.ids[index]
             if (other := folded.setdefault(name.casefold(), name)) != name:
-                text = f"differs from {printable(other)} in capitals alone: one file on Windows and macOS"
+                text = f"differs from {printable(other)} only in capitals: the same file on Windows and macOS"
                 findings.append(Finding("capitals", False, text, "Rename one", split.name, printable(name)))
             if digest is not None:
                 earlier = first.setdefault(digest, {})
@@ -127,7 +137,7 @@ def duplicates(dataset: Dataset, pixels: Mapping[str, Sequence[bytes | None]]) -
 
 
 def counts(dataset: Dataset) -> list[SplitCount]:
-    """The size of each split."""
+    """How large each split is."""
     found = []
     for split in dataset.splits.values():
         sizes = Counter(split.labels.tolist()).values()
@@ -143,7 +153,7 @@ def printable(name: str) -> str:
 
 
 def _twice(dataset: Dataset, split: Split, index: int, earlier: Mapping[str, int]) -> Iterator[Finding]:
-    """What is to be said of an image, given the first image with its pixels in each split."""
+    """The finding about an image, given the first image with the same pixels in each split."""
     where = sorted(earlier, key=lambda name: _together(dataset, name, split.name))
     if not where:
         return
@@ -160,7 +170,7 @@ def _twice(dataset: Dataset, split: Split, index: int, earlier: Mapping[str, int
 
 
 def _together(dataset: Dataset, one: str, other: str) -> bool:
-    """Whether two splits are one, or searched in one another."""
+    """Whether two splits are the same, or one is searched in the other."""
     return dataset.search_in.get(one, one) == dataset.search_in.get(other, other)
 
 
@@ -184,7 +194,7 @@ def _by_processes(
                     yield from found
         except BrokenProcessPool:
             pool.shutdown()
-            # One of these ended its process; read one after the other, it shows itself.
+            # One of these images ended its process: read one at a time, they show which.
             suspects = [index for chunk_indices in running.values() for index in chunk_indices]
             if len(suspects) == 1:
                 message = "the process that read it died (a decoder's crash, or too little memory)"
@@ -204,7 +214,7 @@ def _examine_all(files: Files, indices: Sequence[int]) -> list[Examined]:
 
 
 def _examined(image: Callable[[int], Image], place: int, index: int) -> Examined:
-    """Image `place` of a callable, which is image `index` of its split."""
+    """The findings about image `place` of a part of a split, which is image `index` of the whole split."""
     path = image.root / image.names[place] if isinstance(image, Files) else None
     try:
         if path is not None and _is_special(path):
@@ -215,7 +225,7 @@ def _examined(image: Callable[[int], Image], place: int, index: int) -> Examined
     except MemoryError:
         return Examined(index, (Finding("memory", True, "too little memory to read it", "Use fewer --workers"),), None)
     remarks = [] if path is None else _remarks(path)
-    # The corners first: comparing every pixel takes as much memory as the image.
+    # Two corners first, since comparing every pixel takes as much memory as the image.
     if (pixels[0, 0] == pixels[-1, -1]).all() and (pixels == pixels[0, 0]).all():
         remarks.append(Finding("one colour", False, "every pixel has the same colour"))
     digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
@@ -224,16 +234,16 @@ def _examined(image: Callable[[int], Image], place: int, index: int) -> Examined
 
 
 def _is_special(path: Path) -> bool:
-    """Whether opening it could wait for ever."""
+    """Whether it is a pipe, socket or device, opening which could wait for ever."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
-        return False  # reading it says why
+        return False  # reading it will raise the reason
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _remarks(path: Path) -> list[Finding]:
-    """By which rules of `read_image` an image became RGB; it is known to be readable."""
+    """The rules by which `read_image` turned an image into RGB; the image has been read before."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -244,12 +254,12 @@ def _remarks(path: Path) -> list[Finding]:
 
 
 def _rules(image: PIL.Image.Image, path: Path) -> Iterator[tuple[str, str]]:
-    # A JPEG with further pictures behind the first, as cameras write them.
+    # MPO is a JPEG with further pictures behind the first, as cameras write it.
     kind = "JPEG" if image.format == "MPO" else image.format
     by_ending = PIL.Image.registered_extensions().get(path.suffix.lower())
     if by_ending not in (None, kind):
         yield "wrong ending", f"a {kind} file whose name ends in {path.suffix}"
-    mode = image.mode.removesuffix("A")  # what is transparent has a remark of its own
+    mode = image.mode.removesuffix("A")  # transparency has its own remark
     if mode in _MODES:
         yield _MODES[mode]
     elif mode.startswith("I"):

@@ -1,7 +1,7 @@
-"""The papers' ways from a decoded image to a square one: what is kept of it, and how it is framed.
+"""The transforms D1, D2 and D3 of the papers: from a decoded image to the square that the network takes.
 
-Every way has two steps, so that what is kept may be cached: `keep` shrinks the decoded image, the same for training and
-test; `train` and `test` take the network's square out of that.
+Each has two steps, so that the result of the first can be cached: `keep` shrinks the decoded image, in the same way for
+training and test; `train` and `test` cut the network's square out of that.
 """
 
 from __future__ import annotations
@@ -15,20 +15,25 @@ import numpy as np
 from layerprobe.data.resizing import Method, mirrored, resize
 from layerprobe.data.splits import Dataset, Image, Split
 
-# Paper 004 (section 5): images are scaled up by as much before they are cropped.
+# Images are scaled up by at most as much before they are cropped (Vo & Hays, section 5).
 _SCALES = 0.1
-# What 224 pixels are cropped out of in papers 000, 002 and 003.
+# Zhai & Wu, Fehervari et al. and Zhang et al. crop 224 pixels out of 256.
 _RATIO = 256 / 224
 
 
 @dataclass(frozen=True)
 class Framing:
-    """One way, for one size.
+    """One of the transforms, for one size of the network's square.
 
-    D1 (paper 004, section 5): the shorter side is scaled to 1 to 1.1 times the network's, a random square cropped and
-    mirrored with probability 0.5; tested on the central square of the image with the shorter side at the network's.
-    D2 (paper 000, section 6.1; papers 002 and 003): squeezed to a square of 256 for a network of 224, a random square
-    cropped and mirrored; tested on the central one. D3 (the released code of paper 003) is D2 with pixels in -1 ... 1.
+    D1 (Vo & Hays, section 5): for training, the shorter side is scaled to 1 to 1.1 times the network's size, and a
+    random square is cropped and mirrored with probability 0.5; for testing, the shorter side is scaled to the network's
+    size and the central square is cropped.
+
+    D2 (Zhai & Wu 2019, section 6.1; Fehervari et al. 2019; Zhang et al. 2018): the image is squeezed to a square, of
+    256 pixels for a network of 224. For training, a random square is cropped and mirrored with probability 0.5; for
+    testing, the central square is cropped.
+
+    D3 (the released code of Zhang et al. 2018): D2 with pixels in -1 ... 1.
 
     Args:
         name: D1, D2 or D3.
@@ -42,28 +47,28 @@ class Framing:
 
     @property
     def side(self) -> int:
-        """Pixels of what is kept: of the shorter side for D1, of the square for the others."""
+        """Size in pixels of what `keep` gives: the shorter side for D1, the side of the square for D2 and D3."""
         return math.ceil(self.size * (1 + _SCALES)) if self.name == "D1" else round(self.size * _RATIO)
 
     @property
     def kept(self) -> str:
-        """What `keep` does, in words; equal for framings that keep the same."""
+        """What `keep` does, in words; equal words mean equal results."""
         return f"shorter side {self.side}" if self.name == "D1" else f"{self.side}x{self.side}"
 
     def keep(self, image: Image) -> Image:
-        """(H, W, 3) of any size -> what both views are made of."""
+        """The first step: (H, W, 3) of any size -> what `train` and `test` take."""
         if self.name == "D1":
             return self._with_shorter_side(image, self.side)
         return resize(image, self.side, self.side, self.method)
 
     def test(self, kept: Image) -> Image:
-        """(size, size, 3), the central square."""
+        """The second step for testing: the central square, (size, size, 3)."""
         image = self._with_shorter_side(kept, self.size) if self.name == "D1" else kept
         height, width = image.shape[:2]
         return self._square(image, (height - self.size) // 2, (width - self.size) // 2)
 
     def train(self, kept: Image, rng: np.random.Generator) -> Image:
-        """(size, size, 3), a random square, perhaps mirrored."""
+        """The second step for training: a random square, perhaps mirrored, (size, size, 3)."""
         image = kept
         if self.name == "D1":
             image = self._with_shorter_side(kept, round(self.size * (1 + rng.uniform(0, _SCALES))))
@@ -91,7 +96,7 @@ class _Kept:
 
 
 def framed(dataset: Dataset, framing: Framing) -> Dataset:
-    """The data set with every image shrunk to what the views are made of, and the views with it."""
+    """The data set with `keep` done to every image, and `train` and `test` as the views of its splits."""
 
     def one(split: Split) -> Split:
         return replace(split, image=_Kept(split.image, framing), test_view=framing.test, train_view=framing.train)

@@ -1,4 +1,4 @@
-"""Batches of pixels, read in this process or by workers; the same pixels either way."""
+"""Batches of pixels, read in this process or by worker processes; the pixels are the same."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ Batch = TypeVar("Batch")
 def load_batches(  # noqa: PLR0913 - what to read, and the three keys of the augmentation
     split: Split, batches: Sequence[Indices], *, epoch: int, seed: int, augment: str, workers: int
 ) -> Generator[tuple[Tensor, Indices], None, None]:
-    """An epoch's batches, augmented by a generator keyed by (seed, epoch, image index) alone.
+    """The batches of an epoch, augmented.
 
-    The number of workers changes nothing but the speed, and nothing is drawn from the global generators. Closing the
-    iterator ends the workers.
+    The augmentation of an image depends on (seed, epoch, index of the image) alone: the number of workers changes only
+    the speed, and nothing is drawn from global generators. Closing the iterator ends the workers.
 
     Args:
-        split: images of one size; picklable where there are workers.
+        split: images of one size; picklable if there are workers.
         batches: indices of the images of each batch.
         epoch: from 1.
         seed: of the run.
         augment: a name of AUGMENTATIONS.
-        workers: processes that read ahead; 0 reads in this one.
+        workers: number of processes that read ahead; 0 reads in this process.
 
     Yields:
         uint8 (B, H, W, 3) in main memory, and the indices (B,) it was made from.
@@ -44,7 +44,7 @@ def load_batches(  # noqa: PLR0913 - what to read, and the three keys of the aug
     Raises:
         DataError: an image cannot be read or has another size than those before it in the batch.
         UnknownNameError: no such augmentation.
-        EnvironmentFault: a worker ended unasked, or shared memory is full.
+        EnvironmentFault: a worker was killed, or shared memory is full.
     """
     if augment not in AUGMENTATIONS:
         raise UnknownNameError("augmentation", augment, AUGMENTATIONS)
@@ -78,7 +78,7 @@ def plain_batches(split: Split, *, batch_size: int, workers: int) -> Generator[T
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """Indices of a batch -> its pixels; sent to every worker whole."""
+    """Indices of a batch -> its pixels; a copy is sent to every worker."""
 
     split: Split
     augment: str
@@ -110,9 +110,9 @@ def _size(image: Image) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Served(TorchDataset[Batch | LayerprobeError]):
-    """In a worker: a batch, or as a value the error that the main process is to raise.
+    """In a worker: gives a batch, or the error that the main process is to raise, as a value.
 
-    torch would raise an error there again as a text with the worker's traceback in it.
+    If the worker raised the error, torch would raise it again with the worker's traceback in its message.
     """
 
     read: Callable[[Indices], Batch]
@@ -127,7 +127,7 @@ class _Served(TorchDataset[Batch | LayerprobeError]):
 
 
 def _share(pixels: Tensor) -> EnvironmentFault | None:
-    """Move pixels to shared memory: now, not on their way to the main process, where the error would be lost."""
+    """Move pixels to shared memory now; if torch did so while it sends them, an error would be lost."""
     try:
         pixels.share_memory_()
     except RuntimeError as error:
@@ -141,16 +141,16 @@ def _share(pixels: Tensor) -> EnvironmentFault | None:
 def in_order(
     read: Callable[[Indices], Batch], batches: Sequence[Indices], workers: int
 ) -> Generator[Batch, None, None]:
-    """What a function makes of each batch of indices, in this process or in others that read ahead.
+    """The results of a function for each batch of indices, from this process or from others that read ahead.
 
     Args:
-        read: picklable where there are workers; raises none but a LayerprobeError.
-        batches: what to call it with, in this order.
-        workers: processes; 0 reads in this one.
+        read: the function; picklable if there are workers; raises only LayerprobeErrors.
+        batches: its arguments, in this order.
+        workers: number of processes; 0 calls it in this process.
 
     Raises:
         LayerprobeError: the function's own.
-        EnvironmentFault: a worker ended unasked, or shared memory is full.
+        EnvironmentFault: a worker was killed, or shared memory is full.
     """
     if not workers:
         for indices in batches:
@@ -163,7 +163,7 @@ def in_order(
         num_workers=min(workers, max(1, len(batches))),
         collate_fn=_unchanged,
         worker_init_fn=_begin,
-        # Its own: otherwise each epoch would draw from the global one, and dropout would depend on it.
+        # Otherwise each epoch would draw from the global generator and change what dropout draws.
         generator=torch.Generator(),
         multiprocessing_context=_start_method(),
     )
@@ -175,7 +175,7 @@ def in_order(
                 raise batch
             yield batch
     finally:
-        # The last reference: torch ends the workers where its iterator ends.
+        # torch ends the workers when its iterator is deleted; this is the last reference.
         del loaded
 
 
@@ -183,16 +183,15 @@ def _next(loaded: Iterator[Batch | LayerprobeError], workers: int) -> Batch | La
     try:
         return next(loaded)
     except (RuntimeError, EOFError, ConnectionError, FileNotFoundError) as error:
-        # A dead worker's end of the line is gone, or torch has counted its workers.
+        # A dead worker's connection is closed, or torch has found that the worker is gone.
         if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
             raise
-        # As a value: the traceback of this error holds the iterator, and with it the other workers.
+        # Returned, not raised: this error's traceback would keep the iterator alive, and with it the other workers.
         return EnvironmentFault("a data worker was killed (memory?)", fix=f"Use --workers {0 if workers == 1 else 1}")
 
 
 def _start_method() -> str:
-    # A fork of the fork server, which has imported torch and has no threads, is as quick to start at each epoch as a
-    # fork of this process.
+    # The fork server has imported torch and has no threads; a fork of it starts as quickly as a fork of this process.
     method = start_method()
     if method == "forkserver":
         multiprocessing.set_forkserver_preload([__name__])

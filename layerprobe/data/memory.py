@@ -1,4 +1,4 @@
-"""Small data sets, held decoded in memory."""
+"""Small data sets are kept decoded in memory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from layerprobe.data.splits import Dataset, Image, Split
 
-# All splits together. Larger sets are decoded anew each epoch.
+# Bytes of all splits together.
 _LIMIT = 256 * 2**20
 
 
 @dataclass(eq=False)
 class _Held:
-    """Decodes an image when it is first asked for, and keeps it."""
+    """Decodes each image when it is first used, and keeps it."""
 
     split: Split
     images: dict[int, Image] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class _Held:
         return self.images[index]
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A data worker lives for an epoch and would be sent every pixel for it: it gets the decoding alone.
+        # A data worker lives for one epoch: it is sent the function that decodes, not all pixels.
         return _itself, (self.split.image,)
 
 
@@ -33,13 +33,13 @@ def _itself(image: Callable[[int], Image]) -> Callable[[int], Image]:
 
 
 def held(dataset: Dataset) -> Dataset:
-    """The same data set, its pixels kept after the first reading if it is small."""
+    """The same data set; if it is small, its pixels are kept in memory after they are first read."""
     if not is_small(dataset):
         return dataset
     return replace(dataset, splits={name: replace(s, image=_Held(s)) for name, s in dataset.splits.items()})
 
 
 def is_small(dataset: Dataset) -> bool:
-    """Whether all images, if they are like the first, fit in 256 MiB."""
+    """Whether all images fit into 256 MiB, if they are as large as the first."""
     splits = dataset.splits
     return next(iter(splits.values())).image(0).nbytes * sum(map(len, splits.values())) <= _LIMIT

@@ -1,4 +1,4 @@
-"""Bilinear resizing with antialiasing: PIL's, or torch's on 8-bit tensors, which is several times faster; mirroring."""
+"""Bilinear resizing with antialiasing, by PIL or, several times faster, by torch on 8-bit tensors; and mirroring."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Method = Literal["exact", "fast"]
 
 
 def resize(image: Image, height: int, width: int, method: Method) -> Image:
-    """An image at another size; as it is where it has that size already.
+    """An image at another size; unchanged if it has that size already.
 
     Args:
-        image: uint8 (H, W, 3); for "fast" also (H, W, 4), of which the last channel goes.
+        image: uint8 (H, W, 3); for "fast" also (H, W, 4), whose last channel is dropped.
         height: of the result, at least 1.
-        width: likewise.
-        method: "exact" is PIL's, as the papers' pipelines have it. "fast" is torch's of the same filter, which rounds
-            elsewhere and has weights of 16 bits: at most 1 grey level away, and 2 in one of 10^8 values where both
-            of its passes fall on the other side of a half (very smooth images).
+        width: of the result, at least 1.
+        method: "exact" is PIL's, as in the papers' pipelines. "fast" is torch's with the same filter; it has weights of
+            16 bits and rounds in other places. It differs by at most 1 grey level; in very smooth images, by 2 in one
+            of 10^8 values, where both of its passes round to the other side.
 
     Returns:
         uint8 (height, width, 3), which may be read-only.
@@ -35,7 +35,7 @@ def resize(image: Image, height: int, width: int, method: Method) -> Image:
     if method == "exact":
         return np.asarray(PIL.Image.fromarray(image).resize((width, height), Resampling.BILINEAR))
     pixels = _tensor(image)
-    # The permuted view is in channels_last format, for which torch has its fastest kernel.
+    # The permuted view is in channels_last format, which is the fastest in torch.
     resized = F.interpolate(
         pixels.permute(2, 0, 1)[None], (height, width), mode="bilinear", align_corners=False, antialias=True
     )
@@ -43,17 +43,17 @@ def resize(image: Image, height: int, width: int, method: Method) -> Image:
 
 
 def mirrored(image: Image) -> Image:
-    """(H, W, 3), its left and right exchanged; by torch, which takes a sixteenth of numpy's time for it."""
+    """(H, W, 3) with left and right exchanged, by torch, which takes a sixteenth of numpy's time."""
     return _tensor(image).flip(1).numpy()
 
 
 def _tensor(image: Image) -> torch.Tensor:
     with warnings.catch_warnings():
-        # torch cannot keep a tensor from being written to; nobody writes to this one.
+        # torch warns since it cannot make a tensor read-only; nobody writes to this one.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(image)
 
 
 def describe(method: Method) -> str:
-    """How it is done, in words; equal texts mean equal pixels."""
+    """The method in words; equal texts mean equal pixels."""
     return "bilinear, antialiased" + ("" if method == "exact" else f" by torch {torch.__version__}")

@@ -1,4 +1,4 @@
-"""Parts of a data set: held-out training classes, a share of each class, classes merged into meta-classes."""
+"""Smaller or coarser training splits: classes held out, a share of each class, classes merged into meta-classes."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ from layerprobe.errors import RecipeError
 
 @dataclass(frozen=True, eq=False)
 class _Some:
-    """Some images of a split, by their new places."""
+    """i -> image, for some of the images of a split."""
 
     image: Callable[[int], Image]
-    places: NDArray[np.intp]
+    places: NDArray[np.intp]  # (M,) places of the chosen images in the split
 
     def __call__(self, index: int) -> Image:
         return self.image(int(self.places[index]))
 
 
 def with_validation(dataset: Dataset, fraction: float) -> Dataset:
-    """The data set with some of its training classes in a split of their own.
+    """The data set with some of its training classes moved to a validation split.
 
-    A layer or an epoch can be chosen on them without a look at the test classes. Which classes they are is drawn once
-    for all seeds, so that runs of one experiment choose by the same images.
+    A layer or an epoch can be chosen on them without using the test classes. The classes are drawn at random, but are
+    the same for all seeds, so that the runs of an experiment choose by the same images.
 
     Args:
         dataset: with a train split and no validation split.
         fraction: of the training classes, at least 0 and below 1; 0 leaves the data set as it is.
 
     Raises:
-        RecipeError: the data set has a validation split already or tests the trained classes, or fewer than 2 classes
-            would be on a side.
+        RecipeError: the data set has a validation split already or tests on the training classes, or fewer than 2
+            classes would be in train or in validation.
     """
     if not fraction:
         return dataset
     train = dataset.splits["train"]
     if dataset.classification:
         raise RecipeError(
-            "data.validation_classes: with data.protocol = classification every class is tested, the held-out ones too",
-            fix="Leave one of them out",
+            "data.validation_classes: with data.protocol = classification every class is in the test split, also those"
+            " held out",
+            fix="Leave out one of the two keys",
         )
     if "validation" in dataset.splits:
         raise RecipeError(
@@ -54,7 +55,8 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
     if not 2 <= count <= len(classes) - 2:
         raise RecipeError(
             f"data.validation_classes = {fraction:g} holds out {count} of {len(classes)} training classes;"
-            " at least 2 must be held out and 2 be left"
+            " at least 2 must be held out and 2 be left",
+            fix="Change data.validation_classes or leave it out",
         )
     held = np.isin(train.labels, np.random.default_rng(0).permutation(classes)[:count])
     parts = {"train": _part("train", train, ~held), "validation": _part("validation", train, held)}
@@ -64,12 +66,12 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
 
 
 def with_share(dataset: Dataset, share: float, *, seed: int) -> Dataset:
-    """The data set with a part of each training class, as paper 001 (section 4.3) varies it.
+    """The data set with a share of the images of each training class, as Horiguchi et al. (2019, section 4.3) vary it.
 
     Args:
         dataset: with a train split.
-        share: of each class's images, above 0 and at most 1, rounded, at least 2 where the class has them.
-        seed: which images.
+        share: above 0 and at most 1. The number of images is rounded; at least 2 stay if the class has 2.
+        seed: decides which images stay.
     """
     if share == 1:
         return dataset
@@ -96,14 +98,14 @@ def _part(name: str, split: Split, kept: NDArray[np.bool_]) -> Split:
 
 
 def meta_classes(labels: LabelArray, count: int, *, seed: int) -> LabelArray:
-    """Classes merged at random into as many meta-classes, of equally many classes but for one.
+    """Classes merged at random into meta-classes, whose numbers of classes differ by at most one.
 
-    What a member of DREML is trained to tell apart (paper 002, section 2.10); another seed merges others.
+    The members of DREML are trained on them (Fehervari et al. 2019, section 2.10).
 
     Args:
         labels: (N,) classes.
-        count: meta-classes, from 2 to the number of classes.
-        seed: of the draw.
+        count: number of meta-classes, from 2 to the number of classes.
+        seed: decides which classes are merged.
 
     Returns:
         (N,) in 0 ... count - 1.
@@ -113,6 +115,8 @@ def meta_classes(labels: LabelArray, count: int, *, seed: int) -> LabelArray:
     """
     classes, places = np.unique(labels, return_inverse=True)
     if count > len(classes):
-        raise RecipeError(f"train.meta_classes = {count}: there are {len(classes)} training classes")
+        raise RecipeError(
+            f"train.meta_classes = {count}: there are {len(classes)} training classes", fix="Lower train.meta_classes"
+        )
     merged = np.random.default_rng([seed, count]).permutation(len(classes)) % count
     return merged[places].astype(np.int64)

@@ -1,4 +1,4 @@
-"""What is done to pixels: resizing, inverting, augmentation by name, normalisation."""
+"""The steps from a decoded image to the network's input: resizing, inverting, augmentation, normalisation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Augmentation = Callable[[Image, np.random.Generator], Image]
 
 _IMAGENET = {"mean": imagenet.MEAN, "std": imagenet.DEVIATION}
 
-# Mild enough that a character stays itself.
+# Small enough for a character to stay the same character.
 _DEGREES, _SCALES, _SHIFT = 10.0, (0.9, 1.1), 0.06
 _PHOTO_SCALE = 0.1
 
@@ -48,7 +48,7 @@ class _Inverted:
 
 
 def resized(dataset: Dataset, size: int, method: resizing.Method = "exact") -> Dataset:
-    """The data set with square images, the aspect ratio ignored.
+    """The data set with its images resized to squares, whatever their aspect ratio.
 
     Args:
         dataset: of images of any size.
@@ -69,11 +69,11 @@ def inverted(dataset: Dataset) -> Dataset:
 
 @dataclass(frozen=True)
 class Normalise:
-    """(x / 255 - mean) / std of each channel.
+    """Pixels x -> (x / 255 - mean) / std, for each channel.
 
     Args:
         mean: of red, green and blue, in 0 ... 1.
-        std: likewise, above 0.
+        std: of red, green and blue, above 0.
     """
 
     mean: tuple[float, float, float]
@@ -81,18 +81,18 @@ class Normalise:
 
     @classmethod
     def of(cls, mean: Channels, std: Channels) -> Normalise:
-        """From a recipe's values: one number for all channels, three, or "imagenet".
+        """From a recipe's values: one number for all channels, three numbers, or "imagenet".
 
         Raises:
-            RecipeError: neither of these, or a std that is not above 0.
+            RecipeError: another value, or a std that is not above 0.
         """
         means, stds = _channels("mean", mean), _channels("std", std)
         if min(stds) <= 0:
-            raise RecipeError(f"data.std = {std}: must be above 0")
+            raise RecipeError(f"data.std = {std}: must be above 0", fix="Raise data.std")
         return cls(means, stds)
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """What a network takes.
+        """The network's input.
 
         Args:
             pixels: uint8 (B, H, W, 3), on any device.
@@ -101,10 +101,10 @@ class Normalise:
             float32 (B, 3, H, W) in channels_last format, on the same device.
         """
         batch, height, width, channels = pixels.shape
-        # By rows of all channels: broadcasting three numbers along the last axis would not be vectorised.
+        # Mean and std are repeated for a whole row: broadcasting three numbers along the last axis is not vectorised.
         mean, std = (torch.tensor(x, device=pixels.device).repeat(width) for x in (self.mean, self.std))
         rows = pixels.reshape(batch, height, width * channels).float().div_(255).sub_(mean).div_(std)
-        # Channels that come last in memory stay there: the permuted view is in channels_last format already.
+        # The channels stay last in memory, so that the permuted view is in channels_last format.
         return rows.view(pixels.shape).permute(0, 3, 1, 2)
 
 
@@ -113,12 +113,12 @@ def _channels(name: str, value: Channels) -> tuple[float, float, float]:
         return _IMAGENET[name]
     numbers = [value] * 3 if isinstance(value, int | float) else value
     if isinstance(numbers, str) or len(numbers) != 3 or not all(math.isfinite(x) for x in numbers):
-        raise RecipeError(f"data.{name} = {value!r}", fix='One number, three, or "imagenet"')
+        raise RecipeError(f"data.{name} = {value!r}", fix='Give one number, three numbers or "imagenet"')
     red, green, blue = (float(x) for x in numbers)
     return red, green, blue
 
 
-def describe_transform(  # noqa: PLR0913 - a step of the way each
+def describe_transform(  # noqa: PLR0913 - an argument for each step
     *,
     image_size: int,
     invert: bool,
@@ -128,9 +128,9 @@ def describe_transform(  # noqa: PLR0913 - a step of the way each
     method: resizing.Method = "exact",
     exif_rotation: bool = False,
 ) -> str:
-    """Canonical JSON of the way from a file to a network's input, as recorded with features.
+    """All steps from a file to the network's input, as canonical JSON that is stored with features.
 
-    Equal texts mean equal inputs from equal files. The decoder's version is part of it, since it may change pixels.
+    Equal texts mean equal inputs from equal files. The decoder's version is included, as it may change pixels.
     """
     normalise = Normalise.of(mean, std)
     steps = {
@@ -146,12 +146,14 @@ def describe_transform(  # noqa: PLR0913 - a step of the way each
 
 
 def describe_decoding(kept: str, *, method: resizing.Method = "exact", exif_rotation: bool = False) -> str:
-    """The way from a file to what is kept of it: equal texts mean equal pixels from equal files.
+    """The steps from a file to the pixels that are kept decoded, in words.
+
+    Equal texts mean equal pixels from equal files.
 
     Args:
-        kept: what the resize makes ("224x224").
+        kept: the size of the result ("224x224").
         method: of resizing.
-        exif_rotation: whether images are turned as their EXIF says.
+        exif_rotation: whether images are turned as their EXIF orientation says.
     """
     exif = _exif(exif_rotation)
     return f"PIL {PIL.__version__}; alpha on white; EXIF {exif}; {kept}, {resizing.describe(method)}"
@@ -166,15 +168,15 @@ def _unchanged(image: Image, rng: np.random.Generator) -> Image:  # noqa: ARG001
 
 
 def _affine(image: Image, rng: np.random.Generator) -> Image:
-    """Turned up to 10 degrees, scaled by 0.9 to 1.1, shifted up to 6 % of each side; never flipped.
+    """Rotated by up to 10 degrees, scaled by 0.9 to 1.1, shifted by up to 6 % of each side; never mirrored.
 
-    What comes in from outside has the median colour of the four corners.
+    Pixels from outside the image get the median colour of the four corners.
     """
     height, width = image.shape[:2]
     angle = math.radians(rng.uniform(-_DEGREES, _DEGREES))
     scale = rng.uniform(*_SCALES)
     shift_x, shift_y = rng.uniform(-_SHIFT, _SHIFT, 2) * (width, height)
-    # PIL asks where each pixel of the result comes from: the inverse turn and scale about the centre.
+    # PIL takes the inverse map, from each pixel of the result to its source; it rotates and scales about the centre.
     a, b = math.cos(angle) / scale, math.sin(angle) / scale
     x, y = width / 2, height / 2
     matrix = (a, b, x - a * (x + shift_x) - b * (y + shift_y), -b, a, y + b * (x + shift_x) - a * (y + shift_y))
@@ -188,18 +190,18 @@ def _affine(image: Image, rng: np.random.Generator) -> Image:
 
 
 def _photo(image: Image, rng: np.random.Generator) -> Image:
-    """Scaled up by 1 + U[0, 0.1], cropped back at random, mirrored with probability 0.5.
+    """Scaled up by 1 + U[0, 0.1], cropped to the former size at random, mirrored with probability 0.5.
 
-    The random scaling, cropping and flipping of paper 004 (section 5), applied after the square resize.
+    The random scaling, cropping and flipping of Vo & Hays (section 5), applied after the square resize.
     """
     height, width = image.shape[:2]
     side = 1 / (1 + rng.uniform(0, _PHOTO_SCALE))
     left, top = rng.uniform(0, 1 - side, 2)
-    # Cutting the window out of the original and enlarging it is the same and one step.
+    # Enlarging a window of the original is the same, in one step.
     box = (left * width, top * height, (left + side) * width, (top + side) * height)
     cropped = np.asarray(PIL.Image.fromarray(image).resize((width, height), Resampling.BILINEAR, box))
     return resizing.mirrored(cropped) if rng.random() < 0.5 else cropped
 
 
-# Each: uint8 (H, W, 3) and a generator -> the same size.
+# Name -> (uint8 (H, W, 3), generator) -> an image of the same size.
 AUGMENTATIONS: Mapping[str, Augmentation] = {"none": _unchanged, "affine": _affine, "photo": _photo}

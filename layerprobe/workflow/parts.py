@@ -34,12 +34,12 @@ from layerprobe.workflow.images import Decoding, with_decoded
 
 
 def build_dataset(recipe: Recipe, decoding: Decoding | None = None) -> Dataset:
-    """The data set as the network gets it: read, resized, inverted; every split checked.
+    """The data set as the network takes it: read, resized, inverted, and every split checked.
 
     Args:
         recipe: its [data], and the seed of a share.
-        decoding: where data sets of files are kept decoded, unless they are small or `data.cache` is "off"; None keeps
-            none. They are kept whole, for every share and all classes.
+        decoding: where the images of files are kept decoded, unless the data set is small or `data.cache` is "off"; all
+            images are kept, whatever share or classes the recipe takes. None: keep none.
     """
     data = recipe.data
     spec = registry.load("data set", registry.DATASETS, data.name)

@@ -130,7 +130,7 @@ def test_fewer_images_than_a_batch_are_refused() -> None:
 
 
 def test_fewer_classes_than_a_batch_are_refused() -> None:
-    with pytest.raises(RecipeError, match="takes 8 classes of 2 images or more; 3 of the 5 training classes have them"):
+    with pytest.raises(RecipeError, match="needs 8 classes of 2 images or more; 3 of the 5 training classes have as"):
         drawn(labels_of(30, 30, 30, 1, 1), 32, 4)
 
 

@@ -123,5 +123,5 @@ def test_more_meta_classes_than_classes_are_refused() -> None:
 
 
 def test_classes_cannot_be_held_out_where_all_are_tested() -> None:
-    with pytest.raises(RecipeError, match="every class is tested, the held-out ones too"):
+    with pytest.raises(RecipeError, match="every class is in the test split, also those held out"):
         with_validation(replace(dataset(), classification=True), 0.5)

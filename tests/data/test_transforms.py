@@ -116,7 +116,7 @@ def test_one_number_serves_all_channels_and_three_serve_one_each(mean: Channels,
 
 @pytest.mark.parametrize("mean", ["imagenett", "abc", (0.1, 0.2), (0.1, 0.2, math.nan)])
 def test_other_means_are_refused(mean: Channels) -> None:
-    with pytest.raises(RecipeError, match='data.mean = .*. One number, three, or "imagenet"'):
+    with pytest.raises(RecipeError, match='data.mean = .*. Give one number, three numbers or "imagenet"'):
         Normalise.of(mean, 1.0)
 
 
