@@ -33,11 +33,9 @@ def class_batches(  # noqa: PLR0913 - the rules in which the papers' samplers di
         batch_size: m, at most N.
         images_per_class: k, from 2 to batch_size; from 1 with `singletons`. Images are drawn without replacement; only
             in classes with fewer than k images some are repeated.
-        by_size: False draws every class with the same probability, as N-pair batches and episodes do (Fehervari et al.
-            2019).
+        by_size: False draws all classes with equal probability, as Fehervari et al. (2019) do for N-pairs and episodes.
         singletons: also draw classes of one image (class-balanced batches, Zhai & Wu 2019, section 6.4.1).
-        replacement: draw the k images of every class with replacement, as the released code of Zhai & Wu does; an image
-            may then be its own positive.
+        replacement: draw images with replacement, as Zhai & Wu's released code does: one may be its own positive.
         seed: of the run.
         epoch: from 1.
 
@@ -49,20 +47,16 @@ def class_batches(  # noqa: PLR0913 - the rules in which the papers' samplers di
     """
     _require_enough(labels, batch_size)
     least = 1 if singletons else 2
-    if not least <= images_per_class <= batch_size:
-        raise RecipeError(
-            f"train.images_per_class = {images_per_class}: must be from {least} to train.batch_size = {batch_size}",
-            fix="Change one of the two",
-        )
-    classes, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    _require_between(least, images_per_class, batch_size)
+    _, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     members = np.split(np.argsort(inverse, kind="stable"), np.cumsum(sizes)[:-1])
-    eligible = np.flatnonzero(sizes >= least)
     count = batch_size // images_per_class
+    eligible = np.flatnonzero(sizes >= least)
     if len(eligible) < count:
+        enough = f"{least} image{'s' * (least > 1)} or more"
         raise RecipeError(
             f"train.batch_size = {batch_size} with train.images_per_class = {images_per_class} needs {count} classes of"
-            f" {least} image{'s' * (least > 1)} or more; {len(eligible)} of the {len(classes)} training classes have"
-            " as many",
+            f" {enough}; {len(eligible)} of the {len(sizes)} training classes have as many",
             fix="Lower train.batch_size or raise train.images_per_class",
         )
     chances = sizes[eligible] / sizes[eligible].sum() if by_size else None
@@ -96,6 +90,14 @@ def shuffled_batches(labels: LabelArray, *, batch_size: int, seed: int, epoch: i
     _require_enough(labels, batch_size)
     order = np.random.default_rng([seed, epoch]).permutation(len(labels))
     return list(order[: len(labels) // batch_size * batch_size].reshape(-1, batch_size))
+
+
+def _require_between(least: int, images_per_class: int, batch_size: int) -> None:
+    if not least <= images_per_class <= batch_size:
+        raise RecipeError(
+            f"train.images_per_class = {images_per_class}: must be from {least} to train.batch_size = {batch_size}",
+            fix="Change one of the two",
+        )
 
 
 def _require_enough(labels: LabelArray, batch_size: int) -> None:

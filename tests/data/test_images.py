@@ -277,8 +277,11 @@ def test_an_orientation_turns_only_where_asked_for_in_every_format(
 
 def test_an_image_that_is_a_thread_is_refused(tmp_path: Path) -> None:
     path = saved(PIL.Image.new("L", (4000, 1)), tmp_path / "thin.png")
-    with pytest.raises(DataError, match=r"thin.png: 4000x1 pixels, thinner than 1 to 1,000. Crop it or remove it"):
+    with pytest.raises(
+        DataError, match=r"thin.png: 4000x1 pixels, thinner than 1 to 1,000. Crop it or remove it"
+    ) as caught:
         read_image(path)
+    assert caught.value.kind == "too thin"
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "CMYK", "P", "1", "LA", "I;16"])
