@@ -25,9 +25,10 @@ from layerprobe.overrides import Overrides
 from layerprobe.progress import Task
 from layerprobe.recipe import load_recipe
 from layerprobe.registry import LOSSES
+from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.probe import probe
 from layerprobe.workflow.selection import ProbeRequest
-from layerprobe.workflow.train import TrainRequest, train
+from layerprobe.workflow.train import train
 
 COMMON = (
     "data.image_size=32", "data.invert=true", "data.mean=0.08", "data.std=0.25", "data.augment=affine",

@@ -20,6 +20,7 @@ from layerprobe.registry import LOSSES, load
 from layerprobe.taps import resolve_taps
 from layerprobe.training.loop import Trainer
 from layerprobe.workflow import parts
+from layerprobe.workflow.plan import build_plan
 
 TABLE = Path(__file__).parents[1] / "recipes" / "README.md"
 SETS = ("cub200", "cars196", "sop", "inshop")
@@ -85,7 +86,7 @@ def test_a_rows_command_would_train(command: str) -> None:
     recipe = recipe.member(1)
     targets = labels % (recipe.train.meta_classes or classes)
     loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1)
-    plan = parts.build_plan(recipe, targets, workers=0)
+    plan = build_plan(recipe, targets, workers=0)
     parts.require_input(recipe, net)
     split = Split("train", labels, tuple(map(str, range(len(labels)))), no_image)
     Trainer(net, loss, split, parts.build_normalise(recipe), plan, targets)

@@ -40,8 +40,8 @@ def train(
     overrides = Overrides(data, tuple(settings or ()), seed)
     loaded = load_recipe(recipe, overrides)
 
+    from layerprobe.workflow.building import TrainRequest
     from layerprobe.workflow.ensemble import estimate_training_of, train_any
-    from layerprobe.workflow.train import TrainRequest
 
     terminal = Terminal(as_json, quiet)
     request = TrainRequest(

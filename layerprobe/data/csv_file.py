@@ -25,7 +25,6 @@ _TRUTH = {"true": True, "t": True, "yes": True, "y": True, "1": True, "1.0": Tru
 }  # fmt: skip
 # Split -> what is wrong where it is empty.
 _EMPTY = {
-    "train": "no row has the split train",
     "test": "no row is a query of the split test",
     "gallery": "no row is in the gallery of the split test",
 }
@@ -55,7 +54,7 @@ def load(root: Path) -> Dataset:
 
     Raises:
         DataError: no such file, a line that is no row, a path that leaves the folder, an image listed twice or missing,
-            or a split without rows.
+            or no query or gallery among the test rows.
     """
     rows = _rows(root)
     _require_plain_validation(root, rows)

@@ -34,12 +34,12 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
         fraction: of the training classes, at least 0 and below 1; 0 leaves the data set as it is.
 
     Raises:
-        RecipeError: the data set has a validation split already or tests on the training classes, or fewer than 2
-            classes would be in train or in validation.
+        RecipeError: the data set has no train split, has a validation split already or tests on the training classes,
+            or fewer than 2 classes would be in train or in validation.
     """
     if not fraction:
         return dataset
-    train = dataset.splits["train"]
+    train = _train(dataset, "data.validation_classes")
     if dataset.classification:
         raise RecipeError(
             "data.validation_classes: with data.protocol = classification every class is in the test split, also those"
@@ -75,7 +75,7 @@ def with_share(dataset: Dataset, share: float, *, seed: int) -> Dataset:
     """
     if share == 1:
         return dataset
-    train = dataset.splits["train"]
+    train = _train(dataset, "data.share")
     kept = np.zeros(len(train), bool)
     for label in np.unique(train.labels):
         images = np.flatnonzero(train.labels == label)
@@ -84,6 +84,12 @@ def with_share(dataset: Dataset, share: float, *, seed: int) -> Dataset:
     splits = {name: _part("train", train, kept) if name == "train" else s for name, s in dataset.splits.items()}
     note = f"{share:.0%} of each training class: {int(kept.sum())} of {len(train)} images"
     return replace(dataset, splits=splits, notes=(*dataset.notes, note))
+
+
+def _train(dataset: Dataset, key: str) -> Split:
+    if "train" not in dataset.splits:
+        raise RecipeError(f"{key}: this data set has no training images to take it from", fix="Leave it out")
+    return dataset.splits["train"]
 
 
 def _part(name: str, split: Split, kept: NDArray[np.bool_]) -> Split:

@@ -12,10 +12,11 @@ from layerprobe.registry import PLOTS
 from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.statistics.paired import paired_difference
+from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.plot import PlotRequest, plot
 from layerprobe.workflow.probe import Probing, prepare, probe
 from layerprobe.workflow.selection import ProbeRequest
-from layerprobe.workflow.train import TrainRequest, train
+from layerprobe.workflow.train import train
 
 RECIPE = "quick"
 

@@ -24,12 +24,13 @@ from layerprobe.scores import Score
 from layerprobe.taps import Tap
 from layerprobe.workflow import parts
 from layerprobe.workflow import probe as single
+from layerprobe.workflow.building import TrainRequest, build
 from layerprobe.workflow.estimate import Estimate, estimate_training
 from layerprobe.workflow.extractors import RunExtractor, Tell
 from layerprobe.workflow.features import Missing, RunFeatures, features_of, require_same_images
 from layerprobe.workflow.probe import Probing, decoding_of, known_scores, layer_order, open_for_probing, scorer_of
 from layerprobe.workflow.selection import ProbeRequest, embedding_tap, select
-from layerprobe.workflow.train import TrainRequest, build, train
+from layerprobe.workflow.train import train
 
 _ROWS = 512
 

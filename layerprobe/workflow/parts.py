@@ -1,26 +1,21 @@
-"""Recipe -> the parts it names: data set, network, loss, plan."""
+"""Recipe -> the parts it names: data set, network, loss, metrics, device."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from layerprobe import registry
 from layerprobe.analysis import Metric
-from layerprobe.data import batches
 from layerprobe.data.framing import Framing, framed
 from layerprobe.data.image_files import Files, read_with
 from layerprobe.data.memory import held, is_small
-from layerprobe.data.splits import Dataset, LabelArray, require_retrieval
-from layerprobe.data.subsets import meta_classes, with_share, with_validation
+from layerprobe.data.splits import Dataset, require_retrieval
+from layerprobe.data.subsets import with_share, with_validation
 from layerprobe.data.transforms import Channels, Normalise, describe_decoding, describe_transform, inverted, resized
 from layerprobe.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.losses.loss import Loss
@@ -28,23 +23,28 @@ from layerprobe.nets.net import Net
 from layerprobe.nets.weights import file_weights, imagenet_weights
 from layerprobe.recipe import Recipe
 from layerprobe.runs import find_run
-from layerprobe.training.loop import Plan
-from layerprobe.training.schedule import Schedule, milestones
 from layerprobe.workflow.images import Decoding, with_decoded
 
 
-def build_dataset(recipe: Recipe, decoding: Decoding | None = None) -> Dataset:
+def load_dataset(recipe: Recipe) -> Dataset:
+    """The data set that a recipe names, at its original sizes; no image is read."""
+    data = recipe.data
+    spec = registry.load("data set", registry.DATASETS, data.name)
+    common = {"root": Path(data.root or ""), "image_size": data.image_size}
+    dataset: Dataset = spec.load(**spec.taken(common), **data.options())
+    return dataset
+
+
+def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Dataset | None = None) -> Dataset:
     """The data set as the network takes it: read, resized, inverted, and every split checked.
 
     Args:
         recipe: its [data], and the seed of a share.
         decoding: where the images of files are kept decoded, unless the data set is small or `data.cache` is "off"; all
             images are kept, whatever share or classes the recipe takes. None: keep none.
+        loaded: what `load_dataset` gave, where the caller has it already.
     """
-    data = recipe.data
-    spec = registry.load("data set", registry.DATASETS, data.name)
-    common = {"root": Path(data.root or ""), "image_size": data.image_size}
-    dataset = spec.load(**spec.taken(common), **data.options())
+    data, dataset = recipe.data, loaded or load_dataset(recipe)
     dataset = read_with(dataset, exif_rotation=data.exif_rotation, padded=data.resize == "fast")
     files = {name: split.image for name, split in dataset.splits.items() if isinstance(split.image, Files)}
     if data.transform == "square":
@@ -186,81 +186,6 @@ def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:
         except ValueError as error:
             raise RecipeError(f"[loss]: {error}", fix="Change [loss], or train on more classes") from error
     return loss
-
-
-def build_targets(recipe: Recipe, dataset: Dataset) -> LabelArray:
-    """(N,) what the loss takes as the class of each training image, from 0."""
-    labels = dataset.splits["train"].labels
-    if recipe.train.meta_classes is not None:
-        return meta_classes(labels, recipe.train.meta_classes, seed=recipe.train.seed)
-    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
-
-
-def build_plan(recipe: Recipe, targets: LabelArray, *, workers: int) -> Plan:
-    """Batches and schedule on the training split, whose images have these targets."""
-    train, labels = recipe.train, targets
-    if train.images_per_class is not None:  # the recipe has none for the sampler `shuffled` alone
-        epoch_batches = partial(
-            batches.class_batches,
-            labels,
-            batch_size=train.batch_size,
-            images_per_class=train.images_per_class,
-            by_size=train.sampler == "classes",
-            singletons=train.sampler == "balanced",
-            replacement=bool(train.replacement),
-        )
-    else:
-        epoch_batches = partial(batches.shuffled_batches, labels, batch_size=train.batch_size)
-    plan = Plan(
-        epochs=train.epochs,
-        batches=lambda epoch: epoch_batches(seed=train.seed, epoch=epoch),
-        schedule=Schedule(),
-        learning_rate=train.learning_rate,
-        new_layers_factor=train.new_layers_factor,
-        optimizer=train.optimizer,
-        momentum=train.momentum,
-        epsilon=train.epsilon,
-        weight_decay=train.weight_decay,
-        clip_gradient=train.clip_gradient,
-        accumulate=train.accumulate,
-        bfloat16=train.precision == "bfloat16",
-        augment=recipe.data.augment,
-        seed=train.seed,
-        workers=workers,
-    )
-    return replace(plan, schedule=build_schedule(recipe, plan.steps_per_epoch))
-
-
-def never_reached(recipe: Recipe, plan: Plan, loss: Loss) -> list[str]:
-    """Settings of the schedule and of the loss that this run is too short to reach, as `section.key = value`."""
-    train, steps = recipe.train, plan.steps_per_epoch * plan.epochs
-    after = {
-        "train.decay_epochs": [epoch * plan.steps_per_epoch for epoch in train.decay_epochs],
-        "train.decay_iterations": train.decay_iterations,
-        "train.heat_epochs": [epoch * plan.steps_per_epoch for epoch in train.heat_epochs],
-        "train.warmup_epochs": [train.warmup_epochs * plan.steps_per_epoch],
-        "train.warmup_iterations": [train.warmup_iterations],
-        **{f"loss.{key}": [batches // plan.accumulate] for key, batches in loss.effective_after().items()},
-    }
-    late = [name.split(".") for name, times in after.items() if times and max(times) >= steps > 0]
-    return [f"{section}.{key} = {json.dumps(recipe.as_dict()[section][key])}" for section, key in late]
-
-
-def build_schedule(recipe: Recipe, steps_per_epoch: int) -> Schedule:
-    """When the learning rate falls and the loss is heated."""
-    train = recipe.train
-    when = partial(milestones, steps_per_epoch, train.epochs)
-    warmup = train.warmup_iterations + train.warmup_epochs * steps_per_epoch  # a recipe has one of the two
-    return Schedule(
-        milestones=when(fractions=train.decay_at, at_epochs=train.decay_epochs, at_iterations=train.decay_iterations),
-        factor=train.decay_factor,
-        warmup=warmup,
-        warmup_by=train.warmup,
-        cosine=max(1, train.epochs * steps_per_epoch - warmup) if train.decay == "cosine" else None,
-        heatings=when(fractions=train.heat_at, at_epochs=train.heat_epochs),
-        heat_factor=train.heat_factor,
-        heat_rate=train.heat_rate,
-    )
 
 
 def choose_device(name: str) -> torch.device:

@@ -170,9 +170,10 @@ def _classifier_of(
     """Epoch and layer -> the loss's classifier; None for a layer that it does not multiply."""
 
     def classifier(epoch: int, layer: LayerKey) -> Classifier | None:
-        if layer != embedding.key or opened.recipe.train.meta_classes is not None:
+        trained = features.dataset.splits.get("train")
+        if layer != embedding.key or opened.recipe.train.meta_classes is not None or trained is None:
             return None
-        classes = np.unique(features.dataset.splits["train"].labels)
+        classes = np.unique(trained.labels)
         loss = parts.build_loss(opened.recipe, embedding_dim=opened.net.embedding_dim, num_classes=len(classes))
         logits = getattr(loss, "logits", None)
         if logits is None:

@@ -4,106 +4,28 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import torch
 import torchvision
 
 from layerprobe import __version__
-from layerprobe.data.splits import Dataset, manifest_sha256
+from layerprobe.data.splits import manifest_sha256
 from layerprobe.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.files import remove_leftovers, sha256, write_text
-from layerprobe.losses.loss import Loss
-from layerprobe.nets.net import Net
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe, resolve
-from layerprobe.runs import Run, command_line, locked, named_run, set_aside
-from layerprobe.taps import list_layers, resolve_taps
+from layerprobe.runs import Run, command_line, locked, set_aside
 from layerprobe.training.checkpoints import load_state, load_weights, save_state, save_weights
-from layerprobe.training.loop import EpochResult, Trainer
+from layerprobe.training.loop import EpochResult
 from layerprobe.workflow import parts
+from layerprobe.workflow.building import Parts, TrainRequest, build, with_decoded_images
 from layerprobe.workflow.estimate import require_space
-from layerprobe.workflow.images import Decoding
+from layerprobe.workflow.plan import build_schedule, never_reached
 from layerprobe.workflow.probe import Probing, measure, prepare
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.signals import Stop, stoppable
-
-
-@dataclass(frozen=True)
-class TrainRequest:
-    """What `layerprobe train` was asked for.
-
-    Args:
-        recipe: resolved.
-        overridden: whether the command line changed the recipe; decides the run's name.
-        cache: folder of all runs.
-        run: the run's name; None for the recipe's.
-        device: auto, cpu, cuda or cuda:i.
-        workers: data worker processes; None chooses.
-        fresh: move an old run of that name aside.
-        probe: layer expressions to probe after every epoch; None for no probing.
-    """
-
-    recipe: Recipe
-    overridden: bool
-    cache: Path
-    run: str | None = None
-    device: str = "auto"
-    workers: int | None = None
-    fresh: bool = False
-    probe: tuple[str, ...] | None = None
-
-    def target(self) -> Run:
-        """The run that this trains."""
-        name = self.recipe.name
-        return named_run(self.cache, self.run or (f"{name}-{self.recipe.identity()[:6]}" if self.overridden else name))
-
-
-@dataclass(eq=False)
-class Parts:
-    """What a run is trained with."""
-
-    dataset: Dataset
-    net: Net
-    loss: Loss
-    trainer: Trainer
-
-
-def build(request: TrainRequest) -> Parts:
-    """Data set, network, loss and trainer of a request; nothing is written."""
-    recipe = request.recipe
-    device = parts.choose_device(request.device)
-    dataset = parts.build_dataset(recipe)
-    net = _build_net(request)
-    # A misspelt layer, or an image too small for the network, is told before anything is written.
-    list_layers(net, recipe.data.image_size)
-    for layers in (recipe.probe.layers, request.probe or ()):
-        resolve_taps(layers, net, pools=recipe.probe.pool, image_size=recipe.data.image_size)
-    net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
-    targets = parts.build_targets(recipe, dataset)
-    loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1).to(device)
-    plan = parts.build_plan(recipe, targets, workers=parts.choose_workers(request.workers, device))
-    trainer = Trainer(net, loss, dataset.splits["train"], parts.build_normalise(recipe), plan, targets)
-    return Parts(dataset, net, loss, trainer)
-
-
-def with_decoded_images(built: Parts, request: TrainRequest, listener: Listener) -> Parts:
-    """The same parts, their images decoded once, on disk, where that is worth it; what is missing is made."""
-    in_process = built.trainer.plan.workers == 0
-    decoding = Decoding(request.cache, listener, request.workers, in_process=in_process)
-    dataset = parts.build_dataset(request.recipe, decoding)
-    built.trainer.split = dataset.splits["train"]
-    return replace(built, dataset=dataset)
-
-
-def _build_net(request: TrainRequest) -> Net:
-    """The network; of a run that goes on without the source of its weights, which the checkpoint holds."""
-    run = request.target()
-    if request.fresh or not run.exists():
-        return parts.build_net(request.recipe, cache=request.cache)
-    return replace(parts.build_net(request.recipe), new_parameters=frozenset(run.read()["new_parameters"]))
 
 
 def train(request: TrainRequest, listener: Listener) -> Run:
@@ -123,7 +45,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     require_space(run, built.trainer, fresh=request.fresh)
     if run.exists() and not request.fresh:  # told before images are decoded, and looked at again under the lock
         _require_same(run, request.recipe, built)
-    for key in parts.never_reached(request.recipe, built.trainer.plan, built.loss):
+    for key in never_reached(request.recipe, built.trainer.plan, built.loss):
         listener.say(f"note: {key} is not reached in {request.recipe.train.epochs} epochs")
     built = with_decoded_images(built, request, listener)
     if request.fresh and run.exists():
@@ -192,7 +114,7 @@ def _same_so_far(record: dict[str, Any], built: Parts) -> bool:
     old = resolve(record["recipe_name"], record["recipe"], source="run.json")
     plan = built.trainer.plan
     per_epoch = plan.steps_per_epoch
-    return parts.build_schedule(old, per_epoch).agrees(plan.schedule, per_epoch * record["epochs_done"])
+    return build_schedule(old, per_epoch).agrees(plan.schedule, per_epoch * record["epochs_done"])
 
 
 def _begin(run: Run, request: TrainRequest, built: Parts) -> None:

@@ -192,7 +192,6 @@ def test_a_test_row_is_query_or_gallery(folder: Path) -> None:
         ("path,label\na/1.png,ant\n", "no column split"),
         ("path,label,split\n", "set.csv: no rows"),
         ("path,label,split\na/1.png,ant,train\n", "no row is a query of the split test"),
-        ("path,label,split\na/1.png,ant,test\n", "no row has the split train"),
     ],
 )
 def test_what_a_table_lacks_is_said(folder: Path, text: str, message: str) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from layerprobe.overrides import Overrides
 from layerprobe.progress import Task
 from layerprobe.recipe import load_recipe
-from layerprobe.workflow.train import TrainRequest
+from layerprobe.workflow.building import TrainRequest
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

@@ -7,8 +7,9 @@ import pytest
 from layerprobe.data import memory
 from layerprobe.errors import BusyError, UnknownNameError
 from layerprobe.files import sha256
+from layerprobe.workflow.building import TrainRequest, build, with_decoded_images
 from layerprobe.workflow.cache import clean_images, list_images
-from layerprobe.workflow.train import TrainRequest, build, train, with_decoded_images
+from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent
 
 

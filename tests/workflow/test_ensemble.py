@@ -14,9 +14,9 @@ from layerprobe.overrides import Overrides
 from layerprobe.ranking import recall_at_k
 from layerprobe.recipe import load_recipe
 from layerprobe.runs import Run
+from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.ensemble import estimate_probe_of, estimate_training_of, probe_any, train_any
 from layerprobe.workflow.selection import ProbeRequest
-from layerprobe.workflow.train import TrainRequest
 from tests.workflow.conftest import RECIPES, Silent
 
 FC6 = LayerKey("fc6", "none")

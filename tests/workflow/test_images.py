@@ -22,11 +22,12 @@ from layerprobe.files import sha256
 from layerprobe.runs import Run
 from layerprobe.workflow import images as module
 from layerprobe.workflow import parts
+from layerprobe.workflow.building import Parts, TrainRequest, build, with_decoded_images
 from layerprobe.workflow.cache import list_images
 from layerprobe.workflow.images import Decoding
 from layerprobe.workflow.probe import estimate_probe, probe
 from layerprobe.workflow.selection import ProbeRequest
-from layerprobe.workflow.train import Parts, TrainRequest, build, train, with_decoded_images
+from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent
 
 Make = Callable[..., TrainRequest]

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from layerprobe.errors import UnknownNameError
+from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.layers import layers
-from layerprobe.workflow.train import TrainRequest, train
+from layerprobe.workflow.train import train
 from tests.workflow.conftest import RECIPES, Silent
 
 

@@ -12,9 +12,9 @@ from layerprobe.data.images import read_image
 from layerprobe.data.resizing import resize
 from layerprobe.errors import RecipeError
 from layerprobe.workflow import parts
+from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.cache import list_images
 from layerprobe.workflow.images import Decoding
-from layerprobe.workflow.train import TrainRequest
 from tests.workflow.conftest import Silent
 
 Make = Callable[..., TrainRequest]
@@ -80,23 +80,3 @@ def test_pretrained_weights_get_the_pixels_they_were_trained_on(request_for: Mak
                 parts.require_input(recipe, net)
         else:
             parts.require_input(recipe, net)
-
-
-@pytest.mark.parametrize(
-    ("settings", "late"),
-    [
-        (("train.decay_epochs=[1, 2]",), ["train.decay_epochs = [1, 2]"]),
-        (("train.decay_epochs=[1]",), []),
-        (("train.decay_iterations=[4]",), ["train.decay_iterations = [4]"]),
-        (("loss.name=heated_softmax", "train.heat_epochs=[5]"), ["train.heat_epochs = [5]"]),
-        (("train.warmup_epochs=3",), ["train.warmup_epochs = 3"]),
-        (("loss.name=cross_batch_memory",), ["loss.warmup = 1000"]),
-        (("loss.name=cross_batch_memory", "train.epochs=0"), []),
-    ],
-)
-def test_what_a_run_does_not_reach_is_told(request_for: Make, settings: tuple[str, ...], late: list[str]) -> None:
-    recipe = request_for("train.epochs=2", "train.decay_at=[]", *settings).recipe
-    plan = parts.build_plan(recipe, parts.build_dataset(recipe).splits["train"].labels, workers=0)
-    assert plan.steps_per_epoch == 2
-    loss = parts.build_loss(recipe, embedding_dim=4, num_classes=3)
-    assert parts.never_reached(recipe, plan, loss) == late

@@ -21,9 +21,10 @@ from layerprobe.keys import LayerKey
 from layerprobe.runs import Run, set_aside
 from layerprobe.scores import Score, read_scores
 from layerprobe.workflow import extractors as module
+from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.probe import estimate_probe, probe
 from layerprobe.workflow.selection import ProbeRequest
-from layerprobe.workflow.train import TrainRequest, train
+from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent
 
 FC6 = LayerKey("fc6", "none")

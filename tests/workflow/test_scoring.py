@@ -17,9 +17,10 @@ from layerprobe.keys import LayerKey
 from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.workflow import scoring as module
+from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.probe import probe
 from layerprobe.workflow.selection import ProbeRequest
-from layerprobe.workflow.train import TrainRequest, train
+from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent
 
 FC6 = LayerKey("fc6", "none")

@@ -17,7 +17,8 @@ from layerprobe.files import sha256
 from layerprobe.losses.triplet import Triplet
 from layerprobe.runs import Run
 from layerprobe.scores import read_scores
-from layerprobe.workflow.train import TrainRequest, train
+from layerprobe.workflow.building import TrainRequest
+from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent
 
 Requests = Callable[..., TrainRequest]

@@ -1,0 +1,110 @@
+"""What a run is trained with: data set, network, loss and trainer, built from a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from layerprobe.data.splits import Dataset
+from layerprobe.losses.loss import Loss
+from layerprobe.nets.net import Net
+from layerprobe.progress import Listener
+from layerprobe.recipe import Recipe
+from layerprobe.runs import Run, named_run
+from layerprobe.taps import list_layers, resolve_taps
+from layerprobe.training.loop import Trainer
+from layerprobe.workflow import parts
+from layerprobe.workflow.images import Decoding
+from layerprobe.workflow.plan import build_plan, build_targets, split_to_train
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What `layerprobe train` was asked for.
+
+    Args:
+        recipe: resolved.
+        overridden: whether the command line changed the recipe; decides the run's name.
+        cache: folder of all runs.
+        run: the run's name; None for the recipe's.
+        device: auto, cpu, cuda or cuda:i.
+        workers: data worker processes; None chooses.
+        fresh: move an old run of that name aside.
+        probe: layer expressions to probe after every epoch; None for no probing.
+    """
+
+    recipe: Recipe
+    overridden: bool
+    cache: Path
+    run: str | None = None
+    device: str = "auto"
+    workers: int | None = None
+    fresh: bool = False
+    probe: tuple[str, ...] | None = None
+
+    def target(self) -> Run:
+        """The run that this trains."""
+        name = self.recipe.name
+        return named_run(self.cache, self.run or (f"{name}-{self.recipe.identity()[:6]}" if self.overridden else name))
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What a run is trained with.
+
+    Args:
+        loaded: the data set as it was loaded, at its original sizes.
+        dataset: the same as the network takes it.
+        net: the network.
+        loss: for the classes of the training split.
+        trainer: of these.
+    """
+
+    loaded: Dataset
+    dataset: Dataset
+    net: Net
+    loss: Loss
+    trainer: Trainer
+
+
+def build(request: TrainRequest) -> Parts:
+    """Data set, network, loss and trainer of a request; nothing is written."""
+    recipe = request.recipe
+    device = parts.choose_device(request.device)
+    loaded = parts.load_dataset(recipe)
+    dataset = parts.build_dataset(recipe, loaded=loaded)
+    net = _build_net(request)
+    # A misspelt layer, or an image too small for the network, is told before anything is written.
+    list_layers(net, recipe.data.image_size)
+    for layers in (recipe.probe.layers, request.probe or ()):
+        resolve_taps(layers, net, pools=recipe.probe.pool, image_size=recipe.data.image_size)
+    net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
+    targets = build_targets(recipe, split_to_train(recipe, dataset).labels)
+    loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1).to(device)
+    return Parts(loaded, dataset, net, loss, _build_trainer(request, dataset, net, loss))
+
+
+def _build_trainer(request: TrainRequest, dataset: Dataset, net: Net, loss: Loss) -> Trainer:
+    recipe, split = request.recipe, split_to_train(request.recipe, dataset)
+    targets = build_targets(recipe, split.labels)
+    workers = parts.choose_workers(request.workers, parts.choose_device(request.device))
+    plan = build_plan(recipe, targets, workers=workers)
+    return Trainer(net, loss, split, parts.build_normalise(recipe), plan, targets)
+
+
+def with_decoded_images(built: Parts, request: TrainRequest, listener: Listener) -> Parts:
+    """The same parts, their images decoded once, on disk, where that is worth it; what is missing is made."""
+    in_process = built.trainer.plan.workers == 0
+    decoding = Decoding(request.cache, listener, request.workers, in_process=in_process)
+    dataset = parts.build_dataset(request.recipe, decoding, built.loaded)
+    return replace(built, dataset=dataset, trainer=_build_trainer(request, dataset, built.net, built.loss))
+
+
+def _build_net(request: TrainRequest) -> Net:
+    """The network; of a run that goes on without the source of its weights, which the checkpoint holds."""
+    run = request.target()
+    if request.fresh or not run.exists():
+        return parts.build_net(request.recipe, cache=request.cache)
+    return replace(parts.build_net(request.recipe), new_parameters=frozenset(run.read()["new_parameters"]))

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from layerprobe.errors import DataError, RecipeError
+from layerprobe.overrides import Overrides
+from layerprobe.recipe import load_recipe
+from layerprobe.workflow import parts
+from layerprobe.workflow.building import TrainRequest
+from layerprobe.workflow.plan import build_plan, never_reached
+from layerprobe.workflow.plot import PlotRequest, plot
+from layerprobe.workflow.probe import probe
+from layerprobe.workflow.selection import ProbeRequest
+from layerprobe.workflow.train import train
+from tests.workflow.conftest import RECIPES, Silent
+
+Make = Callable[..., TrainRequest]
+
+
+@pytest.mark.parametrize(
+    ("settings", "late"),
+    [
+        (("train.decay_epochs=[1, 2]",), ["train.decay_epochs = [1, 2]"]),
+        (("train.decay_epochs=[1]",), []),
+        (("train.decay_iterations=[4]",), ["train.decay_iterations = [4]"]),
+        (("loss.name=heated_softmax", "train.heat_epochs=[5]"), ["train.heat_epochs = [5]"]),
+        (("train.warmup_epochs=3",), ["train.warmup_epochs = 3"]),
+        (("loss.name=cross_batch_memory",), ["loss.warmup = 1000"]),
+        (("loss.name=cross_batch_memory", "train.epochs=0"), []),
+    ],
+)
+def test_what_a_run_does_not_reach_is_told(request_for: Make, settings: tuple[str, ...], late: list[str]) -> None:
+    recipe = request_for("train.epochs=2", "train.decay_at=[]", *settings).recipe
+    plan = build_plan(recipe, parts.build_dataset(recipe).splits["train"].labels, workers=0)
+    assert plan.steps_per_epoch == (2 if recipe.train.epochs else 0)
+    loss = parts.build_loss(recipe, embedding_dim=4, num_classes=3)
+    assert never_reached(recipe, plan, loss) == late
+
+
+@pytest.fixture
+def only_test(request_for: Make, images: Path) -> Make:
+    """A request on a table whose rows are all in the test split."""
+    table = images / "all.csv"
+    rows = [f"{path.relative_to(images)},{path.parent.name},test" for path in sorted(images.glob("*/*.png"))]
+    table.write_text("\n".join(["path,label,split", *rows]) + "\n")
+
+    def make(*settings: str) -> TrainRequest:
+        request = request_for()
+        recipe = load_recipe(
+            str(RECIPES / "netA.toml"),
+            Overrides(f"csv:{table}", ("data.image_size=16", "net.fc=[8]", "probe.k=[1,2]", *settings)),
+        )
+        return replace(request, recipe=recipe)
+
+    return make
+
+
+def test_a_run_of_no_epochs_needs_no_training_images(only_test: Make) -> None:
+    run = train(only_test("train.epochs=0"), Silent())
+    scores = probe(run, ProbeRequest(layers=("pool5.3", "fc6"), device="cpu", workers=0), Silent())
+    assert {(score.split, score.epoch, score.n) for score in scores} == {("test", 0, 32)}
+    assert plot(PlotRequest("layers", [run])).is_file()
+
+
+def test_epochs_need_training_images(only_test: Make) -> None:
+    with pytest.raises(DataError, match="no training images. Put some into the split train, or measure the network"):
+        train(only_test("train.epochs=1"), Silent())
+
+
+@pytest.mark.parametrize("setting", ["data.validation_classes=0.5", "data.share=0.5"])
+def test_a_part_of_training_images_that_are_not_there_is_refused(only_test: Make, setting: str) -> None:
+    with pytest.raises(RecipeError, match="this data set has no training images to take it from. Leave it out"):
+        train(only_test("train.epochs=0", setting), Silent())
