@@ -185,9 +185,10 @@ def shared_notes(notes: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 class ScoreTable:
-    """All scores of a run, as scores.csv holds them: each measurement once, sorted by epoch.
+    """All scores of a run, as scores.csv holds them: each measurement once, epoch after epoch.
 
-    A row is made into text once, however often the file is written, so that writing it after every epoch stays cheap.
+    An epoch is made into text again only where one of its scores has changed, so that a file that is written after
+    every epoch costs no more than one that is written once.
 
     Args:
         scores: those that the file holds now.
@@ -195,18 +196,19 @@ class ScoreTable:
 
     def __init__(self, scores: Iterable[Score] = ()) -> None:
         # The newest score of a measurement stands where its first one stood.
-        self._scores: dict[tuple[object, ...], Score] = {}
-        self._lines: dict[tuple[object, ...], str] = {}
+        self._epochs: dict[int, dict[tuple[object, ...], Score]] = {}
+        self._texts: dict[int, str] = {}
         self.add(scores)
         self._changed = False
 
     def add(self, scores: Iterable[Score]) -> None:
         """Take up scores, each in the place of the one that measures the same."""
         for score in scores:
-            key = (score.epoch, score.run, score.split, score.ranked_layer, score.metric)
-            if self._scores.get(key) != score:
-                self._scores[key] = score
-                self._lines.pop(key, None)
+            of_epoch = self._epochs.setdefault(score.epoch, {})
+            key = (score.run, score.split, score.ranked_layer, score.metric)
+            if of_epoch.get(key) != score:
+                of_epoch[key] = score
+                self._texts.pop(score.epoch, None)
                 self._changed = True
 
     def write(self, path: Path) -> None:
@@ -216,25 +218,20 @@ class ScoreTable:
         """
         if not self._changed and path.exists():
             return
-        for key, score in self._scores.items():
-            if key not in self._lines:
-                self._lines[key] = _line(score.as_row().values())
-        keys = sorted(self._scores, key=_epoch)
-        write_text(path, _line(_COLUMNS) + "".join(map(self._lines.__getitem__, keys)))
+        for epoch, scores in self._epochs.items():
+            if epoch not in self._texts:
+                self._texts[epoch] = _lines(score.as_row().values() for score in scores.values())
+        write_text(path, _lines([_COLUMNS]) + "".join(self._texts[epoch] for epoch in sorted(self._texts)))
         self._changed = False
 
     def scores(self) -> list[Score]:
         """All of them."""
-        return [self._scores[key] for key in sorted(self._scores, key=_epoch)]
+        return [score for epoch in sorted(self._epochs) for score in self._epochs[epoch].values()]
 
 
-def _epoch(key: tuple[object, ...]) -> int:
-    return key[0]  # type: ignore[return-value] # the first of `ScoreTable.add`'s key
-
-
-def _line(cells: Iterable[object]) -> str:
+def _lines(rows: Iterable[Iterable[object]]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
