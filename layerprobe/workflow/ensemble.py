@@ -182,7 +182,7 @@ def prepare_ensemble(
     require_same_images(features, opened.record, compared)
     extractor = EnsembleExtractor(features, members, opened.device)
     scorer = scorer_of(opened, features, selection, _no_classifier)
-    table = known_scores(run)
+    table = known_scores(opened)
     return Probing(selection, features, extractor, scorer, table, layer_order(opened, selection, table))
 
 

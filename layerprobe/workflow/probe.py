@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,7 @@ def prepare(
     workers = parts.choose_workers(request.workers, opened.device)
     extractor = RunExtractor(features, opened.recipe, opened.net, opened.device, workers)
     scorer = scorer_of(opened, features, selection, _classifier_of(opened, features, selection.embedding))
-    table = known_scores(run)
+    table = known_scores(opened)
     return Probing(selection, features, extractor, scorer, table, layer_order(opened, selection, table))
 
 
@@ -145,9 +145,10 @@ def scorer_of(
     return Scorer(features, selection.measures, record["experiment"], record["seed"], opened.device, classifier)
 
 
-def known_scores(run: Run) -> ScoreTable:
-    """The scores that a run has; none where it was never probed."""
-    return ScoreTable(run.scores() if run.scores_file.exists() else [])
+def known_scores(opened: ProbedRun) -> ScoreTable:
+    """The scores that a run has, under the experiment that it is now part of; none where it was never probed."""
+    scores = opened.run.scores() if opened.run.scores_file.exists() else []
+    return ScoreTable(replace(score, experiment=opened.record["experiment"]) for score in scores)
 
 
 def layer_order(opened: ProbedRun, selection: Selection, table: ScoreTable) -> list[str]:
