@@ -11,7 +11,7 @@ from typing import Any
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.registry import DATASETS
 
-# A choice -> the keys that belong to what was chosen before, and go with it.
+# A key that chooses a part -> the keys that were meant for the part chosen before, and are dropped with it.
 _BELONGING = {
     ("net", "name"): (("net", "pool"), ("net", "from_scratch"), ("probe", "layers")),
     ("loss", "name"): (("train", "sampler"), ("train", "images_per_class"), ("train", "replacement")),
@@ -27,8 +27,8 @@ class Overrides:
     """What the command line changes in a recipe.
 
     Args:
-        data: NAME[:ROOT], or torchvision:SET[:ROOT], in the place of the whole data section; of the recipe's own data
-            set only its root is replaced, and what the recipe says of it stays.
+        data: NAME[:ROOT], or torchvision:SET[:ROOT]. It replaces the whole data section; if the recipe is written for
+            that data set, it replaces only the root.
         settings: section.key=value, the value as TOML; text needs no quotes.
         seed: train.seed.
     """

@@ -1,4 +1,4 @@
-"""The folder of a run: its name, its run.json and its lock."""
+"""A run's folder: its name, its files, its record (run.json) and its lock."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ _Channels = float | tuple[float, float, float] | Literal["imagenet"]
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a recipe.
+    """One thing that is wrong with a recipe.
 
     Args:
-        section: where.
+        section: the section that it is in.
         text: `what is wrong. What would be right`.
-        keys: those that it is about; none: any of the section.
+        keys: the keys that cause it; none: it may be any key of the section.
     """
 
     section: str
@@ -33,11 +33,11 @@ class Problem:
 class Section(BaseModel):
     """Keys that every part shares. The reader of recipes adds the part's own options, read from its signature."""
 
-    # Keys whose default has changed -> the default that they were first released with. A part that changes one of its
-    # own has the same attribute.
+    # Key -> the default that it was first released with, for keys whose default has changed since. A data set, network
+    # or loss that changes the default of one of its own options has the same attribute.
     first_released: ClassVar[Mapping[str, Any]] = {}
 
-    # Strict: "15" is no number. Read as JSON, where an array may stand for a tuple all the same.
+    # Strict: the text "15" is not the number 15. Sections are read as JSON, where an array may stand for a tuple.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def without_defaults(self) -> dict[str, Any]:
@@ -48,13 +48,13 @@ class Section(BaseModel):
         return {name: value for name, value in values.items() if getattr(self, name) != first[name]}
 
     def options(self) -> dict[str, Any]:
-        """The keys that belong to the named part alone: its factory's keyword arguments."""
+        """The keys that only the named part has: the keyword arguments of its factory."""
         common = SECTIONS[self.section_name()].model_fields
         return {name: getattr(self, name) for name in type(self).model_fields if name not in common}
 
     @classmethod
     def section_name(cls) -> str:
-        """`loss` for LossSection and what is made of it."""
+        """The name of this section in a recipe: `loss` for LossSection and the models derived from it."""
         return next(name for name, section in SECTIONS.items() if issubclass(cls, section))
 
 

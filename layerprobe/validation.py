@@ -71,8 +71,11 @@ def metric_options(values: Any, problems: list[Problem]) -> dict[str, dict[str, 
             model = create_model(name, __base__=Section, **_option_fields(load("metric", METRICS, name), Section))
             try:
                 found[name] = model.model_validate_json(json.dumps(options, default=str)).model_dump(mode="json")
+                load("metric", METRICS, name)(**found[name])  # refuses an option out of its range
             except ValidationError as error:
                 problems += [_problem(section, item, model) for item in error.errors()]
+            except ValueError as error:
+                problems.append(Problem(section, f"{error}. Change it, or leave it out"))
     return found
 
 

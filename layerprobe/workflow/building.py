@@ -70,7 +70,7 @@ class Parts:
 
 
 def build(request: TrainRequest) -> Parts:
-    """Data set, network, loss and trainer of a request; nothing is written."""
+    """Build data set, network, loss and trainer of a request; nothing is written."""
     recipe = request.recipe
     device = parts.choose_device(request.device)
     loaded = parts.load_dataset(recipe)
@@ -95,7 +95,7 @@ def _build_trainer(request: TrainRequest, dataset: Dataset, net: Net, loss: Loss
 
 
 def with_decoded_images(built: Parts, request: TrainRequest, listener: Listener) -> Parts:
-    """The same parts, their images decoded once, on disk, where that is worth it; what is missing is made."""
+    """The same parts with images that are decoded once and kept on disk, where that is worth it."""
     in_process = built.trainer.plan.workers == 0
     decoding = Decoding(request.cache, listener, request.workers, in_process=in_process)
     dataset = parts.build_dataset(request.recipe, decoding, built.loaded)
@@ -103,7 +103,7 @@ def with_decoded_images(built: Parts, request: TrainRequest, listener: Listener)
 
 
 def _build_net(request: TrainRequest) -> Net:
-    """The network; of a run that goes on without the source of its weights, which the checkpoint holds."""
+    """Build the network. A run that is continued needs no file of pretrained weights: its checkpoint holds them."""
     run = request.target()
     if request.fresh or not run.exists():
         return parts.build_net(request.recipe, cache=request.cache)

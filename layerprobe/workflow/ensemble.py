@@ -1,4 +1,4 @@
-"""Ensembles (DREML): members that are ordinary runs, and a run that holds their embeddings side by side."""
+"""Ensembles (DREML): the members are ordinary runs, and a further run holds their embeddings side by side."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def train_any(request: TrainRequest, listener: Listener) -> Run:
     if request.fresh and run.exists():
         with locked(run):
             listener.say(f"{run.name}: the old run is now {set_aside(run).name}")
-    # Whether more epochs go on from those done, the members say.
+    # Whether training can continue with more epochs, each member checks for itself.
     if run.exists() and (changes := _but_epochs(request.recipe.changes_since(run.read()))):
         raise RecipeError(
             f"was trained with another recipe: {', '.join(map(str, changes))}",

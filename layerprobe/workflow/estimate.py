@@ -1,4 +1,4 @@
-"""What a run will need: time, memory, disk."""
+"""Estimates of the time, memory and disk space that a run needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from layerprobe.wording import as_size
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of work, bytes of memory at the peak, bytes on disk, and what is free there."""
+    """Seconds of work, bytes of peak memory, bytes on disk, and bytes free on that disk."""
 
     seconds: float
     memory: int
@@ -28,7 +28,7 @@ class Estimate:
 
 
 def require_space(run: Run, trainer: Trainer, *, fresh: bool) -> None:
-    """Check that the run's checkpoints fit on its disk, before the first is written.
+    """Check that the run's checkpoints fit on its disk before the first one is written.
 
     Raises:
         EnvironmentFault: they do not; with both numbers.
@@ -44,7 +44,7 @@ def require_space(run: Run, trainer: Trainer, *, fresh: bool) -> None:
 
 
 def estimate_training(run: Run, trainer: Trainer, *, fresh: bool) -> Estimate:
-    """Time three steps of the run on its own images and extend them to what is left; the trainer is used up."""
+    """Time three training steps and extrapolate to the epochs that are left; the trainer cannot be used afterwards."""
     marks: list[float] = []
 
     def three_steps(loss: float) -> bool:  # noqa: ARG001 - the trainer's callback
@@ -53,7 +53,7 @@ def estimate_training(run: Run, trainer: Trainer, *, fresh: bool) -> Estimate:
 
     for _ in trainer.epochs(after_step=three_steps):
         pass
-    # The first step also sets things up.
+    # The first step is left out: it also sets things up.
     step = (marks[-1] - marks[0]) / max(1, len(marks) - 1) if marks else 0.0
     left = _epochs_left(run, trainer, fresh)
     steps = sum(len(trainer.plan.batches(epoch)) for epoch in left if epoch > 0)
@@ -66,7 +66,7 @@ def _epochs_left(run: Run, trainer: Trainer, fresh: bool) -> list[int]:
 
 
 def _disk(trainer: Trainer, checkpoints: int) -> int:
-    """Bytes of so many checkpoints, and of two resume states, with what the optimiser keeps of each weight."""
+    """Bytes of a number of checkpoints and of two resume states, which hold the optimiser's memory of each weight."""
     tensors: list[torch.Tensor] = [*trainer.net.module.state_dict().values(), *trainer.loss.state_dict().values()]
     weights: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     kept = 2 if trainer.plan.optimizer in ("adam", "adamw") else 1
@@ -74,7 +74,7 @@ def _disk(trainer: Trainer, checkpoints: int) -> int:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes that this process has held, on the device if it is a GPU."""
+    """Peak memory of this process in bytes; on a GPU, the peak that torch allocated there."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

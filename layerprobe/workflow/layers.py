@@ -1,4 +1,4 @@
-"""layers: what a network's layers are called, and what they give."""
+"""layers: names, module paths and dimensions of a network's layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from layerprobe.workflow.parts import build_net
 
 @dataclass(frozen=True)
 class LayerRow:
-    """A layer: its name, module path, dimension when pooled, and what it starts from (empty for a bare network)."""
+    """A layer: name, module path, dimension after pooling, and whether its weights are new or pretrained (or empty)."""
 
     layer: str
     module: str
@@ -55,7 +55,7 @@ def _rows(net: Net, image_size: int, *, known: bool) -> list[LayerRow]:
 
 
 def _origin(net: Net, path: str) -> str:
-    """Where the nearest parameters at or before a layer come from: a ReLU has its convolution's."""
+    """Whether a layer's parameters are new. A layer without any, such as a ReLU, takes those before it."""
     named = list(net.module.named_parameters())
     own = [name for name, _ in named if name.startswith(f"{path}.")]
     if not own:

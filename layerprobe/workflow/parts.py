@@ -68,7 +68,7 @@ def _parts_of(dataset: Dataset, recipe: Recipe) -> Dataset:
 
 
 def build_metrics(recipe: Recipe, names: Sequence[str]) -> list[tuple[Metric, tuple[str, ...]]]:
-    """Each metric once, with the recipe's options and those of its names that were asked for.
+    """Build each metric once, with the recipe's options; beside it the names under which it was asked for.
 
     Raises:
         RecipeError: an option that the metric does not take.
@@ -98,7 +98,7 @@ def _channels(recipe: Recipe) -> tuple[Channels, Channels]:
 
 
 def transform_text(recipe: Recipe) -> str:
-    """The whole way from a file to the network's input, as stored with features."""
+    """Every step from a file to the network's input, as text that is stored with the features."""
     data = recipe.data
     mean, std = _channels(recipe)
     return describe_transform(
@@ -113,11 +113,12 @@ def transform_text(recipe: Recipe) -> str:
 
 
 def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
-    """The network.
+    """Build the network.
 
     Args:
-        recipe: its [net], and the seed that initialises what is new.
-        cache: where `run:NAME` is looked up; None leaves the weights out, for a checkpoint to fill in.
+        recipe: [net], and the seed from which new parameters are drawn.
+        cache: folder of all runs, where `weights = "run:NAME"` is looked up. None: load no weights, since those of a
+            checkpoint follow.
 
     Raises:
         RecipeError: pretrained weights would see other pixels than theirs.
@@ -136,7 +137,7 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
             **net.options(),
         )
     except DataError as error:
-        # The network sees tensors alone; the user knows them by the file they came from.
+        # The network knows only tensors; the user needs the file that they came from.
         raise DataError(error.message, file=net.weights, fix=error.fix) from error
     if cache is not None:
         require_input(recipe, built)
@@ -144,7 +145,7 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
 
 
 def require_input(recipe: Recipe, net: Net) -> None:
-    """Check that a network which converts its input itself, to what its weights want, is given what it converts.
+    """Check that a network which converts its own input gets pixels in the scale that it converts from.
 
     Raises:
         RecipeError: pixels in -1 ... 1, or for pretrained weights another mean and deviation than ImageNet's.
@@ -177,7 +178,7 @@ def _pretrained(weights: str, net: str, cache: Path) -> Any:
 
 
 def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:
-    """The loss; what it learns is initialised from the seed, whatever was drawn before."""
+    """Build the loss; its parameters are drawn from the recipe's seed alone."""
     factory = registry.load("loss", registry.LOSSES, recipe.loss.name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.train.seed)
@@ -189,7 +190,7 @@ def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:i` as a device that is there.
+    """The device that a name stands for: `auto`, `cpu`, `cuda` or `cuda:i`.
 
     Raises:
         RecipeError: another name.
@@ -210,7 +211,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_workers(workers: int | None, device: torch.device) -> int:
-    """How many data workers: as told; else none where the CPU trains, and one a spare core where a GPU does."""
+    """Number of data workers: the given one; by default 0 on the CPU, one per spare core (at most 8) with a GPU."""
     if workers is not None:
         return workers
     return 0 if device.type == "cpu" else min(8, max(1, (os.cpu_count() or 1) - 1))

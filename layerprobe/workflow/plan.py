@@ -1,4 +1,4 @@
-"""Recipe -> how a run is trained: its images, their classes for the loss, batches and schedule."""
+"""How a run is trained: which images, their classes for the loss, the batches and the schedule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from layerprobe.training.schedule import Schedule, milestones
 
 
 def split_to_train(recipe: Recipe, dataset: Dataset) -> Split:
-    """The training split; of a run of 0 epochs without one any split, since none of its images is read.
+    """The training split. A run of 0 epochs may lack one and gets any split, since none of its images is read.
 
     Raises:
         DataError: there is none, and it would be trained on.
@@ -36,14 +36,14 @@ def split_to_train(recipe: Recipe, dataset: Dataset) -> Split:
 
 
 def build_targets(recipe: Recipe, labels: LabelArray) -> LabelArray:
-    """(N,) what the loss takes as the class of each training image, from 0, given the images' labels."""
+    """The class of each training image as the loss takes it: (N,) from 0, given the images' labels (N,)."""
     if recipe.train.meta_classes is not None:
         return meta_classes(labels, recipe.train.meta_classes, seed=recipe.train.seed)
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)
 
 
 def build_plan(recipe: Recipe, targets: LabelArray, *, workers: int) -> Plan:
-    """Batches and schedule on the training split, whose images have these targets."""
+    """Batches and schedule for training images with these targets (N,)."""
     train, labels = recipe.train, targets
     epoch_batches: Callable[..., list[NDArray[np.int64]]]
     if not train.epochs:  # nothing is trained, and the images need not suffice for a batch
@@ -100,7 +100,7 @@ def never_reached(recipe: Recipe, plan: Plan, loss: Loss) -> list[str]:
 
 
 def build_schedule(recipe: Recipe, steps_per_epoch: int) -> Schedule:
-    """When the learning rate falls and the loss is heated."""
+    """At which steps the learning rate falls and the loss is heated."""
     train = recipe.train
     when = partial(milestones, steps_per_epoch, train.epochs)
     warmup = train.warmup_iterations + train.warmup_epochs * steps_per_epoch  # a recipe has one of the two

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a wish to stop at the next step; a second SIGINT stops at once."""
+"""SIGINT and SIGTERM end a command at its next step; a second SIGINT ends it at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""train: recipe -> a run with a checkpoint per epoch, begun, gone on with, or left alone."""
+"""train: a recipe becomes a run with a checkpoint per epoch; an unfinished run is continued, a finished one kept."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
             record = run.read()
             if record["epochs_done"] < built.trainer.plan.epochs:
                 run.write(record | {"state": "interrupted" if stop else "failed"})
-            # A signal to the whole process group may end a data worker before this process: that is no fault.
+            # Ctrl-C reaches the data workers too. If one of them ended first, its error is not a fault of the run.
             stop.raise_if_asked(_where_it_stopped(run, built))
             raise
     return run
@@ -80,7 +80,7 @@ def _is_done(run: Run, recipe: Recipe) -> bool:
 
 
 def _keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
-    """Let a finished run be probed as the recipe now says."""
+    """Take over changes of [probe] and [metrics] into a finished run, so that `probe` follows them."""
     record, new = run.read(), recipe.as_dict()
     changed = [name for name in ("probe", "metrics") if record["recipe"].get(name) != new[name]]
     if changed:
@@ -145,7 +145,7 @@ def _begin(run: Run, request: TrainRequest, built: Parts) -> None:
 
 
 def _save(run: Run, record: dict[str, Any], built: Parts) -> None:
-    """Checkpoint the present epoch: weights, then resume state, then the record that knows both."""
+    """Write the present epoch: weights, then the state to resume from, then run.json with the hashes of both."""
     epoch, hashes = built.trainer.epoch, record["hashes"]
     weights = run.checkpoint_file(epoch)
     hashes[weights.name] = save_weights(weights, {"net": built.net.module, "loss": built.loss})
@@ -161,10 +161,11 @@ def _save(run: Run, record: dict[str, Any], built: Parts) -> None:
 
 
 def _go_on(run: Run, request: TrainRequest, built: Parts, listener: Listener) -> None:
-    """Load the newest whole checkpoint; an older one where that is damaged, saying so."""
+    """Load the newest checkpoint and continue from it; where it is damaged, say so and take the one before."""
     record = run.read()
     hashes = record["hashes"]
-    # A run killed between the state and run.json has its last known state under the other name.
+    # If the run was killed after the state but before run.json was written, the state that run.json knows has the other
+    # name.
     states = [hashes[path.name] for path in (run.resume_file(), run.resume_file(previous=True)) if path.name in hashes]
     for older in (False, True):
         try:
@@ -181,7 +182,7 @@ def _go_on(run: Run, request: TrainRequest, built: Parts, listener: Listener) ->
         break
     if built.trainer.epoch < built.trainer.plan.epochs:
         listener.say(f"{run.name}: continuing after epoch {built.trainer.epoch}")
-    # More epochs, or other things to probe, are part of what the run now is.
+    # The recipe may now ask for more epochs, or for other layers and metrics to probe.
     recipe = request.recipe
     if built.trainer.epoch < built.trainer.plan.epochs:
         record["state"] = "training"
@@ -231,7 +232,7 @@ def _where_it_stopped(run: Run, built: Parts) -> str:
 
 
 def _append_metrics(run: Run, result: EpochResult) -> None:
-    """One line an epoch; the lines of epochs that a resume trains again go."""
+    """Add an epoch's line to metrics.jsonl; lines of epochs that are trained again are dropped."""
     lines = run.training_log_file.read_text(encoding="utf-8").splitlines() if run.training_log_file.exists() else []
     kept = [line for line in lines if json.loads(line)["epoch"] < result.epoch]
     write_text(run.training_log_file, "\n".join([*kept, json.dumps(asdict(result))]) + "\n")
