@@ -1,4 +1,4 @@
-"""A run small enough for tests: eight folders of noise, VGG16-BN at 16 pixels, two epochs."""
+"""A run small enough for tests: eight folders of noise, a narrow VGG16-BN at 16 pixels, two epochs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from layerprobe import registry
 from layerprobe.overrides import Overrides
 from layerprobe.progress import Task
 from layerprobe.recipe import load_recipe
@@ -37,6 +38,14 @@ class Silent:
         pass
 
 
+@pytest.fixture(autouse=True)
+def narrow_vgg() -> Iterator[None]:
+    """Register `narrow_vgg`, by a patch of its own: tests undo what `monkeypatch` did."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.NETS, "narrow_vgg", "tests.workflow.narrow_vgg:build")
+        yield
+
+
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     """Eight classes of four 20 x 20 images, told apart by their colour."""
@@ -59,10 +68,11 @@ def request_for(images: Path, tmp_path: Path) -> Callable[..., TrainRequest]:
     def make(
         *settings: str, recipe: str = "netA", run: str = "tiny", workers: int = 0, **fields: object
     ) -> TrainRequest:
-        small = ("data.image_size=16", "train.batch_size=8", "train.images_per_class=2", "train.epochs=2")
-        loaded = load_recipe(
-            str(RECIPES / f"{recipe}.toml"), Overrides(f"folder:{images}", ("net.fc=[8]", *small, *settings))
-        )
+        small = (
+            "data.image_size=16", "net.name=narrow_vgg", "net.fc=[8]", "train.batch_size=8", "train.images_per_class=2",
+            "train.epochs=2",
+        )  # fmt: skip
+        loaded = load_recipe(str(RECIPES / f"{recipe}.toml"), Overrides(f"folder:{images}", (*small, *settings)))
         return TrainRequest(loaded, True, tmp_path / "cache", run, "cpu", workers, **fields)  # type: ignore[arg-type] # one test's fields each
 
     return make

@@ -22,8 +22,8 @@ from tests.workflow.conftest import RECIPES, Silent
 FC6 = LayerKey("fc6", "none")
 
 SMALL = (
-    "data.image_size=16", "train.batch_size=8", "train.images_per_class=4", "train.epochs=1", "net.fc=[8]",
-    "train.meta_classes=2",
+    "data.image_size=16", "train.batch_size=8", "train.images_per_class=4", "train.epochs=1", "net.name=narrow_vgg",
+    "net.fc=[8]", "train.meta_classes=2",
 )  # fmt: skip
 Make = Callable[..., TrainRequest]
 
