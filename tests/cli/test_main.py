@@ -50,9 +50,12 @@ def folder(root: Path, classes: int, *, images: int = 4) -> Path:
     return root
 
 
-def train_words(root: Path, *more: str) -> list[str]:
-    small = ["net.fc=[8]", "data.image_size=16", "train.batch_size=4", "train.images_per_class=2", "train.epochs=1"]
-    settings = [word for setting in small for word in ("--set", setting)]
+SMALL = ["net.fc=[8]", "train.batch_size=4", "train.images_per_class=2", "train.epochs=1"]
+LENET = ["net.name=lenet", "data.image_size=28"]
+
+
+def train_words(root: Path, *more: str, net: list[str] = LENET) -> list[str]:
+    settings = [word for setting in [*SMALL, *net] for word in ("--set", setting)]
     return ["train", "netA", "--data", f"folder:{root}", "--run", "tiny", "--device", "cpu", *settings, *more]
 
 
@@ -167,7 +170,7 @@ def test_an_interrupt_while_waiting_for_another_process_is_told(layerprobe: Comm
         while "waiting for another process" not in (line := waiting.stderr.readline()):
             assert line
         waiting.send_signal(signal.SIGINT)
-        out, err = waiting.communicate(timeout=30)
+        out, err = waiting.communicate(timeout=300)
     assert (waiting.returncode, json.loads(out)["error"]["code"], err) == (130, "interrupted", "")
 
 
@@ -205,11 +208,11 @@ def test_a_bad_image_is_named_and_the_run_can_go_on(
 
 
 def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path) -> None:
-    root = folder(tmp_path / "root", 8)
-    code, out, err = layerprobe(*train_words(root))
+    words = train_words(folder(tmp_path / "root", 8), net=["data.image_size=16"])
+    code, out, err = layerprobe(*words)
     assert (code, out) == (0, "cache/tiny\n")
     assert "epoch 1/1: loss" in err
-    assert "nothing to do" in layerprobe(*train_words(root))[2]
+    assert "nothing to do" in layerprobe(*words)[2]
 
     code, out, err = layerprobe("probe", "--layers", "pool5.3,fc6", "--k", "1,2")
     assert code == 0
@@ -252,7 +255,7 @@ def test_a_busy_run_is_exit_6(layerprobe: Command, tmp_path: Path) -> None:
     layerprobe(*train_words(root))
     holder = (
         "import time, sys; from pathlib import Path; from layerprobe.runs import Run, locked\n"
-        "with locked(Run(Path('cache/tiny'))): print(1, flush=True); time.sleep(60)"
+        "with locked(Run(Path('cache/tiny'))): print(1, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, cwd=tmp_path) as process:
         assert process.stdout is not None

@@ -17,8 +17,8 @@ from layerprobe.store import read_classes
 from tests.data import fabricated
 
 SETTINGS = (
-    "data.allow_partial=true", "data.image_size=16", "net.fc=[8]", "train.epochs=1", "train.batch_size=6",
-    "train.images_per_class=2",
+    "data.allow_partial=true", "data.image_size=28", "net.name=lenet", "net.fc=[8]", "train.epochs=1",
+    "train.batch_size=6", "train.images_per_class=2",
 )  # fmt: skip
 
 
@@ -73,9 +73,7 @@ def test_a_run_on_inshop_ends_in_the_recall_of_queries_against_the_gallery(
 def test_both_sides_are_stored_and_no_image_is_in_both(layerprobe: Callable[..., str], tmp_path: Path) -> None:
     fabricated.inshop(tmp_path / "shop", tmp_path / "shop")
     words = [word for setting in SETTINGS for word in ("--set", setting)]
-    layerprobe(
-        "train", "netA", "--data", "inshop:shop", "--run", "shop", "--device", "cpu", "--probe", "pool5.3", *words
-    )
+    layerprobe("train", "netA", "--data", "inshop:shop", "--run", "shop", "--device", "cpu", "--probe", "c5", *words)
     ids = {}
     items = tuple(f"id_{item:08}" for item in (2, 7, 9, 40, 3, 5, 11, 60))
     for split in ("train", "test", "gallery"):
