@@ -5,10 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Two test processes on two cores: GNU OpenMP's spinning waiters would cost a scheduler tick an operation.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# An example that takes long on a busy machine is no fault.
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

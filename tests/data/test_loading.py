@@ -52,9 +52,9 @@ def train_split(root: Path) -> Split:
     return folder.load(root).splits["train"]
 
 
-def workers_of(rounds: int = 200) -> list[int]:
-    """Process ids of this process's workers."""
-    for _ in range(rounds):
+def workers_of() -> list[int]:
+    """Process ids of this process's workers, once it has any."""
+    for _ in range(12_000):
         if found := [child.pid for child in multiprocessing.active_children() if child.pid]:
             return found
         time.sleep(0.01)
@@ -156,7 +156,7 @@ if __name__ == "__main__":
     raise SystemExit(7)
 """
     # The module holds the batches until the interpreter is gone.
-    ended = subprocess.run([sys.executable, "-c", program], timeout=30, capture_output=True, check=False)
+    ended = subprocess.run([sys.executable, "-c", program], timeout=300, capture_output=True, check=False)
     assert (ended.returncode, ended.stderr) == (7, b"")
 
 

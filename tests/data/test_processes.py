@@ -43,7 +43,7 @@ def test_a_killed_process_leaves_none_behind(work: str) -> None:
         killed.kill()
         try:
             # They hold its stdout too: this returns when all of them are gone.
-            killed.communicate(timeout=20)
+            killed.communicate(timeout=120)
         except subprocess.TimeoutExpired:
             os.kill(worker, signal.SIGKILL)
             raise
