@@ -8,7 +8,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# Two test processes on two cores: GNU OpenMP's spinning waiters would cost a scheduler tick an operation.
+# pytest-xdist starts a process for every core, so each computes with one thread, and so do the processes that tests
+# start. OpenMP reads this when torch or numpy is imported. A waiting thread sleeps: GNU OpenMP's spinning waiters would
+# cost a scheduler tick an operation where there are more threads than cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # An example that takes long on a busy machine is no fault.
