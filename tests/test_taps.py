@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.keys import LayerKey
-from layerprobe.taps import Tap, list_layers, resolve_taps, tapped
+from layerprobe.taps import Tap, execution_order, list_layers, resolve_taps, tapped
 
 FC6 = LayerKey("fc6", "none")
 POOL1 = LayerKey("pool1", "max")
@@ -342,3 +342,11 @@ def test_a_users_own_hook_stays(net: Layers) -> None:
     features(net, "conv", "fc6")
     assert hooks(net.module) == 1
     assert len(seen) == 2  # the listing's forward and the capture's
+
+
+def test_layers_are_put_in_the_order_in_which_the_network_runs_them(net: Layers) -> None:
+    names = ["fc6", "relu#2", "pool2", "relu#1", "pool1", "fc9", "relu#7"]
+    order = execution_order(names, net, 8)
+    assert sorted(order) == sorted(names[:-2])
+    assert [name for name in order if name.startswith("relu")] == ["relu#1", "relu#2"]
+    assert [name for name in order if not name.startswith("relu")] == ["pool1", "pool2", "fc6"]

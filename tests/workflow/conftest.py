@@ -14,7 +14,9 @@ from layerprobe import registry
 from layerprobe.overrides import Overrides
 from layerprobe.progress import Task
 from layerprobe.recipe import load_recipe
+from layerprobe.runs import Run
 from layerprobe.workflow.building import TrainRequest
+from layerprobe.workflow.train import train
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -76,3 +78,9 @@ def request_for(images: Path, tmp_path: Path) -> Callable[..., TrainRequest]:
         return TrainRequest(loaded, True, tmp_path / "cache", run, "cpu", workers, **fields)  # type: ignore[arg-type] # one test's fields each
 
     return make
+
+
+@pytest.fixture
+def run(request_for: Callable[..., TrainRequest]) -> Run:
+    """The run of such a request, trained."""
+    return train(request_for(), Silent())

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +8,17 @@ import h5py
 import numpy as np
 import pytest
 
-from layerprobe import store
-from layerprobe.errors import EnvironmentFault, RecipeError, UnknownNameError
-from layerprobe.files import sha256
+from layerprobe import registry, store
+from layerprobe.errors import RecipeError
 from layerprobe.keys import LayerKey
+from layerprobe.ranking import recall_at_k
 from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.workflow import scoring as module
 from layerprobe.workflow.building import TrainRequest
-from layerprobe.workflow.probe import probe
+from layerprobe.workflow.probe import measure, prepare, probe
 from layerprobe.workflow.selection import ProbeRequest
+from layerprobe.workflow.signals import stoppable
 from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent
 
@@ -27,11 +26,6 @@ FC6 = LayerKey("fc6", "none")
 
 Requests = Callable[..., TrainRequest]
 REQUEST = ProbeRequest(layers=("pool5.3", "fc6"), epochs="last", ks=(1, 2), device="cpu", workers=0)
-
-
-@pytest.fixture
-def run(request_for: Requests) -> Run:
-    return train(request_for(), Silent())
 
 
 def ranks_in(path: Path) -> dict[str, np.ndarray]:
@@ -118,34 +112,6 @@ def test_metrics_stand_beside_the_recall(run: Run) -> None:
     assert found["uniformity"].n == 16
 
 
-def test_a_recall_among_the_metrics_adds_its_k(run: Run) -> None:
-    assert list(by_metric(probe(run, replace(REQUEST, metrics=("R@3",)), Silent()), "test", "fc6")) == [
-        "R@1", "R@2", "R@3",
-    ]  # fmt: skip
-
-
-def test_an_unknown_metric_has_the_near_miss_before_anything_is_extracted(run: Run) -> None:
-    with pytest.raises(UnknownNameError, match="unknown metric 'uniformty'. Did you mean 'uniformity'"):
-        probe(run, replace(REQUEST, metrics=("uniformty",)), Silent())
-    assert not run.feature_file(2, "test").exists()
-
-
-def test_an_index_of_the_last_epoch_is_exported_with_its_ids(run: Run) -> None:
-    faiss = pytest.importorskip("faiss")
-    probe(run, replace(REQUEST, epochs="all", layers=("fc6",), export_index=True), Silent())
-    path = run.index_file(2, "test", FC6)
-    assert sorted(file.name for file in path.parent.glob("*.faiss")) == [
-        "epoch-0002.test.fc6@none.faiss",
-        "epoch-0002.train.fc6@none.faiss",
-    ]
-    listing = json.loads(path.with_name(f"{path.name}.json").read_text())
-    features = store.read_features(run.feature_file(2, "test"), FC6)
-    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    np.testing.assert_allclose(faiss.read_index(str(path)).reconstruct_n(0, 16), unit, rtol=1e-6)
-    assert listing["ids"] == list(store.read_index(run.feature_file(2, "test"))[1])
-    assert listing["facts"]["weights_sha256"] == sha256(run.checkpoint_file(2))
-
-
 def test_a_finished_run_is_probed_as_its_recipe_now_says(request_for: Requests) -> None:
     run = train(request_for(), Silent())
     listener = Silent()
@@ -157,19 +123,24 @@ def test_a_finished_run_is_probed_as_its_recipe_now_says(request_for: Requests) 
 
 
 def test_an_option_out_of_range_is_a_recipe_error(request_for: Requests) -> None:
-    run = train(request_for('probe.metrics=["NMI"]', "metrics.NMI.seeds=0"), Silent())
-    with pytest.raises(RecipeError, match=r"\[metrics.NMI\]: seeds = 0: must be at least 1"):
-        probe(run, REQUEST, Silent())
+    with pytest.raises(RecipeError, match=r"\[metrics.NMI\]: seeds = 0: must be at least 1. Change it"):
+        request_for("metrics.NMI.seeds=0")
 
 
-@pytest.mark.parametrize("name", ["R@0", "R@x", "R@"])
-def test_a_recall_without_a_k_is_refused(run: Run, name: str) -> None:
-    with pytest.raises(RecipeError, match=f"metric {name}: K must be a whole number above 0"):
-        probe(run, replace(REQUEST, metrics=(name,)), Silent())
-
-
-def test_without_faiss_no_index_is_begun(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(EnvironmentFault, match="faiss"):
-        probe(run, replace(REQUEST, export_index=True), Silent())
-    assert not run.feature_file(2, "test").exists()
+def test_a_reduction_is_fitted_on_training_classes_and_has_ranks_of_its_own(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry.REDUCTIONS, "centred", "tests.workflow.a_reduction:Centred")
+    probing = prepare(run, REQUEST)
+    both = replace(probing, selection=replace(probing.selection, reductions=("none", "centred")))
+    with stoppable() as stop:
+        scores = measure(both, [2], Silent(), stop)
+    (found,) = [
+        s.value for s in scores if (s.reduction, s.split, s.layer, s.metric) == ("centred", "test", "fc6", "R@1")
+    ]
+    train, test = (store.read_features(run.feature_file(2, split), FC6) for split in ("train", "test"))
+    assert found == recall_at_k(test - train.mean(0), np.repeat(np.arange(4), 4), ks=(1,))[1]
+    with h5py.File(run.rank_file(2, "test")) as file:
+        assert set(file["fc6@none"]) == {"none", "centred"}
+        assert "split='train'" in file["fc6@none/centred/cosine"].attrs["reduction"].decode()
+        assert file["fc6@none/none/cosine"].attrs["reduction"] == b""

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from layerprobe import store
+from layerprobe.errors import EnvironmentFault
+from layerprobe.files import sha256
+from layerprobe.keys import LayerKey
+from layerprobe.runs import Run
+from layerprobe.workflow.building import TrainRequest
+from layerprobe.workflow.probe import probe
+from layerprobe.workflow.selection import ProbeRequest
+from tests.workflow.conftest import Silent
+
+FC6 = LayerKey("fc6", "none")
+POOL = LayerKey("pool5.3", "max")
+
+Requests = Callable[..., TrainRequest]
+REQUEST = ProbeRequest(layers=("pool5.3", "fc6"), epochs="last", ks=(1, 2), device="cpu", workers=0)
+
+
+def test_an_index_of_the_last_epoch_is_exported_with_its_ids(run: Run) -> None:
+    faiss = pytest.importorskip("faiss")
+    probe(run, replace(REQUEST, epochs="all", layers=("fc6",), export_index=True), Silent())
+    path = run.index_file(2, "test", FC6)
+    assert sorted(file.name for file in path.parent.glob("*.faiss")) == [
+        "epoch-0002.test.fc6@none.faiss",
+        "epoch-0002.train.fc6@none.faiss",
+    ]
+    listing = json.loads(path.with_name(f"{path.name}.json").read_text())
+    features = store.read_features(run.feature_file(2, "test"), FC6)
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    np.testing.assert_allclose(faiss.read_index(str(path)).reconstruct_n(0, 16), unit, rtol=1e-6)
+    assert listing["ids"] == list(store.read_index(run.feature_file(2, "test"))[1])
+    assert listing["facts"]["weights_sha256"] == sha256(run.checkpoint_file(2))
+
+
+def test_without_faiss_no_index_is_begun(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(EnvironmentFault, match="faiss"):
+        probe(run, replace(REQUEST, export_index=True), Silent())
+    assert not run.feature_file(2, "test").exists()

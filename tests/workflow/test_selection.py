@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.files import sha256
+from layerprobe.keys import LayerKey
+from layerprobe.runs import Run
+from layerprobe.scores import Score
+from layerprobe.workflow.building import TrainRequest
+from layerprobe.workflow.probe import probe
+from layerprobe.workflow.selection import ProbeRequest
+from layerprobe.workflow.train import train
+from tests.workflow.conftest import Silent
+
+FC6 = LayerKey("fc6", "none")
+POOL = LayerKey("pool5.3", "max")
+
+Requests = Callable[..., TrainRequest]
+REQUEST = ProbeRequest(layers=("pool5.3", "fc6"), ks=(1, 2), device="cpu", workers=0)
+
+
+def only(scores: list[Score], **fields: object) -> list[Score]:
+    return [score for score in scores if all(getattr(score, name) == value for name, value in fields.items())]
+
+
+def by_metric(scores: list[Score], split: str, layer: str) -> dict[str, Score]:
+    return {score.metric: score for score in scores if (score.split, score.layer) == (split, layer)}
+
+
+@pytest.mark.parametrize(("text", "epochs"), [("all", {0, 1, 2}), ("last", {2}), ("0,2", {0, 2})])
+def test_epochs_are_chosen(run: Run, text: str, epochs: set[int]) -> None:
+    assert {score.epoch for score in probe(run, replace(REQUEST, epochs=text), Silent())} == epochs
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("3", "tiny has epochs 0 to 2"), ("first", "neither all, last, best"), ("best", "needs validation classes")],
+)
+def test_epochs_that_are_not_there_are_refused(run: Run, text: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        probe(run, replace(REQUEST, epochs=text), Silent())
+
+
+def test_an_unknown_split_has_the_near_miss(run: Run) -> None:
+    with pytest.raises(UnknownNameError, match="unknown split 'tset'. Did you mean 'test'"):
+        probe(run, replace(REQUEST, splits=("tset",)), Silent())
+
+
+def test_an_unknown_layer_has_the_near_miss_and_loses_nothing(run: Run) -> None:
+    probe(run, REQUEST, Silent())
+    before = sha256(run.scores_file)
+    with pytest.raises(UnknownNameError, match=r"'pool5.4'. Did you mean 'pool5.\d'"):
+        probe(run, replace(REQUEST, layers=("pool5.4",)), Silent())
+    assert sha256(run.scores_file) == before
+
+
+def test_a_large_k_is_refused_when_asked_for_and_dropped_from_a_recipe(run: Run) -> None:
+    with pytest.raises(RecipeError, match="K = 16 is not below the 16 images of the train split"):
+        probe(run, replace(REQUEST, ks=(1, 16)), Silent())
+    listener = Silent()
+    scores = probe(run, replace(REQUEST, ks=None), listener)
+    assert "K = 16, 32 left out: not so many items to search" in listener.heard
+    assert {score.metric for score in scores} == {"R@1", "R@2", "R@4", "R@8"}
+
+
+def test_a_recipe_whose_every_k_is_too_large_is_refused_before_extraction(request_for: Requests) -> None:
+    run = train(request_for("probe.k=[1000]"), Silent())
+    with pytest.raises(RecipeError, match="K = 1000 is not below the 16 images"):
+        probe(run, replace(REQUEST, ks=None), Silent())
+    assert not run.feature_file(0, "train").exists()
+
+
+def test_the_best_epoch_is_the_best_on_validation_classes(images: Path, request_for: Requests, tmp_path: Path) -> None:
+    splits = {0: "train", 1: "train", 2: "train", 3: "train", 4: "validation", 5: "validation", 6: "test", 7: "test"}
+    rows = [f"class{c}/{i}.png,{c},{split}" for c, split in splits.items() for i in range(4)]
+    (images / "table.csv").write_text("\n".join(["path,label,split", *rows]))
+    made = request_for()
+    from layerprobe.overrides import Overrides
+    from layerprobe.recipe import load_recipe
+
+    recipe = load_recipe("netA", Overrides(f"csv:{images / 'table.csv'}", (
+        "net.name=narrow_vgg", "net.fc=[8]", "data.image_size=16", "train.batch_size=8", "train.images_per_class=2",
+        "train.epochs=2",
+    )))  # fmt: skip
+    run = train(replace(made, recipe=recipe), Silent())
+    with pytest.raises(RecipeError, match="--epochs best needs fc6 measured on the validation split at every epoch"):
+        probe(run, replace(REQUEST, epochs="best"), Silent())
+    scores = only(probe(run, replace(REQUEST, splits=("validation",)), Silent()), layer="fc6", metric="R@1")
+    values = {score.epoch: score.value or 0.0 for score in scores}
+    (epoch,) = {score.epoch for score in probe(run, replace(REQUEST, epochs="best"), Silent())}
+    assert values[epoch] == max(values.values())
+    assert epoch == min(e for e, value in values.items() if value == max(values.values()))
+
+
+def test_classes_held_out_of_training_choose_the_best_epoch(request_for: Requests) -> None:
+    run = train(request_for("data.validation_classes=0.5", "train.batch_size=4"), Silent())
+    scores = probe(run, REQUEST, Silent())
+    assert {score.split for score in scores} == {"train", "validation", "test"}
+    assert {score.notes for score in scores} == {("2 of 4 training classes held out for validation",)}
+    assert len({score.epoch for score in probe(run, replace(REQUEST, epochs="best"), Silent())}) == 1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "layers", "problem"),
+    [
+        ("netA", ("fc6",), "accuracy: smooth_triplet has no classifier"),
+        ("netA-softmax", ("pool5.3",), "accuracy is measured on fc6@none. Add fc6 to --layers"),
+    ],
+)
+def test_accuracy_without_a_classifier_is_refused(
+    request_for: Requests, recipe: str, layers: tuple[str, ...], problem: str
+) -> None:
+    run = train(request_for("train.epochs=0", recipe=recipe), Silent())
+    with pytest.raises(RecipeError, match=problem):
+        probe(run, replace(REQUEST, layers=layers, metrics=("accuracy",)), Silent())
+
+
+def test_a_recall_among_the_metrics_adds_its_k(run: Run) -> None:
+    assert list(by_metric(probe(run, replace(REQUEST, metrics=("R@3",)), Silent()), "test", "fc6")) == [
+        "R@1", "R@2", "R@3",
+    ]  # fmt: skip
+
+
+def test_an_unknown_metric_has_the_near_miss_before_anything_is_extracted(run: Run) -> None:
+    with pytest.raises(UnknownNameError, match="unknown metric 'uniformty'. Did you mean 'uniformity'"):
+        probe(run, replace(REQUEST, metrics=("uniformty",)), Silent())
+    assert not run.feature_file(2, "test").exists()
+
+
+@pytest.mark.parametrize("name", ["R@0", "R@x", "R@"])
+def test_a_recall_without_a_k_is_refused(run: Run, name: str) -> None:
+    with pytest.raises(RecipeError, match=f"metric {name}: K must be a whole number above 0"):
+        probe(run, replace(REQUEST, metrics=(name,)), Silent())
