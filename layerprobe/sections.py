@@ -8,6 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from layerprobe.pooling import Pool
+
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 _Channels = float | tuple[float, float, float] | Literal["imagenet"]
 
@@ -81,7 +83,7 @@ class Network(Section):
 
     name: str
     fc: tuple[Annotated[int, Field(ge=1)], ...] = (512,)
-    pool: Literal["max", "avg", "gem"] | None = None
+    pool: Pool | None = None
     weights: str = "none"
     from_scratch: tuple[str, ...] = ()
 

@@ -104,27 +104,55 @@ def test_a_rows_command_would_train(command: str) -> None:
 
 # Section of the paper -> its values; "code": of its released code, where the paper has none.
 STATED = [
-    ("netA-cub200", "004, 5", {"train.batch_size": 32, "train.learning_rate": 0.01, "train.weight_decay": 5e-4}),
-    ("netA-sop", "004, 5", {"train.momentum": 0.9, "data.image_size": 224, "data.transform": "D1"}),
-    ("netA-cub200", "004, 3.4", {"loss.name": "smooth_triplet", "loss.scale": 4.0, "net.pool": "max"}),
-    ("normsoftmax-r50-cub200", "000, 6.1", {"train.batch_size": 75, "train.images_per_class": 25, "net.norm": "layer"}),
-    ("normsoftmax-r50-sop", "000, 6.1", {"train.images_per_class": 5, "train.weight_decay": 1e-4}),
-    ("normsoftmax-r50-cars196", "000, 6.1", {"loss.temperature": 0.05, "train.momentum": 0.9, "data.transform": "D2"}),
-    ("normsoftmax-r50-cub200", "code of 000", {"train.learning_rate": 0.001}),
-    ("normsoftmax-r50-cars196", "code of 000", {"train.learning_rate": 0.01}),
-    ("fcr1-cub200", "001, 4.2", {"train.batch_size": 128, "train.new_layers_factor": 10.0, "loss.name": "softmax"}),
-    ("unbiased-cub200", "002, 4.1", {"train.batch_size": 120, "net.fc": (64,), "train.optimizer": "adam"}),
-    ("unbiased-sop", "code of 002", {"train.learning_rate": 1e-4, "train.weight_decay": 1e-5, "loss.l2": 5e-4}),
-    ("dreml-cub200", "002, 4.1", {"ensemble.members": 12, "train.meta_classes": 12, "loss.name": "proxy_nca"}),
-    ("dreml-cars196", "code of 002", {"train.learning_rate": 0.01, "train.epochs": 12, "train.decay_epochs": (3, 7)}),
+    ("netA-cub200", "Vo & Hays, 5", {"train.batch_size": 32, "train.learning_rate": 0.01, "train.weight_decay": 5e-4}),
+    ("netA-sop", "Vo & Hays, 5", {"train.momentum": 0.9, "data.image_size": 224, "data.transform": "D1"}),
+    ("netA-cub200", "Vo & Hays, 3.4", {"loss.name": "smooth_triplet", "loss.scale": 4.0, "net.pool": "max"}),
+    (
+        "normsoftmax-r50-cub200",
+        "Zhai & Wu, 6.1",
+        {"train.batch_size": 75, "train.images_per_class": 25, "net.norm": "layer"},
+    ),
+    ("normsoftmax-r50-sop", "Zhai & Wu, 6.1", {"train.images_per_class": 5, "train.weight_decay": 1e-4}),
+    (
+        "normsoftmax-r50-cars196",
+        "Zhai & Wu, 6.1",
+        {"loss.temperature": 0.05, "train.momentum": 0.9, "data.transform": "D2"},
+    ),
+    ("normsoftmax-r50-cub200", "code of Zhai & Wu", {"train.learning_rate": 0.001}),
+    ("normsoftmax-r50-cars196", "code of Zhai & Wu", {"train.learning_rate": 0.01}),
+    (
+        "fcr1-cub200",
+        "Horiguchi et al., 4.2",
+        {"train.batch_size": 128, "train.new_layers_factor": 10.0, "loss.name": "softmax"},
+    ),
+    ("unbiased-cub200", "Fehervari et al., 4.1", {"train.batch_size": 120, "net.fc": (64,), "train.optimizer": "adam"}),
+    (
+        "unbiased-sop",
+        "code of Fehervari et al.",
+        {"train.learning_rate": 1e-4, "train.weight_decay": 1e-5, "loss.l2": 5e-4},
+    ),
+    (
+        "dreml-cub200",
+        "Fehervari et al., 4.1",
+        {"ensemble.members": 12, "train.meta_classes": 12, "loss.name": "proxy_nca"},
+    ),
+    (
+        "dreml-cars196",
+        "code of Fehervari et al.",
+        {"train.learning_rate": 0.01, "train.epochs": 12, "train.decay_epochs": (3, 7)},
+    ),
     (
         "heated-hbn-cars196",
-        "003, 5.1",
+        "Zhang et al., 5.1",
         {"train.learning_rate": 0.004, "train.optimizer": "sgd", "train.batch_size": 32},
     ),
-    ("heated-hbn-sop", "003, 5.1", {"train.learning_rate": 0.01, "train.optimizer": "adam"}),
-    ("heated-hbn-cub200", "003, 5.2", {"loss.scale": 16.0, "train.heat_factor": 0.25, "train.heat_rate": 0.1}),
-    ("heated-hbn-inshop", "code of 003", {"train.epochs": 80, "train.heat_epochs": (61,), "train.weight_decay": 0.0}),
+    ("heated-hbn-sop", "Zhang et al., 5.1", {"train.learning_rate": 0.01, "train.optimizer": "adam"}),
+    ("heated-hbn-cub200", "Zhang et al., 5.2", {"loss.scale": 16.0, "train.heat_factor": 0.25, "train.heat_rate": 0.1}),
+    (
+        "heated-hbn-inshop",
+        "code of Zhang et al.",
+        {"train.epochs": 80, "train.heat_epochs": (61,), "train.weight_decay": 0.0},
+    ),
 ]
 
 
@@ -136,7 +164,7 @@ def test_recipes_have_the_papers_values(name: str, values: dict[str, object]) ->
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_paper_003s_network_sees_pixels_from_minus_1_to_1(name: str) -> None:
+def test_zhang_et_als_network_sees_pixels_from_minus_1_to_1(name: str) -> None:
     recipe = load_recipe(f"heated-hbn-{name}", Overrides(f"{name}:DIR"))
     pixels = torch.tensor([0, 255], dtype=torch.uint8)[:, None, None, None].expand(2, 1, 1, 3)
     seen = parts.build_net(recipe).module.get_submodule("transform_input")(parts.build_normalise(recipe)(pixels))
