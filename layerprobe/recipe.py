@@ -169,7 +169,7 @@ def resolve(name: str, sections: Mapping[str, Any], *, source: object, overrides
         if isinstance(values, Mapping):
             parts[section] = validated(section, values, problems)
         else:
-            problems.append(Problem(section, f"not a section. Write [{section}] and its keys below it"))
+            problems.append(Problem(section, f"not a section. Write [{section}] and its keys below it", (section,)))
     parts["metrics"] = metric_options(sections.get("metrics", {}), problems)
     complete = not problems
     named = parts.get("loss")

@@ -58,7 +58,8 @@ def validated(section: str, values: Mapping[str, Any], problems: list[Problem]) 
 def metric_options(values: Any, problems: list[Problem]) -> dict[str, dict[str, Any]]:
     """The options of each [metrics.NAME], checked against what the metric takes."""
     if not isinstance(values, Mapping):
-        problems.append(Problem("metrics", "not a section. Write [metrics.NAME] and its keys below it"))
+        text = "not a section. Write [metrics.NAME] and its keys below it"
+        problems.append(Problem("metrics", text, ("metrics",)))
         return {}
     found: dict[str, dict[str, Any]] = {}
     for name, options in values.items():
@@ -66,7 +67,9 @@ def metric_options(values: Any, problems: list[Problem]) -> dict[str, dict[str, 
         if name not in METRICS:
             problems.append(Problem(section, f"unknown metric {name!r}. {near_miss(name, METRICS)}"))
         elif not isinstance(options, Mapping):
-            problems.append(Problem(section, f"not a section. Write [{section}] and its keys below it"))
+            problems.append(
+                Problem("metrics", f"{name} is not a section. Write [{section}] and its keys below it", (name,))
+            )
         else:
             model = create_model(name, __base__=Section, **_option_fields(load("metric", METRICS, name), Section))
             try:

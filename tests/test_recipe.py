@@ -268,7 +268,7 @@ def test_options_of_a_metric_are_read_and_belong_to_no_identity() -> None:
     [
         ("metrics.NMI.sseds=1", r"\[metrics.NMI\]: unknown key 'sseds'. Did you mean 'seeds'?"),
         ("metrics.NIM.seeds=1", r"\[metrics.NIM\]: unknown metric 'NIM'. Did you mean 'NMI'?"),
-        ("metrics.NMI=3", r"\[metrics.NMI\]: not a section. Write \[metrics.NMI\]"),
+        ("metrics.NMI=3", r"--set metrics.NMI=3 \[metrics\]: NMI is not a section. Write \[metrics.NMI\]"),
         ('metrics.NMI.seeds="ten"', r"\[metrics.NMI\]: seeds = \"ten\""),
     ],
 )

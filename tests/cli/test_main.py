@@ -105,7 +105,7 @@ def test_a_section_that_is_no_table_is_told_with_overrides_too(layerprobe: Comma
     (tmp_path / "x.toml").write_text("train = 5\n")
     code, _, err = layerprobe("train", "x.toml", "--seed", "1", "--set", "train.epochs=3")
     assert code == 2
-    assert "x.toml: train is not a section" in err
+    assert "x.toml [train]: not a section. Write [train]" in err
 
 
 def test_a_recipe_that_cannot_be_read_hides_no_other(layerprobe: Command, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_an_interrupt_is_told(
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("layerprobe.recipe.list_recipes", interrupted)
+    monkeypatch.setattr("layerprobe.recipe_files.list_recipes", interrupted)
     assert layerprobe("recipes", *more) == (130, out, err)
 
 
@@ -177,7 +177,9 @@ def test_an_interrupt_while_waiting_for_another_process_is_told(layerprobe: Comm
 def test_all_problems_of_a_recipe_are_told_at_once(layerprobe: Command) -> None:
     code, _, err = layerprobe("train", "netA", "--set", "train.epohcs=3", "--set", "net.fcs=[1]")
     assert code == 2
-    assert [line.split("]")[0].split("[")[1] for line in err.splitlines()] == ["net", "train"]
+    lines = err.splitlines()
+    assert lines[0].startswith("error: --set net.fcs=[1] [net]: unknown key 'fcs'. Did you mean 'fc'?")
+    assert lines[1].startswith("error: --set train.epohcs=3 [train]: unknown key 'epohcs'. Did you mean 'epochs'?")
 
 
 @pytest.mark.parametrize(("classes", "message"), [(0, "root"), (1, "1 class"), (2, "class"), (3, "class")])
