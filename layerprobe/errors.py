@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -137,6 +136,8 @@ class InterruptedRun(LayerprobeError):  # noqa: N818 - an ending, not a fault
 
 def near_miss(name: str, known: Iterable[str]) -> str:
     """`Did you mean 'pool5.3'? Known: fc6, pool5.3`, the question only where something is near."""
+    import difflib  # slow to import, and rarely needed
+
     known = list(known)
     folded = {other.casefold(): other for other in known}
     near = difflib.get_close_matches(name.casefold(), folded, n=1)

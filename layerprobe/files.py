@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -69,6 +68,8 @@ def free_bytes(folder: Path) -> int:
 
 def sha256(path: Path) -> str:
     """Hex digest of a file's bytes."""
+    import hashlib  # slow to import, and `layerprobe --help` imports this module
+
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

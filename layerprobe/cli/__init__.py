@@ -1,4 +1,7 @@
-"""The command line: text -> one call -> text."""
+"""The command line: each command turns its words into one call and the result into text.
+
+A command module imports torch, numpy, h5py, matplotlib and rich only inside the command that needs them.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,18 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.main import get_command, get_group
 
 from layerprobe.cli import cache, data, demo, inspect, plot, probe, train
-from layerprobe.cli.output import show_error
+from layerprobe.cli.output import show_error, silence_stdout
 from layerprobe.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
 from layerprobe.files import DISK_FULL
 
-
-class _Commands(TyperGroup):
-    """Typer would make of a KeyboardInterrupt an exit code alone, which nobody is told of."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            raise InterruptedRun("interrupted", signal_number=signal.SIGINT) from error
-
-
 app = typer.Typer(
-    cls=_Commands,
     name="layerprobe",
     help="Which layer of an embedding network generalises? Train, probe every layer, compare train and test recall.",
     pretty_exceptions_enable=False,
@@ -46,26 +37,65 @@ def main() -> None:
     """Run the command line and leave with the exit code of the contracts."""
     # Set before torch is imported: GNU OpenMP's spinning waiters starve a second process on the same cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if len(sys.argv) == 1:
-        sys.argv.append("--help")
-    debug, as_json = "--debug" in sys.argv, "--json" in sys.argv
+    words = sys.argv[1:] or ["--help"]
+    debug, as_json = "--debug" in words, "--json" in words
     try:
-        code = app(standalone_mode=False)
+        code = _run(words)
+    except BrokenPipeError:
+        silence_stdout()
+        code = 1
     except Exception as error:  # the one place where every fault ends
         if debug:
             traceback.print_exc()
         fault = _as_fault(error)
         show_error(fault, as_json=as_json)
         code = fault.exit_code
-    sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(code)
+
+
+def _run(words: Sequence[str]) -> int:
+    """Run the command that the words name and return its exit code."""
+    command, depth = _find(app, words)
+    if command is None:
+        # The list of commands, shell completion, or the error that there is no such command.
+        return app(args=words, prog_name="layerprobe", standalone_mode=False) or 0
+    try:
+        with command.make_context(" ".join(["layerprobe", *words[:depth]]), [*words[depth:]]) as context:
+            command.invoke(context)
+    except typer.Exit as ended:
+        return ended.exit_code
+    except KeyboardInterrupt as error:
+        raise InterruptedRun("interrupted", signal_number=signal.SIGINT) from error
+    return 0
+
+
+def _find(group: typer.Typer, words: Sequence[str]) -> tuple[Any, int]:
+    """The click command or group that the first words name, and how many words name it; (None, 0) where none do.
+
+    It is run alone, not through `app`: typer would first turn every command into click's terms and read the flags of
+    the groups above it with pydantic, which a `--help` would wait 0.2 s for.
+    """
+    first = words[0] if words else ""
+    for info in group.registered_commands:
+        if info.callback is not None and first == (info.name or info.callback.__name__):
+            only = typer.Typer(add_completion=False, rich_markup_mode=None)
+            only.registered_commands = [info]
+            return get_command(only), 1
+    for inner in (info.typer_instance for info in group.registered_groups):
+        if inner is not None and first == inner.info.name:
+            command, depth = _find(inner, words[1:])
+            inner.rich_markup_mode = None
+            return command or get_group(inner), depth + 1
+    return None, 0
 
 
 def _as_fault(error: BaseException) -> LayerprobeError:
-    """What a user is told of an exception."""
+    """The error to show for an exception."""
     if isinstance(error, LayerprobeError):
         return error
     if isinstance(error, _UsageError):
-        return LayerprobeError(error.format_message(), fix="layerprobe --help shows the commands and flags")  # type: ignore[attr-defined] # click's UsageError, under either of its names
+        path = getattr(getattr(error, "ctx", None), "command_path", "layerprobe")
+        return LayerprobeError(error.format_message(), fix=f"{path} --help shows what there is")  # type: ignore[attr-defined] # click's UsageError, under either of its names
     if isinstance(error, typer.Abort):
         return InterruptedRun("interrupted", signal_number=signal.SIGINT)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":

@@ -9,16 +9,15 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from layerprobe.errors import InterruptedRun, LayerprobeError, RecipeError
 from layerprobe.wording import as_duration, as_size, visible
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
     from rich.table import Table
 
     from layerprobe.progress import Task
@@ -40,22 +39,31 @@ class Terminal:
 
     as_json: bool = False
     quiet: bool = False
-    _console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False, soft_wrap=True))
+
+    @cached_property
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        return Console(stderr=True, highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
-        """A line on stderr."""
-        if not self.quiet:
-            self._console.print(text, markup=False)
+        """Print a line on stderr."""
+        if self.quiet:
+            return
+        if sys.stderr.isatty():
+            # The console knows the progress bars, and prints above them.
+            self._console.print(text, markup=False, emoji=False)
+        else:
+            print(text, file=sys.stderr)
 
     @contextlib.contextmanager
     def task(self, name: str, total: int, unit: str) -> Iterator[Task]:
-        """A bar on a terminal, a line now and then elsewhere."""
+        """Show progress: a bar on a terminal, elsewhere a line every 15 seconds."""
         if self.quiet or total == 0:
             yield _Silent()
-        elif self._console.is_terminal:
-            with _bar(self._console) as progress:
-                identity = progress.add_task(escape(name), total=total, unit=unit, figures="")
-                yield _Bar(progress, identity)
+        elif sys.stderr.isatty():
+            with _bars(self._console) as progress:
+                yield _Bar(progress, progress.add_task(visible(name), total=total, unit=unit, figures=""))
         else:
             yield _Lines(self, name, total, unit)
 
@@ -65,14 +73,11 @@ class Terminal:
             if self.as_json:
                 print(json.dumps({"schema": SCHEMA, **values}, ensure_ascii=False))
                 shown = ()
-            # A pipe has no width: nothing may be cut there.
-            console = Console(width=None if sys.stdout.isatty() else 200)
             for item in shown:
-                print(item) if isinstance(item, str) else console.print(item)
+                print(item) if isinstance(item, str) else _print_table(item)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader has gone (`| head`); what is left in the buffer must not fail again at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            silence_stdout()
 
     def estimate(self, run: str, estimate: Estimate) -> None:
         """What a dry run found."""
@@ -81,6 +86,11 @@ class Terminal:
             f" {as_size(estimate.disk)} on disk ({as_size(estimate.free)} free)"
         )
         self.result({"run": run, "estimate": asdict(estimate)}, shown)
+
+
+def silence_stdout() -> None:
+    """Write nothing more on stdout, whose reader has gone (`| head`): the rest of the buffer would fail at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show_error(error: LayerprobeError, *, as_json: bool) -> None:
@@ -101,9 +111,18 @@ def show_error(error: LayerprobeError, *, as_json: bool) -> None:
         print(f"{prefix}{visible(line)}", file=sys.stderr)
 
 
-def _bar(console: Console) -> Progress:
+def _print_table(table: Table) -> None:
+    from rich.console import Console
+
+    # A pipe has no width: nothing may be cut there.
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def _bars(console: Console) -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[unit]}"),

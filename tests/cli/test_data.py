@@ -133,7 +133,7 @@ def test_a_signal_shows_what_was_found_as_incomplete(
 
 
 def test_data_alone_is_a_usage_error(layerprobe: Command) -> None:
-    assert layerprobe("data") == (2, "", "error: Missing command. layerprobe --help shows the commands and flags.\n")
+    assert layerprobe("data") == (2, "", "error: Missing command. layerprobe data --help shows what there is.\n")
 
 
 def test_the_list_says_what_each_set_needs_and_where_to_get_it(layerprobe: Command) -> None:

@@ -273,10 +273,35 @@ def test_a_name_with_control_characters_cannot_steer_the_terminal(layerprobe: Co
     assert "\x1b" not in err
 
 
-def test_a_closed_pipe_ends_quietly() -> None:
-    command = f"{sys.executable} -m layerprobe recipes netA | head -n 1; exit ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize(("words", "code"), [("recipes netA", 0), ("train --help", 1)])
+def test_a_closed_pipe_ends_quietly(words: str, code: int) -> None:
+    # Only once the reader has gone does the writer start.
+    command = f"(sleep 1; {sys.executable} -m layerprobe {words}; exit $?) | true; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (code, "")
+
+
+def test_a_usage_error_names_the_help_of_its_command(layerprobe: Command) -> None:
+    assert layerprobe("data", "lst")[2].endswith("Did you mean 'list'? layerprobe data --help shows what there is.\n")
+    assert layerprobe("train", "--sed", "1")[2].endswith(" layerprobe train --help shows what there is.\n")
+    assert layerprobe("trian")[2].endswith("Did you mean 'train'? layerprobe --help shows what there is.\n")
+
+
+@pytest.mark.parametrize("words", ["", "train", "data", "data check", "cache", "cache list"])
+def test_every_help_is_plain_text_under_its_full_name(layerprobe: Command, words: str) -> None:
+    code, out, err = layerprobe(*words.split(), "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: {' '.join(['layerprobe', *words.split()])} ")
+    assert out.isascii()
+
+
+def test_a_shell_completes_commands(layerprobe: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "_LAYERPROBE_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "layerprobe pl", "COMP_WORDS": "layerprobe pl",
+        "COMP_CWORD": "1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    assert "plot" in layerprobe()[1]
 
 
 def test_the_recipes_are_listed_with_what_they_train(layerprobe: Command) -> None:

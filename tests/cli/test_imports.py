@@ -1,0 +1,111 @@
+"""Which commands import what: a heavy package costs every call of a command up to two seconds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+
+from layerprobe import store
+from layerprobe.cli import app
+from layerprobe.keys import LayerKey
+from layerprobe.registry import PLOTS
+from layerprobe.runs import Run
+from layerprobe.scores import Score, ScoreTable
+
+HEAVY = {
+    "torch", "torchvision", "numpy", "h5py", "matplotlib", "faiss", "captum", "sklearn", "scipy", "PIL", "pydantic",
+    "rich",
+}  # fmt: skip
+TERMINAL = {"pydantic", "rich"}  # typer's, and the tables'
+LISTS = ("recipes", "recipes netA", "runs", "runs one", "cache list", "cache clean", "data list")
+
+# Runs the command lines one after the other and prints for each which heavy packages it was the first to import.
+PROGRAM = """
+import json, os, sys
+from layerprobe.cli import main
+heavy, found, known, out = set(sys.argv[1].split()), {}, set(), sys.stdout
+sys.stdout = open(os.devnull, "w")
+for line in sys.argv[2:]:
+    sys.argv = ["layerprobe", *line.split()]
+    try:
+        main()
+    except SystemExit as ended:
+        new = (heavy & sys.modules.keys()) - known
+        known |= new
+        found[line] = [ended.code, sorted(new)]
+print(json.dumps(found), file=out)
+"""
+
+
+def imported(folder: Path, *lines: str) -> dict[str, tuple[int, set[str]]]:
+    """Command line -> its exit code and the heavy packages that it was the first to import, in one interpreter."""
+    command = [sys.executable, "-c", PROGRAM, " ".join(HEAVY), *lines]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    return {line: (code, set(names)) for line, (code, names) in json.loads(result.stdout).items()}
+
+
+def commands(group: typer.Typer = app, prefix: str = "") -> Iterator[str]:
+    for info in group.registered_commands:
+        assert info.callback is not None
+        yield prefix + (info.name or info.callback.__name__)
+    for inner in (info.typer_instance for info in group.registered_groups):
+        assert inner is not None
+        yield f"{prefix}{inner.info.name}"
+        yield from commands(inner, f"{prefix}{inner.info.name} ")
+
+
+@pytest.fixture
+def probed(tmp_path: Path) -> Path:
+    """A folder with a run, its scores and its features."""
+    run, layer = Run(tmp_path / "cache" / "one"), LayerKey("fc6", "none")
+    fields = ("state", "recipe_name", "recipe", "experiment", "seed", "epochs_done", "hashes", "manifests")
+    run.folder.mkdir(parents=True)
+    run.write({**dict.fromkeys(fields, ""), "new_parameters": []})
+    scores = [
+        Score("one", "e", 0, 1, "test", layer.layer, layer.pool, "none", "cosine", metric, 0.5, None, None, 8)
+        for metric in ("R@1", "NMI")
+    ]
+    ScoreTable(scores).write(run.scores_file)
+    features = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+    store.write_features(
+        run.feature_file(1, "test"),
+        store.FeatureKey("one", 1, "test", "", "", ""),
+        store.Rows(np.arange(8) % 4, [f"image{i}" for i in range(8)]),
+        store.Columns({layer: 3}, "cpu", 8),
+        [{layer: features}],
+    )
+    return tmp_path
+
+
+def test_no_help_imports_anything_heavy(tmp_path: Path) -> None:
+    helps = ["--help", *(f"{name} --help" for name in commands())]
+    assert len(helps) > 12
+    assert imported(tmp_path, *helps) == dict.fromkeys(helps, (0, set()))
+
+
+def test_lists_import_no_torch(probed: Path) -> None:
+    found = imported(probed, *LISTS)
+    assert {code for code, _ in found.values()} == {0}
+    packages = {line: names - TERMINAL for line, (_, names) in found.items()}
+    # cache reads the index of images with numpy, data list the data sets' modules.
+    assert packages == {line: set() for line in LISTS} | {"cache list": {"numpy"}, "data list": {"PIL"}}
+
+
+def test_plots_import_no_torch(probed: Path) -> None:
+    plots = [f"plot {kind} one --csv {kind}.csv" for kind in PLOTS]
+    found = imported(probed, *plots)
+    assert {code for code, _ in found.values()} == {0}
+    assert set().union(*(names for _, names in found.values())) - TERMINAL == {"numpy", "h5py", "matplotlib", "PIL"}
+
+
+def test_the_import_tests_can_fail(tmp_path: Path) -> None:
+    code, names = imported(tmp_path, "layers lenet")["layers lenet"]
+    assert code == 0
+    assert names >= {"torch", "torchvision"}
