@@ -76,10 +76,10 @@ PLAIN_METRICS = {
 }
 METRICS = SHARE_METRICS | PLAIN_METRICS
 PLOTS = {
-    "train-vs-test": "layerprobe.plots.train_vs_test:draw",
-    "curves": "layerprobe.plots.curves:draw",
-    "layers": "layerprobe.plots.layers:draw",
-    "cka": "layerprobe.plots.cka:draw",
+    "train-vs-test": "layerprobe.plots.train_vs_test:PLOT",
+    "curves": "layerprobe.plots.curves:PLOT",
+    "layers": "layerprobe.plots.layers:PLOT",
+    "cka": "layerprobe.plots.cka:PLOT",
 }
 
 

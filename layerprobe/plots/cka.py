@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib import colormaps
@@ -15,7 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from layerprobe.plots import figure as fig
-from layerprobe.scores import Matrix, note_text
+from layerprobe.plots.plot import MatrixPlot
+from layerprobe.plots.values import matrices_csv
+from layerprobe.scores import Matrix
 from layerprobe.wording import visible
 
 _SIDE = 3.6  # inches of a panel, at least
@@ -28,18 +28,18 @@ _BAR = 0.75  # inches for the colour bar and its numbers
 _COLOURS = colormaps["viridis"].with_extremes(bad="0.88")
 
 
-def draw(similarities: Sequence[Matrix]) -> Figure:
+def draw(matrices: Sequence[Matrix]) -> Figure:
     """A panel for each matrix, two in a row, all on one scale of colours from 0 to 1.
 
     The first row and column are at the bottom left. A number stands in each cell where all have room; a cell without a
     value is grey, its reason under the figure. Values below 0, which an unbiased estimate can have, look like 0.
 
     Args:
-        similarities: at least one; those of a run one after the other.
+        matrices: at least one; those of a run one after the other.
     """
-    layers = max(len(matrix.rows) for matrix in similarities)
+    layers = max(len(matrix.rows) for matrix in matrices)
     side = max(_SIDE, _LINE * layers, min(_CELL * layers, _ROOMY))
-    widest = fig.width_of([name for matrix in similarities for name in (*matrix.rows, *matrix.columns)])
+    widest = fig.width_of([name for matrix in matrices for name in (*matrix.rows, *matrix.columns)])
     layout = fig.Layout(
         side,
         side,
@@ -47,10 +47,10 @@ def draw(similarities: Sequence[Matrix]) -> Figure:
         max(_BAR, widest + 0.1),
         below=widest + 0.5,
         columns=2,
-        notes=_notes(similarities),
+        notes=_notes(matrices),
     )
-    figure, panels = fig.panels([f"{matrix.run}, {matrix.split}:\n{matrix.title}" for matrix in similarities], layout)
-    for place, (axes, matrix) in enumerate(zip(panels, similarities, strict=True)):
+    figure, panels = fig.panels([f"{matrix.run}, {matrix.split}:\n{matrix.title}" for matrix in matrices], layout)
+    for place, (axes, matrix) in enumerate(zip(panels, matrices, strict=True)):
         image = _draw_cells(axes, matrix, side)
         _name(axes, matrix, side)
         if place % 2 or place == len(panels) - 1:
@@ -58,22 +58,10 @@ def draw(similarities: Sequence[Matrix]) -> Figure:
     return figure
 
 
-def similarities_csv(similarities: Iterable[Matrix]) -> str:
-    """The numbers as CSV, a line for each cell with its matrix's note; an empty value where there is none."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "split", "comparison", "row", "column", "value", "note"])
-    for matrix in similarities:
-        for name, values in zip(matrix.rows, matrix.values, strict=True):
-            for column, value in zip(matrix.columns, values, strict=True):
-                writer.writerow([matrix.run, matrix.split, matrix.title, name, column, value, note_text(matrix.notes)])
-    return text.getvalue()
-
-
-def _notes(similarities: Sequence[Matrix]) -> list[str]:
+def _notes(matrices: Sequence[Matrix]) -> list[str]:
     """What is said of a run's matrices, each thing once."""
-    several = len({matrix.run for matrix in similarities}) > 1
-    notes = [(matrix.run, note) for matrix in similarities for note in matrix.notes]
+    several = len({matrix.run for matrix in matrices}) > 1
+    notes = [(matrix.run, note) for matrix in matrices for note in matrix.notes]
     return [f"{run}: " * several + note for run, note in dict.fromkeys(notes)]
 
 
@@ -127,3 +115,6 @@ def _draw_bar(axes: Axes, image: AxesImage, measure: str) -> None:
     bar.outline.set_visible(False)
     bar.set_label(measure, fontsize=fig.FONT)
     bar.ax.tick_params(labelsize=fig.FONT)
+
+
+PLOT = MatrixPlot(draw, matrices_csv)

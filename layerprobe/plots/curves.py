@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.values import Point, Series, by_run, compared, missing, points, shared
+from layerprobe.plots.plot import ScorePlot
+from layerprobe.plots.values import Point, Series, by_run, compared, missing, points, points_csv, shared
 from layerprobe.scores import Score
 
 _WIDTH, _HEIGHT = 5.6, 4.6  # inches
@@ -130,3 +131,6 @@ def _mark(split: str, colour: fig.Colour | str) -> dict[str, object]:
     if split == "test":
         return {"color": colour, "linestyle": "-", "linewidth": 1.6, "markerfacecolor": colour}
     return {"color": colour, "linestyle": (0, (5, 2)), "linewidth": 1.0, "markerfacecolor": "white"}
+
+
+PLOT = ScorePlot(draw, points_csv)

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.values import Series, by_run, compared, missing, points, shared
+from layerprobe.plots.plot import ScorePlot
+from layerprobe.plots.values import Series, by_run, compared, missing, points, points_csv, shared
 from layerprobe.scores import Score
 from layerprobe.wording import visible
 
@@ -140,3 +141,6 @@ def _mark_best(axes: Axes, layers: Series) -> None:
         (ring,) = axes.plot(*best, marker="o", markersize=13, linestyle="none", label="_best")
         ring.set(markerfacecolor="none", markeredgecolor="black", markeredgewidth=1.4, zorder=4)
         axes.get_xticklabels()[best[0]].set(weight="bold")
+
+
+PLOT = ScorePlot(draw, points_csv)

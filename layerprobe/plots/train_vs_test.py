@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.values import Point, Series, by_run, compared, missing, points, shared
+from layerprobe.plots.plot import ScorePlot
+from layerprobe.plots.values import Point, Series, by_run, compared, missing, points, points_csv, shared
 from layerprobe.scores import Score
 
 _WIDTH, _HEIGHT = 5.2, 4.4  # inches; the height where the axes differ in scale
@@ -212,3 +213,6 @@ def _kinds(found: Sequence[Point]) -> list[dict[str, object]]:
     if epochs[-1] > 0:
         kinds.append({"label": f"large: epoch {epochs[-1]}", "markersize": 8, "markeredgecolor": "black"})
     return kinds
+
+
+PLOT = ScorePlot(draw, points_csv)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from layerprobe.errors import LayerprobeError
-from layerprobe.scores import Score, note_text, shared_notes
+from layerprobe.scores import Matrix, Score, note_text, shared_notes
 
 _KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
 
@@ -88,6 +88,18 @@ def points_csv(scores: Iterable[Score], metric: str = "R@1") -> str:
         values = map(point.values.get, splits)
         notes = [note_text(point.notes.get(split, ())) for split in splits]
         writer.writerow([*key, *values, *notes])
+    return text.getvalue()
+
+
+def matrices_csv(matrices: Iterable[Matrix]) -> str:
+    """Matrices as CSV, a line for each cell with its matrix's note; an empty value where there is none."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["run", "split", "comparison", "row", "column", "value", "note"])
+    for matrix in matrices:
+        for name, values in zip(matrix.rows, matrix.values, strict=True):
+            for column, value in zip(matrix.columns, values, strict=True):
+                writer.writerow([matrix.run, matrix.split, matrix.title, name, column, value, note_text(matrix.notes)])
     return text.getvalue()
 
 

@@ -1,12 +1,12 @@
-"""plot: the scores of runs, or the similarities of their stored features -> a figure."""
+"""plot: the scores or stored features of runs -> a figure and the numbers in it."""
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from layerprobe import registry
 from layerprobe.cka import epoch_cka, layer_cka
@@ -14,25 +14,27 @@ from layerprobe.errors import DataError
 from layerprobe.files import write_text
 from layerprobe.keys import LayerKey
 from layerprobe.metrics.recall import chance_recall
-from layerprobe.plots.cka import similarities_csv
 from layerprobe.plots.figure import save
-from layerprobe.plots.values import points_csv
+from layerprobe.plots.plot import MatrixPlot, Plot, ScorePlot
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, shared_notes
 from layerprobe.store import read_features, read_index
 
-_COMPARED = "test"  # the split whose features are
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COMPARED = "test"  # the split whose features CKA compares
 
 
 @dataclass(frozen=True)
 class PlotRequest:
-    """What `layerprobe plot` was asked for.
+    """The words of `layerprobe plot` as values.
 
     Args:
         kind: a registered plot.
         runs: at least one.
-        out: the file, by its suffix png, pdf or svg; None puts it below the first run.
-        csv: where the drawn numbers go as a table; None for no table.
+        out: the figure's file, .png, .pdf or .svg; None puts it into the folder of the first run.
+        csv: file for the numbers drawn; None writes none.
     """
 
     kind: str
@@ -41,32 +43,50 @@ class PlotRequest:
     csv: Path | None = None
 
 
-def plot(request: PlotRequest) -> Path:
-    """Draw and write the plot; its file.
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A figure that no file holds yet, and the numbers in it as CSV."""
 
-    A kind says by its first parameter what it draws: `scores`, or `similarities`, which are made here.
+    figure: Figure
+    csv: str
+
+
+def plot(request: PlotRequest) -> Path:
+    """Draw a plot, write its files and return the figure's.
 
     Raises:
-        UnknownNameError: no such plot.
-        DataError: a run without scores, or without the features that are to be compared.
+        LayerprobeError: as for `drawn`; a file name with another suffix.
     """
-    draw = registry.load("plot", registry.PLOTS, request.kind)
-    scores = [score for run in request.runs for score in run.scores()]
-    if not scores:
-        raise DataError("no scores", file=request.runs[0].scores_file, fix="Run layerprobe probe first")
-    if "similarities" in inspect.signature(draw).parameters:
-        similarities = [matrix for run in request.runs for matrix in _similarities(run, scores)]
-        figure, table = draw(similarities), similarities_csv(similarities)
-    else:
-        figure, table = draw(scores, chance=_chance(request.runs, scores)), points_csv(scores)
+    found = drawn(request.kind, request.runs)
     out = request.out or request.runs[0].plot_file(request.kind)
-    save(figure, out)
+    save(found.figure, out)
     if request.csv:
-        write_text(request.csv, table)
+        write_text(request.csv, found.csv)
     return out
 
 
-def _similarities(run: Run, scores: Sequence[Score]) -> list[Matrix]:
+def drawn(kind: str, runs: Sequence[Run]) -> Drawn:
+    """Draw a plot of one or more runs; nothing is written.
+
+    The class of a plot says which values it draws; they are made here.
+
+    Raises:
+        UnknownNameError: no such plot.
+        DataError: a run without scores, or without the features to compare.
+    """
+    plot: Plot = registry.load("plot", registry.PLOTS, kind)
+    scores = [score for run in runs for score in run.scores()]
+    if not scores:
+        raise DataError("no scores", file=runs[0].scores_file, fix="Run layerprobe probe first")
+    match plot:
+        case ScorePlot():
+            return Drawn(plot.draw(scores, chance=_chance(runs, scores)), plot.table(scores))
+        case MatrixPlot():
+            matrices = [matrix for run in runs for matrix in _matrices(run, scores)]
+            return Drawn(plot.draw(matrices), plot.table(matrices))
+
+
+def _matrices(run: Run, scores: Sequence[Score]) -> list[Matrix]:
     """Layers with each other at the last epoch probed on the test split, and with themselves at every epoch stored.
 
     What every test score of the run says, such as that images are missing, they say too.

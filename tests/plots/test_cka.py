@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from layerprobe.plots.cka import draw, similarities_csv
+from layerprobe.plots.cka import draw
 from layerprobe.scores import Matrix
 
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -146,18 +146,3 @@ def test_long_names_of_two_runs_do_not_meet(overlaps: Overlaps) -> None:
 
 def test_a_dollar_in_a_name_is_itself() -> None:
     draw([matrix([[1.0]], names="$x_$", notes=("$y_$",), run="$z_$")]).draw_without_rendering()
-
-
-def test_the_table_has_a_line_for_each_cell() -> None:
-    table = similarities_csv(
-        [matrix([[1.0, None], [0.25, 1.0]]), matrix([[0.5, 1.0]], title="epochs", notes=("4 of 9 images",))]
-    )
-    assert table.splitlines() == [
-        "run,split,comparison,row,column,value,note",
-        "netA,test,layers,layer1.0,layer1.0,1.0,",
-        "netA,test,layers,layer1.0,layer1.1,,",
-        "netA,test,layers,layer1.1,layer1.0,0.25,",
-        "netA,test,layers,layer1.1,layer1.1,1.0,",
-        "netA,test,epochs,layer1.0,0,0.5,4 of 9 images",
-        "netA,test,epochs,layer1.0,1,1.0,4 of 9 images",
-    ]

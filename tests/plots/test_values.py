@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from layerprobe.errors import LayerprobeError
-from layerprobe.plots.values import by_run, compared, missing, points, points_csv, shared
-from layerprobe.scores import Score
+from layerprobe.plots.values import by_run, compared, matrices_csv, missing, points, points_csv, shared
+from layerprobe.scores import Matrix, Score
 
 MakeScores = Callable[..., list[Score]]
 
@@ -142,3 +142,18 @@ def test_a_valid_value_with_a_note_is_not_missing(make_scores: MakeScores) -> No
 def test_what_is_missing_names_its_run_among_several(make_scores: MakeScores) -> None:
     runs = by_run(points(make_scores(["a"], [1]) + make_scores(["a"], [1], ["train"], run="netE")))
     assert missing(runs, ("train", "test")) == ["netE: no test scores"]
+
+
+def test_a_table_of_matrices_has_a_line_for_each_cell() -> None:
+    facts = ("netA", "test", "linear CKA")
+    square = Matrix(*facts, "layers", "layer", "layer", ("a", "b"), ("a", "b"), ((1.0, None), (0.25, 1.0)), 9)
+    wide = Matrix(*facts, "epochs", "layer", "epoch", ("a",), ("0", "1"), ((0.5, 1.0),), 9, ("4 of 9 images",))
+    assert matrices_csv([square, wide]).splitlines() == [
+        "run,split,comparison,row,column,value,note",
+        "netA,test,layers,a,a,1.0,",
+        "netA,test,layers,a,b,,",
+        "netA,test,layers,b,a,0.25,",
+        "netA,test,layers,b,b,1.0,",
+        "netA,test,epochs,a,0,0.5,4 of 9 images",
+        "netA,test,epochs,a,1,1.0,4 of 9 images",
+    ]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +13,11 @@ from layerprobe import store
 from layerprobe.errors import DataError, LayerprobeError, UnknownNameError
 from layerprobe.keys import LayerKey
 from layerprobe.plots import cka, curves
+from layerprobe.plots.plot import MatrixPlot, ScorePlot
+from layerprobe.registry import PLOTS
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, ScoreTable, read_scores
-from layerprobe.workflow.plot import PlotRequest, plot
+from layerprobe.workflow.plot import PlotRequest, drawn, plot
 from tests.metrics.oracles import direct_cka
 
 FC6 = LayerKey("fc6", "none")
@@ -45,13 +47,12 @@ def run_with(cache: Path, name: str, splits: dict[str, list[int]]) -> Run:
 def chance_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> dict[str, float]:
     """What the drawing function is given as chance levels."""
     given: dict[str, float] = {}
-    real = curves.draw
 
-    def draw(scores: list[Score], *, chance: dict[str, float]) -> Figure:
+    def draw(scores: Sequence[Score], *, chance: Mapping[str, float]) -> Figure:
         given.update(chance)
-        return real(scores, chance=chance)
+        return curves.draw(scores, chance=chance)
 
-    monkeypatch.setattr(curves, "draw", draw)
+    monkeypatch.setattr(curves, "PLOT", ScorePlot(draw, curves.PLOT.table))
     plot(PlotRequest("curves", runs))
     return given
 
@@ -113,15 +114,14 @@ def of_epochs(*epochs: int) -> Features:
     return {epoch: {layer: rng.normal(size=(20, 3)).astype(np.float32) for layer in LAYERS} for epoch in epochs}
 
 
-def similarities_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> list[Matrix]:
+def matrices_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> list[Matrix]:
     given: list[Matrix] = []
-    real = cka.draw
 
-    def draw(similarities: list[Matrix]) -> Figure:
-        given.extend(similarities)
-        return real(similarities)
+    def draw(matrices: Sequence[Matrix]) -> Figure:
+        given.extend(matrices)
+        return cka.draw(matrices)
 
-    monkeypatch.setattr(cka, "draw", draw)
+    monkeypatch.setattr(cka, "PLOT", MatrixPlot(draw, cka.PLOT.table))
     assert plot(PlotRequest("cka", runs)) == runs[0].plot_file("cka")
     assert runs[0].plot_file("cka").read_bytes().startswith(b"\x89PNG")
     return given
@@ -131,7 +131,7 @@ def test_layers_and_epochs_are_compared_by_their_stored_features(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     features = of_epochs(0, 3)
-    layers, epochs = similarities_drawn(monkeypatch, probed(tmp_path, features))
+    layers, epochs = matrices_drawn(monkeypatch, probed(tmp_path, features))
     assert layers.rows == layers.columns == epochs.rows == ("pool5.3", "fc6")
     assert epochs.columns == ("0", "3")
     pool, fc = (features[3][layer] for layer in LAYERS)
@@ -142,7 +142,7 @@ def test_layers_and_epochs_are_compared_by_their_stored_features(
 
 def test_every_run_is_compared_with_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first, second = probed(tmp_path, of_epochs(0)), probed(tmp_path, of_epochs(0, 1, 2), name="two")
-    given = similarities_drawn(monkeypatch, first, second)
+    given = matrices_drawn(monkeypatch, first, second)
     assert [(matrix.run, len(matrix.columns)) for matrix in given] == [("one", 2), ("one", 1), ("two", 2), ("two", 3)]
 
 
@@ -157,14 +157,14 @@ def test_only_what_is_stored_as_features_is_compared(monkeypatch: pytest.MonkeyP
         replace(other, epoch=9, split="train"),
     ]
     write_scores(run.scores_file, scores)
-    layers, epochs = similarities_drawn(monkeypatch, run)
+    layers, epochs = matrices_drawn(monkeypatch, run)
     assert (layers.rows, epochs.columns) == (("pool5.3", "fc6"), ("0", "1"))
 
 
 def test_an_epoch_whose_features_are_gone_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = probed(tmp_path, of_epochs(0, 1, 2))
     run.feature_file(1, "test").unlink()
-    assert similarities_drawn(monkeypatch, run)[1].columns == ("0", "2")
+    assert matrices_drawn(monkeypatch, run)[1].columns == ("0", "2")
 
 
 def test_without_the_last_epochs_features_it_says_to_probe(tmp_path: Path) -> None:
@@ -194,21 +194,26 @@ def test_a_run_probed_on_the_training_split_alone_has_nothing_to_compare(tmp_pat
         plot(PlotRequest("cka", [run]))
 
 
-@pytest.mark.parametrize("kind", ["train-vs-test", "curves", "layers", "cka"])
-def test_figure_and_table_say_what_every_score_says(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", PLOTS)
+def test_figure_and_table_say_what_every_score_says(kind: str, tmp_path: Path) -> None:
     run = probed(tmp_path, of_epochs(0, 1))
     write_scores(
         run.scores_file,
         [replace(score, notes=("partial: 9 of 10 test images",)) for score in read_scores(run.scores_file)],
     )
-    drawn: list[Figure] = []
-    monkeypatch.setattr("layerprobe.workflow.plot.save", lambda figure, out: drawn.append(figure))
-    plot(PlotRequest(kind, [run], csv=tmp_path / "x.csv"))
-    (figure,) = drawn
-    assert "partial: 9 of 10 test images" in figure.texts[-1].get_text().splitlines()
-    header, *lines = (tmp_path / "x.csv").read_text().splitlines()
+    found = drawn(kind, [run])
+    assert "partial: 9 of 10 test images" in found.figure.texts[-1].get_text().splitlines()
+    header, *lines = found.csv.splitlines()
     assert header.endswith("note")
     assert all(line.endswith(",partial: 9 of 10 test images") for line in lines)
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_a_figure_can_be_had_without_a_file(kind: str, tmp_path: Path) -> None:
+    run = probed(tmp_path, of_epochs(0, 1))
+    before = sorted(tmp_path.rglob("*"))
+    assert isinstance(drawn(kind, [run]).figure, Figure)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_table_has_the_similarities(tmp_path: Path) -> None:
