@@ -99,7 +99,7 @@ def metric_table(scores: Sequence[Score]) -> Table | None:
     return table
 
 
-def listing(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A plain table, every cell shown as the text it is.
 
     Args:

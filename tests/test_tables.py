@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.table import Table
 
 from layerprobe.scores import Score
-from layerprobe.tables import layer_table, listing, metric_table
+from layerprobe.tables import layer_table, metric_table, plain_table
 
 
 def score(
@@ -170,13 +170,13 @@ def test_names_are_shown_as_the_text_they_are() -> None:
     assert lines[-1] == "test, [red]a[/]: [link=u]n"
 
 
-def test_a_listing_shows_its_cells_as_text() -> None:
-    lines = printed(listing(("[b]run", "state"), [("[green]x", "done"), (":smile:", "")]))
+def test_a_plain_table_shows_its_cells_as_text() -> None:
+    lines = printed(plain_table(("[b]run", "state"), [("[green]x", "done"), (":smile:", "")]))
     assert [line.split() for line in (lines[0], *lines[2:])] == [["[b]run", "state"], ["[green]x", "done"], [":smile:"]]
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
-    (_, _, line) = printed(listing(("run",), [("a\x1b[31mb\x07c\x9bd",)]))
+    (_, _, line) = printed(plain_table(("run",), [("a\x1b[31mb\x07c\x9bd",)]))
     assert line == "a\ufffd[31mb\ufffdc\ufffdd"
 
 
@@ -186,8 +186,8 @@ def test_a_title_and_a_note_may_be_wider_than_the_table() -> None:
     assert lines[-1] == "test, a: " + "n" * 70
 
 
-def test_a_listing_folds_rather_than_cuts() -> None:
-    assert "".join(printed(listing(("run",), [("x" * 50,)]), 20)).count("x") == 50
+def test_a_plain_table_folds_rather_than_cuts() -> None:
+    assert "".join(printed(plain_table(("run",), [("x" * 50,)]), 20)).count("x") == 50
 
 
 def test_metrics_beside_the_recall_have_a_table_of_their_own() -> None:

@@ -64,13 +64,13 @@ def _show(terminal: Terminal, key: str, kept: Sequence[Kept], summary: str) -> N
 
 
 def _table(kept: Sequence[Kept]) -> Table:
-    from layerprobe.tables import listing
+    from layerprobe.tables import plain_table
 
     rows = [
         (k.id, k.data, k.split, f"{k.images:,}", as_size(k.size), k.used, "whole" if k.complete else "begun")
         for k in kept
     ]
-    return listing(("id", "data", "split", "images", "size", "used", "state"), rows)
+    return plain_table(("id", "data", "split", "images", "size", "used", "state"), rows)
 
 
 def _count(kept: Sequence[Kept]) -> str:

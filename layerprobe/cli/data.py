@@ -34,7 +34,7 @@ def list_(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """List the data sets: what each needs, where to get it, which recipes use it."""
-    from layerprobe.tables import listing
+    from layerprobe.tables import plain_table
     from layerprobe.workflow.data import list_data
 
     values, rows = [], []
@@ -45,7 +45,7 @@ def list_(
         counts = [f"{split}: {size.images:,} of {size.classes:,} classes" for split, size in spec.counts.items()]
         needs = [spec.holds, *counts, f"needs {spec.layout}" if spec.layout else "", spec.where]
         rows.append((spec.usage(name), "\n".join(filter(None, needs)), "\n".join(recipes)))
-    Terminal(as_json, quiet).result({"data": values}, listing(("--data", "what it is", "recipes"), rows))
+    Terminal(as_json, quiet).result({"data": values}, plain_table(("--data", "what it is", "recipes"), rows))
 
 
 @group.command()
@@ -85,18 +85,18 @@ def _value(finding: Finding) -> dict[str, object]:
 
 
 def _tables(checked: Checked) -> list[Table]:
-    from layerprobe.tables import listing
+    from layerprobe.tables import plain_table
 
     sizes = [
         (s.split, f"{s.images:,}", f"{s.classes:,}", f"{s.fewest}-{s.most}", f"{s.singletons:,}")
         for s in checked.splits
     ]
-    tables = [listing(("split", "images", "classes", "a class has", "classes of one"), sizes)]
+    tables = [plain_table(("split", "images", "classes", "a class has", "classes of one"), sizes)]
     if checked.errors:
         rows = [(f.kind, f.split, f.id, f"{f.message}. {f.fix}." if f.fix else f"{f.message}.") for f in checked.errors]
-        tables.append(listing(("error", "split", "image", "what is wrong"), rows))
+        tables.append(plain_table(("error", "split", "image", "what is wrong"), rows))
     if checked.remarks:
-        tables.append(listing(("remark", "images", "what is done", "such as"), _grouped(checked.remarks)))
+        tables.append(plain_table(("remark", "images", "what is done", "such as"), _grouped(checked.remarks)))
     return tables
 
 

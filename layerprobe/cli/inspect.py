@@ -25,12 +25,12 @@ def layers(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """List the layers that can be probed, in execution order."""
-    from layerprobe.tables import listing
+    from layerprobe.tables import plain_table
     from layerprobe.workflow.layers import layers as list_layers
 
     rows = list_layers(name, cache)
     columns = ("layer", "module", "dim", *(["weights"] if rows[0].weights else []))
-    table = listing(columns, [[str(getattr(row, column)) for column in columns] for row in rows])
+    table = plain_table(columns, [[str(getattr(row, column)) for column in columns] for row in rows])
     Terminal(as_json, quiet).result({"name": name, "layers": [asdict(row) for row in rows]}, table)
 
 
@@ -42,7 +42,7 @@ def recipes(
 ) -> None:
     """List the recipes, one line each."""
     from layerprobe.recipe_files import find_recipe, list_recipes, summary
-    from layerprobe.tables import listing
+    from layerprobe.tables import plain_table
 
     terminal = Terminal(as_json, quiet)
     if name is not None:
@@ -50,7 +50,7 @@ def recipes(
         terminal.result({"recipe": name, "text": text}, text.rstrip())
         return
     rows = [[found, summary(path)] for found, path in list_recipes().items()]
-    terminal.result({"recipes": dict(rows)}, listing(("recipe", "what it trains"), rows))
+    terminal.result({"recipes": dict(rows)}, plain_table(("recipe", "what it trains"), rows))
 
 
 def runs(
@@ -62,20 +62,20 @@ def runs(
 ) -> None:
     """List the runs, the one touched last first."""
     from layerprobe.runs import find_run, list_runs
-    from layerprobe.tables import listing
+    from layerprobe.tables import plain_table
 
     terminal = Terminal(as_json, quiet)
     if name is not None:
         record = find_run(cache, name).read()
         shown = {key: value for key, value in record.items() if key not in ("hashes", "new_parameters")}
         lines = [[key, str(value)] for key, value in shown.items()]
-        terminal.result({"run": name, "record": record}, listing(("field", "value"), lines))
+        terminal.result({"run": name, "record": record}, plain_table(("field", "value"), lines))
         return
     found = list_runs(cache)
     keys = ("recipe_name", "state", "epochs_done", "seed", "touched")
     rows = [[run.name, *(str(record.get(key)) for key in keys)] for run, record in found]
     values = [{"run": run.name, **{key: record.get(key) for key in keys}} for run, record in found]
-    terminal.result({"runs": values}, listing(("run", "recipe", "state", "epochs", "seed", "touched"), rows))
+    terminal.result({"runs": values}, plain_table(("run", "recipe", "state", "epochs", "seed", "touched"), rows))
 
 
 def doctor(
@@ -85,13 +85,13 @@ def doctor(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """Show versions, devices, disk and weights, and what to mend."""
-    from layerprobe.tables import listing
+    from layerprobe.tables import plain_table
     from layerprobe.workflow.doctor import doctor as examine
 
-    findings = examine(cache)
-    rows = [[finding.subject, finding.found, finding.fix] for finding in findings]
+    checks = examine(cache)
+    rows = [[check.subject, check.found, check.fix] for check in checks]
     Terminal(as_json, quiet).result(
-        {"findings": [asdict(finding) for finding in findings]}, listing(("", "found", "fix"), rows)
+        {"findings": [asdict(check) for check in checks]}, plain_table(("", "found", "fix"), rows)
     )
-    if any(finding.fix for finding in findings):
+    if any(check.fix for check in checks):
         raise typer.Exit(5)

@@ -28,7 +28,7 @@ _POWERS = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12}
 DEFAULT_CACHE = Path("cache")
 
 
-def listed(text: str | None) -> tuple[str, ...] | None:
+def split_names(text: str | None) -> tuple[str, ...] | None:
     """`a,b` -> ("a", "b"); None stays None.
 
     Raises:

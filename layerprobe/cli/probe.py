@@ -17,7 +17,7 @@ from layerprobe.cli.options import (
     RunName,
     Workers,
     byte_count,
-    listed,
+    split_names,
 )
 from layerprobe.cli.output import Terminal
 
@@ -59,12 +59,12 @@ def probe(
 
     terminal = Terminal(as_json, quiet)
     request = ProbeRequest(
-        layers=listed(layers),
-        pools=listed(pool),
+        layers=split_names(layers),
+        pools=split_names(pool),
         epochs=epochs,
-        splits=listed(splits),
+        splits=split_names(splits),
         ks=_counts(k),
-        metrics=listed(metrics),
+        metrics=split_names(metrics),
         device=device,
         workers=workers,
         memory=byte_count(memory),
@@ -91,7 +91,7 @@ def probe(
 def _counts(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
-    parts = listed(text) or ()
+    parts = split_names(text) or ()
     if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise typer.BadParameter(f"--k {text}: not whole numbers above 0, like 1,2,4")
     return tuple(dict.fromkeys(int(part) for part in parts))

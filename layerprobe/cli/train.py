@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Device, DryRun, Json, Quiet, Workers, listed
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Device, DryRun, Json, Quiet, Workers, split_names
 from layerprobe.cli.output import Terminal
 
 
@@ -52,7 +52,7 @@ def train(
         device=device,
         workers=workers,
         fresh=fresh,
-        probe=listed(probe),
+        probe=split_names(probe),
     )
     if dry_run:
         terminal.estimate(request.target().name, estimate_training_of(request))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -13,8 +12,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError, EnvironmentFault
-from layerprobe.files import DISK_FULL, written_whole
+from layerprobe.errors import DataError
+from layerprobe.files import written_whole
 from layerprobe.keys import LayerKey
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
@@ -22,6 +21,7 @@ from layerprobe.store.hdf5 import (
     attribute,
     created,
     damaged,
+    full_disk_told,
     opened,
     reading,
     require_format,
@@ -104,21 +104,6 @@ def write_features(
         _write_columns(file, len(rows.ids), columns, sink.watched(batches))
 
 
-@contextlib.contextmanager
-def full_disk_told(path: Path, name: str, needed: int) -> Iterator[None]:
-    """Turn the error of a full disk into one that says how much a file needs."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        free = shutil.disk_usage(path.parent).free
-        raise EnvironmentFault(
-            f"disk full: {path.parent} has {free / 1e6:.0f} MB, {name} needs {needed / 1e6:.0f} MB",
-            fix="Free space, then run the same command again",
-        ) from error
-
-
 def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> set[LayerKey]:
     """The layers whose features are stored, made from just this key, and intact.
 
@@ -176,7 +161,7 @@ def read_features(path: Path, layer: LayerKey) -> FeatureArray:
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureTable:
+class StoredFeatures:
     """The features of one layer, left on disk: float32 (N, D) in the order of `read_index`.
 
     Args:
@@ -207,7 +192,7 @@ class FeatureTable:
 
 
 @contextlib.contextmanager
-def feature_table(path: Path, layer: LayerKey) -> Iterator[FeatureTable]:
+def open_features(path: Path, layer: LayerKey) -> Iterator[StoredFeatures]:
     """The features of one layer, to be read in slices.
 
     Args:
@@ -223,7 +208,7 @@ def feature_table(path: Path, layer: LayerKey) -> Iterator[FeatureTable]:
         with reading(path):
             file = stack.enter_context(h5py.File(path, "r", locking=False))
             require_format(file, "features")
-            table = FeatureTable(path, _features(file, layer))
+            table = StoredFeatures(path, _features(file, layer))
         yield table
 
 

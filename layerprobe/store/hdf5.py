@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +14,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError
+from layerprobe.errors import DataError, EnvironmentFault
+from layerprobe.files import DISK_FULL
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -80,6 +82,21 @@ def created(path: Path) -> Iterator[tuple[h5py.File, SteadyFile]]:
                 yield file, sink
         finally:
             sink.require_written()
+
+
+@contextlib.contextmanager
+def full_disk_told(path: Path, name: str, needed: int) -> Iterator[None]:
+    """Turn the error of a full disk into one that says how much a file needs."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        free = shutil.disk_usage(path.parent).free
+        raise EnvironmentFault(
+            f"disk full: {path.parent} has {free / 1e6:.0f} MB, {name} needs {needed / 1e6:.0f} MB",
+            fix="Free space, then run the same command again",
+        ) from error
 
 
 @contextlib.contextmanager

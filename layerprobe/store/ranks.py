@@ -18,12 +18,13 @@ from layerprobe.errors import DataError
 from layerprobe.files import written_whole
 from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.retrieval import Ranks
-from layerprobe.store.features import FeatureKey, compared, full_disk_told
+from layerprobe.store.features import FeatureKey, compared
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
     SCHEMA,
     attribute,
     created,
+    full_disk_told,
     opened,
     set_attributes,
     stored_dataset,

@@ -14,11 +14,11 @@ from layerprobe.files import free_bytes
 from layerprobe.nets.weights import IMAGENET, weights_file
 from layerprobe.wording import as_size
 
-_PACKAGES = ("layerprobe", "torch", "torchvision", "captum", "h5py", "numpy", "pillow", "pytorch-metric-learning")
+_PACKAGES = ("layerprobe", "torch", "torchvision", "captum", "h5py", "numpy", "pillow")
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One line: a subject, what was found, and how to mend it where it is wrong."""
 
     subject: str
@@ -26,18 +26,18 @@ class Finding:
     fix: str = ""
 
 
-def doctor(cache: Path) -> list[Finding]:
+def doctor(cache: Path) -> list[Check]:
     """Versions, devices, faiss, disk and cached weights."""
     return [
-        Finding("python", f"{platform.python_version()} on {platform.platform()}"),
+        Check("python", f"{platform.python_version()} on {platform.platform()}"),
         *(
-            Finding(name, _version(name) or "absent", "" if _version(name) else f"pip install {name}")
+            Check(name, _version(name) or "absent", "" if _version(name) else f"pip install {name}")
             for name in _PACKAGES
         ),
         _faiss(),
         *_devices(),
-        Finding("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores"),
-        Finding("disk", f"{as_size(free_bytes(cache))} free for {cache}"),
+        Check("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores"),
+        Check("disk", f"{as_size(free_bytes(cache))} free for {cache}"),
         *(_weights(name) for name in IMAGENET),
     ]
 
@@ -49,29 +49,29 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _faiss() -> Finding:
+def _faiss() -> Check:
     found = {name: version for name in ("faiss-gpu", "faiss-cpu") if (version := _version(name))}
     text = ", ".join(f"{name} {version}" for name, version in found.items())
     if len(found) == 2:
-        return Finding(
+        return Check(
             "faiss",
             f"{text}: both own the folder faiss/ and break one another",
             "pip uninstall -y faiss-cpu faiss-gpu; then pip install faiss-gpu",
         )
-    return Finding("faiss", text or "absent", "" if found else "pip install faiss-gpu (Linux x86-64) or faiss-cpu")
+    return Check("faiss", text or "absent", "" if found else "pip install faiss-gpu (Linux x86-64) or faiss-cpu")
 
 
-def _devices() -> list[Finding]:
+def _devices() -> list[Check]:
     if not torch.cuda.is_available():
         built = torch.version.cuda or "without CUDA"
-        return [Finding("GPU", f"none that torch sees (torch built with CUDA {built})")]
+        return [Check("GPU", f"none that torch sees (torch built with CUDA {built})")]
     return [
-        Finding(f"cuda:{i}", f"{p.name}, {as_size(p.total_memory)}")
+        Check(f"cuda:{i}", f"{p.name}, {as_size(p.total_memory)}")
         for i in range(torch.cuda.device_count())
         for p in [torch.cuda.get_device_properties(i)]
     ]
 
 
-def _weights(net: str) -> Finding:
+def _weights(net: str) -> Check:
     path = weights_file(net)
-    return Finding(f"{net} weights", f"{path}: {'there' if path.exists() else 'absent, needed for weights = imagenet'}")
+    return Check(f"{net} weights", f"{path}: {'there' if path.exists() else 'absent, needed for weights = imagenet'}")

@@ -115,7 +115,7 @@ class RunFeatures:
     ) -> Iterator[Features]:
         """The features of a layer, on a device, or left on disk where they are larger than the memory."""
         images, path = self.dataset.splits[split], self.run.feature_file(epoch, split)
-        with store.feature_table(path, layer) as table:
+        with store.open_features(path, layer) as table:
             if memory is not None and 4 * table.shape[0] * table.shape[1] > memory:
                 yield Features(table, images.labels, images.ids)
             else:

@@ -16,7 +16,7 @@ from layerprobe.store import (
     RankEntry,
     RankKey,
     Rows,
-    feature_table,
+    open_features,
     read_ranks,
     write_features,
     write_ranks,
@@ -172,7 +172,7 @@ def features_written(path: Path) -> np.ndarray:
 
 def test_features_left_on_disk_are_read_in_slices(tmp_path: Path) -> None:
     values = features_written(tmp_path / "f.h5")
-    with feature_table(tmp_path / "f.h5", FC6) as table:
+    with open_features(tmp_path / "f.h5", FC6) as table:
         assert (table.shape, str(table.dtype), len(table)) == ((3, 4), "float32", 3)
         np.testing.assert_array_equal(table[1:3], values[1:])
 
@@ -184,11 +184,11 @@ def test_a_slice_of_a_damaged_layer_names_the_file(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "f.h5").read_bytes())
     content[place] ^= 1
     (tmp_path / "f.h5").write_bytes(content)
-    with feature_table(tmp_path / "f.h5", FC6) as table, pytest.raises(DataError, match=r"f\.h5"):
+    with open_features(tmp_path / "f.h5", FC6) as table, pytest.raises(DataError, match=r"f\.h5"):
         table[0:3]
 
 
 def test_what_goes_wrong_beside_an_open_table_is_not_blamed_on_the_file(tmp_path: Path) -> None:
     features_written(tmp_path / "f.h5")
-    with pytest.raises(ValueError, match="mine"), feature_table(tmp_path / "f.h5", FC6):
+    with pytest.raises(ValueError, match="mine"), open_features(tmp_path / "f.h5", FC6):
         raise ValueError("mine")

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from layerprobe.workflow.doctor import Finding, doctor
+from layerprobe.workflow.doctor import Check, doctor
 
 
-def found(cache: Path) -> dict[str, Finding]:
-    return {finding.subject: finding for finding in doctor(cache)}
+def found(cache: Path) -> dict[str, Check]:
+    return {check.subject: check for check in doctor(cache)}
 
 
 def test_versions_disk_and_weights_are_there(tmp_path: Path) -> None:
-    findings = found(tmp_path / "not" / "yet" / "there")
-    assert findings["torch"].found == metadata.version("torch")
-    assert "free for" in findings["disk"].found
-    assert "vgg16_bn-6c64b313.pth" in findings["vgg16_bn weights"].found
-    assert ("GPU" in findings) != torch.cuda.is_available()
+    checks = found(tmp_path / "not" / "yet" / "there")
+    assert checks["torch"].found == metadata.version("torch")
+    assert "free for" in checks["disk"].found
+    assert "vgg16_bn-6c64b313.pth" in checks["vgg16_bn weights"].found
+    assert ("GPU" in checks) != torch.cuda.is_available()
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_faiss_is_there_once(
         return "1"
 
     monkeypatch.setattr(metadata, "version", version)
-    finding = found(tmp_path)["faiss"]
-    assert text in finding.found
-    assert finding.fix.startswith(fix)
-    assert bool(finding.fix) == bool(fix)
+    check = found(tmp_path)["faiss"]
+    assert text in check.found
+    assert check.fix.startswith(fix)
+    assert bool(check.fix) == bool(fix)
