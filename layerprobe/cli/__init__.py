@@ -34,8 +34,8 @@ _UsageError = typer.BadParameter.__mro__[1]
 
 
 def main() -> None:
-    """Run the command line and leave with the exit code of the contracts."""
-    # Set before torch is imported: GNU OpenMP's spinning waiters starve a second process on the same cores.
+    """Run the command line and end the process with its exit code."""
+    # Set before torch is imported: while they wait, the threads of GNU OpenMP would take the cores of other processes.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     words = sys.argv[1:] or ["--help"]
     debug, as_json = "--debug" in words, "--json" in words
@@ -102,10 +102,10 @@ def _as_fault(error: BaseException) -> LayerprobeError:
         return EnvironmentFault("out of memory", fix="Lower train.batch_size with --set, or use another --device")
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         return EnvironmentFault(
-            "disk full; whatever has its final name is whole",
+            "disk full; the files already written are complete",
             file=error.filename,
             fix="Free space, then run the same command again",
         )
     if isinstance(error, OSError) and error.filename is not None:
         return EnvironmentFault(f"{error.strerror}", file=error.filename, fix="Choose a path you may write to")
-    return Bug(f"a bug in layerprobe: {error!r}", fix="--debug shows where; please report it")
+    return Bug(f"a bug in layerprobe: {error!r}", fix="Run it again with --debug and report what it prints")

@@ -19,7 +19,10 @@ def demo(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Train, probe and plot a small network on embedded data: the finding in a few minutes."""
+    """Train, probe and plot a small network in a few minutes.
+
+    The images are drawn by layerprobe; nothing is downloaded.
+    """
     from layerprobe.tables import layer_table
     from layerprobe.workflow.demo import demo as run_demo
 
@@ -32,4 +35,4 @@ def demo(
         "scores": [score.as_row() for score in shown.scores],
     }
     terminal.result(values, layer_table(shown.scores), shown.finding, *map(str, shown.plots))
-    terminal.say("with your own images: layerprobe train netA --data folder:DIR (one folder a class)")
+    terminal.say("to use your own images, one folder for each class: layerprobe train netA --data folder:DIR")

@@ -1,4 +1,4 @@
-"""layerprobe recipes, runs, layers and doctor: what there is."""
+"""layerprobe layers, recipes, runs and doctor: what there is to use."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def layers(
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Show this one whole.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print this recipe.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """List the recipes, one line each."""
+    """List the recipes, or print one."""
     from layerprobe.recipe_files import find_recipe, list_recipes, summary
     from layerprobe.tables import plain_table
 
@@ -54,13 +54,13 @@ def recipes(
 
 
 def runs(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one whole.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this run's record.")] = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """List the runs, the one touched last first."""
+    """List the runs, the most recent first, or show one."""
     from layerprobe.runs import find_run, list_runs
     from layerprobe.tables import plain_table
 
@@ -84,7 +84,7 @@ def doctor(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Show versions, devices, disk and weights, and what to mend."""
+    """Check versions, devices, disk space and pretrained weights."""
     from layerprobe.tables import plain_table
     from layerprobe.workflow.doctor import doctor as examine
 

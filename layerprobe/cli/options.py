@@ -11,16 +11,16 @@ import typer
 from layerprobe.errors import RecipeError
 
 Cache = Annotated[
-    Path, typer.Option("--cache", envvar="LAYERPROBE_CACHE", help="Folder of all runs.", show_default="./cache")
+    Path, typer.Option("--cache", envvar="LAYERPROBE_CACHE", help="Folder that holds all runs.", show_default="./cache")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no messages.")]
-# Read by `main`, which stands above the commands.
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:i.")]
-Workers = Annotated[int | None, typer.Option("--workers", min=0, help="Data worker processes.", show_default="auto")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Estimate time, memory and disk; do nothing.")]
-RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run touched last, unless named.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress and no messages.")]
+# `main` reads it: errors are shown there, for all commands.
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Device = Annotated[str, typer.Option("--device", help="Where to compute: auto, cpu, cuda or cuda:i.")]
+Workers = Annotated[int | None, typer.Option("--workers", min=0, help="Processes that load data.", show_default="auto")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only estimate time, memory and disk space.")]
+RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="Run name (default: the most recent).")]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12}
@@ -29,29 +29,29 @@ DEFAULT_CACHE = Path("cache")
 
 
 def split_names(text: str | None) -> tuple[str, ...] | None:
-    """`a,b` -> ("a", "b"); None stays None.
+    """Split `a,b` into ("a", "b"); None stays None.
 
     Raises:
-        RecipeError: nothing between the commas.
+        RecipeError: no name between the commas.
     """
     if text is None:
         return None
     parts = tuple(part.strip() for part in text.split(",") if part.strip())
     if not parts:
-        raise RecipeError("an empty list where names were expected", fix="Name some, or leave the flag out")
+        raise RecipeError(f"no names in {text!r}", fix="Write names separated by commas, or leave the flag out")
     return parts
 
 
 def byte_count(text: str | None) -> int | None:
-    """`4GB` -> 4,000,000,000; None stays None.
+    """Read `4GB` as 4,000,000,000; None stays None.
 
     Raises:
-        RecipeError: no size, or none at all.
+        RecipeError: text that is no size, or a size of 0.
     """
     if text is None:
         return None
     match = _SIZE.fullmatch(text.strip())
     count = int(float(match[1]) * 10 ** _POWERS[match[2].upper()]) if match else 0
     if not count:
-        raise RecipeError(f"--memory {text}: not a size like 4GB or 500MB")
+        raise RecipeError(f"--memory {text}: not a size", fix="Write one like 4GB or 500MB")
     return count

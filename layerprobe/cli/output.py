@@ -30,11 +30,11 @@ _PLAIN_INTERVAL = 15.0
 
 @dataclass
 class Terminal:
-    """Hears of progress and shows results; a `layerprobe.progress.Listener`.
+    """Shows progress and results; a `layerprobe.progress.Listener`.
 
     Args:
-        as_json: results as one JSON object, and no tables.
-        quiet: no progress and no messages.
+        as_json: show results as one JSON object instead of tables.
+        quiet: show no progress and no messages.
     """
 
     as_json: bool = False
@@ -68,7 +68,7 @@ class Terminal:
             yield _Lines(self, name, total, unit)
 
     def result(self, values: dict[str, Any], *shown: Table | str) -> None:
-        """The command's result: `values` as JSON, or tables and lines."""
+        """Print a command's result: `values` with --json, else what is `shown`, tables and lines."""
         try:
             if self.as_json:
                 print(json.dumps({"schema": SCHEMA, **values}, ensure_ascii=False))
@@ -80,7 +80,7 @@ class Terminal:
             silence_stdout()
 
     def estimate(self, run: str, estimate: Estimate) -> None:
-        """What a dry run found."""
+        """Print the result of a dry run."""
         shown = (
             f"{run}: about {as_duration(estimate.seconds)}, {as_size(estimate.memory)} of memory,"
             f" {as_size(estimate.disk)} on disk ({as_size(estimate.free)} free)"
@@ -94,7 +94,7 @@ def silence_stdout() -> None:
 
 
 def show_error(error: LayerprobeError, *, as_json: bool) -> None:
-    """One line an error on stderr, or one JSON object on stdout."""
+    """Print an error: a line on stderr for each problem, or one JSON object on stdout."""
     problems = list(error.problems) if isinstance(error, RecipeError) else []
     if as_json:
         fault: dict[str, Any] = {
@@ -106,7 +106,7 @@ def show_error(error: LayerprobeError, *, as_json: bool) -> None:
         print(json.dumps({"schema": SCHEMA, "error": fault | ({"problems": problems} if problems else {})}))
         return
     for line in [f"{problem}." for problem in problems] or [str(error)]:
-        # Who pressed Ctrl-C made no error.
+        # Pressing Ctrl-C is no error.
         prefix = "" if isinstance(error, InterruptedRun) else "error: "
         print(f"{prefix}{visible(line)}", file=sys.stderr)
 

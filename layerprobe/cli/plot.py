@@ -18,16 +18,18 @@ def register(app: typer.Typer) -> None:
 
 
 def plot(
-    kind: Annotated[str, typer.Argument(help=f"{', '.join(PLOTS)}.")],
-    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN ...]", help="The run touched last.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="A .png, .pdf or .svg file.")] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Write the drawn numbers as a table too.")] = None,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"What to draw: {', '.join(PLOTS)}.")],
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN", help="Run names (default: the most recent).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the figure to this .png, .pdf or .svg file.")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Also write the drawn numbers to this file.")] = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Draw the scores of one or more runs."""
+    """Draw the scores of runs, or how alike their layers are."""
     from layerprobe.errors import UnknownNameError
     from layerprobe.runs import find_run
     from layerprobe.workflow.plot import PlotRequest

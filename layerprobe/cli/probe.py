@@ -20,6 +20,7 @@ from layerprobe.cli.options import (
     split_names,
 )
 from layerprobe.cli.output import Terminal
+from layerprobe.errors import RecipeError
 
 
 def register(app: typer.Typer) -> None:
@@ -29,19 +30,25 @@ def register(app: typer.Typer) -> None:
 
 def probe(
     run: RunName = None,
-    layers: Annotated[str | None, typer.Option("--layers", metavar="L,...", help="Names, globs, module paths.")] = None,
-    pool: Annotated[str | None, typer.Option("--pool", metavar="P,...", help="max, avg, gem, grid:s.")] = None,
-    epochs: Annotated[str, typer.Option("--epochs", metavar="all|last|best|0,5", help="Which epochs.")] = "all",
-    splits: Annotated[str | None, typer.Option("--splits", metavar="S,...", help="Which splits.")] = None,
+    layers: Annotated[
+        str | None, typer.Option("--layers", metavar="L,...", help="Layers' names, globs or module paths.")
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option("--pool", metavar="P,...", help="How maps are pooled: max, avg, gem or grid:s.")
+    ] = None,
+    epochs: Annotated[str, typer.Option("--epochs", metavar="all|last|best|0,5", help="Epochs to probe.")] = "all",
+    splits: Annotated[
+        str | None, typer.Option("--splits", metavar="S,...", help="Splits to probe: train, validation or test.")
+    ] = None,
     k: Annotated[str | None, typer.Option("--k", metavar="1,2,4", help="K of Recall@K.")] = None,
     metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="M,...", help="Beside R@K: MAP@R, mAP, MRR, NMI ...")
+        str | None, typer.Option("--metrics", metavar="M,...", help="Metrics beside R@K: MAP@R, mAP, MRR, NMI ...")
     ] = None,
     memory: Annotated[
-        str | None, typer.Option("--memory", metavar="SIZE", help="What ranking a layer may take, like 4GB.")
+        str | None, typer.Option("--memory", metavar="SIZE", help="Memory limit for ranking one layer, like 4GB.")
     ] = None,
     export_index: Annotated[
-        bool, typer.Option("--export-index", help="Write faiss indexes of the last epoch's layers.")
+        bool, typer.Option("--export-index", help="Also write faiss indexes of the last epoch's layers.")
     ] = False,
     device: Device = "auto",
     workers: Workers = None,
@@ -51,7 +58,10 @@ def probe(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Measure how well each layer retrieves training and unseen classes."""
+    """Measure every layer's recall on training and unseen classes.
+
+    The recipe's [probe] section gives the layers, pools, K and metrics that no flag names.
+    """
     from layerprobe.runs import find_run
     from layerprobe.tables import layer_table, metric_table
     from layerprobe.workflow.ensemble import estimate_probe_of, probe_any
@@ -93,5 +103,5 @@ def _counts(text: str | None) -> tuple[int, ...] | None:
         return None
     parts = split_names(text) or ()
     if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise typer.BadParameter(f"--k {text}: not whole numbers above 0, like 1,2,4")
+        raise RecipeError(f"--k {text}: not whole numbers above 0", fix="Write them like 1,2,4")
     return tuple(dict.fromkeys(int(part) for part in parts))

@@ -16,24 +16,33 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name or its .toml file.")],
-    data: Annotated[str | None, typer.Option("--data", metavar="NAME[:ROOT]", help="Another data set.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key; repeatable.")
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's name, or a .toml file.")],
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="NAME[:ROOT]", help="Train on another data set.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Override train.seed.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key of the recipe; repeatable."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Override train.seed of the recipe.")] = None,
     device: Device = "auto",
     workers: Workers = None,
-    run: Annotated[str | None, typer.Option("--run", metavar="NAME", help="The run's name.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Move an old run of that name aside.")] = False,
-    probe: Annotated[str | None, typer.Option("--probe", metavar="LAYERS", help="Probe after every epoch.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="NAME", help="Name of the run (default: from the recipe).")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew; an old run of that name is kept as NAME~1.")
+    ] = False,
+    probe: Annotated[
+        str | None, typer.Option("--probe", metavar="LAYERS", help="Probe these layers after every epoch.")
+    ] = None,
     dry_run: DryRun = False,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Train a recipe; the same command again resumes it."""
+    """Train a recipe; the same command again resumes its run."""
     from layerprobe.overrides import Overrides
     from layerprobe.recipe import is_changed, load_recipe
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -70,9 +71,9 @@ def train_words(root: Path, *more: str, net: list[str] = LENET) -> list[str]:
         (["train", "netA", "--set", "tain.epochs=3"], 2, "unknown section in --set tain.epochs=3: 'tain'"),
         (["train", "netA", "--data", "folders:x"], 2, "[data]: unknown data set 'folders'. Did you mean 'folder'?"),
         (["train", "netA", "--set", "train.learning_rate=inf"], 2, "[train]: learning_rate"),
-        (["probe", "--layers", ""], 2, "an empty list where names were expected"),
+        (["probe", "--layers", ""], 2, "no names in ''. Write names separated by commas"),
         (["probe", "--k", "\N{SUPERSCRIPT TWO}"], 2, "not whole numbers above 0"),
-        (["probe", "--memory", "4 elephants"], 2, "--memory 4 elephants: not a size like 4GB or 500MB"),
+        (["probe", "--memory", "4 elephants"], 2, "--memory 4 elephants: not a size. Write one like 4GB or 500MB"),
         (["train", "netA", "--device", "gpu"], 2, "unknown device 'gpu'. Known: auto, cpu, cuda, cuda:0"),
         (["train", "netA", "--data", "folder:absent"], 3, "absent"),
         (["probe"], 3, "there is no run yet. Train one: layerprobe train netA"),
@@ -293,6 +294,10 @@ def test_every_help_is_plain_text_under_its_full_name(layerprobe: Command, words
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: {' '.join(['layerprobe', *words.split()])} ")
     assert out.isascii()
+
+
+def test_the_list_of_commands_cuts_no_line_short(layerprobe: Command) -> None:
+    assert "..." not in layerprobe("--help")[1].partition("Commands:")[2]
 
 
 def test_a_shell_completes_commands(layerprobe: Command, monkeypatch: pytest.MonkeyPatch) -> None:
