@@ -1,4 +1,4 @@
-"""Forward hooks: a network's layers by name, and their output pooled as it appears."""
+"""Forward hooks: find a network's layers by name, and pool their output during a forward."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from layerprobe.pooling import NO_POOL, POOLS, gem
 
 
 class NamedLayers(Protocol):
-    """A network whose layers have names, in execution order -> module paths."""
+    """A network whose layers have names."""
 
     @property
     def module(self) -> nn.Module:
@@ -30,19 +30,19 @@ class NamedLayers(Protocol):
 
     @property
     def layers(self) -> Mapping[str, str]:
-        """Names -> module paths."""
+        """Name of a layer -> path of its module, in execution order."""
 
 
 @dataclass(frozen=True)
 class Tap:
-    """One feature: a layer's output, pooled.
+    """Where features are taken: a layer's output, and how it is pooled.
 
     Args:
-        layer: the paper's name, else the module path, with `#i` where the module is called several times.
+        layer: the paper's name, else the module path; with `#i` if the module is called several times.
         module: its path.
-        call: which call of the module in a forward, from 1.
-        pool: max, avg, gem or grid:s of a map (B, C, H, W); none of a vector (B, D).
-        dim: how many numbers an image has.
+        call: number of the call of the module in a forward, from 1.
+        pool: max, avg, gem or grid:s for a map (B, C, H, W); none for a vector (B, D).
+        dim: length of an image's feature vector.
     """
 
     layer: str
@@ -59,32 +59,32 @@ class Tap:
 
 @dataclass(frozen=True)
 class LayerInfo:
-    """A named layer: module path, numbers after max or avg pooling, `map` or `vector`, and its calls in a forward."""
+    """A named layer of a network."""
 
     name: str
-    module: str
-    dim: int
-    kind: str
-    calls: int
+    module: str  # its path
+    dim: int  # length of the feature vector after max or avg pooling
+    kind: str  # map or vector
+    calls: int  # of the module in a forward
 
 
 @dataclass(frozen=True)
 class _Call:
-    """What a module gave in one call: when, its shape without B (None where it is no tensor), and that in words."""
+    """One call of a module in a forward."""
 
-    order: int
-    shape: tuple[int, ...] | None
-    structure: str
+    order: int  # place among the calls of all modules
+    shape: tuple[int, ...] | None  # of the output without the batch; None if it is no tensor
+    structure: str  # the output as text
 
 
 _Calls = Mapping[str, list[_Call]]  # by module path
 
 
 def list_layers(net: NamedLayers, image_size: int) -> list[LayerInfo]:
-    """The network's named layers in execution order, found by one forward that leaves no trace.
+    """The network's named layers in execution order, found by one forward that changes nothing.
 
     Raises:
-        RecipeError: the network does not take images of that size, or a layer gives no map or vector.
+        RecipeError: the network does not take images of that size, or a layer's output is no map or vector.
     """
     calls = _dry_forward(net.module, image_size)
     found = []
@@ -106,12 +106,12 @@ def resolve_taps(
             i-th call of a module, from 1.
         net: the network.
         pools: for expressions without a pool: max, avg, gem (cube root of the mean cube) or grid:s (s x s adaptive
-            maxima, C * s * s numbers). A vector has the pool `none`, once, whatever was asked.
+            maxima, C * s * s numbers). A vector has one tap, with the pool `none`, whatever is asked.
         image_size: side of the square images in pixels, which decides the maps' sizes.
 
     Raises:
         UnknownNameError: no such layer, module or pool, with the near miss.
-        RecipeError: a module that never runs, that runs several times without `#i`, or whose output cannot be pooled.
+        RecipeError: a module that never runs; one that runs several times, without `#i`; output that cannot be pooled.
     """
     calls = _dry_forward(net.module, image_size)
     names = {path: name for name, path in net.layers.items()}
@@ -133,7 +133,7 @@ def resolve_taps(
 
 
 def execution_order(names: Iterable[str], net: NamedLayers, image_size: int) -> list[str]:
-    """Layers in the order in which the network runs them, each once; names that it does not have are left out.
+    """Sort layers by the order in which the network runs them; names that it does not have are left out.
 
     Args:
         names: layers' names, or module paths, with `#i` where a module is called several times.
@@ -153,19 +153,19 @@ def execution_order(names: Iterable[str], net: NamedLayers, image_size: int) -> 
 
 @contextlib.contextmanager
 def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor], dict[LayerKey, Tensor]]]:
-    """Hooks on a module for as long as the block lasts.
+    """Hooks on a module that take features for as long as the block lasts.
 
-    A map is pooled and a vector copied in the hook: the next module may overwrite it in place. In the block the module
-    is in evaluation mode and its forward in inference mode; afterwards, also after an error, every hook is gone and
-    every submodule has its own mode back. Parameters, statistics, gradients and generators stay as they are.
+    The hook pools a map and copies a vector at once, as the next module may overwrite it in place. In the block the
+    module is in evaluation mode and runs in inference mode. Afterwards, also after an error, every hook is removed and
+    every submodule has its own mode again. Parameters, statistics, gradients and random generators do not change.
 
     Args:
-        module: not compiled and not wrapped for several devices: hooks there see nothing or a part.
+        module: not compiled and not wrapped for several devices, where hooks would see nothing or a part.
         taps: of this module.
 
     Yields:
-        images -> {tap.key: (B, dim) float32 on the module's device}, pooled in the module's own type. Raises
-        ValueError where a tap's module did not run.
+        A function: images -> {tap.key: (B, dim) float32 on the module's device}, pooled in the module's own type. It
+        raises ValueError if a tap's module did not run.
     """
     features: dict[LayerKey, Tensor] = {}
     called: dict[str, int] = defaultdict(int)
@@ -195,12 +195,12 @@ def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor]
 
 @contextlib.contextmanager
 def _hooked(module: nn.Module, hooks: Mapping[str, Callable[..., None]]) -> Iterator[None]:
-    """Evaluation mode with a hook on each module path; no hook is left, and each submodule has its own mode back."""
+    """Evaluation mode and a hook on each module path; at the end hooks are removed and all modes restored."""
     modes = [(part, part.training) for part in module.modules()]
     with contextlib.ExitStack() as stack:
         for path, hook in hooks.items():
             stack.callback(module.get_submodule(path).register_forward_hook(hook).remove)
-        # One by one: a blanket train() would wake frozen batch normalisation.
+        # One by one, as train() on the whole module would also put frozen batch normalisation into training mode.
         for part, training in modes:
             stack.callback(setattr, part, "training", training)
         module.eval()
@@ -208,7 +208,7 @@ def _hooked(module: nn.Module, hooks: Mapping[str, Callable[..., None]]) -> Iter
 
 
 def _pooled(output: Tensor, pool: str) -> Tensor:
-    """A layer's output -> (B, dim) float32 that shares no memory with it."""
+    """Pool a layer's output to (B, dim) float32 that shares no memory with it."""
     if pool == NO_POOL:
         return output.to(torch.float32, copy=True)
     if pool == "max":
@@ -216,13 +216,13 @@ def _pooled(output: Tensor, pool: str) -> Tensor:
     if pool == "avg":
         return output.mean((2, 3)).float()
     if pool == "gem":
-        # In float32 from here: cubes of ordinary activations overflow float16.
+        # In float32, as cubes of ordinary activations overflow float16.
         return gem(output.float())
     return F.adaptive_max_pool2d(output, _grid_side(pool)).flatten(1).float()
 
 
 def _pooled_dim(name: str, shape: tuple[int, ...], pool: str) -> int:
-    """How many numbers pooling leaves of a shape without B."""
+    """Length of the feature vector that pooling makes of an output of this shape, given without the batch."""
     if len(shape) == 1:
         return shape[0]
     if pool == NO_POOL:
@@ -245,7 +245,7 @@ def _require_pool(pool: str) -> None:
 
 
 def _paths(target: str, net: NamedLayers, calls: _Calls) -> list[str]:
-    """The module paths that a name, glob or path stands for."""
+    """The module paths that a name, glob or path names."""
     if target in net.layers:
         return [net.layers[target]]
     if target in calls:
@@ -258,13 +258,13 @@ def _paths(target: str, net: NamedLayers, calls: _Calls) -> list[str]:
 
 
 def _choose_call(name: str, calls: list[_Call], number: str) -> int:
-    """Which call `#number` means, or the only one."""
+    """The call that `#number` names, or the only one."""
     _require_calls(name, calls)
     if not number and len(calls) == 1:
         return 1
     listed = ", ".join(f"#{i} {call.structure}" for i, call in enumerate(calls, start=1))
     if not number:
-        raise RecipeError(f"{name} is called {len(calls)} times: {listed}", fix=f"Choose one, as {name}#1")
+        raise RecipeError(f"{name} is called {len(calls)} times: {listed}", fix=f"Choose one, like {name}#1")
     if number not in map(str, range(1, len(calls) + 1)):
         raise RecipeError(f"{name}#{number}: there is no such call", fix=f"Known: {listed}")
     return int(number)
@@ -278,13 +278,13 @@ def _require_calls(name: str, calls: list[_Call]) -> list[_Call]:
 
 def _require_shape(name: str, call: _Call) -> tuple[int, ...]:
     if call.shape is None or len(call.shape) not in (1, 3):
-        what = f"{name} gives {call.structure}, neither a map (C, H, W) nor a vector (D,)"
+        what = f"the output of {name} is {call.structure}, neither a map (C, H, W) nor a vector (D,)"
         raise RecipeError(what, fix="Choose a module inside or after it")
     return call.shape
 
 
 def _dry_forward(module: nn.Module, image_size: int) -> _Calls:
-    """Every submodule's calls in one forward of a black image; an empty list where it did not run."""
+    """Every submodule's calls in one forward of a black image; an empty list for one that did not run."""
     calls: dict[str, list[_Call]] = {path: [] for path, _ in module.named_modules() if path}
     ended = 0
 
@@ -301,12 +301,15 @@ def _dry_forward(module: nn.Module, image_size: int) -> _Calls:
             module(image)
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
-            raise RecipeError(f"the network does not take images of {image_size} px: {reason}") from error
+            raise RecipeError(
+                f"the network does not take images of {image_size} px: {reason}",
+                fix="Choose another size with --set data.image_size=N",
+            ) from error
     return calls
 
 
 def _structure(output: object) -> str:
-    """What a module gave, for people: `(512, 7, 7)`, `tuple of (64, 8, 8), None`."""
+    """A module's output as text: `(512, 7, 7)`, `tuple of (64, 8, 8), None`."""
     if isinstance(output, Tensor):
         return str(tuple(output.shape[1:]))
     if isinstance(output, Mapping):

@@ -135,13 +135,16 @@ def test_an_unknown_name_is_an_error_with_the_near_miss(net: Layers, expression:
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        ("relu", "relu is called 2 times: #1 (4, 8, 8), #2 (4, 4, 4). Choose one, as relu#1."),
+        ("relu", "relu is called 2 times: #1 (4, 8, 8), #2 (4, 4, 4). Choose one, like relu#1."),
         ("relu#3", "relu#3: there is no such call. Known: #1 (4, 8, 8), #2 (4, 4, 4)."),
         ("relu#0", "relu#0: there is no such call."),
         ("relu#x", "relu#x: there is no such call."),
         ("aux", "aux does not run in evaluation. Choose another layer."),
-        ("pair", "pair gives tuple of (4, 4, 4), dict of half: (1, 4, 4), none: None, neither a map (C, H, W) nor"),
-        ("tokens", "tokens gives (4, 16), neither a map (C, H, W) nor a vector (D,)."),
+        (
+            "pair",
+            "the output of pair is tuple of (4, 4, 4), dict of half: (1, 4, 4), none: None, neither a map",
+        ),
+        ("tokens", "the output of tokens is (4, 16), neither a map (C, H, W) nor a vector (D,)."),
         ("pool2@grid:5", "pool2@grid:5: the map is 4 x 4. Choose a smaller grid, or max."),
         ("pool1@none", "pool1 is a map (4, 8, 8) and needs a pool. Choose max, avg, gem or grid:s."),
     ],

@@ -40,7 +40,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # On first use, so that the package's name alone needs no h5py.
+    # Imported on first use, so that importing the package needs no h5py.
     if name in __all__:
         from layerprobe.store import features, ranks, rows
 

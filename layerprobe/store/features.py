@@ -1,4 +1,4 @@
-"""Feature files: the pooled layers of one run, epoch and split in HDF5, whole or absent."""
+"""Feature files: the features of the layers of one run, epoch and split, in HDF5."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ FeatureArray = NDArray[np.float32]  # (N, D)
 
 @dataclass(frozen=True)
 class FeatureKey:
-    """What features are made from; if anything differs they are computed again.
+    """What features are made from. Stored features are used only if all of it is the same.
 
     Args:
         run: the run's name.
         epoch: 0 = before any step.
         split: train, validation, test or gallery.
-        weights_sha256: of the checkpoint.
-        transform: the whole way from a file to the network's input, as text.
-        manifest_sha256: of the split's ids, classes and pixels.
+        weights_sha256: hash of the checkpoint.
+        transform: every step from an image file to the network's input, as text.
+        manifest_sha256: hash of the split's ids, classes and pixels.
     """
 
     run: str
@@ -56,14 +56,14 @@ class FeatureKey:
 
 @dataclass(frozen=True)
 class Columns:
-    """The layers of a feature file and how they are computed.
+    """The layers to write into a feature file, and how their features are computed.
 
     Args:
-        dims: layer -> D of what is written now.
-        device: as recorded.
-        batch_size: images at once, as recorded: it may change the last bits.
-        compute: float32 or bf16; part of what must match.
-        keep: layers of the old file to take along; none of them may be stale (see `stored_layers`).
+        dims: layer -> D, for the layers computed now.
+        device: where; recorded in the file.
+        batch_size: images at once; recorded, as it may change the last bits.
+        compute: float32 or bf16; stored features are used only if it is the same.
+        keep: layers to copy from the old file; their features there must be valid (see `stored_layers`).
     """
 
     dims: Mapping[LayerKey, int]
@@ -76,20 +76,20 @@ class Columns:
 def write_features(
     path: Path, key: FeatureKey, rows: Rows, columns: Columns, batches: Iterable[Mapping[LayerKey, FeatureArray]]
 ) -> None:
-    """Write a feature file whole; until it is, the old one stands.
+    """Write a feature file; the old one is replaced only when the new one is complete.
 
     Args:
-        path: the final name.
+        path: of the file.
         key: what the features are made from.
-        rows: the images.
-        columns: the layers; those kept are copied from the file that has the name now.
+        rows: the N images.
+        columns: the layers; those to keep are copied from the old file.
         batches: {layer: (B, D)} in the order of the rows.
 
     Raises:
         EnvironmentFault: the disk is full.
         DataError: the old file cannot be read.
-        ValueError: a `/` in a layer's name, layers to keep of an old file with another key, or batches that are not N
-            rows of the layers and dimensions given.
+        ValueError: a `/` in a layer's name; layers to keep from a file with another key; batches that are not N rows of
+            the given layers and dimensions.
     """
     _require_layer_names({*columns.dims, *columns.keep})
     kept = columns.keep - columns.dims.keys()
@@ -105,12 +105,12 @@ def write_features(
 
 
 def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> set[LayerKey]:
-    """The layers whose features are stored, made from just this key, and intact.
+    """The layers whose stored features were made from this key and are intact.
 
-    Every byte is read against its checksum, so that a damaged layer is computed again instead of failing for ever.
+    All features are read and checked against their checksums: a damaged layer is computed again.
 
     Returns:
-        Empty where the file is absent, unreadable, of a newer format or made from something else: see `stale_note`.
+        Empty if the file is absent, unreadable, of a newer format or made from something else; `stale_note` says which.
     """
     found = set()
     with contextlib.suppress(DataError), opened(path) as file:
@@ -126,7 +126,7 @@ def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> s
 
 
 def stale_note(path: Path, key: FeatureKey) -> str:
-    """Why nothing of an existing file is used, as `transform is not what it was`; empty where there is no reason."""
+    """The reason why an existing file is not used, like `transform is not what it was`; empty if there is none."""
     if not path.exists():
         return ""
     try:
@@ -141,13 +141,13 @@ def read_features(path: Path, layer: LayerKey) -> FeatureArray:
 
     Args:
         path: a feature file.
-        layer: its key.
+        layer: with its pool.
 
     Returns:
         float32 (N, D) in the order of `read_index`.
 
     Raises:
-        DataError: absent, damaged, of a newer format, or with links out of the file; the layer is not in it.
+        DataError: the file is absent, damaged, of a newer format or has parts in other files; it lacks the layer.
     """
     _require_layer_names([layer])
     with opened(path) as file:
@@ -162,11 +162,11 @@ def read_features(path: Path, layer: LayerKey) -> FeatureArray:
 
 @dataclass(frozen=True, eq=False)
 class StoredFeatures:
-    """The features of one layer, left on disk: float32 (N, D) in the order of `read_index`.
+    """The features of one layer, read from disk in slices: float32 (N, D) in the order of `read_index`.
 
     Args:
-        path: of the file.
-        rows: the data set in it.
+        path: of the feature file.
+        rows: the layer's HDF5 data set.
     """
 
     path: Path
@@ -193,23 +193,23 @@ class StoredFeatures:
 
 @contextlib.contextmanager
 def open_features(path: Path, layer: LayerKey) -> Iterator[StoredFeatures]:
-    """The features of one layer, to be read in slices.
+    """Open the features of one layer, to be read in slices.
 
     Args:
         path: a feature file.
-        layer: its key.
+        layer: with its pool.
 
     Raises:
-        DataError: as for `read_features`; also while slices are read.
+        DataError: as for `read_features`; also when a slice is read.
     """
     _require_layer_names([layer])
     with contextlib.ExitStack() as stack:
-        # What goes wrong while the caller uses the table is the caller's, not the file's.
+        # Only opening is guarded here: an error in the caller's block is not the file's.
         with reading(path):
             file = stack.enter_context(h5py.File(path, "r", locking=False))
             require_format(file, "features")
-            table = StoredFeatures(path, _features(file, layer))
-        yield table
+            features = StoredFeatures(path, _features(file, layer))
+        yield features
 
 
 def _write_head(file: h5py.File, key: FeatureKey, rows: Rows) -> None:
@@ -219,7 +219,7 @@ def _write_head(file: h5py.File, key: FeatureKey, rows: Rows) -> None:
 
 
 def _copy_columns(path: Path, key: FeatureKey, layers: frozenset[LayerKey], group: h5py.Group) -> None:
-    """Take layers of the old file along, bytes and checksums as they are."""
+    """Copy layers of the old file with their checksums."""
     if not layers:
         return
     with opened(path) as old:
@@ -233,7 +233,7 @@ def _copy_columns(path: Path, key: FeatureKey, layers: frozenset[LayerKey], grou
 def _write_columns(
     file: h5py.File, count: int, columns: Columns, batches: Iterable[Mapping[LayerKey, FeatureArray]]
 ) -> None:
-    """Preallocate the layers and fill them chunk by chunk."""
+    """Create the layers' data sets and fill them chunk by chunk."""
     attributes: dict[str, str | int] = {
         "compute": columns.compute,
         "device": columns.device,
@@ -260,7 +260,14 @@ def _write_columns(
 
 
 def _append(dataset: h5py.Dataset, buffer: FeatureArray, values: FeatureArray, done: int) -> None:
-    """Rows `done` ... into the buffer; whenever a chunk is full, and at the last row, into the file."""
+    """Add rows to the buffer; each full chunk, and the last one, goes from there into the file.
+
+    Args:
+        dataset: (N, D) in the file.
+        buffer: one chunk.
+        values: the next rows.
+        done: number of rows before them.
+    """
     while len(values):
         start = done % len(buffer)
         taken = values[: len(buffer) - start]
@@ -281,13 +288,13 @@ def _batch_length(batch: Mapping[LayerKey, FeatureArray], dims: Mapping[LayerKey
 
 
 def _difference(file: h5py.File, key: FeatureKey) -> str:
-    """What a file is made from that the key is not, for people; empty where nothing."""
+    """In which part of the key a file differs, as a sentence; empty if in none."""
     changed = (name for name, wanted in compared(key).items() if attribute(file, name) != str(wanted))
     return next((f"{name} is not what it was" for name in changed), "")
 
 
 def compared(key: FeatureKey) -> dict[str, str | int]:
-    """What a file's attributes must be to be of use; versions may change a feature's last bits."""
+    """The attributes that a usable file has: the key, and the versions that may change a feature's last bits."""
     facts: dict[str, str | int] = asdict(key)
     return {**facts, **{name: metadata.version(name) for name in ("torch", "torchvision")}}
 
@@ -295,16 +302,16 @@ def compared(key: FeatureKey) -> dict[str, str | int]:
 def _require_layer_names(layers: Iterable[LayerKey]) -> None:
     for layer in layers:
         if "/" in str(layer) or not layer.layer:
-            raise ValueError(f"layer name {layer.layer!r}: no '/' and not empty")
+            raise ValueError(f"layer name {layer.layer!r}: it must not be empty or have a '/'")
 
 
 def _features(file: h5py.File, layer: LayerKey) -> h5py.Dataset:
-    """A layer's dataset: float32, as many rows as labels."""
+    """A layer's data set, checked: float32, as many rows as labels."""
     if str(layer) not in file["features"]:
-        raise DataError(f"no features of {layer}", file=file.filename, fix="Run layerprobe probe with --layers")
+        raise DataError(f"no features of {layer}", file=file.filename, fix=f"Run layerprobe probe --layers {layer}")
     dataset, labels = stored_dataset(file, f"features/{layer}"), stored_dataset(file, "labels")
     if dataset.ndim != 2 or dataset.dtype != np.float32:
-        raise damaged(file.filename, f"{layer} is not a float32 table")
+        raise damaged(file.filename, f"{layer} is not a float32 matrix")
     if dataset.shape[0] != labels.shape[0]:
         raise damaged(file.filename, f"{layer} has {dataset.shape[0]} rows, the labels {labels.shape[0]}")
     return dataset

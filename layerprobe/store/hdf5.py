@@ -1,4 +1,4 @@
-"""HDF5 as the store uses it: files that are distrusted when read, text that a checksum covers."""
+"""HDF5 for the store: files are checked when they are read, and checksums cover their text, too."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SCHEMA = 1
-# What h5py makes of HDF5's one error, by the words in it; a damaged file gives any of them.
+# h5py chooses one of these by the words of HDF5's error; a damaged file can lead to any of them.
 HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
-_LINKED = "refused: links out of the file"
 
 
 class SteadyFile(io.FileIO):
-    """A file that HDF5 writes to and that never fails it: HDF5 2.0 can crash the process where writing at close fails.
+    """A file for HDF5 to write to that never raises: HDF5 2.0 can crash if it cannot write while it closes a file.
 
-    The first failure is kept in `fault`, and nothing is written after it.
+    The first error is kept in `fault`; after it nothing is written.
     """
 
     fault: OSError | None = None
 
     def write(self, data: Buffer, /) -> int:
-        """Write all of it, or keep the reason why not."""
+        """Write all data, or keep the error."""
         rest = memoryview(data).cast("B")
         length = len(rest)
         with self._kept():
@@ -46,7 +45,7 @@ class SteadyFile(io.FileIO):
         return length
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Set the length, or keep the reason why not."""
+        """Set the file's length, or keep the error."""
         with self._kept():
             if self.fault is None:
                 super().truncate(size)
@@ -60,24 +59,24 @@ class SteadyFile(io.FileIO):
             self.fault = error
 
     def watched(self, items: Iterable[T]) -> Iterator[T]:
-        """The items, until a write has failed: then its error."""
+        """Yield the items; raise the first error of a write before the next item."""
         for item in items:
             self.require_written()
             yield item
 
     def require_written(self) -> None:
-        """Raise the first failure, if there was one."""
+        """Raise the first error of a write, if there was one."""
         if self.fault is not None:
             raise self.fault
 
 
 @contextlib.contextmanager
 def created(path: Path) -> Iterator[tuple[h5py.File, SteadyFile]]:
-    """A new file to write, and what it is written to; a failed write is raised at the end at the latest."""
+    """Create a file and yield it with its sink; an error of a write is raised when the block ends at the latest."""
     with SteadyFile(path, "w+") as sink:
         try:
-            # The newer format has checksums on its own structures too; the older can hang on a flipped bit. Without a
-            # cache of chunks, which are written whole: it would hold megabytes for each layer, and failures back.
+            # The format of v110 has checksums on its own structures, too; the older one can hang on a flipped bit.
+            # Chunks are written whole: a chunk cache would hold megabytes per layer and delay write errors until close.
             with h5py.File(sink, "w", libver="v110", rdcc_nbytes=0) as file:
                 yield file, sink
         finally:
@@ -86,7 +85,7 @@ def created(path: Path) -> Iterator[tuple[h5py.File, SteadyFile]]:
 
 @contextlib.contextmanager
 def full_disk_told(path: Path, name: str, needed: int) -> Iterator[None]:
-    """Turn the error of a full disk into one that says how much a file needs."""
+    """Turn the error of a full disk into one that says how many bytes the file `name` needs."""
     try:
         yield
     except OSError as error:
@@ -101,8 +100,8 @@ def full_disk_told(path: Path, name: str, needed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(path: Path, holds: str = "features") -> Iterator[h5py.File]:
-    """A file of a known format to read, with `holds` in it; whatever HDF5 finds wrong with it is a DataError."""
-    # No lock: a file with its final name is never written to, and network disks refuse locks.
+    """Open a file of a known format to read, with `holds` in it; a fault of the file is a DataError."""
+    # No lock is needed, as a file with its final name is never written to; network disks may refuse locks.
     with reading(path), h5py.File(path, "r", locking=False) as file:
         require_format(file, holds)
         yield file
@@ -110,7 +109,7 @@ def opened(path: Path, holds: str = "features") -> Iterator[h5py.File]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever HDF5 finds wrong with a file into a DataError."""
+    """Turn HDF5's errors about a file into a DataError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -120,7 +119,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def require_format(file: h5py.File, holds: str) -> None:
-    """Raise a DataError where a file is not of this format or an older one, or `holds` nothing of its own."""
+    """Raise a DataError if a file is not of this format or an older one, or has no `holds` of its own."""
     schema = attribute(file, "schema")
     if not schema.isdecimal():
         raise damaged(file.filename, "not a feature file")
@@ -129,16 +128,16 @@ def require_format(file: h5py.File, holds: str) -> None:
         what = f"written by layerprobe {theirs} (format {schema}); this is {ours} (format {SCHEMA})"
         raise DataError(what, file=file.filename, fix=f"Install layerprobe {theirs}")
     if not isinstance(file.get(holds, getlink=True), h5py.HardLink):
-        raise DataError(_LINKED, file=file.filename)
+        raise _elsewhere(file, holds)
 
 
 def stored_dataset(file: h5py.File, name: str) -> h5py.Dataset:
-    """A dataset whose bytes lie in this file: no link, external or virtual storage, nothing claimed but not there."""
+    """A data set whose bytes are all in this file: not behind a link, in external storage, or claimed but missing."""
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-        raise DataError(_LINKED, file=file.filename)
+        raise _elsewhere(file, name)
     dataset = file[name]
     if not isinstance(dataset, h5py.Dataset) or dataset.external is not None or dataset.is_virtual:
-        raise DataError(_LINKED, file=file.filename)
+        raise _elsewhere(file, name)
     filters = dataset.id.get_create_plist()
     checksum_only = filters.get_nfilters() == 1 and filters.get_filter(0)[0] == h5py.h5z.FILTER_FLETCHER32
     if not checksum_only or dataset.id.get_storage_size() < dataset.nbytes:
@@ -146,13 +145,18 @@ def stored_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     return dataset
 
 
+def _elsewhere(file: h5py.File, name: str) -> DataError:
+    """The error of a file that could make layerprobe read another one."""
+    return damaged(file.filename, f"refused: {name} is a link, absent, or stored in another file")
+
+
 def damaged(path: object, what: str) -> DataError:
-    """The error of a file that is of no use as it is."""
+    """The error of a file that cannot be used as it is."""
     return DataError(what, file=path, fix="Delete it; layerprobe probe computes it again")
 
 
 def attribute(item: h5py.HLObject, name: str) -> str:
-    """An attribute as text; empty where there is none, or none that layerprobe writes."""
+    """An attribute as text; empty if it is absent or of a type that layerprobe does not write."""
     if name not in item.attrs or item.attrs.get_id(name).dtype.kind not in "iS":
         return ""
     value = item.attrs[name]
@@ -160,14 +164,14 @@ def attribute(item: h5py.HLObject, name: str) -> str:
 
 
 def set_attributes(item: h5py.HLObject, facts: Mapping[str, str | int]) -> None:
-    """Write texts and numbers as attributes of a file or data set."""
+    """Write texts and numbers as attributes of a file, group or data set."""
     for name, value in facts.items():
         item.attrs[name] = fixed_text(value) if isinstance(value, str) else value
 
 
 def fixed_text(text: str | Sequence[str]) -> NDArray[np.bytes_]:
-    """UTF-8 of one length: HDF5 keeps other text in a heap without checksum, and one flipped bit there can hang it."""
-    # A file's name need not be UTF-8; its bytes come back as they were.
+    """Text as UTF-8 of a fixed length: HDF5 keeps other text without a checksum, where a flipped bit can hang it."""
+    # The name of an image file need not be UTF-8; surrogateescape brings its bytes back as they were.
     parts = [part.encode(errors="surrogateescape") for part in ([text] if isinstance(text, str) else text)]
     encoded = np.array(parts[0] if isinstance(text, str) else parts)
     return encoded.astype(h5py.string_dtype("utf-8", max(1, encoded.itemsize)))

@@ -1,4 +1,4 @@
-"""Rank files: where each query's nearest positive stands, in every layer of one run, epoch and split."""
+"""Rank files: the rank of each query's nearest positive, for the layers of one run, epoch and split, in HDF5."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _COUNTS = ("closer", "closer_high", "tied_negatives", "tied_positives")
 
 @dataclass(frozen=True)
 class RankKey:
-    """What the ranks of one layer are made from; if anything differs they are computed again.
+    """What the ranks of one layer are made from. Stored ranks are used only if all of it is the same.
 
     Args:
-        queries: of the queries' features.
-        gallery: of the features that they are searched in; None for themselves.
-        search_sha256: of what decides who is searched for whom: rows, labels, the rule for lone queries.
-        tie_window: what counted as tied.
-        engine: number of the way they were computed.
-        reduction: what the reduction was fitted on, and with which seed; empty where nothing was fitted.
+        queries: key of the queries' features.
+        gallery: key of the features that are searched; None if the queries search each other.
+        search_sha256: hash of what decides which items each query may find: rows, labels, the rule for lone queries.
+        tie_window: similarities that differ by at most this are tied.
+        engine: number of the algorithm that computed them.
+        reduction: what the reduction was fitted on, and its seed; empty if nothing was fitted.
     """
 
     queries: FeatureKey
@@ -55,7 +55,7 @@ class RankKey:
     reduction: str = ""
 
     def facts(self) -> dict[str, str | int]:
-        """As attributes of a group."""
+        """The key as attributes of an HDF5 group."""
         return {
             "queries": _as_text(self.queries),
             "gallery": "itself" if self.gallery is None else _as_text(self.gallery),
@@ -76,8 +76,8 @@ class RankEntry:
 
     Args:
         key: what they are made from.
-        ranks: None where a feature was not finite.
-        invalid: then the reason; empty otherwise.
+        ranks: None if some features were not finite.
+        invalid: the reason why there are none; else empty.
         values: metric -> (N,) float64, its value for each query.
     """
 
@@ -88,12 +88,12 @@ class RankEntry:
 
 
 def write_ranks(path: Path, rows: Rows, entries: Mapping[RankedLayer, RankEntry]) -> None:
-    """Write a rank file whole; until it is, the old one stands.
+    """Write a rank file; the old one is replaced only when the new one is complete.
 
     Args:
-        path: the final name.
+        path: of the file.
         rows: the queries.
-        entries: everything that the file is to hold.
+        entries: all that the file is to hold.
 
     Raises:
         EnvironmentFault: the disk is full.
@@ -130,14 +130,14 @@ def _require_length(ranked: RankedLayer, entry: RankEntry, count: int) -> None:
 
 
 def read_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> dict[RankedLayer, RankEntry]:
-    """The entries of a file that are intact and still hold.
+    """The entries of a file that are intact and made from the right key.
 
     Args:
-        path: a rank file; one of an earlier format has no entry that holds.
-        key_of: what the ranks of a layer must be made from.
+        path: a rank file; one of an earlier format has no such entry.
+        key_of: the key that the ranks of a layer must be made from.
 
     Returns:
-        Empty where the file is absent or unreadable.
+        Empty if the file is absent or unreadable.
     """
     found: dict[RankedLayer, RankEntry] = {}
     with contextlib.suppress(DataError), opened(path, holds="labels") as file:
@@ -150,7 +150,7 @@ def read_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> dict[Ran
 
 
 def _groups(file: h5py.File) -> Iterator[tuple[RankedLayer, h5py.Group]]:
-    """Every layer's group three levels down; whatever else the file holds is passed over."""
+    """The groups of the ranked layers, three levels down; anything else in the file is skipped."""
     for layer, of_layer in _subgroups(file):
         for reduction, of_reduction in _subgroups(of_layer):
             for similarity, group in _subgroups(of_reduction):
@@ -165,7 +165,7 @@ def _subgroups(group: h5py.Group) -> Iterator[tuple[str, h5py.Group]]:
 
 
 def _entry(file: h5py.File, group: h5py.Group, key: RankKey) -> RankEntry:
-    """Raises whatever HDF5 or Ranks find wrong."""
+    """One entry; errors of HDF5 and of `Ranks` are raised as they are."""
     count, place = len(stored_dataset(file, "labels")), group.name
     metrics = dict(_subgroups(group)).get("values", ())
     values = {metric: _vector(file, f"{place}/values/{metric}", count, np.float64) for metric in metrics}
@@ -180,6 +180,6 @@ def _entry(file: h5py.File, group: h5py.Group, key: RankKey) -> RankEntry:
 def _vector(file: h5py.File, place: str, count: int, kind: type[np.generic]) -> NDArray[Any]:
     dataset = stored_dataset(file, place)
     if dataset.shape != (count,) or dataset.dtype != kind:
-        raise ValueError(f"{place}: not a value of every query")
+        raise ValueError(f"{place}: not one value for each query")
     values: NDArray[Any] = dataset[()]
     return values

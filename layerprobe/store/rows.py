@@ -1,4 +1,4 @@
-"""What the rows of a feature or rank file are: images, their labels, and the classes that these index."""
+"""The rows of a feature or rank file: images, their labels, and the classes that the labels stand for."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Rows:
     Args:
         labels: (N,) class indices.
         ids: N image names.
-        class_names: what the labels index; none are stored where it is empty.
-        class_ids: the data set's own id of each of these classes; likewise.
+        class_names: name of class 0, 1 ...; if empty, no names are stored.
+        class_ids: the data set's own ids of these classes; if empty, none are stored.
     """
 
     labels: NDArray[np.integer]
@@ -34,7 +34,7 @@ class Rows:
 
 
 def write_rows(file: h5py.File, rows: Rows) -> None:
-    """Write labels, ids and, where there are any, classes into a new file."""
+    """Write labels, ids and classes, if there are any, into a new file."""
     write_values(file, "labels", rows.labels.astype(np.int32))
     write_values(file, "ids", fixed_text(rows.ids))
     for name, texts in (("class_names", rows.class_names), ("class_ids", rows.class_ids)):
@@ -43,7 +43,7 @@ def write_rows(file: h5py.File, rows: Rows) -> None:
 
 
 def write_values(group: h5py.Group, name: str, values: NDArray[Any]) -> None:
-    """Write one value a row, in chunks with a checksum each."""
+    """Write one value for each row, in chunks with a checksum each."""
     group.create_dataset(name, data=values, chunks=(min(CHUNK_ROWS, len(values)),), fletcher32=True)
 
 
@@ -61,10 +61,10 @@ def read_index(path: Path) -> tuple[NDArray[np.int32], tuple[str, ...]]:
 
 
 def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the classes that the labels of a feature file index, and the data set's own ids of them.
+    """The names of the classes of a feature file, and the data set's own ids of them.
 
     Returns:
-        Either is empty where the file has none, as those of earlier versions.
+        Each is empty if the file has none, such as a file of an earlier version.
 
     Raises:
         DataError: as for `read_features`.
