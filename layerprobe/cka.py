@@ -1,4 +1,4 @@
-"""Stored features -> how alike layers and epochs are."""
+"""Linear CKA of stored features: how alike layers are, and each layer at different epochs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from layerprobe.keys import LayerKey
 from layerprobe.metrics.cka import FloatArray, cka_vector
 from layerprobe.scores import Matrix
 
-# Images compared at most: linear CKA of so many is within about 0.01 of that of all.
+# The most images that are compared: linear CKA of these is within about 0.01 of that of all.
 MAX_IMAGES = 4096
-# With the above, 8 MB for each layer.
+# Images in a batch of CKA; with the number above, a layer's vector takes 8 MB.
 BATCH_SIZE = 256
 MEASURE = "linear CKA"
 
-Faults = dict[str, list[int]]  # why there is no number -> the epochs
+Faults = dict[str, list[int]]  # reason why numbers are missing -> the epochs
 
 
 def layer_cka(
@@ -27,15 +27,15 @@ def layer_cka(
     """Linear CKA of every two layers at one epoch.
 
     Args:
-        layers: L of them, in the order of the rows and columns.
-        read: (N, D) features of a layer, the same images for all.
-        run: as the matrix names it.
-        split: likewise.
-        epoch: likewise.
+        layers: L layers, in the order of the rows and columns.
+        read: layer -> (N, D) features of the same images for every layer.
+        run: the run's name.
+        split: of the images.
+        epoch: of the features.
 
     Returns:
-        (L, L), of 4096 images drawn at random, always the same, where there are more; a layer with NaN, or that does
-        not vary, has no values.
+        (L, L). Of more than 4096 images, 4096 are drawn at random, always the same. A layer with NaN, or whose features
+        do not vary, has no values.
 
     Raises:
         DataError: fewer than 4 images.
@@ -64,14 +64,14 @@ def epoch_cka(
     """Linear CKA of each layer at every epoch with itself at the last.
 
     Args:
-        stored: epoch -> the layers whose features there are; epochs ascending.
-        read: (N, D) features of an epoch and layer, the same images for all.
-        run: as the matrix names it.
-        split: likewise.
+        stored: epoch -> the layers whose features are stored, for E epochs in ascending order.
+        read: epoch and layer -> (N, D) features of the same images for all.
+        run: the run's name.
+        split: of the images.
 
     Returns:
-        (L, E) for the L layers of the last epoch, of images as for `layer_cka`; the last column is 1. No value
-        where a layer was not stored, has NaN or does not vary.
+        (L, E) for the L layers of the last epoch, whose column is 1; images are drawn as for `layer_cka`. There is no
+        value where a layer was not stored, has NaN, or does not vary.
 
     Raises:
         DataError: fewer than 4 images.
@@ -100,7 +100,7 @@ def epoch_cka(
 
 
 def _vector(features: NDArray[np.float32], name: str, epoch: int, faults: Faults) -> FloatArray | None:
-    """What says how alike the images are; None, and an entry among the faults, where nothing does."""
+    """The CKA vector of a layer's features; None, and an entry in `faults`, if they have none."""
     if len(features) > MAX_IMAGES:
         features = features[np.sort(np.random.default_rng(0).permutation(len(features))[:MAX_IMAGES])]
     try:
@@ -122,6 +122,6 @@ def _notes(count: int, faults: Faults) -> tuple[str, ...]:
 
 
 def _names(layers: Sequence[LayerKey]) -> tuple[str, ...]:
-    """Layers without their pools, but where one has several."""
+    """The layers' names, with the pool for those layers that occur with several pools."""
     plain = [key.layer for key in layers]
     return tuple(key.layer if plain.count(key.layer) == 1 else str(key) for key in layers)

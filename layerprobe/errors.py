@@ -1,4 +1,4 @@
-"""The errors a user can mend, each with its exit code; a bug of ours is any other exception."""
+"""The errors that a user can mend, each with its exit code. Any other exception is a bug of layerprobe."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 
 class LayerprobeError(Exception):
-    """What a user can mend, in one line: what was asked, what is wrong, what would be right.
+    """An error that a user can mend, shown in one line: the file, what is wrong, how to mend it.
 
     Args:
         message: what is wrong, without the file's name and without a full stop.
-        file: the file or folder it is about.
-        fix: what would be right, as a sentence without its full stop.
+        file: the file or folder that is at fault, if one is.
+        fix: how to mend it, as a sentence without its full stop.
     """
 
     exit_code = 2
@@ -37,7 +37,11 @@ def _rebuild(kind: type[LayerprobeError], message: str, file: str | None, fix: s
 
 
 class RecipeError(LayerprobeError):
-    """A recipe or a command line that cannot be carried out; `problems` holds one line each."""
+    """A recipe or command line that cannot be carried out.
+
+    Args:
+        problems: a line for each fault, where there are several; without full stops.
+    """
 
     code = "recipe"
 
@@ -47,7 +51,7 @@ class RecipeError(LayerprobeError):
 
 
 class UnknownNameError(LayerprobeError):
-    """A name that is not among the known ones; the message names the nearest."""
+    """A name that is not among the known ones; the error suggests the nearest."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, file: object = None) -> None:
         known = list(known)
@@ -62,7 +66,7 @@ class DataError(LayerprobeError):
     """A data set, image, checkpoint or stored file that is missing or bad.
 
     Args:
-        kind: what such faults are counted by, in a word or two ("truncated"); empty where nobody counts them.
+        kind: the kind of fault, in a word or two, by which `data check` counts ("truncated"); empty where it does not.
     """
 
     exit_code = 3
@@ -74,7 +78,7 @@ class DataError(LayerprobeError):
 
     @classmethod
     def unreadable(cls, error: OSError, *, file: object = None) -> DataError:
-        """A file or folder that the system refuses to read: `file`, or the one that the system's error names."""
+        """The error of a file or folder that cannot be read: `file`, or the one that the system's error names."""
         return cls(
             f"cannot be read ({error.strerror})",
             file=error.filename if file is None else file,
@@ -91,11 +95,11 @@ class NumericError(LayerprobeError):
 
 
 class NotFiniteError(NumericError):
-    """Features of which some rows hold NaN or Inf.
+    """Features in which some rows hold NaN or Inf.
 
     Args:
-        rows: how many do.
-        of: how many there are.
+        rows: number of those rows.
+        of: number of all rows.
     """
 
     def __init__(self, rows: int, of: int) -> None:
@@ -104,28 +108,28 @@ class NotFiniteError(NumericError):
 
 
 class EnvironmentFault(LayerprobeError):  # noqa: N818 - EnvironmentError is a name of Python's own
-    """Disk, memory, device or a dependency."""
+    """A fault of the machine: its disk, memory, device or an installed package."""
 
     exit_code = 5
     code = "environment"
 
 
 class BusyError(LayerprobeError):
-    """Another process works on the run."""
+    """Another process is using what the command needs, such as the run."""
 
     exit_code = 6
     code = "busy"
 
 
 class Bug(LayerprobeError):  # noqa: N818 - it is one
-    """A fault of ours, told in one line all the same."""
+    """A bug of layerprobe, shown in one line like the errors of users."""
 
     exit_code = 1
     code = "bug"
 
 
 class InterruptedRun(LayerprobeError):  # noqa: N818 - an ending, not a fault
-    """A signal ended the command cleanly; 130 for SIGINT, 143 for SIGTERM."""
+    """A command that a signal ended cleanly: exit code 130 for SIGINT, 143 for SIGTERM."""
 
     code = "interrupted"
 
@@ -135,7 +139,7 @@ class InterruptedRun(LayerprobeError):  # noqa: N818 - an ending, not a fault
 
 
 def near_miss(name: str, known: Iterable[str]) -> str:
-    """`Did you mean 'pool5.3'? Known: fc6, pool5.3`, the question only where something is near."""
+    """A fix such as `Did you mean 'pool5.3'? Known: fc6, pool5.3`; it asks only where a known name is near."""
     import difflib  # slow to import, and rarely needed
 
     known = list(known)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written aside, synced, renamed."""
+"""Writing files whole: a file is written under a temporary name, synced to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextlib.contextmanager
 def full_disk_named(path: Path) -> Iterator[None]:
-    """Name a file or folder in the error of a full disk, where it names none: an open file's does not."""
+    """Add the path to a disk-full error; errors of writing to an open file carry none."""
     try:
         yield
     except OSError as error:
@@ -26,15 +26,15 @@ def full_disk_named(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its name when the block ends without an error.
+    """Write a file whole: the temporary path given is renamed to `path` when the block ends without an error.
 
-    A file that has its final name is complete; after an error, a kill or a full disk the old one still stands.
+    So a file with its final name is complete. After an error, a kill or a full disk the old file is still there.
 
     Args:
-        path: the final name; its folder is made.
+        path: the final name; its folder is created.
 
     Yields:
-        The temporary path to write to, in the same folder; the writer closes it.
+        A temporary path in the same folder. The caller writes and closes that file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
@@ -48,13 +48,13 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole, in UTF-8, lines ending in a line feed."""
+    """Write a text file whole, in UTF-8, with line feeds at the ends of lines."""
     with written_whole(path) as aside:
         aside.write_text(text, encoding="utf-8", newline="\n")
 
 
 def remove_leftovers(*folders: Path) -> int:
-    """Remove the temporary files that a killed process left in the folders; how many there were."""
+    """Remove the temporary files that a killed process left in the folders, and return their number."""
     leftovers = [path for folder in folders for path in folder.glob(f".*{TEMPORARY}") if path.is_file()]
     for path in leftovers:
         path.unlink(missing_ok=True)
@@ -62,12 +62,12 @@ def remove_leftovers(*folders: Path) -> int:
 
 
 def free_bytes(folder: Path) -> int:
-    """Free bytes on the disk that a folder is on, or will be once it is made."""
+    """Free bytes on the disk of a folder, which need not exist yet."""
     return shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file's bytes."""
+    """The SHA-256 of a file, as 64 hexadecimal digits."""
     import hashlib  # slow to import, and `layerprobe --help` imports this module
 
     with path.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""What a long command tells while it works, without knowing who listens."""
+"""How long work reports its progress, whether a terminal, a log or nobody shows it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Protocol
 
 
 class Task(Protocol):
-    """A stretch of work with a known length."""
+    """A piece of work whose number of steps is known."""
 
     def advance(self, steps: int = 1, **figures: float) -> None:
-        """Some steps are done; `figures` are worth showing beside them (loss=0.61)."""
+        """Report that further steps are done; `figures` are shown beside them (loss=0.61)."""
 
 
 class Listener(Protocol):
-    """Who hears of progress: a terminal, a log, nobody."""
+    """Shows progress: a terminal, a log, or nothing at all."""
 
     def say(self, text: str) -> None:
-        """One line worth reading."""
+        """Show a line of text."""
 
     def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task]:
-        """Begin a stretch of `total` steps, counted in `unit`."""
+        """Begin a task of `total` steps, which are counted in `unit` (images); it lasts as long as the block."""

@@ -1,4 +1,4 @@
-"""Score rows -> rich table."""
+"""Tables for the terminal: scores, and any rows of text."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from layerprobe.wording import visible
 
 _ABSENT = "-"
 _BEST = "*"
-_SPLITS = {"train": "train", "validation": "valid.", "test": "test"}  # and how a narrow column names them
+_SPLITS = {"train": "train", "validation": "valid.", "test": "test"}  # split -> its name in a narrow column
 _Row = tuple[str, str, str, str]  # layer, pool, reduction, similarity
 
 
 def layer_table(scores: Sequence[Score], *, metric: str = "R@1") -> Table:
-    """One row a layer: the metric on every split, the gap between train and test, and the other R@K on test.
+    """A table with a row for each layer: the metric on every split, the gap, and the other R@K on test.
 
-    Percent with one decimal; the gap is train - test in points, from the unrounded fractions. The best test layer has a
-    star and is bold. An invalid value shows its note, other notes stand below the table.
+    Values are percent with one decimal. The gap is train - test in points, from the unrounded fractions. The best layer
+    on test has a star and is bold. Where a value is invalid its note is shown; other notes follow below the table.
 
     Args:
-        scores: of one run and one epoch, layers in the order of the rows.
-        metric: what is compared between the splits.
+        scores: of one run and one epoch, in the order of the rows.
+        metric: the metric to compare between the splits.
 
     Raises:
         ValueError: no scores, or scores of several runs or epochs.
@@ -37,7 +37,7 @@ def layer_table(scores: Sequence[Score], *, metric: str = "R@1") -> Table:
     splits = [split for split in _SPLITS if any(score.split == split for score in scores)]
     further = list(dict.fromkeys(s.metric for s in scores if s.split == "test" and _is_recall(s.metric)))
     further = [name for name in further if name != metric]
-    # The similarity, and a reduction where there is one for all, stand in the title.
+    # A reduction or similarity that all rows share is named in the title instead of in a column.
     named = [i for i in (2, 3) if len({row[i] for row in rows}) > 1]
     both = {"train", "test"} <= set(splits)
 
@@ -49,7 +49,7 @@ def layer_table(scores: Sequence[Score], *, metric: str = "R@1") -> Table:
     headers = (
         [f"{_SPLITS[split]}\n{metric}" for split in splits] + ["gap"] * both + [f"test\n{name}" for name in further]
     )
-    # Names and notes are folded first where the terminal is narrow, numbers last.
+    # On a narrow terminal, names and notes are folded before numbers.
     invalid = any(score.value is None for score in scores)
     for header in headers:
         table.add_column(_text(header), justify="right", overflow="fold", no_wrap=not invalid)
@@ -71,12 +71,12 @@ def layer_table(scores: Sequence[Score], *, metric: str = "R@1") -> Table:
 
 
 def metric_table(scores: Sequence[Score]) -> Table | None:
-    """One row a metric and layer, for every metric beside R@K, on every split; None where there is none.
+    """A table of the metrics other than R@K, with a row for each metric and layer; None without such a metric.
 
-    Shares in percent with one decimal, other numbers with three digits. An invalid value shows its note.
+    Shares are percent with one decimal, other numbers have three digits. Where a value is invalid its note is shown.
 
     Args:
-        scores: of one run and one epoch, layers in the order of the rows.
+        scores: of one run and one epoch, in the order of the rows.
     """
     further = [score for score in scores if not _is_recall(score.metric)]
     if not further:
@@ -100,11 +100,11 @@ def metric_table(scores: Sequence[Score]) -> Table | None:
 
 
 def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A plain table, every cell shown as the text it is.
+    """A table of texts, shown as they are: markup in a cell is not interpreted.
 
     Args:
-        columns: the headers.
-        rows: as many cells each as there are columns.
+        columns: headers of the C columns.
+        rows: C cells each.
     """
     table = _table()
     for column in columns:
@@ -136,12 +136,12 @@ def _title(first: Score, rows: Sequence[_Row], named: Sequence[int], metric: str
 
 
 def _text(cell: str) -> Text:
-    """The characters themselves: names come from files, and must neither style nor steer the terminal."""
+    """A cell without markup and control characters: names come from files and must not style or steer the terminal."""
     return Text(visible(cell, keep="\n"))
 
 
 def _beside(text: str) -> Text:
-    """A title or caption, which may be wider than its table: rich would fold it to the table's width."""
+    """A title or caption that may be wider than its table; rich would fold it to the table's width."""
     wide = _text(text)
     wide.no_wrap, wide.overflow = True, "ignore"
     return wide
@@ -169,7 +169,7 @@ def _gap(train: Score | None, test: Score | None) -> str:
 
 
 def _notes(scores: Sequence[Score], rows: Sequence[_Row]) -> list[str]:
-    """One line a note and split, naming its layers; notes of invalid values stand in their cells."""
+    """A line for each split and note, naming the layers that have it; notes of invalid values are in their cells."""
     found: dict[tuple[str, str], dict[_Row, None]] = {}
     for score in scores:
         if score.value is not None:

@@ -1,4 +1,4 @@
-"""How alike layers are: every two of them at the last epoch, and each with its own past."""
+"""How alike layers are: every two of them at the last epoch, and each layer with its own earlier epochs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from layerprobe.plots.values import matrices_csv
 from layerprobe.scores import Matrix
 from layerprobe.wording import visible
 
-_SIDE = 3.6  # inches of a panel, at least
-_ROOMY = 6.5  # inches up to which each layer has room for its numbers
-_CELL = 0.27  # inches that a number needs
-_LINE = 0.19  # inches that a name needs across its letters
+_SIDE = 3.6  # least side of a panel in inches
+_ROOMY = 6.5  # a panel grows up to this side so that each cell has room for its number
+_CELL = 0.27  # inches that the number in a cell needs
+_LINE = 0.19  # inches that a line of text needs
 _NUMBERS = 6.5  # points
 _BAR = 0.75  # inches for the colour bar and its numbers
 # Equal steps look equal, for every kind of colour blindness and in grey.
@@ -29,13 +29,14 @@ _COLOURS = colormaps["viridis"].with_extremes(bad="0.88")
 
 
 def draw(matrices: Sequence[Matrix]) -> Figure:
-    """A panel for each matrix, two in a row, all on one scale of colours from 0 to 1.
+    """Draw a panel for each matrix, two in a row, all with the same colours for the values 0 to 1.
 
-    The first row and column are at the bottom left. A number stands in each cell where all have room; a cell without a
-    value is grey, its reason under the figure. Values below 0, which an unbiased estimate can have, look like 0.
+    The first row and column are at the bottom left. The cells show their numbers if there is room for all. A cell
+    without a value is grey, and the reason is written under the figure. Values below 0, which an unbiased estimate can
+    have, are drawn as 0.
 
     Args:
-        matrices: at least one; those of a run one after the other.
+        matrices: at least one; those of a run follow one another.
     """
     layers = max(len(matrix.rows) for matrix in matrices)
     side = max(_SIDE, _LINE * layers, min(_CELL * layers, _ROOMY))
@@ -43,7 +44,7 @@ def draw(matrices: Sequence[Matrix]) -> Figure:
     layout = fig.Layout(
         side,
         side,
-        # The next panel's names and the axis' own go between the panels.
+        # Between two panels there must be room for the names beside the right one.
         max(_BAR, widest + 0.1),
         below=widest + 0.5,
         columns=2,
@@ -59,7 +60,7 @@ def draw(matrices: Sequence[Matrix]) -> Figure:
 
 
 def _notes(matrices: Sequence[Matrix]) -> list[str]:
-    """What is said of a run's matrices, each thing once."""
+    """The notes of the matrices, each once for a run; several runs are named."""
     several = len({matrix.run for matrix in matrices}) > 1
     notes = [(matrix.run, note) for matrix in matrices for note in matrix.notes]
     return [f"{run}: " * several + note for run, note in dict.fromkeys(notes)]
@@ -86,7 +87,7 @@ def _draw_cells(axes: Axes, matrix: Matrix, side: float) -> AxesImage:
 
 
 def _short(value: float | None) -> str:
-    """`.87`, `1`, `-.02`: the zero before the point takes room that many cells do not have."""
+    """`.87`, `1`, `-.02`: without the zero before the point, which many cells have no room for."""
     if value is None:
         return ""
     text = f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 0.995 else f"{value:.0f}"
@@ -97,7 +98,7 @@ def _name(axes: Axes, matrix: Matrix, side: float) -> None:
     columns = list(map(visible, matrix.columns))
     cell = side / len(columns)
     upright = fig.width_of(columns) + 0.1 > cell
-    # As many names as there is room for.
+    # Every `step`-th column is named, as many as there is room for.
     step = math.ceil(_LINE / cell) if upright else 1
     axes.set_xticks(range(0, len(columns), step), columns[::step])
     axes.set_yticks(range(len(matrix.rows)), list(map(visible, matrix.rows)))

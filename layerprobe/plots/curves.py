@@ -1,4 +1,4 @@
-"""Recall of each layer on training and test set as the network is trained (paper 004, Fig. 3)."""
+"""Recall of each layer on the training and test set over the epochs (Vo & Hays 2019, Fig. 3)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from layerprobe.scores import Score
 _WIDTH, _HEIGHT = 5.6, 4.6  # inches
 _LABEL = 0.165  # inches of height that a label needs
 _SPLITS = ("test", "train")
-# More layers than this, and each split gets a panel of its own.
+# With more layers than this, each split gets a panel of its own.
 _TOGETHER = 8
-_MARKS = 8  # markers a curve, about
+_MARKS = 8  # markers on a curve, about
 
 
 def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, float] | None = None) -> Figure:
-    """A panel for each run, or one for each of its splits; percent, curves named with their last value.
+    """Draw a panel for each run, or for each split of a run; each curve is labelled with its last value in percent.
 
     Args:
         scores: of one or more runs.
@@ -71,7 +71,7 @@ def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float,
 
 
 def _valid(layer: Sequence[Point], split: str) -> tuple[list[int], list[float]]:
-    """Epochs and percent of the valid values."""
+    """Epochs and percent of a layer's valid values."""
     valid = [(point.epoch, value) for point in layer if (value := point.percent(split)) is not None]
     return [epoch for epoch, _ in valid], [value for _, value in valid]
 
@@ -119,7 +119,7 @@ def _draw_curves(axes: Axes, series: Series, styles: Mapping[str, fig.Style], gr
         style = styles[name]
         for split in group:
             epochs, values = _valid(layer, split)
-            # Where curves run together, markers at different epochs still tell them apart.
+            # The markers of each curve are at other epochs: so curves that coincide can still be told apart.
             step = max(1, len(epochs) // _MARKS)
             (curve,) = axes.plot(epochs, values)
             curve.set(**_mark(split, style.colour), marker=style.marker, markersize=style.size * 0.55)
@@ -127,7 +127,7 @@ def _draw_curves(axes: Axes, series: Series, styles: Mapping[str, fig.Style], gr
 
 
 def _mark(split: str, colour: fig.Colour | str) -> dict[str, object]:
-    """How a split is drawn: test solid and filled, training dashed and hollow."""
+    """Style of a split's curves: solid and filled for test, dashed and hollow for training."""
     if split == "test":
         return {"color": colour, "linestyle": "-", "linewidth": 1.6, "markerfacecolor": colour}
     return {"color": colour, "linestyle": (0, (5, 2)), "linewidth": 1.0, "markerfacecolor": "white"}

@@ -1,4 +1,4 @@
-"""What the plots share: panels, colours, labels that do not collide, and files."""
+"""What all plots share: panels, colours, labels that do not overlap, and how a figure is saved."""
 
 from __future__ import annotations
 
@@ -27,41 +27,40 @@ GREY = "0.35"
 LINES = ("-", (0, (6, 1.5)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 _MARKERS = "osD^vPX<>*"
 _DPI = 200
-_LINE = 1.25  # line spacing
-_MARGIN = 0.06
-_DATA_SHARE = 0.6
-
+_LINE = 1.25  # line spacing, in font sizes
+_MARGIN = 0.06  # of the range of values, at both ends of an axis
+_DATA_SHARE = 0.6  # of an axis: what the values must fill for the chance level to be shown too
 
 Colour = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a layer is drawn: a colour that also orders the layers in grey, and a marker, so that neither is alone."""
+    """How a layer is drawn: in a colour, whose brightness also orders the layers, and with a marker."""
 
     colour: Colour
     marker: str
 
     @property
     def text(self) -> Colour:
-        """The colour for letters, which need more contrast than areas."""
+        """A darker colour for text, which needs more contrast than areas."""
         red, green, blue = self.colour
         return 0.8 * red, 0.8 * green, 0.8 * blue
 
     @property
     def size(self) -> float:
-        """Points; markers of equal size look unequal."""
+        """Size of the marker in points; a star looks smaller than other markers of its size."""
         return 12.0 if self.marker == "*" else 8.0
 
 
 @dataclass(frozen=True)
 class Label:
-    """A text beside the right end of what it names.
+    """A text to the right of the axes that names a point.
 
     Args:
         text: shown as it is.
-        x: data coordinates of what is named.
-        y: its height; the label stands there, or as near as the others let it.
+        x: of the point, in data coordinates.
+        y: of the point; the label is at this height, or as near as the other labels permit.
         colour: of the text.
     """
 
@@ -78,9 +77,9 @@ class Layout:
     Args:
         width: of a panel's axes.
         height: of a panel's axes.
-        right: beside the axes, for labels.
-        below: under the axes, for ticks and the axis' name.
-        columns: panels in a row, at most.
+        right: room to the right of the axes, for labels.
+        below: room under the axes, for ticks and the axis' name.
+        columns: most panels in a row.
         notes: lines under the whole figure.
     """
 
@@ -93,9 +92,8 @@ class Layout:
 
 
 def styles(names: Sequence[str]) -> dict[str, Style]:
-    """A style for each layer, from dark (first) to light (last), distinct without colour for up to ten."""
-    # cividis and viridis keep their order for every kind of colour blindness and in grey; viridis has more range.
-    # Its last sixth is too light for lines on white.
+    """A style for each layer, from dark (first) to light (last); up to ten differ without their colours, too."""
+    # viridis keeps its order for every kind of colour blindness and in grey. Its last sixth is too light on white.
     shades = np.linspace(0.0, 0.82, len(names)) if len(names) > 1 else [0.35]
     colours = [colormaps["viridis"](float(shade)) for shade in shades]
     return {
@@ -105,7 +103,7 @@ def styles(names: Sequence[str]) -> dict[str, Style]:
 
 
 def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
-    """A figure with one titled panel each, in rows, and the notes below."""
+    """A figure with a panel for each title, in rows, and the notes below."""
     columns = min(len(titles), layout.columns)
     rows = -(-len(titles) // columns)
     notes = [line for note in layout.notes for line in _wrapped(note, columns * (layout.width + layout.right))]
@@ -132,13 +130,18 @@ def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
 
 
 def in_percent(axes: Axes, which: str) -> None:
-    """Ticks of the x or y axis with a per cent sign; the values are percent already."""
+    """Show the ticks of the x or y axis with a percent sign; the values are in percent already."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
 
 
 def limits(values: Sequence[float], floor: float | None = None) -> tuple[float, float]:
-    """Limits of an axis of percent: all values, and the chance level where that leaves them most of the axis."""
+    """Limits of an axis in percent: they enclose all values, and the chance level if the values still fill the axis.
+
+    Args:
+        values: at least one.
+        floor: the chance level; None if it is unknown.
+    """
     low, high = min(values), max(values)
     if floor is not None and high - low >= _DATA_SHARE * (high - floor):
         low = min(low, floor)
@@ -147,7 +150,12 @@ def limits(values: Sequence[float], floor: float | None = None) -> tuple[float, 
 
 
 def chance_outside(axes: Mapping[str, tuple[float, float]], floors: Mapping[str, float]) -> list[str]:
-    """A line that gives the chance levels which the limits (by split) leave out; none where there are none."""
+    """A line that names the chance levels outside the limits of the axes; no line where there are none.
+
+    Args:
+        axes: split -> limits of the axis that shows it.
+        floors: split -> chance level in percent.
+    """
     out = [split for split, (low, high) in axes.items() if split in floors and not low < floors[split] < high]
     levels = ", ".join(f"{split} {floors[split]:.1f} %" for split in out)
     return [f"Chance level outside the axes: {levels}."] if out else []
@@ -163,19 +171,20 @@ def width_of(texts: Sequence[str]) -> float:
 
 
 def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Move positions apart, as little as possible (least squares), keeping their order.
+    """Move positions apart as little as possible (in least squares), keeping their order.
 
     Args:
-        positions: any order; equal ones keep the order given.
-        gap: least distance of neighbours afterwards.
-        low: nothing below; nor above `high`, unless there are too many: then they stand centred at `gap`.
-        high: see `low`.
+        positions: in any order; equal ones keep theirs.
+        gap: least distance between neighbours afterwards.
+        low: the least position allowed.
+        high: the largest. If the positions do not fit between the two, they are centred there, `gap` apart.
 
     Returns:
         The new positions, in the order given.
     """
     order = np.argsort(positions, kind="stable")
-    # Minus the gaps owed, it is the nearest non-decreasing sequence: pool neighbours that fall.
+    # With i times the gap taken off the i-th position, the nearest non-decreasing sequence is wanted: neighbours in
+    # descending order are replaced by their mean (pool adjacent violators).
     pools: list[list[float]] = []  # mean, count
     for place, i in enumerate(order):
         pools.append([positions[i] - place * gap, 1])
@@ -197,8 +206,8 @@ def height_of(axes: Axes) -> float:
 
 
 def label_right(axes: Axes, labels: Sequence[Label]) -> None:
-    """Name things in a column right of the axes, each joined to what it names by a thin line."""
-    # In points of height, so that the gap is the font's and holds at any resolution.
+    """Write labels in a column to the right of the axes, each joined by a thin line to the point that it names."""
+    # Heights in points, as the font has: so the gap is right at any resolution.
     height = height_of(axes) * 72
     bottom, top = axes.get_ylim()
     wanted = [(label.y - bottom) / (top - bottom) * height for label in labels]
@@ -226,11 +235,11 @@ def label_right(axes: Axes, labels: Sequence[Label]) -> None:
 
 
 def key_below(axes: Axes, kinds: Sequence[Mapping[str, object]]) -> None:
-    """A legend in one row under the axis' name: what line or marker means what.
+    """Add a legend in one row under the name of the x axis.
 
     Args:
         axes: of one panel.
-        kinds: properties of a line each, `label` among them.
+        kinds: for each entry the properties of its line, and `label`, its text.
     """
     handles = []
     for kind in kinds:
@@ -251,7 +260,7 @@ def key_below(axes: Axes, kinds: Sequence[Mapping[str, object]]) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure whole, as its suffix says.
+    """Write a figure to a file whose suffix is its format; the file is whole or absent.
 
     Args:
         figure: any.
@@ -264,11 +273,11 @@ def save(figure: Figure, path: Path) -> None:
     if suffix not in FORMATS:
         kind = repr(path.suffix) if path.suffix else "a file without a suffix"
         raise LayerprobeError(f"cannot write a plot as {kind}", file=path, fix="Name it .png, .pdf or .svg")
-    # Text stays text in a pdf, so that it can be searched and edited.
+    # Font type 42 keeps text as text in a pdf, so that it can be searched and edited.
     with written_whole(path) as aside, rc_context({"pdf.fonttype": 42}):
         figure.savefig(aside, format=suffix, dpi=_DPI, bbox_inches="tight", pad_inches=0.08)
 
 
 def _wrapped(text: str, inches: float) -> list[str]:
-    # A character of the default font is about 0.55 of its size wide.
+    # The mean width of a character of the default font is about 0.55 of the font size.
     return textwrap.wrap(visible(text), max(20, int(inches * 72 / (0.55 * FONT)))) or [""]

@@ -1,4 +1,4 @@
-"""Recall of the layers in network order, on training and test set (paper 004, Fig. 2)."""
+"""Recall of the layers in network order, on the training and test set (Vo & Hays 2019, Fig. 2)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ _HEIGHT = 4.4  # inches
 _LAYER = 0.36  # inches of width for each layer
 _WIDTHS = (4.2, 9.0)
 _SPLITS = ("train", "validation", "test")
-# Two colours that stay apart for every kind of colour blindness, and in grey (Okabe and Ito's vermilion, blue).
+# Vermilion and blue of Okabe and Ito: distinct for every kind of colour blindness, and in grey.
 _COLOURS = {"train": "#d55e00", "validation": "#767676", "test": "#0072b2"}
 _MARKERS = {"train": "s", "validation": "^", "test": "o"}
 
 
 def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, float] | None = None) -> Figure:
-    """A panel for each run: every split at the last epoch, the untrained lightly, the gap of train and test shaded.
+    """Draw a panel for each run: a line for each split at the last epoch and a lighter one for the untrained network.
+
+    The gap between train and test is shaded; the best layer on test has a ring.
 
     Args:
         scores: of one or more runs.
@@ -77,7 +79,7 @@ def _at(series: Series, epoch: int) -> Series:
 
 
 def _values(series: Series, split: str) -> list[float]:
-    """Percent of each layer's only point, NaN where there is none."""
+    """Percent of each layer, of which there is one point at most; NaN where there is none."""
     found = [layer[0].percent(split) if layer else None for layer in series.values()]
     return [np.nan if value is None else value for value in found]
 
@@ -91,7 +93,7 @@ def _name_layers(axes: Axes, names: Sequence[str], *, upright: bool) -> None:
 
 
 def _draw_chance(axes: Axes, floors: Mapping[str, float]) -> list[fig.Label]:
-    """Lines at the chance levels in view; their labels."""
+    """Draw lines at the chance levels that are in view, and return their labels."""
     labels = []
     (_, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     for split, floor in floors.items():
@@ -102,7 +104,7 @@ def _draw_chance(axes: Axes, floors: Mapping[str, float]) -> list[fig.Label]:
 
 
 def _draw_splits(axes: Axes, series: Series, last: int) -> list[fig.Label]:
-    """Draw the lines and the gap; the lines' labels."""
+    """Draw the lines and the gap, and return the lines' labels."""
     place = range(len(series))
     labels = []
     for epoch in sorted({0, last}):
@@ -126,7 +128,7 @@ def _draw_splits(axes: Axes, series: Series, last: int) -> list[fig.Label]:
 
 
 def _best_test(layers: Series) -> tuple[int, float] | None:
-    """Place and percent of the best test layer, the first of equals."""
+    """Index and percent of the best layer on test; the first of equals."""
     test = _values(layers, "test")
     return (int(np.nanargmax(test)), float(np.nanmax(test))) if np.isfinite(test).any() else None
 

@@ -1,7 +1,7 @@
-"""Test recall against training recall, a path over epochs for each layer.
+"""Test recall against training recall, with a path over the epochs for each layer.
 
-Which layer generalises best at equal fit? At similar training performance, the higher point does (the comparison that
-paper 004 makes in its section 5.2).
+Of two layers with similar recall in training, the one that is higher here generalises better: the comparison that
+Vo & Hays 2019 make in section 5.2.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from layerprobe.plots.plot import ScorePlot
 from layerprobe.plots.values import Point, Series, by_run, compared, missing, points, points_csv, shared
 from layerprobe.scores import Score
 
-_WIDTH, _HEIGHT = 5.2, 4.4  # inches; the height where the axes differ in scale
+_WIDTH, _HEIGHT = 5.2, 4.4  # of a panel in inches; the height is that of axes with different scales
 _LABEL = 0.165  # inches of height that a label needs
-# One scale for both axes, unless the test range is so much narrower (or wider) that it would press the paths flat.
+# Both axes have one scale if test range / train range is within these; else the paths would be pressed flat.
 _EQUAL = (0.4, 2.5)
-# Where they share it, the flattest and the tallest panel, unless the names need more.
+# Least and largest height / width of a panel whose axes share a scale; taller if the names need it.
 _FLATTEST, _TALLEST = 0.68, 1.0
-_NAMED = 0.25  # of the width: what the line test = train needs for its name
+_NAMED = 0.25  # share of the width that the line test = train needs to be labelled
 
 Limits = tuple[float, float]
 
 
 def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, float] | None = None) -> Figure:
-    """A panel for each run; points in percent, in network order, the untrained hollow and the last epoch large.
+    """Draw a panel for each run, with a path of points for each layer: hollow untrained, large at the last epoch.
 
     Args:
         scores: of one or more runs.
@@ -64,7 +64,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, f
 
 @dataclass(frozen=True)
 class _Window:
-    """What part of the plane is shown, in percent, and how tall, in inches."""
+    """The part of the plane that is shown, in percent, and the height of its panel, in inches."""
 
     x: Limits
     y: Limits
@@ -77,7 +77,7 @@ def _scored(found: Sequence[Point]) -> set[str]:
 
 
 def _window(found: Sequence[Point], floors: Mapping[str, float], least: float) -> _Window:
-    """The window that shows every point, at least so many inches tall."""
+    """The window that shows every point, at least `least` inches tall."""
     x, y = _limits(found, "train", floors), _limits(found, "test", floors)
     if x is None or y is None:
         both = x or y or (0.0, 100.0)
@@ -86,7 +86,7 @@ def _window(found: Sequence[Point], floors: Mapping[str, float], least: float) -
     ratio = (top - bottom) / (right - left)
     if not _EQUAL[0] <= ratio <= _EQUAL[1]:
         return _Window(x, y, max(_HEIGHT, least))
-    # Upwards and to the right, where the line test = train comes into view.
+    # The window grows upwards and to the right, where the line test = train comes into view.
     flattest = max(_FLATTEST, least / _WIDTH)
     top = max(top, bottom + flattest * (right - left))
     right = max(right, left + (top - bottom) / max(_TALLEST, flattest))
@@ -99,7 +99,7 @@ def _limits(found: Sequence[Point], split: str, floors: Mapping[str, float]) -> 
 
 
 def _reading(found: Sequence[Point], window: _Window, floors: Mapping[str, float]) -> list[str]:
-    """What must be said to read the figure right."""
+    """Notes that a reader of the figure needs."""
     if not {"train", "test"} <= _scored(found):
         return ["Layers without a value on one axis stand at its edge."]
     lines = []
@@ -116,7 +116,7 @@ def _reading(found: Sequence[Point], window: _Window, floors: Mapping[str, float
 
 
 def _has_room(x: Limits, y: Limits) -> bool:
-    """Whether the visible part of the line test = train is long enough for its name."""
+    """Whether the visible part of the line test = train is long enough for its label."""
     return min(x[1], y[1]) - max(x[0], y[0]) >= _NAMED * (x[1] - x[0])
 
 
@@ -131,7 +131,7 @@ def _name_axes(axes: Axes, metric: str, scored: set[str]) -> None:
 
 
 def _draw_references(axes: Axes, floors: Mapping[str, float], scored: set[str]) -> None:
-    """The line test = train and the chance levels, as far as they are in view."""
+    """Draw the line test = train and the chance levels, as far as they are in view."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     low, high = max(left, bottom), min(right, top)
     if low < high and {"train", "test"} <= scored:
@@ -155,7 +155,7 @@ def _draw_references(axes: Axes, floors: Mapping[str, float], scored: set[str]) 
 
 
 def _labels(series: Series, styles: Mapping[str, fig.Style], window: _Window) -> list[fig.Label]:
-    """Names of the layers at their last points; with the epoch where that is not the last of all."""
+    """A label for each layer at its last point; it names the epoch if other layers have a later one."""
     last = max(point.epoch for layer in series.values() for point in layer)
     labels = []
     for name, layer in series.items():
@@ -187,7 +187,7 @@ def _draw_paths(axes: Axes, series: Series, styles: Mapping[str, fig.Style], win
 
 
 def _places(layer: Sequence[Point], window: _Window) -> list[tuple[int, float, float]]:
-    """(epoch, x, y) of the points that can be drawn; at the axes' edge where the layer has no such split at all."""
+    """(epoch, x, y) of the points that can be drawn; those of a layer without one of the splits are at the edge."""
     x = [point.percent("train") for point in layer]
     y = [point.percent("test") for point in layer]
     if not any("train" in point.values for point in layer):
@@ -203,7 +203,7 @@ def _places(layer: Sequence[Point], window: _Window) -> list[tuple[int, float, f
 
 
 def _kinds(found: Sequence[Point]) -> list[dict[str, object]]:
-    """The markers that occur, for the key."""
+    """The kinds of markers in the figure, for its key."""
     epochs = sorted({point.epoch for point in found})
     kinds: list[dict[str, object]] = []
     if epochs[0] == 0:

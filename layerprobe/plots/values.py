@@ -1,4 +1,4 @@
-"""The numbers behind a plot, as points and as a CSV table."""
+"""The numbers in a plot: scores as points, and points and matrices as CSV."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
 
 @dataclass(frozen=True)
 class Point:
-    """One layer at one epoch: the metric on every split.
+    """One layer at one epoch: a metric on every split.
 
     Args:
         run: the run's name.
@@ -24,8 +24,8 @@ class Point:
         reduction: none, or the chain of reductions.
         similarity: cosine, dot, euclidean or hamming.
         epoch: 0 = before any step.
-        values: split -> fraction; absent where the split was not scored, None where its value is invalid.
-        notes: split -> what a reader must know of the value, or why it is invalid.
+        values: split -> fraction; None if the value is invalid; a split that was not scored is not in it.
+        notes: split -> remarks on the value, or why it is invalid.
     """
 
     run: str
@@ -38,16 +38,16 @@ class Point:
     notes: Mapping[str, tuple[str, ...]]
 
     def percent(self, split: str) -> float | None:
-        """The value in percent; None where there is none."""
+        """The value of a split in percent; None if there is no valid one."""
         value = self.values.get(split)
         return None if value is None else 100 * value
 
 
-Series = dict[str, list[Point]]  # a label for each layer, in network order -> its points by epoch
+Series = dict[str, list[Point]]  # label of a layer -> its points by epoch; layers in network order
 
 
 def points(scores: Iterable[Score], metric: str = "R@1") -> list[Point]:
-    """One point a run, layer and epoch; runs and layers in the order of the scores, epochs ascending.
+    """A point for each run, layer and epoch: runs and layers in the order of the scores, epochs ascending.
 
     Raises:
         LayerprobeError: no score of this metric.
@@ -74,9 +74,9 @@ def _point(splits: Mapping[str, Score]) -> Point:
 
 
 def points_csv(scores: Iterable[Score], metric: str = "R@1") -> str:
-    """The points as CSV: what identifies them, then for each split its fraction, empty where invalid, and its note.
+    """The points as CSV, a line each: run, layer, pool ..., the fractions of all splits, then their notes.
 
-    The splits' notes come after all the fractions.
+    The cell of an invalid value is empty.
     """
     found = points(scores, metric)
     splits = _splits(found)
@@ -92,7 +92,7 @@ def points_csv(scores: Iterable[Score], metric: str = "R@1") -> str:
 
 
 def matrices_csv(matrices: Iterable[Matrix]) -> str:
-    """Matrices as CSV, a line for each cell with its matrix's note; an empty value where there is none."""
+    """Matrices as CSV, a line for each number with the notes of its matrix; an invalid number is an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", "split", "comparison", "row", "column", "value", "note"])
@@ -104,7 +104,7 @@ def matrices_csv(matrices: Iterable[Matrix]) -> str:
 
 
 def by_run(found: Sequence[Point]) -> dict[str, Series]:
-    """Run -> label -> points; the label is the layer's name and, where that is not unique, what tells it apart."""
+    """Run -> label -> points. A label is the layer's name, with its pool and more where the name is not unique."""
     labels = _labels(found)
     runs: dict[str, Series] = {}
     for point in found:
@@ -113,14 +113,14 @@ def by_run(found: Sequence[Point]) -> dict[str, Series]:
 
 
 def compared(found: Sequence[Point]) -> str:
-    """How the features were compared, for a title: the similarities, after the reduction that all of them share."""
+    """How features were compared, for a title: the similarities, preceded by a reduction that all points share."""
     reductions = {point.reduction for point in found} - {"none"}
     shared = reductions if len({point.reduction for point in found}) == 1 else ()
     return ", ".join([*shared, *dict.fromkeys(point.similarity for point in found)])
 
 
 def shared(runs: Mapping[str, Series]) -> list[str]:
-    """What every score of a run says, such as that images are missing, a line each."""
+    """The notes that every score of a run has, such as that images are missing; a line each."""
     lines = []
     for run, series in runs.items():
         prefix = f"{run}: " if len(runs) > 1 else ""
@@ -130,7 +130,7 @@ def shared(runs: Mapping[str, Series]) -> list[str]:
 
 
 def missing(runs: Mapping[str, Series], splits: Sequence[str]) -> list[str]:
-    """What a plot of these splits cannot show, a line each: splits without scores, and invalid values."""
+    """Lines that say what a plot of these splits cannot show: splits without scores, and invalid values."""
     lines = []
     for run, series in runs.items():
         prefix = f"{run}: " if len(runs) > 1 else ""

@@ -1,4 +1,4 @@
-"""doctor: what of this machine layerprobe depends on, and what is wrong with it."""
+"""doctor: checks of the installed packages, devices, disk and pretrained weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ _PACKAGES = ("layerprobe", "torch", "torchvision", "captum", "h5py", "numpy", "p
 
 @dataclass(frozen=True)
 class Check:
-    """One line: a subject, what was found, and how to mend it where it is wrong."""
+    """The result of one check.
+
+    Args:
+        subject: what was checked.
+        found: its state.
+        fix: how to mend it; empty where nothing is wrong.
+    """
 
     subject: str
     found: str
@@ -27,7 +33,7 @@ class Check:
 
 
 def doctor(cache: Path) -> list[Check]:
-    """Versions, devices, faiss, disk and cached weights."""
+    """Check the packages, faiss, the devices, the disk of the cache and the pretrained weights."""
     return [
         Check("python", f"{platform.python_version()} on {platform.platform()}"),
         *(
@@ -55,7 +61,7 @@ def _faiss() -> Check:
     if len(found) == 2:
         return Check(
             "faiss",
-            f"{text}: both own the folder faiss/ and break one another",
+            f"{text}: both install the folder faiss/ and break each other",
             "pip uninstall -y faiss-cpu faiss-gpu; then pip install faiss-gpu",
         )
     return Check("faiss", text or "absent", "" if found else "pip install faiss-gpu (Linux x86-64) or faiss-cpu")
@@ -63,8 +69,8 @@ def _faiss() -> Check:
 
 def _devices() -> list[Check]:
     if not torch.cuda.is_available():
-        built = torch.version.cuda or "without CUDA"
-        return [Check("GPU", f"none that torch sees (torch built with CUDA {built})")]
+        built = f"with CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+        return [Check("GPU", f"torch finds none (it is built {built})")]
     return [
         Check(f"cuda:{i}", f"{p.name}, {as_size(p.total_memory)}")
         for i in range(torch.cuda.device_count())
@@ -74,4 +80,5 @@ def _devices() -> list[Check]:
 
 def _weights(net: str) -> Check:
     path = weights_file(net)
-    return Check(f"{net} weights", f"{path}: {'there' if path.exists() else 'absent, needed for weights = imagenet'}")
+    state = "there" if path.exists() else "absent; needed for net.weights = imagenet"
+    return Check(f"{net} weights", f"{path}: {state}")

@@ -74,25 +74,26 @@ def drawn(kind: str, runs: Sequence[Run]) -> Drawn:
         UnknownNameError: no such plot.
         DataError: a run without scores, or without the features to compare.
     """
-    plot: Plot = registry.load("plot", registry.PLOTS, kind)
+    part: Plot = registry.load("plot", registry.PLOTS, kind)
     scores = [score for run in runs for score in run.scores()]
     if not scores:
         raise DataError("no scores", file=runs[0].scores_file, fix="Run layerprobe probe first")
-    match plot:
+    match part:
         case ScorePlot():
-            return Drawn(plot.draw(scores, chance=_chance(runs, scores)), plot.table(scores))
+            return Drawn(part.draw(scores, chance=_chance(runs, scores)), part.table(scores))
         case MatrixPlot():
             matrices = [matrix for run in runs for matrix in _matrices(run, scores)]
-            return Drawn(plot.draw(matrices), plot.table(matrices))
+            return Drawn(part.draw(matrices), part.table(matrices))
 
 
 def _matrices(run: Run, scores: Sequence[Score]) -> list[Matrix]:
-    """Layers with each other at the last epoch probed on the test split, and with themselves at every epoch stored.
+    """CKA of every two layers at the last epoch probed on the test split, and of each layer with its earlier epochs.
 
-    What every test score of the run says, such as that images are missing, they say too.
+    A note that every test score of the run has, such as that images are missing, the matrices have too.
 
     Raises:
-        DataError: no test scores, or the features of the last epoch are gone, damaged or of other images.
+        DataError: no test scores; or features of the last epoch that are absent or damaged, or of other images than
+            those of an earlier epoch.
     """
     layers: dict[int, dict[LayerKey, None]] = {}  # in the order of the scores, as other plots have them
     for score in scores:
@@ -108,7 +109,9 @@ def _matrices(run: Run, scores: Sequence[Score]) -> list[Matrix]:
     stored = {epoch: list(layers[epoch]) for epoch, path in paths.items() if path.exists()}
     for epoch in stored:
         if read_index(paths[epoch])[1] != images:
-            raise DataError(f"not of the images of epoch {last}", file=paths[epoch], fix="Run layerprobe probe again")
+            raise DataError(
+                f"other images than those of epoch {last}", file=paths[epoch], fix="Run layerprobe probe again"
+            )
     facts = {"run": run.name, "split": _COMPARED}
     notes = shared_notes(score.notes for score in scores if (score.run, score.split) == (run.name, _COMPARED))
     return [
@@ -121,13 +124,13 @@ def _matrices(run: Run, scores: Sequence[Score]) -> list[Matrix]:
 
 
 def _chance(runs: Sequence[Run], scores: Sequence[Score]) -> dict[str, float]:
-    """R@1 of a random order, by split, from the labels beside the features; left out where runs differ in it."""
+    """Split -> R@1 of a random order, from the labels stored with the features; without splits in which runs differ."""
     levels: dict[str, set[float]] = {}
     for run in runs:
         epochs = {score.split: score.epoch for score in scores if score.run == run.name}
         for split, epoch in epochs.items():
             queries, gallery = run.feature_file(epoch, split), run.feature_file(epoch, "gallery")
-            with contextlib.suppress(DataError):  # the scores are whole without the features they came from
+            with contextlib.suppress(DataError):  # scores can be drawn when the feature files are gone
                 searched = read_index(gallery)[0] if split == "test" and gallery.exists() else None
                 levels.setdefault(split, set()).add(chance_recall(read_index(queries)[0], 1, searched))
     return {split: values.pop() for split, values in levels.items() if len(values) == 1}

@@ -24,7 +24,7 @@ def test_versions_disk_and_weights_are_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("installed", "text", "fix"),
     [
-        ({"faiss-gpu", "faiss-cpu"}, "break one another", "pip uninstall -y faiss-cpu faiss-gpu"),
+        ({"faiss-gpu", "faiss-cpu"}, "break each other", "pip uninstall -y faiss-cpu faiss-gpu"),
         (set(), "absent", "pip install faiss-gpu"),
         ({"faiss-cpu"}, "faiss-cpu 1", ""),
     ],

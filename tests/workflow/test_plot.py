@@ -181,7 +181,7 @@ def test_features_of_other_images_are_not_compared(tmp_path: Path) -> None:
     newer = probed(tmp_path / "new", features)
     newer.feature_file(1, "test").replace(Run(tmp_path / "one").feature_file(1, "test"))
     with pytest.raises(
-        DataError, match=r"epoch-0000.test.h5: not of the images of epoch 1. Run layerprobe probe again"
+        DataError, match=r"epoch-0000.test.h5: other images than those of epoch 1. Run layerprobe probe again"
     ):
         plot(PlotRequest("cka", [Run(tmp_path / "one")]))
 
