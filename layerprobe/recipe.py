@@ -135,8 +135,10 @@ def load_recipe(reference: str, overrides: Overrides | None = None) -> Recipe:
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"not a TOML file: {error}", file=path) from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"not UTF-8: {error}", file=path, fix="Save the recipe as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"not a TOML file: {error}", file=path, fix="Correct that place") from error
 
 
 def is_changed(reference: str, recipe: Recipe) -> bool:
