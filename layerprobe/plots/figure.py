@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
@@ -28,6 +29,8 @@ LINES = ("-", (0, (6, 1.5)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 _MARKERS = "osD^vPX<>*"
 _DPI = 200
 _LINE = 1.25  # line spacing, in font sizes
+_COLUMN = 1.04  # where labels begin, in widths of the axes
+_GAP = 3  # points between a label and its line
 _MARGIN = 0.06  # of the range of values, at both ends of an axis
 _DATA_SHARE = 0.6  # of an axis: what the values must fill for the chance level to be shown too
 
@@ -206,32 +209,23 @@ def height_of(axes: Axes) -> float:
 
 
 def label_right(axes: Axes, labels: Sequence[Label]) -> None:
-    """Write labels in a column to the right of the axes, each joined by a thin line to the point that it names."""
+    """Write labels in a column to the right of the axes, each joined by a thin line to the point that it names.
+
+    The limits of the axes must be set before.
+    """
     # Heights in points, as the font has: so the gap is right at any resolution.
     height = height_of(axes) * 72
-    bottom, top = axes.get_ylim()
-    wanted = [(label.y - bottom) / (top - bottom) * height for label in labels]
-    for label, place in zip(labels, spread(wanted, FONT * _LINE, 0, height), strict=True):
-        axes.annotate(
-            visible(label.text),
-            xy=(label.x, label.y),
-            xytext=(1.04, place / height),
-            textcoords="axes fraction",
-            color=label.colour,
-            fontsize=FONT,
-            va="center",
-            arrowprops={
-                "arrowstyle": "-",
-                "color": "0.72",
-                "linewidth": 0.7,
-                "shrinkA": 1,
-                "shrinkB": 0,
-                "relpos": (0, 0.5),
-            },
-            annotation_clip=False,
-            parse_math=False,
-            zorder=1.5,
-        )
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    named = [((label.x - left) / (right - left), (label.y - bottom) / (top - bottom)) for label in labels]
+    places = [place / height for place in spread([y * height for _, y in named], FONT * _LINE, 0, height)]
+    for label, place in zip(labels, places, strict=True):
+        text = axes.text(_COLUMN, place, visible(label.text), color=label.colour, fontsize=FONT, va="center")
+        text.set(transform=axes.transAxes, parse_math=False, zorder=1.5)
+    # Not annotate() with arrows: of 50 labels, the arrows would take half of the time to save a figure.
+    end = _COLUMN - _GAP * axes.figure.dpi / 72 / axes.get_window_extent().width
+    lines = LineCollection([[point, (end, place)] for point, place in zip(named, places, strict=True)], clip_on=False)
+    lines.set(transform=axes.transAxes, color="0.72", linewidth=0.7, capstyle="round", zorder=1.5)
+    axes.add_collection(lines, autolim=False)
 
 
 def key_below(axes: Axes, kinds: Sequence[Mapping[str, object]]) -> None:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation, Text
+from matplotlib.text import Text
 
 from layerprobe.errors import LayerprobeError
 from layerprobe.plots import figure as fig
@@ -88,19 +89,23 @@ def test_labels_of_equal_heights_do_not_overlap(count: int) -> None:
     figure, axes = one_panel()
     fig.label_right(axes, [fig.Label(f"layer{i}.p", 1, 50 + 0.01 * i, "black") for i in range(count)])
     figure.draw_without_rendering()
-    # An annotation's own extent has its line in it.
-    boxes = sorted((Text.get_window_extent(text) for text in axes.texts), key=lambda box: box.y0)
+    boxes = sorted((text.get_window_extent() for text in axes.texts), key=lambda box: box.y0)
     assert all(below.y1 <= above.y0 for below, above in pairwise(boxes))
     assert all(box.x0 > axes.get_window_extent().x1 for box in boxes)
 
 
 def test_a_label_alone_stands_at_the_height_of_what_it_names() -> None:
-    _, axes = one_panel()
+    figure, axes = one_panel()
     fig.label_right(axes, [fig.Label("fc6", 0.5, 25, "black")])
-    (text,) = axes.texts
-    assert isinstance(text, Annotation)
+    (text,), (lines,) = axes.texts, axes.collections
     assert text.get_position()[1] == pytest.approx(0.25)
-    assert text.xy == (0.5, 25)
+    assert isinstance(lines, LineCollection)
+    (line,) = lines.get_segments()
+    drawn = axes.transData.inverted().transform(lines.get_transform().transform(line))
+    assert drawn[0] == pytest.approx((0.5, 25))
+    assert drawn[1][1] == pytest.approx(25)
+    gap = text.get_window_extent().x0 - axes.transData.transform(drawn[1])[0]
+    assert gap == pytest.approx(3 * figure.dpi / 72, abs=1)
 
 
 def test_names_are_no_formulas_and_steer_nothing() -> None:
