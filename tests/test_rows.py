@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from layerprobe.overrides import Overrides
 from layerprobe.recipe import Recipe, load_recipe
 from layerprobe.recipe_files import list_recipes
 from layerprobe.registry import LOSSES, load
-from layerprobe.taps import resolve_taps
+from layerprobe.taps import Tap, resolve_taps
 from layerprobe.training.loop import Trainer
 from layerprobe.workflow import parts
 from layerprobe.workflow.plan import build_plan
@@ -60,6 +61,12 @@ def net_of(command: str) -> Net:
     return _BUILT[key]
 
 
+@cache
+def taps_of(net: Net, layers: tuple[str, ...], image_size: int) -> list[Tap]:
+    """The layers of a network to probe; each network goes once through a forward."""
+    return resolve_taps(layers, net, image_size=image_size)
+
+
 def test_the_losses_table_is_the_registrys() -> None:
     table = TABLE.read_text().partition("| loss |")[2].partition("\n\n")[0]
     stated = re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|$", table, re.MULTILINE)
@@ -92,7 +99,7 @@ def test_a_rows_command_would_train(command: str) -> None:
     Trainer(net, loss, split, parts.build_normalise(recipe), plan, targets)
     changes = (*plan.schedule.milestones, *plan.schedule.heatings)
     assert all(0 < step < plan.steps_per_epoch * plan.epochs for step in changes)
-    assert resolve_taps(recipe.probe.layers, net, image_size=recipe.data.image_size)
+    assert taps_of(net, recipe.probe.layers, recipe.data.image_size)
     batch = plan.batches(1)[0]
     embeddings = torch.randn(len(batch), net.embedding_dim, requires_grad=True)
     value = loss(embeddings, torch.from_numpy(targets[batch]))
