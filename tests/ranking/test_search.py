@@ -51,10 +51,10 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (items, search, sweep, ranks):
         monkeypatch.setattr(module, "BLOCK_ROWS", 24)
     monkeypatch.setattr(search, "_QUERIES_AT_ONCE", 20)
-    monkeypatch.setattr(sweep, "_PAIRS_AT_ONCE", 5)
-    monkeypatch.setattr(sweep, "_PAIRS_TOGETHER", 3)
+    monkeypatch.setattr(sweep, "_PAIRS_AT_ONCE", 40)
+    monkeypatch.setattr(sweep, "_PAIRS_TOGETHER", 16)
     monkeypatch.setattr(positives, "_ROWS", 8)
-    monkeypatch.setattr(positives, "_CELLS", 40)
+    monkeypatch.setattr(positives, "_CELLS", 200)
     monkeypatch.setattr(search, "float32", lambda device: replace(products.float32(device), tile=16))
     monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
 
