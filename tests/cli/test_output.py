@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 
 import pytest
 
@@ -49,3 +50,23 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
     assert err.count("\n") == lines
     if lines:
         assert re.search(r"^training netA: 40/100 images, \d+/s, loss 0.600, \d+\.\d min left$", err, re.MULTILINE)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_message_is_shown_as_it_is(
+    terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    Terminal().say("run [red]a[/] :smile: " + "x" * 200)
+    assert capsys.readouterr().err == "run [red]a[/] :smile: " + "x" * 200 + "\n"
+
+
+def test_on_a_terminal_progress_is_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with Terminal().task("probing [red]a[/]", 4, "images") as task:
+        task.advance(4, loss=0.5)
+    err = capsys.readouterr().err
+    assert "probing [red]a[/]" in err
+    assert "4/4" in err
+    assert "loss 0.500" in err
