@@ -28,6 +28,13 @@ NETS = {
     "resnet18": "layerprobe.nets.resnet18:build",
     "lenet": "layerprobe.nets.lenet:build",
 }
+# torchvision's ImageNet weights, for `weights = "imagenet"`; without a line a network takes a file.
+IMAGENET_WEIGHTS = {
+    "vgg16_bn": "torchvision.models:VGG16_BN_Weights",
+    "resnet50": "torchvision.models:ResNet50_Weights",
+    "googlenet": "torchvision.models:GoogLeNet_Weights",
+    "resnet18": "torchvision.models:ResNet18_Weights",
+}
 LOSSES = {
     "smooth_triplet": "layerprobe.losses.smooth_triplet:SmoothTriplet",
     "triplet": "layerprobe.losses.triplet:Triplet",

@@ -15,18 +15,11 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
-from torchvision.models import GoogLeNet_Weights, ResNet18_Weights, ResNet50_Weights, VGG16_BN_Weights
 
-from layerprobe.errors import DataError, EnvironmentFault, NumericError, UnknownNameError
+from layerprobe.errors import DataError, EnvironmentFault, NumericError
 from layerprobe.files import sha256
+from layerprobe.registry import IMAGENET_WEIGHTS, load
 
-# By version: torchvision's DEFAULT changes with its releases.
-IMAGENET = {
-    "vgg16_bn": VGG16_BN_Weights.IMAGENET1K_V1,
-    "resnet18": ResNet18_Weights.IMAGENET1K_V1,
-    "resnet50": ResNet50_Weights.IMAGENET1K_V1,
-    "googlenet": GoogLeNet_Weights.IMAGENET1K_V1,
-}
 _ALTERNATIVES = "--set net.weights=none, or --set net.weights=PATH"
 # Prefixes that wrappers put before every name: several devices, torch.compile.
 _WRAPPERS = ("module.", "_orig_mod.")
@@ -45,16 +38,20 @@ def weights_file(name: str) -> Path:
     Raises:
         UnknownNameError: there are none for this network.
     """
-    if name not in IMAGENET:
-        raise UnknownNameError("network with ImageNet weights", name, IMAGENET)
-    return Path(str(torch.hub.get_dir()), "checkpoints", Path(IMAGENET[name].url).name)
+    return Path(str(torch.hub.get_dir()), "checkpoints", Path(_url(name)).name)
+
+
+def _url(name: str) -> str:
+    # By version: torchvision's DEFAULT changes with its releases.
+    published = load("network with ImageNet weights", IMAGENET_WEIGHTS, name).IMAGENET1K_V1
+    return str(published.url)
 
 
 def imagenet_weights(name: str) -> dict[str, Tensor]:
     """ImageNet weights of torchvision, version IMAGENET1K_V1, from TORCH_HOME; fetched where absent.
 
     Args:
-        name: vgg16_bn, resnet18, resnet50 or googlenet.
+        name: of a network in `registry.IMAGENET_WEIGHTS`.
 
     Returns:
         torchvision's names -> tensors.
@@ -66,7 +63,7 @@ def imagenet_weights(name: str) -> dict[str, Tensor]:
     path = weights_file(name)
     digest = path.stem.rpartition("-")[2]
     if not path.exists():
-        _fetch(IMAGENET[name].url, path, digest)
+        _fetch(_url(name), path, digest)
     # torchvision compares the hash only on download, and would take any file that lies there.
     if not sha256(path).startswith(digest):
         raise DataError("sha256 differs from the one in its name", file=path, fix="Delete it")

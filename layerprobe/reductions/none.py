@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 class Unreduced:
     """Leaves features as they are."""
 
-    def fit(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Reduce:  # noqa: ARG002 - nothing is learnt
+    def fit(self, batches: Iterable[tuple[Tensor, Tensor]], *, seed: int) -> Reduce:  # noqa: ARG002 - nothing is learnt
         """The identity; no batch is read."""
         return lambda features: features

@@ -14,10 +14,11 @@ Reduce = Callable[["Tensor"], "Tensor"]  # (N, D) features, of any split -> (N, 
 class Reduction(Protocol):
     """A way to turn features into other features, fitted on the training split."""
 
-    def fit(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Reduce:
+    def fit(self, batches: Iterable[tuple[Tensor, Tensor]], *, seed: int) -> Reduce:
         """Learn what the reduction needs.
 
         Args:
             batches: (B, D) float32 features of the training split and their (B,) labels; they are read from disk only
                 where they are asked for.
+            seed: of the run, for a reduction that draws at random.
         """

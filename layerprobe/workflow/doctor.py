@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 from layerprobe.files import free_bytes
-from layerprobe.nets.weights import IMAGENET, weights_file
+from layerprobe.nets.weights import weights_file
+from layerprobe.registry import IMAGENET_WEIGHTS
 from layerprobe.wording import as_size
 
 _PACKAGES = ("layerprobe", "torch", "torchvision", "captum", "h5py", "numpy", "pillow")
@@ -44,7 +45,7 @@ def doctor(cache: Path) -> list[Check]:
         *_devices(),
         Check("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores"),
         Check("disk", f"{as_size(free_bytes(cache))} free for {cache}"),
-        *(_weights(name) for name in IMAGENET),
+        *(_weights(name) for name in IMAGENET_WEIGHTS),
     ]
 
 

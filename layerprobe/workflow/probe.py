@@ -198,7 +198,9 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
         import_faiss()  # told before the work, not after it
     if dropped := selection.measures.dropped:
         listener.say(f"K = {', '.join(map(str, dropped))} left out: not so many items to search")
-    missing = [features.missing(epoch, split, selection.taps) for epoch in epochs for split in selection.stored_splits]
+    missing = [
+        features.missing(epoch, split, selection.taps) for epoch in epochs for split in selection.extracted_splits
+    ]
     for item in missing:
         if item.taps and (note := features.stale_note(item.epoch, item.split)):
             listener.say(note)

@@ -18,9 +18,7 @@ from layerprobe.registry import REDUCTIONS, load
 from layerprobe.retrieval import Classifier, Ranks
 from layerprobe.scores import Score, Subject
 from layerprobe.workflow.features import RunFeatures
-from layerprobe.workflow.selection import Measures
-
-_FITTED_ON = "train"  # the split that reductions learn from
+from layerprobe.workflow.selection import FITTED_ON, Measures
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +93,7 @@ class Scorer:
         """What a reduction is fitted on, and with which seed; empty where nothing is fitted."""
         if reduction == NO_REDUCTION:
             return ""
-        return f"{self.features.key(epoch, _FITTED_ON)} seed {self.seed}"
+        return f"{self.features.key(epoch, FITTED_ON)} seed {self.seed}"
 
     def _subject(self, epoch: int, split: str, ranked: RankedLayer) -> Subject:
         return Subject(
@@ -141,7 +139,7 @@ class Scorer:
         layer, reduction = subject.ranked.layer, subject.ranked.reduction
         if reduction != NO_REDUCTION:
             memory = None  # only a tensor can be reduced
-        reduce = load("reduction", REDUCTIONS, reduction)().fit(self._training(subject))
+        reduce = load("reduction", REDUCTIONS, reduction)().fit(self._training(subject), seed=self.seed)
         with contextlib.ExitStack() as stack:
             opened = [
                 stack.enter_context(self.features.opened(subject.epoch, name, layer, self.device, memory))
@@ -152,6 +150,6 @@ class Scorer:
 
     def _training(self, subject: Subject) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The layer's features of the training split, once something asks for them."""
-        with self.features.opened(subject.epoch, _FITTED_ON, subject.ranked.layer, self.device, None) as features:
+        with self.features.opened(subject.epoch, FITTED_ON, subject.ranked.layer, self.device, None) as features:
             labels = torch.from_numpy(features.labels).to(self.device)
             yield torch.as_tensor(features.values), labels

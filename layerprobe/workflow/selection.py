@@ -20,6 +20,7 @@ from layerprobe.taps import Tap, resolve_taps
 from layerprobe.workflow import parts
 
 SIMILARITY = "cosine"
+FITTED_ON = "train"  # the split that reductions learn from
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,12 @@ class Selection:
     embedding: Tap
     reductions: Sequence[str] = (NO_REDUCTION,)
     export_index: bool = False
+
+    @property
+    def extracted_splits(self) -> list[str]:
+        """The splits whose features must be stored: those above, and the one that a reduction is fitted on."""
+        fitted = [FITTED_ON] if set(self.reductions) != {NO_REDUCTION} else []
+        return list(dict.fromkeys([*self.stored_splits, *fitted]))
 
     @property
     def ranked(self) -> list[RankedLayer]:

@@ -68,10 +68,8 @@ def test_a_file_with_the_hash_in_its_name_is_loaded_without_network(
     named = f"resnet50-{sha256(path)[:8]}.pth"
     path.rename(home / named)
 
-    class Published:
-        url = f"https://download.pytorch.org/models/{named}"
-
-    monkeypatch.setitem(imagenet_weights.__globals__["IMAGENET"], "resnet50", Published)
+    url = f"https://download.pytorch.org/models/{named}"
+    monkeypatch.setitem(imagenet_weights.__globals__, "_url", lambda name: url)
     weights = imagenet_weights("resnet50")
     assert equal(weights, state)
     assert build(weights=weights).new_parameters == {"fc6.weight", "fc6.bias"}

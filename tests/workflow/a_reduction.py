@@ -9,6 +9,6 @@ from torch import Tensor
 
 
 class Centred:
-    def fit(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Callable[[Tensor], Tensor]:
+    def fit(self, batches: Iterable[tuple[Tensor, Tensor]], *, seed: int) -> Callable[[Tensor], Tensor]:
         mean = torch.cat([features for features, _ in batches]).mean(0)
         return lambda features: features - mean
