@@ -53,7 +53,7 @@ class Labelled(Protocol):
 
 
 def search_sha256(queries: Labelled, gallery: Labelled | None) -> str:
-    """Hash of what decides who is searched for whom: rows, classes, and the rule for lone queries.
+    """Hash of what decides which items each query may find: rows, classes, and the rule for lone queries.
 
     Args:
         queries: searched for in `gallery`, or among themselves without the query where that is None.

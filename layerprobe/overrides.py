@@ -41,14 +41,14 @@ class Overrides:
         return bool(self.data or self.settings or self.seed is not None)
 
     def flags(self, section: str, keys: Iterable[str] = ()) -> str:
-        """The flags, as typed, that set one of these keys of a section, or any key of it; empty where none did."""
-        wanted = {*keys}
+        """The flags, as typed, that set one of a problem's keys (see `sections.Problem`); empty where none did."""
+        wanted = {*keys, *(f"{section}.{key}" for key in keys)}
         given = [(_target(text), f"--set {text}") for text in self.settings]
         if self.data:
             given += [(("data", key), f"--data {self.data}") for key in _data(self.data)]
         if self.seed is not None:
             given.append((("train", "seed"), f"--seed {self.seed}"))
-        found = [flag for (place, key), flag in given if place == section and (not wanted or key in wanted)]
+        found = [flag for place, flag in given if (".".join(place) in wanted if wanted else place[0] == section)]
         return " ".join(dict.fromkeys(found))
 
 
@@ -107,8 +107,9 @@ def _data(text: str) -> dict[str, Any]:
 
 def _target(text: str) -> tuple[str, str]:
     """Section and key that a setting is for; of `metrics.NMI.restarts` the section is `metrics.NMI`."""
-    section, _, key = text.partition("=")[0].strip().rpartition(".")
-    return section, key
+    section, _, key = text.partition("=")[0].strip().partition(".")
+    name, dot, option = key.partition(".")
+    return (f"{section}.{name}", option) if section == "metrics" and dot else (section, key)
 
 
 def _setting(text: str, known: Iterable[str]) -> tuple[str, str, Any]:

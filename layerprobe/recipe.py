@@ -56,7 +56,7 @@ class Recipe:
         loss: of type LossSection, likewise.
         train: schedule and seed.
         probe: what to measure.
-        ensemble: of which this is the members' recipe; None for a single run.
+        ensemble: how many members are trained with this recipe; None for a single run.
         metrics: name -> options of those metrics that have any set.
     """
 

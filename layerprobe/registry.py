@@ -96,8 +96,8 @@ def load(kind: str, registered: Mapping[str, str], name: str) -> Any:
     Args:
         kind: what it is called in the error ("loss").
         registered: one of the tables above.
-        name: a key of it. A key that ends in a colon takes an argument: `timm:` stands for `timm:NAME`, and NAME is the
-            first argument of what is returned.
+        name: a key of it. The key of a network or reduction that ends in a colon takes an argument: `timm:` stands for
+            `timm:NAME`, and NAME is the first argument of what is returned.
 
     Returns:
         The factory, class or function; a DatasetSpec for a data set.

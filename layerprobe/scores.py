@@ -187,19 +187,20 @@ def shared_notes(notes: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 class ScoreTable:
     """All scores of a run, as scores.csv holds them: each measurement once, epoch after epoch.
 
-    An epoch is made into text again only where one of its scores has changed, so that a file that is written after
-    every epoch costs no more than one that is written once.
+    An epoch is made into text again only where one of its scores has changed, so that writing the file after every
+    epoch takes linear time in all.
 
     Args:
-        scores: those that the file holds now.
+        scores: those that the run has.
+        written: whether the file holds just these.
     """
 
-    def __init__(self, scores: Iterable[Score] = ()) -> None:
+    def __init__(self, scores: Iterable[Score] = (), *, written: bool = True) -> None:
         # The newest score of a measurement stands where its first one stood.
         self._epochs: dict[int, dict[tuple[object, ...], Score]] = {}
         self._texts: dict[int, str] = {}
         self.add(scores)
-        self._changed = False
+        self._changed = not written
 
     def add(self, scores: Iterable[Score]) -> None:
         """Take up scores, each in the place of the one that measures the same."""

@@ -21,7 +21,7 @@ class Problem:
     Args:
         section: the section that it is in.
         text: `what is wrong. What would be right`.
-        keys: the keys that cause it; none: it may be any key of the section.
+        keys: the keys that cause it, `section.key` for one of another section; none: it may be any key of the section.
     """
 
     section: str
@@ -35,8 +35,8 @@ class Problem:
 class Section(BaseModel):
     """Keys that every part shares. The reader of recipes adds the part's own options, read from its signature."""
 
-    # Key -> the default that it was first released with, for keys whose default has changed since. A loss that
-    # changes the default of one of its own options has the same attribute.
+    # Key -> the default that it was first released with, for keys whose default has changed since. A data set's
+    # SPEC or a loss that changes the default of one of its own options has the same attribute.
     first_released: ClassVar[Mapping[str, Any]] = {}
 
     # Strict: the text "15" is not the number 15. Sections are read as JSON, where an array may stand for a tuple.

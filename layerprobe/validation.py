@@ -114,8 +114,18 @@ def checked_loss(section: LossSection, problems: list[Problem]) -> Loss | None:
     try:
         return factory.checked(section.options())
     except ValueError as error:
-        problems.append(Problem("loss", f"{error}. Change it, or leave it out"))
+        # The options that are refused on their own; none where only several together are.
+        refused = tuple(name for name, value in section.options().items() if not _is_accepted(factory, {name: value}))
+        problems.append(Problem("loss", f"{error}. Change it, or leave it out", refused))
         return None
+
+
+def _is_accepted(factory: type[Loss], options: Mapping[str, Any]) -> bool:
+    try:
+        factory.checked(options)
+    except ValueError:
+        return False
+    return True
 
 
 def with_defaults_of(loss: LossSection, train: Train) -> Train:

@@ -219,6 +219,27 @@ def test_a_problem_that_a_flag_caused_names_the_flag(settings: tuple[str, ...], 
     assert caught.value.problems[0].startswith(problem)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "setting", "flagged"),
+    [
+        ("scale = 4.0", "scale = 4.0\nmargin = -1", "loss.normalise=false", False),
+        ("batch_size = 32", "batch_size = 4", "loss.name=triplet", True),
+        ("batch_size = 32", "batch_size = 4", "train.learning_rate=0.5", False),
+        ("momentum = 0.9", 'optimizer = "adam"', "loss.name=subsampled_softmax", False),
+        ('optimizer = "sgd"', 'optimizer = "adam"', "train.a.b=1", True),
+    ],
+)
+def test_of_several_keys_the_flag_is_named_that_set_one(
+    recipe_file: Path, old: str, new: str, setting: str, flagged: bool
+) -> None:
+    text = recipe_file.read_text()
+    assert old in text
+    recipe_file.write_text(text.replace(old, new))
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(str(recipe_file), Overrides(settings=(setting,)))
+    assert any(problem.startswith(f"--set {setting} ") for problem in caught.value.problems) == flagged
+
+
 def test_a_problem_that_no_flag_caused_names_the_file(recipe_file: Path) -> None:
     recipe_file.write_text(recipe_file.read_text().replace("epochs = 15", "epochs = true"))
     with pytest.raises(RecipeError, match=re.escape(f"{recipe_file} [train]: epochs = true")):

@@ -49,6 +49,13 @@ def test_a_table_is_written_only_where_a_score_changed(tmp_path: Path) -> None:
     assert read_scores(path) == table.scores()
 
 
+def test_scores_that_the_file_does_not_hold_yet_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    ScoreTable([SCORE]).write(path)
+    ScoreTable([replace(SCORE, run="renamed")], written=False).write(path)
+    assert [score.run for score in read_scores(path)] == ["renamed"]
+
+
 def test_a_row_becomes_text_once_however_often_the_table_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -85,7 +85,7 @@ class HeatedSoftmax(Loss):
         found = super().contradictions(train, net)
         if self.variant == "BN" and self.norm is None and net.options().get("fc_norm") != "batch":
             text = 'batch_norm = false leaves it to the network. Set net.fc_norm = "batch", or leave it out'
-            found.append(Problem("loss", text, ("batch_norm",)))
+            found.append(Problem("loss", text, ("batch_norm", "variant", "net.fc_norm")))
         return found
 
     def parameter_groups(self) -> list[ParameterGroup]:

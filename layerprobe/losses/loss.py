@@ -70,15 +70,15 @@ class Loss(nn.Module):
             return []
         if train.sampler == "shuffled":
             text = 'the loss needs each class twice in a batch. Set sampler = "classes"'
-            return [Problem("train", text, ("sampler",))]
+            return [Problem("train", text, ("sampler", "loss.name"))]
         k = train.images_per_class or 0
         if k < 2:
             text = f"images_per_class = {k}: the loss needs each class twice. Set 2 or more"
-            return [Problem("train", text, ("images_per_class",))]
+            return [Problem("train", text, ("images_per_class", "loss.name"))]
         if train.batch_size < 2 * k:
             what = f"batch_size = {train.batch_size} holds fewer than 2 classes of images_per_class = {k}"
             text = f"{what}, which the loss needs. Set at least {2 * k}"
-            return [Problem("train", text, ("batch_size", "images_per_class"))]
+            return [Problem("train", text, ("batch_size", "images_per_class", "loss.name"))]
         return []
 
     def effective_after(self) -> Mapping[str, int]:

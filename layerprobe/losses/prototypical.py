@@ -45,7 +45,9 @@ class Prototypical(Loss):
         found, k = super().contradictions(train, net), train.images_per_class
         if k is not None and k <= self.support:
             what = f"support = {self.support} leaves no query of images_per_class = {k}"
-            found.append(Problem("loss", f"{what}. Raise train.images_per_class", ("support",)))
+            found.append(
+                Problem("loss", f"{what}. Raise train.images_per_class", ("support", "train.images_per_class"))
+            )
         return found
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:

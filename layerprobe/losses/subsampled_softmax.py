@@ -66,7 +66,7 @@ class SubsampledSoftmax(Loss):
         found = super().contradictions(train, net)
         if self.sparse and train.optimizer != "sgd":
             what = f"{train.optimizer} takes no gradient of some rows"
-            found.append(Problem("train", f"{what}. Set loss.sparse = false, or use sgd", ("optimizer",)))
+            found.append(Problem("train", f"{what}. Set loss.sparse = false, or use sgd", ("optimizer", "loss.sparse")))
         return found
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class TrainRequest:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class Built:
     """What a run is trained with.
 
     Args:
@@ -69,7 +69,7 @@ class Parts:
     trainer: Trainer
 
 
-def build(request: TrainRequest) -> Parts:
+def build(request: TrainRequest) -> Built:
     """Build data set, network, loss and trainer of a request; nothing is written."""
     recipe = request.recipe
     device = parts.choose_device(request.device)
@@ -83,7 +83,7 @@ def build(request: TrainRequest) -> Parts:
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
     targets = build_targets(recipe, split_to_train(recipe, dataset).labels)
     loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1).to(device)
-    return Parts(loaded, dataset, net, loss, _build_trainer(request, dataset, net, loss))
+    return Built(loaded, dataset, net, loss, _build_trainer(request, dataset, net, loss))
 
 
 def _build_trainer(request: TrainRequest, dataset: Dataset, net: Net, loss: Loss) -> Trainer:
@@ -94,7 +94,7 @@ def _build_trainer(request: TrainRequest, dataset: Dataset, net: Net, loss: Loss
     return Trainer(net, loss, split, parts.build_normalise(recipe), plan, targets)
 
 
-def with_decoded_images(built: Parts, request: TrainRequest, listener: Listener) -> Parts:
+def with_decoded_images(built: Built, request: TrainRequest, listener: Listener) -> Built:
     """The same parts with images that are decoded once and kept on disk, where that is worth it."""
     in_process = built.trainer.plan.workers == 0
     decoding = Decoding(request.cache, listener, request.workers, in_process=in_process)

@@ -58,14 +58,15 @@ def train_any(request: TrainRequest, listener: Listener) -> Run:
         raise RecipeError(
             f"was trained with another recipe: {', '.join(map(str, changes))}",
             file=run.folder,
-            fix="Use --run NAME for a new run, or --fresh to move the old one aside",
+            fix="Ask for the old values, or use --run NAME for a new run, or --fresh to move the old one aside",
         )
     members = []
     for number in range(1, ensemble.members + 1):
         listener.say(f"{run.name}: member {number} of {ensemble.members}")
         members.append(train(member_request(request, number), listener))
     with locked(run):
-        run.write(_record(request, members))
+        known = run.read().get("layer_order", []) if run.exists() else []
+        run.write(_record(request, members) | {"layer_order": known})
     return run
 
 
@@ -170,6 +171,8 @@ def prepare_ensemble(
     members = [_member(run, name, embedding, request, dataset) for name in opened.record["members"]]
     side_by_side = replace(embedding, dim=embedding.dim * len(members))
     selection = select(request, recipe, [side_by_side], embedding, dataset)
+    if "accuracy" in selection.measures.names:
+        raise RecipeError("accuracy: an ensemble has no classifier", fix=f"Measure it on a member: {run.name}.1")
 
     @cache
     def weights_sha256(epoch: int) -> str:

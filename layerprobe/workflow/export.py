@@ -19,7 +19,9 @@ def export(features: RunFeatures, selection: Selection, epoch: int, listener: Li
         InterruptedRun: a signal came; the indexes written are whole.
     """
     for split in selection.stored_splits:
-        for tap in stop.between(selection.taps, "export stopped; the indexes written are whole"):
+        for tap in stop.between(
+            selection.taps, "export stopped; the indexes written are whole, the same command goes on"
+        ):
             values = features.read_values(epoch, split, tap.key)
             path = features.run.index_file(epoch, split, tap.key)
             facts = {

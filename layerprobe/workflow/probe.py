@@ -22,7 +22,7 @@ from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.recipe import Recipe, resolve
 from layerprobe.retrieval import Classifier
 from layerprobe.runs import Run, locked
-from layerprobe.scores import Score, ScoreTable
+from layerprobe.scores import Score, ScoreTable, read_scores
 from layerprobe.taps import Tap, execution_order
 from layerprobe.workflow import parts
 from layerprobe.workflow.estimate import Estimate, feature_disk, peak_memory
@@ -130,7 +130,7 @@ def _selected(
     built = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))
     selection, features = select(request, recipe, taps, embedding, built), features_of(opened.run, recipe, built)
     if dataset is None:
-        require_same_images(features, opened.record, selection.stored_splits)
+        require_same_images(features, opened.record, selection.extracted_splits)
     return selection, features
 
 
@@ -146,9 +146,10 @@ def scorer_of(
 
 
 def known_scores(opened: ProbedRun) -> ScoreTable:
-    """The scores that a run has, under the experiment that it is now part of; none where it was never probed."""
-    scores = opened.run.scores() if opened.run.scores_file.exists() else []
-    return ScoreTable(replace(score, experiment=opened.record["experiment"]) for score in scores)
+    """The scores that a run has, with its present name and experiment; none where it was never probed."""
+    stored = read_scores(opened.run.scores_file) if opened.run.scores_file.exists() else []
+    scores = [replace(score, run=opened.run.name, experiment=opened.record["experiment"]) for score in stored]
+    return ScoreTable(scores, written=scores == stored)
 
 
 def layer_order(opened: ProbedRun, selection: Selection, table: ScoreTable) -> list[str]:
@@ -159,7 +160,7 @@ def layer_order(opened: ProbedRun, selection: Selection, table: ScoreTable) -> l
 
 
 def keep_layer_order(run: Run, order: Sequence[str]) -> None:
-    """Let run.json say in which order the network runs its layers: tables and plots show them so."""
+    """Write into run.json in which order the network runs the layers that were ever measured."""
     record = run.read()
     if record.get("layer_order") != list(order):
         run.write(record | {"layer_order": list(order)})
@@ -270,7 +271,8 @@ def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
     opened = open_for_probing(run, request)
     selection, features = _selected(opened, request, None, None)
     epochs = select_epochs(request.epochs, run, opened.record, features.dataset, selection.embedding.key)
-    found = [features.missing(epoch, split, selection.taps) for epoch in epochs for split in selection.stored_splits]
+    splits = selection.extracted_splits
+    found = [features.missing(epoch, split, selection.taps) for epoch in epochs for split in splits]
     missing = [item for item in found if item.taps]
     if not missing:
         return Estimate(0.0, peak_memory(opened.device), 0, free_bytes(run.folder))

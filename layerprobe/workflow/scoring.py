@@ -91,7 +91,7 @@ class Scorer:
 
     def _fitted_on(self, epoch: int, reduction: str) -> str:
         """What a reduction is fitted on, and with which seed; empty where nothing is fitted."""
-        if reduction == NO_REDUCTION:
+        if reduction == NO_REDUCTION or FITTED_ON not in self.features.dataset.splits:
             return ""
         return f"{self.features.key(epoch, FITTED_ON)} seed {self.seed}"
 

@@ -80,7 +80,7 @@ class Selection:
 
     Args:
         taps: the layers, in the network's order.
-        splits: those whose items are searched for.
+        splits: those whose images are the queries.
         stored_splits: those whose features are needed: these, and the galleries that they are searched in.
         measures: K and metrics.
         embedding: the layer that the loss takes.

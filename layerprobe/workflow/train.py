@@ -20,7 +20,7 @@ from layerprobe.runs import Run, command_line, locked, set_aside
 from layerprobe.training.checkpoints import load_state, load_weights, save_state, save_weights
 from layerprobe.training.loop import EpochResult
 from layerprobe.workflow import parts
-from layerprobe.workflow.building import Parts, TrainRequest, build, with_decoded_images
+from layerprobe.workflow.building import Built, TrainRequest, build, with_decoded_images
 from layerprobe.workflow.estimate import require_space
 from layerprobe.workflow.plan import build_schedule, never_reached
 from layerprobe.workflow.probe import Probing, measure, prepare
@@ -58,8 +58,8 @@ def train(request: TrainRequest, listener: Listener) -> Run:
             _go_on(run, request, built, listener)
         else:
             _begin(run, request, built)
-        probing = None if request.probe is None else _probing(run, request, built)
         try:
+            probing = None if request.probe is None else _probing(run, request, built)
             _train_epochs(run, built, listener, stop, probing)
         except LayerprobeError as error:
             run.log("\n".join([str(error), *getattr(error, "__notes__", [])]))
@@ -89,7 +89,7 @@ def _keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
         listener.say(f"{run.name}: layerprobe probe now follows the recipe's [{'] and ['.join(changed)}]")
 
 
-def _require_same(run: Run, recipe: Recipe, built: Parts) -> None:
+def _require_same(run: Run, recipe: Recipe, built: Built) -> None:
     record = run.read()
     changes = recipe.changes_since(record)
     grown = recipe.train.epochs > record["recipe"]["train"]["epochs"]
@@ -99,7 +99,7 @@ def _require_same(run: Run, recipe: Recipe, built: Parts) -> None:
         raise RecipeError(
             f"was trained with another recipe: {', '.join(map(str, changes))}{why}",
             file=run.folder,
-            fix="Use --run NAME for a new run, or --fresh to move the old one aside",
+            fix="Ask for the old values, or use --run NAME for a new run, or --fresh to move the old one aside",
         )
     for name, split in built.dataset.splits.items():
         if record["manifests"].get(name) != manifest_sha256(split, built.dataset.class_names):
@@ -110,14 +110,14 @@ def _require_same(run: Run, recipe: Recipe, built: Parts) -> None:
             )
 
 
-def _same_so_far(record: dict[str, Any], built: Parts) -> bool:
+def _same_so_far(record: dict[str, Any], built: Built) -> bool:
     old = resolve(record["recipe_name"], record["recipe"], source="run.json")
     plan = built.trainer.plan
     per_epoch = plan.steps_per_epoch
     return build_schedule(old, per_epoch).agrees(plan.schedule, per_epoch * record["epochs_done"])
 
 
-def _begin(run: Run, request: TrainRequest, built: Parts) -> None:
+def _begin(run: Run, request: TrainRequest, built: Built) -> None:
     recipe = request.recipe
     record = {
         "state": "training",
@@ -144,7 +144,7 @@ def _begin(run: Run, request: TrainRequest, built: Parts) -> None:
     run.log(f"begun: {record['command']}")
 
 
-def _save(run: Run, record: dict[str, Any], built: Parts) -> None:
+def _save(run: Run, record: dict[str, Any], built: Built) -> None:
     """Write the present epoch: weights, then the state to resume from, then run.json with the hashes of both."""
     epoch, hashes = built.trainer.epoch, record["hashes"]
     weights = run.checkpoint_file(epoch)
@@ -160,7 +160,7 @@ def _save(run: Run, record: dict[str, Any], built: Parts) -> None:
     )
 
 
-def _go_on(run: Run, request: TrainRequest, built: Parts, listener: Listener) -> None:
+def _go_on(run: Run, request: TrainRequest, built: Built, listener: Listener) -> None:
     """Load the newest checkpoint and continue from it; where it is damaged, say so and take the one before."""
     record = run.read()
     hashes = record["hashes"]
@@ -190,12 +190,12 @@ def _go_on(run: Run, request: TrainRequest, built: Parts, listener: Listener) ->
     run.log(f"continued after epoch {built.trainer.epoch}: {command_line()}")
 
 
-def _probing(run: Run, request: TrainRequest, built: Parts) -> Probing:
+def _probing(run: Run, request: TrainRequest, built: Built) -> Probing:
     wanted = ProbeRequest(layers=request.probe, device=request.device, workers=request.workers)
     return prepare(run, wanted, built.dataset)
 
 
-def _train_epochs(run: Run, built: Parts, listener: Listener, stop: Stop, probing: Probing | None) -> None:
+def _train_epochs(run: Run, built: Built, listener: Listener, stop: Stop, probing: Probing | None) -> None:
     trainer = built.trainer
     if probing is not None:  # what an earlier start did not get to is measured too
         measure(probing, range(trainer.epoch + 1), listener, stop)
@@ -227,7 +227,7 @@ def _train_epochs(run: Run, built: Parts, listener: Listener, stop: Stop, probin
         stop.raise_if_asked(_where_it_stopped(run, built))
 
 
-def _where_it_stopped(run: Run, built: Parts) -> str:
+def _where_it_stopped(run: Run, built: Built) -> str:
     return f"{run.name}: stopped after epoch {built.trainer.epoch}; the same command goes on from there"
 
 

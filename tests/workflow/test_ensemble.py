@@ -159,3 +159,9 @@ def test_an_estimate_is_the_first_members_times_the_members(request_for: Make) -
 def test_probing_while_training_is_for_single_runs(request_for: Make) -> None:
     with pytest.raises(RecipeError, match="--probe is for a single run"):
         train_any(request_for(probe=("fc6",)), Silent())
+
+
+def test_an_ensemble_has_no_classifier_whose_accuracy_could_be_measured(request_for: Make) -> None:
+    run = train_any(request_for("loss.name=softmax", "train.sampler=shuffled"), Silent())
+    with pytest.raises(RecipeError, match="accuracy"):
+        probe_any(run, request(metrics=("accuracy",)), Silent())

@@ -22,7 +22,7 @@ from layerprobe.files import sha256
 from layerprobe.runs import Run
 from layerprobe.workflow import images as module
 from layerprobe.workflow import parts
-from layerprobe.workflow.building import Parts, TrainRequest, build, with_decoded_images
+from layerprobe.workflow.building import Built, TrainRequest, build, with_decoded_images
 from layerprobe.workflow.cache import list_images
 from layerprobe.workflow.images import Decoding
 from layerprobe.workflow.probe import estimate_probe, probe
@@ -39,7 +39,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_LIMIT", 0)
 
 
-def decode(request: TrainRequest, listener: Silent | None = None) -> Parts:
+def decode(request: TrainRequest, listener: Silent | None = None) -> Built:
     return with_decoded_images(build(request), request, listener or Silent())
 
 

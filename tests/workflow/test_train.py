@@ -83,7 +83,7 @@ def test_a_finished_run_is_left_alone(request_for: Requests) -> None:
 
 def test_another_recipe_under_the_name_is_refused_with_the_keys(request_for: Requests) -> None:
     train(request_for(), Silent())
-    with pytest.raises(RecipeError, match=r"another recipe: train.learning_rate: 0.01 -> 0.1. Use --run NAME"):
+    with pytest.raises(RecipeError, match=r"another recipe: train.learning_rate: 0.01 -> 0.1. Ask for the old values"):
         train(request_for("train.learning_rate=0.1"), Silent())
 
 
@@ -345,3 +345,11 @@ def test_a_decay_that_is_never_reached_is_told(request_for: Callable[..., TrainR
     listener = Silent()
     train(request_for("train.epochs=1", "train.decay_at=[]", "train.decay_epochs=[9]"), listener)
     assert "note: train.decay_epochs = [9] is not reached in 1 epochs" in listener.heard
+
+
+def test_a_probe_that_cannot_be_measured_leaves_a_failed_run_and_its_reason(request_for: Requests) -> None:
+    request = request_for('probe.metrics=["accuracy"]', probe=("fc6",))
+    with pytest.raises(RecipeError, match="accuracy: smooth_triplet has no classifier"):
+        train(request, Silent())
+    assert request.target().read()["state"] == "failed"
+    assert "accuracy" in (request.target().folder / "log.txt").read_text()
