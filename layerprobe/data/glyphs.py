@@ -9,6 +9,7 @@ best layer on the test images is 50 % (50.4, 50.6 and 49.2 for three initialisat
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from dataclasses import dataclass
@@ -140,6 +141,7 @@ def _programme(seed: int, number: int) -> list[Points]:
     return [(stroke - low) / (high - low) for stroke in strokes]
 
 
+@functools.cache
 def _class_strokes(seed: int, class_index: int) -> list[Points]:
     rng = np.random.default_rng([_CLASS_KEY, seed, class_index])
     # Programmes take turns, so that any run of consecutive classes is as hard as another.

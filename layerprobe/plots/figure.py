@@ -28,6 +28,7 @@ GREY = "0.35"
 LINES = ("-", (0, (6, 1.5)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 _MARKERS = "osD^vPX<>*"
 _DPI = 200
+_PAD = 0.08  # inches around everything drawn
 _LINE = 1.25  # line spacing, in font sizes
 _COLUMN = 1.04  # where labels begin, in widths of the axes
 _GAP = 3  # points between a label and its line
@@ -113,7 +114,7 @@ def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
     foot = 0.12 + len(notes) * FONT * _LINE / 72
     cell = np.array([0.75 + layout.width + layout.right, 0.55 + layout.height + layout.below])
     size = cell * (columns, rows) + (0, foot)
-    figure = Figure(figsize=(float(size[0]), float(size[1])), facecolor="white")
+    figure = Figure(figsize=(float(size[0]), float(size[1])), dpi=_DPI, facecolor="white")
     FigureCanvasAgg(figure)
     drawn: list[Axes] = []
     for i, title in enumerate(titles):
@@ -269,7 +270,12 @@ def save(figure: Figure, path: Path) -> None:
         raise LayerprobeError(f"cannot write a plot as {kind}", file=path, fix="Name it .png, .pdf or .svg")
     # Font type 42 keeps text as text in a pdf, so that it can be searched and edited.
     with written_whole(path) as aside, rc_context({"pdf.fonttype": 42}):
-        figure.savefig(aside, format=suffix, dpi=_DPI, bbox_inches="tight", pad_inches=0.08)
+        # "tight" would draw everything once more to find the same box.
+        box = figure.get_tightbbox().padded(_PAD)
+        if suffix == "png":  # half the time of the default level, 5 % more bytes
+            figure.savefig(aside, format=suffix, bbox_inches=box, pil_kwargs={"compress_level": 3})
+        else:
+            figure.savefig(aside, format=suffix, bbox_inches=box)
 
 
 def _wrapped(text: str, inches: float) -> list[str]:

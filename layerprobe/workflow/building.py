@@ -13,7 +13,7 @@ from layerprobe.nets.net import Net
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe
 from layerprobe.runs import Run, named_run
-from layerprobe.taps import list_layers, resolve_taps
+from layerprobe.taps import resolve_taps
 from layerprobe.training.loop import Trainer
 from layerprobe.workflow import parts
 from layerprobe.workflow.images import Decoding
@@ -77,9 +77,8 @@ def build(request: TrainRequest) -> Built:
     dataset = parts.build_dataset(recipe, loaded=loaded)
     net = _build_net(request)
     # A misspelt layer, or an image too small for the network, is told before anything is written.
-    list_layers(net, recipe.data.image_size)
-    for layers in (recipe.probe.layers, request.probe or ()):
-        resolve_taps(layers, net, pools=recipe.probe.pool, image_size=recipe.data.image_size)
+    layers = (*recipe.probe.layers, *(request.probe or ()))
+    resolve_taps(layers, net, pools=recipe.probe.pool, image_size=recipe.data.image_size)
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
     targets = build_targets(recipe, split_to_train(recipe, dataset).labels)
     loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1).to(device)

@@ -16,6 +16,8 @@ from layerprobe.runs import Run
 from layerprobe.training.loop import Trainer
 from layerprobe.wording import as_size
 
+_LONG_ENOUGH = 0.5  # seconds of steps that are timed; no further step begins after them
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -44,14 +46,14 @@ def require_space(run: Run, trainer: Trainer, *, fresh: bool) -> None:
 
 
 def estimate_training(run: Run, trainer: Trainer, *, fresh: bool) -> Estimate:
-    """Time three training steps and extrapolate to the epochs that are left; the trainer cannot be used afterwards."""
+    """Time up to three training steps and extrapolate to the epochs left; the trainer cannot be used afterwards."""
     marks: list[float] = []
 
-    def three_steps(loss: float) -> bool:  # noqa: ARG001 - the trainer's callback
+    def a_few_steps(loss: float) -> bool:  # noqa: ARG001 - the trainer's callback
         marks.append(time.perf_counter())
-        return len(marks) < 4
+        return len(marks) < 4 and marks[-1] - marks[0] < _LONG_ENOUGH
 
-    for _ in trainer.epochs(after_step=three_steps):
+    for _ in trainer.epochs(after_step=a_few_steps):
         pass
     # The first step is left out: it also sets things up.
     step = (marks[-1] - marks[0]) / max(1, len(marks) - 1) if marks else 0.0
