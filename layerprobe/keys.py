@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from layerprobe.pooling import POOLS
 
 NO_REDUCTION = "none"
 
@@ -48,3 +52,37 @@ class RankedLayer:
     layer: LayerKey
     reduction: str
     similarity: str
+
+
+def network_order(rankings: Iterable[RankedLayer], layer_order: Sequence[str]) -> list[RankedLayer]:
+    """Each of some rankings once: by layer as the network runs them, then by pool, reduction and similarity.
+
+    The pools max, avg and gem come first, in this order, and `none` before any reduction; further pools, reductions and
+    similarities follow their names, `pca:8` before `pca:64`. `A+B` follows the last of its layers.
+
+    Args:
+        rankings: of one network.
+        layer_order: the layers' names as the network runs them. Other layers follow these as they are found.
+    """
+    found = list(dict.fromkeys(rankings))
+    known = set(layer_order)
+    names = dict.fromkeys([*layer_order, *(ranked.layer.layer for ranked in found)])
+    order = {name: place for place, name in enumerate(names)}
+
+    def place(ranked: RankedLayer) -> tuple[object, ...]:
+        layer, pool = ranked.layer.layer, ranked.layer.pool
+        members = [name for name in layer.split("+") if name in known] or [layer]
+        return (
+            sorted((order[name] for name in members), reverse=True),
+            [*POOLS, pool].index(pool),
+            _natural(pool),
+            ranked.reduction != NO_REDUCTION,
+            _natural(ranked.reduction),
+            ranked.similarity,
+        )
+
+    return sorted(found, key=place)
+
+
+def _natural(text: str) -> list[str | int]:
+    return [int(part) if i % 2 else part for i, part in enumerate(re.split("([0-9]+)", text))]

@@ -18,7 +18,7 @@ from typing import Any
 from layerprobe.errors import BusyError, DataError, EnvironmentFault, RecipeError, UnknownNameError
 from layerprobe.files import write_text
 from layerprobe.keys import LayerKey
-from layerprobe.scores import Score, read_scores
+from layerprobe.scores import Score, in_network_order, read_scores
 
 SCHEMA = 1
 # What reading a run relies on.
@@ -119,13 +119,20 @@ class Run:
     def scores(self) -> list[Score]:
         """The scores in scores.csv, under the run's present name, which `--fresh` may have changed.
 
+        Returns:
+            Layer after layer as the network runs them, whatever was measured first; each with its epochs ascending.
+
         Raises:
             DataError: there are none, or they cannot be read.
         """
-        return [
+        scores = [
             score if score.run == self.name else replace(score, run=self.name)
             for score in read_scores(self.scores_file)
         ]
+        layer_order: list[str] = []
+        with contextlib.suppress(DataError):  # scores can be shown when the record cannot be read
+            layer_order = self.read().get("layer_order", [])
+        return in_network_order(scores, layer_order)
 
     def log(self, text: str) -> None:
         """Append a line to log.txt."""

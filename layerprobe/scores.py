@@ -12,9 +12,10 @@ from typing import Any
 
 from layerprobe.errors import DataError
 from layerprobe.files import write_text
-from layerprobe.keys import LayerKey, RankedLayer
+from layerprobe.keys import LayerKey, RankedLayer, network_order
 from layerprobe.registry import PLAIN_METRICS
 
+SPLITS = ("train", "validation", "test")  # those whose items are searched for, in the order of rows and columns
 _BETWEEN_NOTES = "; "
 
 
@@ -184,23 +185,39 @@ def shared_notes(notes: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(note for note in dict.fromkeys(first) if all(note in other for other in others))
 
 
+def in_network_order(scores: Iterable[Score], layer_order: Sequence[str]) -> list[Score]:
+    """Sort scores by their layers, as `keys.network_order` does; those of a layer keep their order.
+
+    Args:
+        scores: of one run.
+        layer_order: its layers' names as the network runs them.
+    """
+    scores = list(scores)
+    order = network_order((score.ranked_layer for score in scores), layer_order)
+    places = {ranked: place for place, ranked in enumerate(order)}
+    return sorted(scores, key=lambda score: places[score.ranked_layer])
+
+
 class ScoreTable:
-    """All scores of a run, as scores.csv holds them: each measurement once, epoch after epoch.
+    """All scores of a run, as scores.csv holds them: each measurement once, by epoch, split and layer.
 
     An epoch is made into text again only where one of its scores has changed, so that writing the file after every
     epoch takes linear time in all.
 
     Args:
         scores: those that the run has.
-        written: whether the file holds just these.
+        layer_order: the layers' names as the network runs them.
+        stored: the scores that the file holds, in its order; None for those given.
     """
 
-    def __init__(self, scores: Iterable[Score] = (), *, written: bool = True) -> None:
-        # The newest score of a measurement stands where its first one stood.
+    def __init__(
+        self, scores: Iterable[Score] = (), *, layer_order: Sequence[str] = (), stored: Sequence[Score] | None = None
+    ) -> None:
+        self.layer_order = layer_order
         self._epochs: dict[int, dict[tuple[object, ...], Score]] = {}
         self._texts: dict[int, str] = {}
         self.add(scores)
-        self._changed = not written
+        self._changed = stored is not None and self.scores() != stored
 
     def add(self, scores: Iterable[Score]) -> None:
         """Take up scores, each in the place of the one that measures the same."""
@@ -219,15 +236,19 @@ class ScoreTable:
         """
         if not self._changed and path.exists():
             return
-        for epoch, scores in self._epochs.items():
+        for epoch in self._epochs:
             if epoch not in self._texts:
-                self._texts[epoch] = _lines(score.as_row().values() for score in scores.values())
+                self._texts[epoch] = _lines(score.as_row().values() for score in self._of_epoch(epoch))
         write_text(path, _lines([_COLUMNS]) + "".join(self._texts[epoch] for epoch in sorted(self._texts)))
         self._changed = False
 
     def scores(self) -> list[Score]:
-        """All of them."""
-        return [score for epoch in sorted(self._epochs) for score in self._epochs[epoch].values()]
+        """All of them, in the order of the file."""
+        return [score for epoch in sorted(self._epochs) for score in self._of_epoch(epoch)]
+
+    def _of_epoch(self, epoch: int) -> list[Score]:
+        scores = in_network_order(self._epochs[epoch].values(), self.layer_order)
+        return sorted(scores, key=lambda score: [*SPLITS, score.split].index(score.split))
 
 
 def _lines(rows: Iterable[Iterable[object]]) -> str:

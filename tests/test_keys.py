@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerprobe.keys import LayerKey
+from layerprobe.keys import LayerKey, RankedLayer, network_order
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,35 @@ def test_a_layers_key_reads_back_as_it_is_written(key: LayerKey) -> None:
 def test_text_that_is_no_key_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a layer and its pool, like 'pool5.3@max'"):
         LayerKey.parse(text)
+
+
+def ordered(*texts: str, known: str = "conv pool5 fc6") -> list[str]:
+    """Layers with their pools, in network order."""
+    rankings = [RankedLayer(LayerKey.parse(text), "none", "cosine") for text in texts]
+    return [str(ranked.layer) for ranked in network_order(rankings, known.split())]
+
+
+def test_layers_stand_as_the_network_runs_them_whatever_was_measured_first() -> None:
+    assert ordered("fc6@none", "pool5@max", "conv@max", "fc6@none") == ["conv@max", "pool5@max", "fc6@none"]
+
+
+def test_the_pools_of_a_layer_stand_together_in_one_order() -> None:
+    pools = ["conv@grid:2", "pool5@max", "conv@gem", "conv@grid:10", "conv@avg", "conv@max"]
+    assert ordered(*pools) == ["conv@max", "conv@avg", "conv@gem", "conv@grid:2", "conv@grid:10", "pool5@max"]
+
+
+def test_reductions_then_similarities_order_the_rankings_of_a_layer() -> None:
+    fc6 = LayerKey("fc6", "none")
+    expected = [("none", "cosine"), ("none", "dot"), ("l2", "cosine"), ("pca:8", "cosine"), ("pca:64", "cosine")]
+    found = network_order([RankedLayer(fc6, *names) for names in reversed(expected)], ["fc6"])
+    assert [(ranked.reduction, ranked.similarity) for ranked in found] == expected
+
+
+def test_layers_side_by_side_follow_the_last_of_them() -> None:
+    found = ordered("fc6@none", "fc6+conv@max", "pool5@max", "conv+pool5@max", "pool5+fc6@max")
+    assert found == ["pool5@max", "conv+pool5@max", "fc6@none", "fc6+conv@max", "pool5+fc6@max"]
+
+
+def test_layers_whose_place_is_unknown_follow_as_they_are_found() -> None:
+    found = ordered("b@max", "b+c@max", "a@max", "fc6@none", "b@avg", known="fc6")
+    assert found == ["fc6@none", "b@max", "b@avg", "b+c@max", "a@max"]

@@ -52,7 +52,7 @@ def test_a_table_is_written_only_where_a_score_changed(tmp_path: Path) -> None:
 def test_scores_that_the_file_does_not_hold_yet_are_written(tmp_path: Path) -> None:
     path = tmp_path / "scores.csv"
     ScoreTable([SCORE]).write(path)
-    ScoreTable([replace(SCORE, run="renamed")], written=False).write(path)
+    ScoreTable([replace(SCORE, run="renamed")], stored=[SCORE]).write(path)
     assert [score.run for score in read_scores(path)] == ["renamed"]
 
 
@@ -72,6 +72,21 @@ def test_a_row_becomes_text_once_however_often_the_table_is_written(
         table.add([replace(SCORE, epoch=epoch)])
         table.write(tmp_path / "scores.csv")
     assert made == [0, 1, 2, 3, 4]
+
+
+def test_a_file_is_in_network_order_whatever_was_measured_first(tmp_path: Path) -> None:
+    found = [replace(SCORE, layer=layer, split=split) for split in ("test", "train") for layer in ("fc6", "pool5.3")]
+    path, order = tmp_path / "scores.csv", ["pool5.3", "fc6"]
+    ScoreTable(found, layer_order=order).write(path)
+    rows = [(score.split, score.layer) for score in read_scores(path)]
+    assert rows == [("train", "pool5.3"), ("train", "fc6"), ("test", "pool5.3"), ("test", "fc6")]
+
+
+def test_a_file_in_another_order_is_written_again(tmp_path: Path) -> None:
+    path, found = tmp_path / "scores.csv", [replace(SCORE, layer="fc6"), SCORE]
+    ScoreTable(found).write(path)
+    ScoreTable(found, layer_order=["pool5.3", "fc6"], stored=read_scores(path)).write(path)
+    assert [score.layer for score in read_scores(path)] == ["pool5.3", "fc6"]
 
 
 def test_a_missing_table_says_to_probe(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import ScorePlot
-from layerprobe.plots.values import Point, Series, by_run, compared, missing, points, points_csv, shared
+from layerprobe.plots.values import Point, Series, by_run, compared, layer_names, missing, points, points_csv, shared
 from layerprobe.scores import Score
 
 _WIDTH, _HEIGHT = 5.6, 4.6  # inches
@@ -34,7 +34,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, f
     """
     found = points(scores, metric)
     runs = by_run(found)
-    names = list(dict.fromkeys(name for series in runs.values() for name in series))
+    names = layer_names(runs)
     styles = fig.styles(names)
     epochs = sorted({point.epoch for point in found})
     floors = {split: 100 * value for split, value in (chance or {}).items()}

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import ScorePlot
-from layerprobe.plots.values import Point, Series, by_run, compared, missing, points, points_csv, shared
+from layerprobe.plots.values import Point, Series, by_run, compared, layer_names, missing, points, points_csv, shared
 from layerprobe.scores import Score
 
 _WIDTH, _HEIGHT = 5.2, 4.4  # of a panel in inches; the height is that of axes with different scales
@@ -42,7 +42,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, f
     found = points(scores, metric)
     runs = by_run(found)
     floors = {split: 100 * value for split, value in (chance or {}).items()}
-    names = list(dict.fromkeys(name for series in runs.values() for name in series))
+    names = layer_names(runs)
     window = _window(found, floors, _LABEL * len(names))
     styles = fig.styles(names)
     titles = [f"{run}: {metric} by layer, {compared(found)}" for run in runs]

@@ -112,6 +112,18 @@ def by_run(found: Sequence[Point]) -> dict[str, Series]:
     return runs
 
 
+def layer_names(runs: Mapping[str, Series]) -> list[str]:
+    """Every layer of the runs once, in network order: what only a later run has stands after what it follows there."""
+    names: list[str] = []
+    for series in runs.values():
+        place = 0
+        for name in series:
+            if name not in names:
+                names.insert(place, name)
+            place = names.index(name) + 1
+    return names
+
+
 def compared(found: Sequence[Point]) -> str:
     """How features were compared, for a title: the similarities, preceded by a reduction that all points share."""
     reductions = {point.reduction for point in found} - {"none"}

@@ -28,7 +28,7 @@ from layerprobe.workflow.building import TrainRequest, build
 from layerprobe.workflow.estimate import Estimate, estimate_training
 from layerprobe.workflow.extractors import RunExtractor, Tell
 from layerprobe.workflow.features import Missing, RunFeatures, features_of, require_same_images
-from layerprobe.workflow.probe import Probing, decoding_of, known_scores, layer_order, open_for_probing, scorer_of
+from layerprobe.workflow.probe import Probing, decoding_of, known_scores, open_for_probing, scorer_of
 from layerprobe.workflow.selection import ProbeRequest, embedding_tap, select
 from layerprobe.workflow.train import train
 
@@ -185,8 +185,7 @@ def prepare_ensemble(
     require_same_images(features, opened.record, compared)
     extractor = EnsembleExtractor(features, members, opened.device)
     scorer = scorer_of(opened, features, selection, _no_classifier)
-    table = known_scores(opened)
-    return Probing(selection, features, extractor, scorer, table, layer_order(opened, selection, table))
+    return Probing(selection, features, extractor, scorer, known_scores(opened, selection))
 
 
 def _no_classifier(epoch: int, layer: LayerKey) -> None:

@@ -22,7 +22,7 @@ from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.recipe import Recipe, resolve
 from layerprobe.retrieval import Classifier
 from layerprobe.runs import Run, locked
-from layerprobe.scores import Score, ScoreTable, read_scores
+from layerprobe.scores import Score, ScoreTable, in_network_order, read_scores
 from layerprobe.taps import Tap, execution_order
 from layerprobe.workflow import parts
 from layerprobe.workflow.estimate import Estimate, feature_disk, peak_memory
@@ -47,7 +47,6 @@ class Probing:
         extractor: computes what is missing of them.
         scorer: scores them.
         table: the scores of the run, to which new ones are added.
-        layer_order: of every layer that the run has scores of and of those selected, as the network runs them.
     """
 
     selection: Selection
@@ -55,7 +54,6 @@ class Probing:
     extractor: Extractor
     scorer: Scorer
     table: ScoreTable
-    layer_order: Sequence[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +115,7 @@ def prepare(
     workers = parts.choose_workers(request.workers, opened.device)
     extractor = RunExtractor(features, opened.recipe, opened.net, opened.device, workers)
     scorer = scorer_of(opened, features, selection, _classifier_of(opened, features, selection.embedding))
-    table = known_scores(opened)
-    return Probing(selection, features, extractor, scorer, table, layer_order(opened, selection, table))
+    return Probing(selection, features, extractor, scorer, known_scores(opened, selection))
 
 
 def _selected(
@@ -145,18 +142,17 @@ def scorer_of(
     return Scorer(features, selection.measures, record["experiment"], record["seed"], opened.device, classifier)
 
 
-def known_scores(opened: ProbedRun) -> ScoreTable:
-    """The scores that a run has, with its present name and experiment; none where it was never probed."""
+def known_scores(opened: ProbedRun, selection: Selection) -> ScoreTable:
+    """The scores that a run has, with its present name and experiment; none where it was never probed.
+
+    Its layer order has every layer that is selected, was measured or is scored.
+    """
     stored = read_scores(opened.run.scores_file) if opened.run.scores_file.exists() else []
     scores = [replace(score, run=opened.run.name, experiment=opened.record["experiment"]) for score in stored]
-    return ScoreTable(scores, written=scores == stored)
-
-
-def layer_order(opened: ProbedRun, selection: Selection, table: ScoreTable) -> list[str]:
-    """Every layer that is selected, was measured or is scored, in the order in which the network runs them."""
-    measured = opened.record.get("layer_order", [])
-    names = [*measured, *(score.layer for score in table.scores()), *(tap.layer for tap in selection.taps)]
-    return execution_order(dict.fromkeys(names), opened.net, opened.recipe.data.image_size)
+    names = [*opened.record.get("layer_order", []), *(score.layer for score in scores)]
+    names += [tap.layer for tap in selection.taps]
+    order = execution_order(dict.fromkeys(names), opened.net, opened.recipe.data.image_size)
+    return ScoreTable(scores, layer_order=order, stored=stored)
 
 
 def keep_layer_order(run: Run, order: Sequence[str]) -> None:
@@ -194,7 +190,7 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
         InterruptedRun: a signal came; whole epochs are kept.
     """
     selection, features, extractor, scorer = probing.selection, probing.features, probing.extractor, probing.scorer
-    keep_layer_order(features.run, probing.layer_order)
+    keep_layer_order(features.run, probing.table.layer_order)
     if selection.export_index:
         import_faiss()  # told before the work, not after it
     if dropped := selection.measures.dropped:
@@ -217,9 +213,11 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
                     extractor.extract(item, _told(extracting, stop))
             found: list[Score] = []
             for split in selection.splits:
+                of_split: list[Score] = []
                 for scores in stop.between(scorer.scores(epoch, split, selection.ranked), _STOPPED):
                     scoring.advance(1)
-                    found += scores
+                    of_split += scores
+                found += in_network_order(of_split, probing.table.layer_order)
             probing.table.add(found)
             probing.table.write(features.run.scores_file)
             measured += found

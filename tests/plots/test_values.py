@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from layerprobe.errors import LayerprobeError
-from layerprobe.plots.values import by_run, compared, matrices_csv, missing, points, points_csv, shared
+from layerprobe.plots.values import by_run, compared, layer_names, matrices_csv, missing, points, points_csv, shared
 from layerprobe.scores import Matrix, Score
 
 MakeScores = Callable[..., list[Score]]
@@ -24,6 +24,11 @@ def test_layers_keep_the_order_of_the_scores_and_epochs_ascend(make_scores: Make
     found = points(make_scores(["pool5", "fc6", "alpha"], [7, 2, 5]))
     assert [point.layer for point in found] == ["pool5"] * 3 + ["fc6"] * 3 + ["alpha"] * 3
     assert [point.epoch for point in found][:3] == [2, 5, 7]
+
+
+def test_layers_of_several_runs_are_named_in_one_network_order(make_scores: MakeScores) -> None:
+    first, second = make_scores(["pool5", "fc6"], [0]), make_scores(["c1", "c3", "fc6", "fc7"], [0], run="netE")
+    assert layer_names(by_run(points(first + second))) == ["c1", "c3", "pool5", "fc6", "fc7"]
 
 
 def test_only_the_metric_asked_for_is_taken(make_scores: MakeScores) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -138,6 +139,34 @@ def test_layers_and_epochs_are_compared_by_their_stored_features(
     assert layers.values[0][1] == pytest.approx(direct_cka(pool, fc), abs=1e-10)
     assert epochs.values[1][0] == pytest.approx(direct_cka(features[0][FC6], fc), abs=1e-10)
     assert (layers.run, layers.split) == (epochs.run, epochs.split) == ("one", "test")
+
+
+# What reading run.json asks for.
+RECORD = {
+    "state": "finished", "recipe_name": "netA", "recipe": {}, "experiment": "abc", "seed": 0, "epochs_done": 1,
+    "hashes": {}, "manifests": {}, "new_parameters": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_every_plot_has_the_networks_order_whatever_was_measured_first(kind: str, tmp_path: Path) -> None:
+    first = LayerKey("conv", "max")
+    late = of_epochs(0, 1)
+    late[1][first] = np.random.default_rng(1).normal(size=(20, 3)).astype(np.float32)  # probed at the last epoch alone
+    run = probed(tmp_path, late)
+    scores = read_scores(run.scores_file)
+    assert scores[0].layer != "conv"
+    run.write(RECORD | {"layer_order": ["conv", "pool5.3", "fc6"]})
+    column = "row" if kind == "cka" else "layer"
+    rows = [row[column] for row in csv.DictReader(drawn(kind, [run]).csv.splitlines())]
+    assert list(dict.fromkeys(rows)) == ["conv", "pool5.3", "fc6"]
+
+
+@pytest.mark.parametrize("record", [RECORD, {"no": "record"}])
+def test_a_run_without_a_layer_order_has_that_of_its_scores(record: dict[str, object], tmp_path: Path) -> None:
+    run = probed(tmp_path, of_epochs(0))
+    run.write(record)
+    assert [score.layer for score in run.scores()] == ["pool5.3", "fc6"]
 
 
 def test_every_run_is_compared_with_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -122,6 +122,17 @@ def test_the_record_keeps_the_networks_order_of_all_layers_ever_measured(run: Ru
     assert run.read()["layer_order"] == ["pool4.1", "pool5.3", "fc6"]
 
 
+def test_scores_are_in_network_order_whatever_was_measured_first(run: Run) -> None:
+    probe(run, replace(REQUEST, epochs="last", layers=("pool5.3", "fc6")), Silent())
+    found = probe(run, replace(REQUEST, epochs="last", layers=("fc6", "pool4.1@avg", "pool4.1@max")), Silent())
+    assert list(dict.fromkeys((score.layer, score.pool) for score in found)) == [
+        ("pool4.1", "max"), ("pool4.1", "avg"), ("fc6", "none"),
+    ]  # fmt: skip
+    names = ["pool4.1", "pool5.3", "fc6"]
+    assert list(dict.fromkeys(score.layer for score in run.scores())) == names
+    assert list(dict.fromkeys(score.layer for score in read_scores(run.scores_file))) == names
+
+
 def test_the_order_of_layers_that_an_earlier_version_measured_is_found_from_their_scores(run: Run) -> None:
     probe(run, replace(REQUEST, epochs="last", layers=("fc6", "pool4.1")), Silent())
     run.write({key: value for key, value in run.read().items() if key != "layer_order"})
