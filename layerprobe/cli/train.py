@@ -51,8 +51,12 @@ def train(
 
     from layerprobe.workflow.building import TrainRequest
     from layerprobe.workflow.ensemble import estimate_training_of, train_any
+    from layerprobe.workflow.plan import rates_apart
 
     terminal = Terminal(as_json, quiet)
+    if overrides.flags("train", ("learning_rate",)):
+        for text in rates_apart(loaded):
+            terminal.say(f"note: {text}")
     request = TrainRequest(
         recipe=loaded,
         overridden=bool(overrides) and is_changed(recipe, loaded),

@@ -23,11 +23,13 @@ class ParameterGroup:
         parameters: the loss's own.
         learning_rate: absolute; None = that of the network's new layers.
         weight_decay: absolute; None = that of the network.
+        rate_factor: multiple of the network's learning rate, in the place of `learning_rate`; None = no multiple.
     """
 
     parameters: list[nn.Parameter] = field(repr=False)
     learning_rate: float | None = None
     weight_decay: float | None = None
+    rate_factor: float | None = None
 
 
 class Loss(nn.Module):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.options import at_least_zero, positive, rate
+from layerprobe.losses.options import at_least_zero, own_rate, positive
 from layerprobe.losses.pairs import euclidean, pairs_of
 from layerprobe.losses.unit_vectors import unit
 
@@ -34,6 +34,7 @@ class Margin(Loss):
         beta_learning_rate: learning rate of the boundaries, which have no weight decay; 0.1 in the code of Fehervari et
             al., whose boundaries train by an SGD of their own: with Adam every step would be 0.1 long, half the margin.
             None for that of the network's new layers.
+        beta_rate_factor: in its place, a multiple of the network's learning rate, with which it then changes.
     """
 
     sampler = "classes"
@@ -49,17 +50,19 @@ class Margin(Loss):
         beta: float = 1.2,
         nu: float = 0.0,
         beta_learning_rate: float | None = 0.1,
+        beta_rate_factor: float | None = None,
     ) -> None:
         super().__init__()
         self.dim = embedding_dim
         self.margin = at_least_zero("margin", margin, "a distance")
         self.nu = at_least_zero("nu", nu, "a weight")
         self.beta = nn.Parameter(torch.full((num_classes,), positive("beta", beta, "a distance")))
-        self.beta_learning_rate = rate("beta_learning_rate", beta_learning_rate)
+        self.own_rate = own_rate("beta", beta_learning_rate, beta_rate_factor, default=0.1)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """The boundaries."""
-        return [ParameterGroup([self.beta], self.beta_learning_rate, 0.0)]
+        learning_rate, rate_factor = self.own_rate
+        return [ParameterGroup([self.beta], learning_rate, 0.0, rate_factor)]
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings of any length and (B,) labels -> scalar.

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.options import at_least_zero, positive, rate
+from layerprobe.losses.options import at_least_zero, own_rate, positive
 from layerprobe.losses.proxies import normal
 from layerprobe.losses.unit_vectors import unit
 
@@ -26,6 +26,7 @@ class ProxyAnchor(Loss):
         margin: d, in cosine, at least 0.
         proxy_learning_rate: learning rate of the proxies; None for that of the network's new layers. 1e-2 is the
             authors' code's, 100 times that of the network, with AdamW. They have no weight decay here (1e-4 there).
+        proxy_rate_factor: in its place, a multiple of the network's learning rate, with which it then changes.
     """
 
     sampler = "shuffled"
@@ -40,16 +41,18 @@ class ProxyAnchor(Loss):
         scale: float = 32.0,
         margin: float = 0.1,
         proxy_learning_rate: float | None = 1e-2,
+        proxy_rate_factor: float | None = None,
     ) -> None:
         super().__init__()
         self.register_buffer("scale", torch.tensor(positive("scale", scale, "what the cosines are multiplied by")))
         self.margin = at_least_zero("margin", margin, "a cosine")
-        self.proxy_learning_rate = rate("proxy_learning_rate", proxy_learning_rate)
+        self.own_rate = own_rate("proxy", proxy_learning_rate, proxy_rate_factor, default=1e-2)
         self.proxies = normal(num_classes, embedding_dim)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """The proxies."""
-        return [ParameterGroup([self.proxies], self.proxy_learning_rate, 0.0)]
+        learning_rate, rate_factor = self.own_rate
+        return [ParameterGroup([self.proxies], learning_rate, 0.0, rate_factor)]
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings of any length and (B,) labels -> scalar."""

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.options import positive, rate, several_classes
+from layerprobe.losses.options import at_least_zero, own_rate, positive, several_classes
 from layerprobe.losses.proxies import normal
 from layerprobe.losses.unit_vectors import unit
 
@@ -26,7 +26,9 @@ class ProxyNCA(Loss):
         num_classes: C >= 2, one proxy each.
         scale: length that embeddings and proxies get, in (0, inf); the "multiplier" 3 of the code of Fehervari et al.
         proxy_learning_rate: learning rate of the proxies; None for that of the network's new layers. 1e-3 is that
-            code's, with Adam and 1e-5 for the embedding layer. They have no weight decay.
+            code's, with Adam and 1e-5 for the embedding layer.
+        proxy_rate_factor: in its place, a multiple of the network's learning rate, with which it then changes.
+        proxy_weight_decay: of the proxies, at least 0; 5e-4 in that code.
     """
 
     sampler = "shuffled"
@@ -40,15 +42,19 @@ class ProxyNCA(Loss):
         *,
         scale: float = 3.0,
         proxy_learning_rate: float | None = 1e-3,
+        proxy_rate_factor: float | None = None,
+        proxy_weight_decay: float = 0.0,
     ) -> None:
         super().__init__()
         self.register_buffer("scale", torch.tensor(positive("scale", scale, "the embeddings' length")))
-        self.proxy_learning_rate = rate("proxy_learning_rate", proxy_learning_rate)
+        self.own_rate = own_rate("proxy", proxy_learning_rate, proxy_rate_factor, default=1e-3)
+        self.proxy_weight_decay = at_least_zero("proxy_weight_decay", proxy_weight_decay, "a weight decay")
         self.proxies = normal(several_classes(num_classes), embedding_dim)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """The proxies."""
-        return [ParameterGroup([self.proxies], self.proxy_learning_rate, 0.0)]
+        learning_rate, rate_factor = self.own_rate
+        return [ParameterGroup([self.proxies], learning_rate, self.proxy_weight_decay, rate_factor)]
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings of any length and (B,) labels -> scalar."""

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.options import at_least_zero, rate, several_classes
+from layerprobe.losses.options import at_least_zero, own_rate, several_classes
 from layerprobe.losses.proxies import normal
 from layerprobe.losses.unit_vectors import unit
 
@@ -25,7 +25,9 @@ class ProxyTriplet(Loss):
         num_classes: C >= 2, one proxy each.
         margin: in squared distance of unit vectors, at least 0; above 4 it is always violated.
         proxy_learning_rate: learning rate of the proxies; None for that of the network's new layers. 1e-3 is the rate
-            in the code of Fehervari et al., with Adam and 1e-5 for the embedding layer. They have no weight decay.
+            in the code of Fehervari et al., with Adam and 1e-5 for the embedding layer.
+        proxy_rate_factor: in its place, a multiple of the network's learning rate, with which it then changes.
+        proxy_weight_decay: of the proxies, at least 0; 5e-4 in that code.
     """
 
     sampler = "shuffled"
@@ -38,15 +40,19 @@ class ProxyTriplet(Loss):
         *,
         margin: float = 0.1,
         proxy_learning_rate: float | None = 1e-3,
+        proxy_rate_factor: float | None = None,
+        proxy_weight_decay: float = 0.0,
     ) -> None:
         super().__init__()
         self.margin = at_least_zero("margin", margin, "a squared distance")
-        self.proxy_learning_rate = rate("proxy_learning_rate", proxy_learning_rate)
+        self.own_rate = own_rate("proxy", proxy_learning_rate, proxy_rate_factor, default=1e-3)
+        self.proxy_weight_decay = at_least_zero("proxy_weight_decay", proxy_weight_decay, "a weight decay")
         self.proxies = normal(several_classes(num_classes), embedding_dim)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """The proxies."""
-        return [ParameterGroup([self.proxies], self.proxy_learning_rate, 0.0)]
+        learning_rate, rate_factor = self.own_rate
+        return [ParameterGroup([self.proxies], learning_rate, self.proxy_weight_decay, rate_factor)]
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings of any length and (B,) labels -> scalar."""

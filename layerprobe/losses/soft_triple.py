@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.options import at_least_zero, positive, rate
+from layerprobe.losses.options import at_least_zero, own_rate, positive
 from layerprobe.losses.proxies import uniform
 from layerprobe.losses.unit_vectors import unit
 
@@ -30,6 +30,7 @@ class SoftTriple(Loss):
         tau: weight of R, at least 0.
         centre_learning_rate: learning rate of the centres; None for that of the network's new layers. 1e-2 is the
             authors' code's, 100 times that of the network, with Adam. They have no weight decay here (1e-4 there).
+        centre_rate_factor: in its place, a multiple of the network's learning rate, with which it then changes.
     """
 
     sampler = "shuffled"
@@ -47,6 +48,7 @@ class SoftTriple(Loss):
         margin: float = 0.01,
         tau: float = 0.2,
         centre_learning_rate: float | None = 1e-2,
+        centre_rate_factor: float | None = None,
     ) -> None:
         super().__init__()
         if centres < 1:
@@ -56,12 +58,13 @@ class SoftTriple(Loss):
         self.gamma = positive("gamma", gamma, "a temperature")
         self.margin = at_least_zero("margin", margin, "a cosine")
         self.tau = at_least_zero("tau", tau, "a weight")
-        self.centre_learning_rate = rate("centre_learning_rate", centre_learning_rate)
+        self.own_rate = own_rate("centre", centre_learning_rate, centre_rate_factor, default=1e-2)
         self.centres = uniform(num_classes * centres, embedding_dim)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """The centres."""
-        return [ParameterGroup([self.centres], self.centre_learning_rate, 0.0)]
+        learning_rate, rate_factor = self.own_rate
+        return [ParameterGroup([self.centres], learning_rate, 0.0, rate_factor)]
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings of any length and (B,) labels -> scalar."""

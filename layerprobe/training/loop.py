@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from layerprobe.data.loading import load_batches
 from layerprobe.data.splits import Split
 from layerprobe.errors import NumericError, RecipeError
-from layerprobe.losses.loss import Loss
+from layerprobe.losses.loss import Loss, ParameterGroup
 from layerprobe.nets.net import Net
 from layerprobe.training.optimizers import build_optimizer, gradients
 from layerprobe.training.schedule import Schedule
@@ -275,13 +275,19 @@ def _parameter_groups(net: Net, loss: Loss, plan: Plan) -> list[dict[str, Any]]:
     groups += [
         {
             "params": group.parameters,
-            "lr": new_rate if group.learning_rate is None else group.learning_rate,
+            "lr": _rate(group, plan),
             "weight_decay": plan.weight_decay if group.weight_decay is None else group.weight_decay,
             "pretrained": False,
         }
         for group in loss.parameter_groups()
     ]
     return [group for group in groups if group["params"]]
+
+
+def _rate(group: ParameterGroup, plan: Plan) -> float:
+    if group.rate_factor is not None:
+        return plan.learning_rate * group.rate_factor
+    return plan.learning_rate * plan.new_layers_factor if group.learning_rate is None else group.learning_rate
 
 
 def _freeze(net: Net) -> None:

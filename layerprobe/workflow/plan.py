@@ -18,6 +18,7 @@ from layerprobe.losses.loss import Loss
 from layerprobe.recipe import Recipe
 from layerprobe.training.loop import Plan
 from layerprobe.training.schedule import Schedule, milestones
+from layerprobe.validation import checked_loss
 
 
 def split_to_train(recipe: Recipe, dataset: Dataset) -> Split:
@@ -97,6 +98,22 @@ def never_reached(recipe: Recipe, plan: Plan, loss: Loss) -> list[str]:
     }
     late = [name.split(".") for name, times in after.items() if times and max(times) >= steps > 0]
     return [f"{section}.{key} = {json.dumps(recipe.as_dict()[section][key])}" for section, key in late]
+
+
+def rates_apart(recipe: Recipe) -> list[str]:
+    """What of the loss trains at an absolute learning rate, which a changed `train.learning_rate` leaves as it is."""
+    loss = checked_loss(recipe.loss, [])
+    if loss is None:  # `load_recipe` has refused it
+        return []
+    names = {parameter: name for name, parameter in loss.named_parameters()}
+    factors = [f"; loss.{key} sets it as a multiple" for key in recipe.loss.options() if key.endswith("_rate_factor")]
+    return [
+        f"the learning rate of the loss's {names[parameter]} is {group.learning_rate:g},"
+        f" whatever train.learning_rate is{''.join(factors)}"
+        for group in loss.parameter_groups()
+        for parameter in group.parameters
+        if group.learning_rate is not None
+    ]
 
 
 def build_schedule(recipe: Recipe, steps_per_epoch: int) -> Schedule:

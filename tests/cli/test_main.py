@@ -252,6 +252,13 @@ def test_a_dry_run_of_training_writes_nothing(layerprobe: Command, tmp_path: Pat
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_changed_learning_rate_tells_what_does_not_follow_it(layerprobe: Command, tmp_path: Path) -> None:
+    words = train_words(folder(tmp_path / "root", 8), "--set", "loss.name=proxy_anchor", "--dry-run")
+    assert "note:" not in layerprobe(*words)[2]
+    _, _, err = layerprobe(*words, "--set", "train.learning_rate=0.1")
+    assert err.splitlines()[0].startswith("note: the learning rate of the loss's proxies is 0.01,")
+
+
 def test_a_busy_run_is_exit_6(layerprobe: Command, tmp_path: Path) -> None:
     root = folder(tmp_path / "root", 8)
     layerprobe(*train_words(root))

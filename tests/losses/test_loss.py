@@ -33,6 +33,27 @@ def test_every_loss_suits_its_own_sampler(name: str) -> None:
     assert loss.contradictions(batches(loss.sampler, k), NET) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("proxy_nca", "proxy"),
+        ("proxy_triplet", "proxy"),
+        ("proxy_anchor", "proxy"),
+        ("soft_triple", "centre"),
+        ("margin", "beta"),
+    ],
+)
+def test_a_losss_own_parameters_may_train_at_a_multiple_of_the_networks_rate(name: str, own: str) -> None:
+    factory: type[Loss] = load("loss", LOSSES, name)
+    (absolute,) = factory.checked({}).parameter_groups()
+    assert absolute.learning_rate is not None
+    assert absolute.rate_factor is None
+    (multiple,) = factory.checked({f"{own}_rate_factor": 7.0}).parameter_groups()
+    assert (multiple.learning_rate, multiple.rate_factor) == (None, 7.0)
+    with pytest.raises(ValueError, match=f"^{own}_learning_rate is 0.5 and {own}_rate_factor is 7.0; "):
+        factory.checked({f"{own}_learning_rate": 0.5, f"{own}_rate_factor": 7.0})
+
+
 def test_a_bad_option_is_refused_without_values() -> None:
     with pytest.raises(ValueError, match="margin is -1"):
         Triplet.checked({"margin": -1})

@@ -102,12 +102,14 @@ def test_gradients_are_finite_for_awkward_rows() -> None:
     finite_where_it_hurts(build().float(), LABELS)
 
 
-def test_the_proxies_have_a_rate_of_their_own_and_no_decay() -> None:
+def test_the_proxies_have_a_rate_of_their_own_and_no_decay_unless_asked() -> None:
     (group,) = build().parameter_groups()
     assert (group.learning_rate, group.weight_decay, len(group.parameters)) == (1e-3, 0.0, 1)
+    (group,) = build(proxy_weight_decay=5e-4).parameter_groups()
+    assert group.weight_decay == 5e-4
 
 
-@pytest.mark.parametrize("options", [{"margin": -0.1}, {"proxy_learning_rate": 0.0}])
+@pytest.mark.parametrize("options", [{"margin": -0.1}, {"proxy_learning_rate": 0.0}, {"proxy_weight_decay": -1.0}])
 def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=rf"^{next(iter(options))} is {next(iter(options.values()))}; "):
         build(**options)

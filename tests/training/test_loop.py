@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from layerprobe.data.splits import Split
 from layerprobe.errors import NumericError, RecipeError
-from layerprobe.losses.loss import Loss
+from layerprobe.losses.loss import Loss, ParameterGroup
 from layerprobe.losses.softmax import Softmax
 from layerprobe.nets.net import Net
 from layerprobe.training.loop import Plan, Trainer
@@ -172,6 +172,19 @@ def test_a_gradient_that_is_not_finite_names_parameter_and_images_and_moves_noth
     assert "(images 0.png, 1.png, 4.png, 5.png ...); last good checkpoint: epoch 0" in str(caught.value)
     assert caught.value.fix == "Look at the options of [loss] and at the weights"  # no rate has acted yet
     assert caught.value.__notes__ == ["images of the step: 0.png, 1.png, 4.png, 5.png"]
+
+
+@pytest.mark.parametrize(
+    ("own", "rate"),
+    [({}, 0.5 * 3), ({"learning_rate": 0.25}, 0.25), ({"rate_factor": 10.0}, 0.5 * 10)],
+)
+def test_a_losss_own_parameters_have_a_rate_or_a_multiple_of_the_networks(own: dict[str, float], rate: float) -> None:
+    class Own(Softmax):
+        def parameter_groups(self) -> list[ParameterGroup]:
+            return [ParameterGroup(list(self.parameters()), **own)]
+
+    trained = trainer(Own(5, 2), learning_rate=0.5, new_layers_factor=3.0)
+    assert [group["lr"] for group in trained.optimizer.param_groups] == [0.5, rate]
 
 
 def test_batches_in_which_nothing_counts_are_counted() -> None:

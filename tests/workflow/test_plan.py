@@ -11,7 +11,7 @@ from layerprobe.overrides import Overrides
 from layerprobe.recipe import load_recipe
 from layerprobe.workflow import parts
 from layerprobe.workflow.building import TrainRequest
-from layerprobe.workflow.plan import build_plan, never_reached
+from layerprobe.workflow.plan import build_plan, never_reached, rates_apart
 from layerprobe.workflow.plot import PlotRequest, plot
 from layerprobe.workflow.probe import probe
 from layerprobe.workflow.selection import ProbeRequest
@@ -39,6 +39,23 @@ def test_what_a_run_does_not_reach_is_told(request_for: Make, settings: tuple[st
     assert plan.steps_per_epoch == (2 if recipe.train.epochs else 0)
     loss = parts.build_loss(recipe, embedding_dim=4, num_classes=3)
     assert never_reached(recipe, plan, loss) == late
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            ("loss.name=proxy_anchor",),
+            ["proxies is 0.01, whatever train.learning_rate is; loss.proxy_rate_factor sets"],
+        ),
+        (("loss.name=proxy_anchor", "loss.proxy_rate_factor=100"), []),
+        (("loss.name=norm_softmax",), []),
+        (("loss.learn_scale=true",), ["scale is 0.01, whatever train.learning_rate is"]),
+    ],
+)
+def test_what_does_not_follow_the_learning_rate_is_told(settings: tuple[str, ...], told: list[str]) -> None:
+    found = rates_apart(load_recipe("netA", Overrides(settings=settings)))
+    assert [text.removeprefix("the learning rate of the loss's ")[: len(told[0])] for text in found] == told
 
 
 @pytest.fixture
