@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # not imported from typing: until the command has begun, Ctrl-C would print a traceback
 
 if TYPE_CHECKING:
     from layerprobe.ranking import nearest_neighbours, nearest_positive_ranks, recall_at_k
@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "nearest_neighbours", "nearest_positive_ranks", "recall_at_k"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # On first use, so that `import layerprobe` (and its --help) imports no torch.
     if name in ("nearest_neighbours", "nearest_positive_ranks", "recall_at_k"):
         from layerprobe import ranking

@@ -1,8 +1,32 @@
-"""`python -m layerprobe`."""
+"""The command `layerprobe`, and `python -m layerprobe`.
+
+It imports as little as it can before it catches Ctrl-C, which would print a traceback until then.
+"""
 
 from __future__ import annotations
 
-from layerprobe.cli import main
+import os
+import sys
+
+_INTERRUPTED = '{"schema": 1, "error": {"code": "interrupted", "file": null, "message": "interrupted", "fix": ""}}'
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    try:
+        from layerprobe import cli
+
+        cli.main()
+    except KeyboardInterrupt:  # while the command line was imported, or while it told an error
+        as_json = "--json" in sys.argv
+        os.write(1 if as_json else 2, f"{_INTERRUPTED if as_json else 'interrupted.'}\n".encode())
+        os._exit(130)
+    finally:
+        import signal
+
+        # All is done and told: while the interpreter ends, Ctrl-C needs no traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 
 if __name__ == "__main__":
     main()

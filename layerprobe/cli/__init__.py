@@ -10,13 +10,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.main import get_command, get_group
 
 from layerprobe.cli import cache, data, demo, inspect, plot, probe, train
-from layerprobe.cli.output import show_error, silence_stdout
+from layerprobe.cli.output import show_error
+from layerprobe.cli.streams import prepare_streams
 from layerprobe.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
 from layerprobe.files import DISK_FULL
 
@@ -33,18 +34,16 @@ for module in (demo, train, probe, plot, inspect, data, cache):
 _UsageError = typer.BadParameter.__mro__[1]
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Run the command line and end the process with its exit code."""
+    prepare_streams()
     # Set before torch is imported: while they wait, the threads of GNU OpenMP would take the cores of other processes.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     words = sys.argv[1:] or ["--help"]
     debug, as_json = "--debug" in words, "--json" in words
     try:
         code = _run(words)
-    except BrokenPipeError:
-        silence_stdout()
-        code = 1
-    except Exception as error:  # the one place where every fault ends
+    except (Exception, KeyboardInterrupt) as error:  # the one place where every fault ends
         if debug:
             traceback.print_exc()
         fault = _as_fault(error)
@@ -64,8 +63,6 @@ def _run(words: Sequence[str]) -> int:
             command.invoke(context)
     except typer.Exit as ended:
         return ended.exit_code
-    except KeyboardInterrupt as error:
-        raise InterruptedRun("interrupted", signal_number=signal.SIGINT) from error
     return 0
 
 
@@ -96,7 +93,7 @@ def _as_fault(error: BaseException) -> LayerprobeError:
     if isinstance(error, _UsageError):
         path = getattr(getattr(error, "ctx", None), "command_path", "layerprobe")
         return LayerprobeError(error.format_message(), fix=f"{path} --help shows what there is")  # type: ignore[attr-defined] # click's UsageError, under either of its names
-    if isinstance(error, typer.Abort):
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
         return InterruptedRun("interrupted", signal_number=signal.SIGINT)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return EnvironmentFault("out of memory", fix="Lower train.batch_size with --set, or use another --device")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -69,15 +68,14 @@ class Terminal:
 
     def result(self, values: dict[str, Any], *shown: Table | str) -> None:
         """Print a command's result: `values` with --json, else what is `shown`, tables and lines."""
-        try:
-            if self.as_json:
-                print(json.dumps({"schema": SCHEMA, **values}, ensure_ascii=False))
-                shown = ()
-            for item in shown:
-                print(item) if isinstance(item, str) else _print_table(item)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            silence_stdout()
+        if self.as_json:
+            text = json.dumps({"schema": SCHEMA, **values}, ensure_ascii=False)
+            # Bytes of a path that are not UTF-8 become JSON's own escapes.
+            print(text.encode(errors="backslashreplace").decode())
+            shown = ()
+        for item in shown:
+            print(item) if isinstance(item, str) else _print_table(item)
+        sys.stdout.flush()
 
     def estimate(self, run: str, estimate: Estimate) -> None:
         """Print the result of a dry run."""
@@ -86,11 +84,6 @@ class Terminal:
             f" {as_size(estimate.disk)} on disk ({as_size(estimate.free)} free)"
         )
         self.result({"run": run, "estimate": asdict(estimate)}, shown)
-
-
-def silence_stdout() -> None:
-    """Write nothing more on stdout, whose reader has gone (`| head`): the rest of the buffer would fail at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show_error(error: LayerprobeError, *, as_json: bool) -> None:
