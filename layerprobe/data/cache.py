@@ -1,9 +1,9 @@
 """Decoded images on disk: written once, shared by all runs, read as a memory map.
 
 Each split and way of resizing has a folder, its entry. `pixels.u8` holds the bytes of all images, one after the other;
-`images.i64` holds for each image its height and width, and the size and time of the file that it was decoded from;
-`about.json` says whether the entry is whole. Images of one size make one (N, H, W, 3) array. If a file's size or time
-changes, its image and all images after it are decoded again.
+`images.i64` holds for each image its height and width, and the hash of the file that it was decoded from; `about.json`
+says whether the entry is whole. Images of one size make one (N, H, W, 3) array. If a file's content changes, its image
+and all images after it are decoded again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from layerprobe.errors import DataError
 SCHEMA = 2
 FOLDER = "images"  # of all entries, in the folder of all runs
 ROW = 32  # bytes of an image in images.i64
-Stamps = NDArray[np.int64]  # (N, 2) size in bytes and time of the last change in ns of each file
+Digests = NDArray[np.int64]  # (N, 2) hash of each file's content, as `Split.digests`
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Entry:
 
     @property
     def index(self) -> Path:
-        """int64 (N, 4): height and width of each image, size and time of its file."""
+        """int64 (N, 4): height and width of each image, and the hash of its file in two numbers."""
         return self.folder / "images.i64"
 
     def about(self) -> dict[str, Any]:
@@ -66,15 +66,15 @@ class Entry:
             return {}
         return about if isinstance(about, dict) and about.get("schema") == SCHEMA else {}
 
-    def is_whole(self, stamps: Stamps | None = None) -> bool:
-        """Whether every image is there and, if stamps are given, was decoded from a file with that stamp."""
+    def is_whole(self, digests: Digests | None = None) -> bool:
+        """Whether every image is there and, if digests are given, was decoded from a file of that content."""
         about = self.about()
         with contextlib.suppress(OSError):
             return (
                 bool(about.get("complete"))
                 and self.pixels.stat().st_size == about["bytes"]
                 and self.index.stat().st_size == ROW * about["images"]
-                and (stamps is None or np.array_equal(index_of(self)[:, 2:], stamps))
+                and (digests is None or np.array_equal(index_of(self)[:, 2:], digests))
             )
         return False
 
@@ -142,16 +142,16 @@ class Stored:
 
     Args:
         entry: where the images are.
-        stamps: of the files as they are now; None: do not compare them.
+        digests: of the files as they are now; None: do not compare them.
 
     Raises:
         DataError: the entry is not whole, or was removed.
     """
 
-    def __init__(self, entry: Entry, stamps: Stamps | None = None) -> None:
+    def __init__(self, entry: Entry, digests: Digests | None = None) -> None:
         self.entry = entry
         with entry.locked(shared=True, wait=_nothing_to_say) as descriptor:
-            if not entry.is_whole(stamps):
+            if not entry.is_whole(digests):
                 raise DataError("the decoded images were removed", file=entry.folder, fix="Run the same command again")
             weakref.finalize(self, os.close, os.dup(descriptor))
             _HELD.add(self)
@@ -183,7 +183,7 @@ def _nothing_to_say() -> None:
 
 
 def index_of(entry: Entry) -> NDArray[np.int64]:
-    """(N, 4) the whole rows of images.i64: height, width, size and time of the file."""
+    """(N, 4) the whole rows of images.i64: height, width, hash of the file in two numbers."""
     rows = np.fromfile(entry.index, np.int64)
     return rows[: len(rows) // 4 * 4].reshape(-1, 4)
 

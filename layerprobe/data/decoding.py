@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from layerprobe.data.batches import Indices
-from layerprobe.data.cache import ROW, SCHEMA, Entry, Stamps, index_of, offsets
+from layerprobe.data.cache import ROW, SCHEMA, Digests, Entry, index_of, offsets
 from layerprobe.data.loading import in_order
 from layerprobe.data.splits import Image, Split
 from layerprobe.files import write_text
@@ -23,23 +23,23 @@ _BATCH = 16  # images that a worker decodes at once
 _COMMIT = 512  # images between two syncs; after a power failure, decoding goes on from the last sync
 
 
-def begun(entry: Entry, stamps: Stamps) -> int:
+def begun(entry: Entry, digests: Digests) -> int:
     """Number of images, from the first on, that are on the disk and were decoded from the files as they are now."""
-    return _kept(entry, stamps)[0]
+    return _kept(entry, digests)[0]
 
 
-def dropped(entry: Entry, stamps: Stamps) -> int:
+def dropped(entry: Entry, digests: Digests) -> int:
     """Bytes of pixels that decoding removes before it goes on, since they belong to no image that it can keep."""
-    return entry.pixels.stat().st_size - _kept(entry, stamps)[1] if entry.pixels.exists() else 0
+    return entry.pixels.stat().st_size - _kept(entry, digests)[1] if entry.pixels.exists() else 0
 
 
-def _kept(entry: Entry, stamps: Stamps) -> tuple[int, int]:
+def _kept(entry: Entry, digests: Digests) -> tuple[int, int]:
     """Number of images that can be kept, and the place in pixels.u8 where the last of them ends."""
     if not entry.index.exists() or not entry.pixels.exists():
         return 0, 0
-    rows = index_of(entry)[: len(stamps)]
+    rows = index_of(entry)[: len(digests)]
     # After a power failure there may be zeros where sizes should be.
-    sound = rows[:, :2].all(axis=1) & (rows[:, 2:] == stamps[: len(rows)]).all(axis=1)
+    sound = rows[:, :2].all(axis=1) & (rows[:, 2:] == digests[: len(rows)]).all(axis=1)
     known = rows[: int(np.append(sound, False).argmin()), :2]
     ends = offsets(known)
     count = int(np.searchsorted(ends, entry.pixels.stat().st_size, side="right")) - 1
@@ -47,7 +47,7 @@ def _kept(entry: Entry, stamps: Stamps) -> tuple[int, int]:
 
 
 def fill(  # noqa: PLR0913 - what, where, and who hears of it
-    entry: Entry, split: Split, task: Task, *, stamps: Stamps, about: dict[str, Any], workers: int
+    entry: Entry, split: Split, task: Task, *, digests: Digests, about: dict[str, Any], workers: int
 ) -> None:
     """Decode the images that an entry does not have; the caller holds the entry's lock.
 
@@ -57,7 +57,7 @@ def fill(  # noqa: PLR0913 - what, where, and who hears of it
         entry: of the split.
         split: its `image` gives what is to be kept.
         task: hears of every image that is there; an error that it raises ends the decoding.
-        stamps: of the split's files.
+        digests: of the split's files.
         about: what to record in about.json.
         workers: number of processes that decode; 0 decodes in this process.
 
@@ -66,12 +66,12 @@ def fill(  # noqa: PLR0913 - what, where, and who hears of it
         EnvironmentFault: a worker was killed.
         OSError: the disk is full.
     """
-    if entry.is_whole(stamps):
+    if entry.is_whole(digests):
         task.advance(len(split))
         return
     about = {"schema": SCHEMA, **about, "split": split.name, "images": len(split)}
     write_text(entry.folder / "about.json", json.dumps(about | {"bytes": 0, "complete": False}))
-    with _Writer(entry, stamps) as writer:
+    with _Writer(entry, digests) as writer:
         task.advance(writer.count)
         size = _BATCH if workers else 1
         batches = [
@@ -96,16 +96,16 @@ def _decoded(image: Callable[[int], Image], indices: Indices) -> list[Image]:
 class _Writer:
     """Appends images to an entry, of which `count` are there; syncs after every _COMMIT images and at the end."""
 
-    def __init__(self, entry: Entry, stamps: Stamps) -> None:
-        self.stamps = stamps
-        self.count, offset = _kept(entry, stamps)
+    def __init__(self, entry: Entry, digests: Digests) -> None:
+        self.digests = digests
+        self.count, offset = _kept(entry, digests)
         self._new: list[tuple[int, ...]] = []
         with contextlib.ExitStack() as streams:
             # Bytes behind the last whole image are cut off.
             self._index = streams.enter_context(_opened(entry.index, ROW * self.count))
             self._pixels = streams.enter_context(_opened(entry.pixels, offset))
             # Reserve the index first, with zeros: on a full disk the sizes of the images that did fit must be there.
-            self._index.write(bytes(ROW * (len(stamps) - self.count)))
+            self._index.write(bytes(ROW * (len(digests) - self.count)))
             self._index.seek(ROW * self.count)
             self._streams = streams.pop_all()
 
@@ -118,7 +118,7 @@ class _Writer:
 
     def add(self, image: Image) -> None:
         self._pixels.write(np.ascontiguousarray(image).data)
-        self._new.append((*image.shape[:2], *self.stamps[self.count].tolist()))
+        self._new.append((*image.shape[:2], *self.digests[self.count].tolist()))
         self.count += 1
         if len(self._new) >= _COMMIT:
             self._commit()

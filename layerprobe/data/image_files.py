@@ -8,9 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from layerprobe.data.images import read_image
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.errors import DataError
@@ -38,18 +35,6 @@ class Files:
     def paths(self) -> str:
         """The absolute root and the names in order, as one text: equal texts mean the same files."""
         return "\0".join([str(self.root.resolve()), *self.names])
-
-    def stamps(self) -> NDArray[np.int64]:
-        """(N, 2) size in bytes and time of the last change in nanoseconds, which show that a file has changed.
-
-        Raises:
-            DataError: a file is no longer there.
-        """
-        try:
-            found = [(self.root / name).stat() for name in self.names]
-        except OSError as error:
-            raise DataError.unreadable(error) from error
-        return np.array([(status.st_size, status.st_mtime_ns) for status in found], np.int64).reshape(-1, 2)
 
     def __call__(self, index: int) -> Image:
         """The index-th image."""
@@ -81,7 +66,7 @@ def file_sizes(root: Path, names: Iterable[str]) -> str:
 
 
 def fingerprint(sizes: Sequence[int]) -> str:
-    """Hex hash of the files' sizes in bytes, by which stored features know that their images have changed."""
+    """Hex hash of the files' sizes in bytes, by which runs of earlier versions know their images."""
     return hashlib.sha256(repr(list(sizes)).encode()).hexdigest()
 
 

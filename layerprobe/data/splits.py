@@ -30,6 +30,7 @@ class Split:
         image: i -> uint8 (H, W, 3), never augmented. Picklable, so that it can be sent to data workers.
         fingerprint: text that changes when the pixels may have changed (a hash of the files' sizes); part of the
             manifest.
+        digests: (N, 2) hash of each image's content, 128 bits in two numbers; None until the files are read.
         test_view: turns an image into what the network is tested on; None: the image itself.
         train_view: turns an image into what the network is trained on, by a random generator; None: an augmentation
             that is chosen by name.
@@ -40,6 +41,7 @@ class Split:
     ids: tuple[str, ...]
     image: Callable[[int], Image]
     fingerprint: str = ""
+    digests: NDArray[np.int64] | None = None
     test_view: Callable[[Image], Image] | None = None
     train_view: Callable[[Image, np.random.Generator], Image] | None = None
 
@@ -112,8 +114,26 @@ def require_retrieval(dataset: Dataset, *, source: object) -> Dataset:
 
 
 def manifest_sha256(split: Split, class_names: tuple[str, ...]) -> str:
-    """Hex hash of a split's ids, class names and fingerprint; stored features belong to the images of one manifest."""
-    digest = hashlib.sha256(split.fingerprint.encode())
+    """Hex hash of a split's ids, class names and fingerprint: of files the sizes, not what they hold.
+
+    Runs of earlier versions have no other hash of their images.
+    """
+    return _hashed(split.fingerprint.encode(), split, class_names)
+
+
+def contents_sha256(split: Split, class_names: tuple[str, ...]) -> str:
+    """Hex hash of a split's ids, class names and contents; a run and its features belong to the images of one.
+
+    Raises:
+        ValueError: the split has no digests.
+    """
+    if split.digests is None:
+        raise ValueError(f"split {split.name}: its images are not hashed")
+    return _hashed(split.digests.tobytes(), split, class_names)
+
+
+def _hashed(images: bytes, split: Split, class_names: tuple[str, ...]) -> str:
+    digest = hashlib.sha256(images)
     for name, label in zip(split.ids, split.labels.tolist(), strict=True):
         digest.update(f"\0{name}\0{class_names[label]}".encode())
     return digest.hexdigest()

@@ -16,7 +16,7 @@ from layerprobe.runs import Run, named_run
 from layerprobe.taps import resolve_taps
 from layerprobe.training.loop import Trainer
 from layerprobe.workflow import parts
-from layerprobe.workflow.images import Decoding
+from layerprobe.workflow.images import Decoding, with_contents
 from layerprobe.workflow.plan import build_plan, build_targets, split_to_train
 
 
@@ -93,12 +93,21 @@ def _build_trainer(request: TrainRequest, dataset: Dataset, net: Net, loss: Loss
     return Trainer(net, loss, split, parts.build_normalise(recipe), plan, targets)
 
 
+def with_hashed_images(built: Built, request: TrainRequest, listener: Listener) -> Built:
+    """The same parts with the hash of each image's content, by which a run knows its images."""
+    loaded = with_contents(built.loaded, _decoding(built, request, listener))
+    return replace(built, loaded=loaded, dataset=parts.build_dataset(request.recipe, loaded=loaded))
+
+
 def with_decoded_images(built: Built, request: TrainRequest, listener: Listener) -> Built:
     """The same parts with images that are decoded once and kept on disk, where that is worth it."""
-    in_process = built.trainer.plan.workers == 0
-    decoding = Decoding(request.cache, listener, request.workers, in_process=in_process)
-    dataset = parts.build_dataset(request.recipe, decoding, built.loaded)
+    dataset = parts.build_dataset(request.recipe, _decoding(built, request, listener), built.loaded)
     return replace(built, dataset=dataset, trainer=_build_trainer(request, dataset, built.net, built.loss))
+
+
+def _decoding(built: Built, request: TrainRequest, listener: Listener) -> Decoding:
+    in_process = built.trainer.plan.workers == 0
+    return Decoding(request.cache, listener, request.workers, in_process=in_process)
 
 
 def _build_net(request: TrainRequest) -> Net:

@@ -27,7 +27,8 @@ from layerprobe.workflow import probe as single
 from layerprobe.workflow.building import TrainRequest, build
 from layerprobe.workflow.estimate import Estimate, estimate_training
 from layerprobe.workflow.extractors import RunExtractor, Tell
-from layerprobe.workflow.features import Missing, RunFeatures, features_of, require_same_images
+from layerprobe.workflow.features import Missing, RunFeatures, features_of
+from layerprobe.workflow.manifests import require_same_images, upgrade
 from layerprobe.workflow.probe import Probing, decoding_of, known_scores, open_for_probing, scorer_of
 from layerprobe.workflow.selection import ProbeRequest, embedding_tap, select
 from layerprobe.workflow.train import train
@@ -81,7 +82,7 @@ def member_request(request: TrainRequest, number: int) -> TrainRequest:
 
 def _record(request: TrainRequest, members: Sequence[Run]) -> dict[str, Any]:
     recipe, first = request.recipe, members[0].read()
-    shared = ("versions", "device", "threads", "transform", "manifests")
+    shared = ("versions", "device", "threads", "transform", "manifests", "contents", "features_by_size")
     return {
         "state": "finished",
         "command": command_line(),
@@ -93,7 +94,7 @@ def _record(request: TrainRequest, members: Sequence[Run]) -> dict[str, Any]:
         "epochs_done": min(member.read()["epochs_done"] for member in members),
         "hashes": {},
         "new_parameters": [],
-        **{key: first[key] for key in shared},
+        **{key: first[key] for key in shared if key in first},
     }
 
 
@@ -169,6 +170,10 @@ def prepare_ensemble(
         )
     dataset = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))
     members = [_member(run, name, embedding, request, dataset) for name in opened.record["members"]]
+    if listener is not None:
+        for member in members:
+            with locked(member.features.run):
+                upgrade(member.features.run, dataset, listener)
     side_by_side = replace(embedding, dim=embedding.dim * len(members))
     selection = select(request, recipe, [side_by_side], embedding, dataset)
     if "accuracy" in selection.measures.names:
@@ -182,7 +187,7 @@ def prepare_ensemble(
     features = replace(features_of(run, recipe, dataset), weights_sha256=weights_sha256)
     # Each member has drawn a share of the training images of its own.
     compared = [name for name in selection.stored_splits if name != "train" or recipe.data.share == 1]
-    require_same_images(features, opened.record, compared)
+    require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
     extractor = EnsembleExtractor(features, members, opened.device)
     scorer = scorer_of(opened, features, selection, _no_classifier)
     return Probing(selection, features, extractor, scorer, known_scores(opened, selection))

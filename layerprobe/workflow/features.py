@@ -6,13 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 
 from layerprobe import store
 from layerprobe.analysis import Features
-from layerprobe.data.splits import Dataset, manifest_sha256
+from layerprobe.data.splits import Dataset
 from layerprobe.errors import DataError
 from layerprobe.files import sha256
 from layerprobe.keys import LayerKey
@@ -21,6 +20,7 @@ from layerprobe.runs import Run
 from layerprobe.store.features import FeatureArray
 from layerprobe.taps import Tap
 from layerprobe.workflow import parts
+from layerprobe.workflow.manifests import feature_manifest
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,14 @@ class RunFeatures:
         dataset: the run's.
         transform: the whole way from a file to the network's input, as text.
         weights_sha256: epoch -> hash of the weights that the features are made with.
+        manifest_sha256: split -> hash of its images and classes.
     """
 
     run: Run
     dataset: Dataset
     transform: str
     weights_sha256: Callable[[int], str]
+    manifest_sha256: Callable[[str], str]
 
     def key(self, epoch: int, split: str) -> store.FeatureKey:
         """What the features of an epoch and split must be made from."""
@@ -68,10 +70,6 @@ class RunFeatures:
             transform=self.transform,
             manifest_sha256=self.manifest_sha256(split),
         )
-
-    def manifest_sha256(self, split: str) -> str:
-        """Hash of a split's images and classes."""
-        return manifest_sha256(self.dataset.splits[split], self.dataset.class_names)
 
     def missing(self, epoch: int, split: str, taps: Sequence[Tap]) -> Missing:
         """Which of some layers have to be extracted."""
@@ -124,7 +122,8 @@ class RunFeatures:
 
 
 def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
-    """The features of a single run, made with its checkpoints."""
+    """The features of a single run, made with its checkpoints, of images that are hashed."""
+    record = run.read()
 
     @cache
     def weights_sha256(epoch: int) -> str:
@@ -133,24 +132,8 @@ def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
             raise DataError("no such checkpoint", file=path, fix="Train the run again with --fresh")
         return sha256(path)
 
-    return RunFeatures(run, dataset, parts.transform_text(recipe), weights_sha256)
+    @cache
+    def manifest_sha256(split: str) -> str:
+        return feature_manifest(record, dataset, split)
 
-
-def require_same_images(features: RunFeatures, record: Mapping[str, Any], splits: Sequence[str]) -> None:
-    """Check that a run's images are those that it was trained with.
-
-    Args:
-        features: of the run.
-        record: its run.json.
-        splits: those that are read.
-
-    Raises:
-        DataError: a split has other images or classes.
-    """
-    for name in splits:
-        if record["manifests"].get(name) not in (None, features.manifest_sha256(name)):
-            raise DataError(
-                f"the {name} images are not those the run began with",
-                file=record["recipe"]["data"].get("root") or record["recipe"]["data"]["name"],
-                fix="Restore them, or train a new run",
-            )
+    return RunFeatures(run, dataset, parts.transform_text(recipe), weights_sha256, manifest_sha256)

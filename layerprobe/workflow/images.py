@@ -1,4 +1,4 @@
-"""The images of a data set decoded once, into `cache/images/`, for all runs."""
+"""The images of a data set hashed and decoded once, into `cache/images/`, for all runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerprobe.data.cache import FOLDER, Entry, Stamps, Stored, is_held_here
+from layerprobe.data.cache import FOLDER, Digests, Entry, Stored, is_held_here
+from layerprobe.data.contents import FOLDER as CONTENTS
+from layerprobe.data.contents import with_digests
 from layerprobe.data.decoding import begun, dropped, fill
 from layerprobe.data.image_files import Files
 from layerprobe.data.processes import default_workers
@@ -37,6 +39,15 @@ class Decoding:
     in_process: bool = True
 
 
+def with_contents(dataset: Dataset, decoding: Decoding) -> Dataset:
+    """The data set, as it was loaded, with the hash of each image's content; only files that changed are read.
+
+    Raises:
+        DataError: an image cannot be read.
+    """
+    return with_digests(dataset, decoding.cache / FOLDER / CONTENTS, decoding.listener)
+
+
 def with_decoded(
     dataset: Dataset, decoding: Decoding, *, files: Mapping[str, Files], steps: str, source: str
 ) -> Dataset:
@@ -45,7 +56,7 @@ def with_decoded(
     If decoding ends early, the images decoded so far stay, and the same command goes on from there.
 
     Args:
-        dataset: its `image` functions give what is to be kept.
+        dataset: its `image` functions give what is to be kept; its images are hashed.
         decoding: where and how.
         files: the files of each split.
         steps: how a file becomes what is kept, in words; other words mean another entry.
@@ -59,26 +70,32 @@ def with_decoded(
     """
     folder, listener = decoding.cache / FOLDER, decoding.listener
     found = {name: Entry.of(folder, files[name].paths, steps) for name in dataset.splits}
-    stamps = {name: files[name].stamps() for name in found}
-    stored = {name: Stored(entry) for name, entry in found.items() if entry.is_whole(stamps[name])}
+    digests = {name: _digests(dataset.splits[name]) for name in found}
+    stored = {name: Stored(entry) for name, entry in found.items() if entry.is_whole(digests[name])}
     missing = [name for name in found if name not in stored]
     if missing and listener is None:
         return dataset
     if missing and listener is not None:
         workers = default_workers() if decoding.workers is None else decoding.workers
-        _require_room(dataset, {name: (found[name], stamps[name]) for name in missing}, listener)
+        _require_room(dataset, {name: (found[name], digests[name]) for name in missing}, listener)
         for name in missing:
-            stored[name] = _made(found[name], dataset.splits[name], stamps[name], source, listener, workers)
+            stored[name] = _made(found[name], dataset.splits[name], digests[name], source, listener, workers)
     splits = {name: replace(split, image=stored[name]) for name, split in dataset.splits.items()}
     return replace(dataset, splits=splits)
 
 
-def _require_room(dataset: Dataset, missing: Mapping[str, tuple[Entry, Stamps]], listener: Listener) -> None:
-    left = {name: len(dataset.splits[name]) - begun(entry, stamps) for name, (entry, stamps) in missing.items()}
+def _digests(split: Split) -> Digests:
+    if split.digests is None:
+        raise ValueError(f"split {split.name}: its images are not hashed")
+    return split.digests
+
+
+def _require_room(dataset: Dataset, missing: Mapping[str, tuple[Entry, Digests]], listener: Listener) -> None:
+    left = {name: len(dataset.splits[name]) - begun(entry, digests) for name, (entry, digests) in missing.items()}
     images = sum(left.values())
     needed = sum(_estimated(dataset, name) * count // len(dataset.splits[name]) for name, count in left.items())
     folder = next(iter(missing.values()))[0].folder.parent
-    free = free_bytes(folder) + sum(dropped(entry, stamps) for entry, stamps in missing.values())
+    free = free_bytes(folder) + sum(dropped(entry, digests) for entry, digests in missing.values())
     if needed > free:
         raise EnvironmentFault(
             f"{images:,} decoded images need about {as_size(needed)} more, {as_size(free)} are free",
@@ -97,7 +114,7 @@ def _estimated(dataset: Dataset, name: str) -> int:
 
 
 def _made(  # noqa: PLR0913 - what, where, and who hears of it
-    entry: Entry, split: Split, stamps: Stamps, source: str, listener: Listener, workers: int
+    entry: Entry, split: Split, digests: Digests, source: str, listener: Listener, workers: int
 ) -> Stored:
     def wait() -> None:
         if is_held_here(entry):
@@ -110,23 +127,23 @@ def _made(  # noqa: PLR0913 - what, where, and who hears of it
 
     # The lock is outside `stoppable`: while this process waits, a signal may end it at once, as nothing is half done.
     with entry.locked(wait=wait), stoppable() as stop:
-        if not entry.is_whole(stamps):  # it may have been made while this process waited
-            if done := begun(entry, stamps):
+        if not entry.is_whole(digests):  # it may have been made while this process waited
+            if done := begun(entry, digests):
                 listener.say(f"{split.name}: {done:,} of {len(split):,} images are decoded already")
             try:
                 task_name = f"decoding {split.name}"
                 with listener.task(task_name, len(split), "images") as task, full_disk_named(entry.folder):
                     stopped = _Stopped(task, stop)
-                    fill(entry, split, stopped, stamps=stamps, about={"data": source}, workers=workers)
+                    fill(entry, split, stopped, digests=digests, about={"data": source}, workers=workers)
                 stop.raise_if_asked("stopped")  # a signal may have come while the workers ended
             except LayerprobeError:
                 # A signal to the whole process group may end a data worker first: that is no fault of the worker.
-                done = begun(entry, stamps)
+                done = begun(entry, digests)
                 stop.raise_if_asked(
                     f"{split.name}: {done:,} of {len(split):,} images are decoded; the same command goes on from there"
                 )
                 raise
-    return Stored(entry, stamps)
+    return Stored(entry, digests)
 
 
 @dataclass(frozen=True)

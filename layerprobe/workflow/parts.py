@@ -23,7 +23,7 @@ from layerprobe.nets.net import Net
 from layerprobe.nets.weights import file_weights, imagenet_weights
 from layerprobe.recipe import Recipe
 from layerprobe.runs import find_run
-from layerprobe.workflow.images import Decoding, with_decoded
+from layerprobe.workflow.images import Decoding, with_contents, with_decoded
 
 
 def load_dataset(recipe: Recipe) -> Dataset:
@@ -40,11 +40,12 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Data
 
     Args:
         recipe: its [data], and the seed of a share.
-        decoding: where the images of files are kept decoded, unless the data set is small or `data.cache` is "off"; all
-            images are kept, whatever share or classes the recipe takes. None: keep none.
-        loaded: what `load_dataset` gave, where the caller has it already.
+        decoding: where the hashes of images are kept; and the images of files decoded, unless the data set is small or
+            `data.cache` is "off": all of them, whatever share or classes the recipe takes. None: hash and keep none.
+        loaded: what `load_dataset` gave, where the caller has it already, perhaps hashed.
     """
     data, dataset = recipe.data, loaded or load_dataset(recipe)
+    dataset = with_contents(dataset, decoding) if decoding else dataset
     dataset = read_with(dataset, exif_rotation=data.exif_rotation, padded=data.resize == "fast")
     files = {name: split.image for name, split in dataset.splits.items() if isinstance(split.image, Files)}
     if data.transform == "square":

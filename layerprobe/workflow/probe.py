@@ -28,12 +28,14 @@ from layerprobe.workflow import parts
 from layerprobe.workflow.estimate import Estimate, feature_disk, peak_memory
 from layerprobe.workflow.export import export
 from layerprobe.workflow.extractors import BATCH_SIZE, Extractor, RunExtractor, load_checkpoint
-from layerprobe.workflow.features import RunFeatures, features_of, require_same_images
+from layerprobe.workflow.features import RunFeatures, features_of
 from layerprobe.workflow.images import Decoding
+from layerprobe.workflow.manifests import require_same_images, upgrade
 from layerprobe.workflow.scoring import Scorer
 from layerprobe.workflow.selection import ProbeRequest, Selection, embedding_tap, select, select_epochs, select_taps
 from layerprobe.workflow.signals import Stop, stoppable
 
+OTHER_IMAGES = "Restore them, or train a new run"
 _STOPPED = "probing stopped; what is stored is whole, the same command goes on"
 
 
@@ -127,7 +129,7 @@ def _selected(
     built = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))
     selection, features = select(request, recipe, taps, embedding, built), features_of(opened.run, recipe, built)
     if dataset is None:
-        require_same_images(features, opened.record, selection.extracted_splits)
+        require_same_images(opened.record, built, selection.extracted_splits, fix=OTHER_IMAGES)
     return selection, features
 
 
@@ -256,6 +258,7 @@ def probe(
         remove_leftovers(*run.written_folders)
         # Decoding catches the signals itself.
         probing = prepared(run, request, None, listener)
+        upgrade(run, probing.features.dataset, listener)
         with stoppable() as stop:
             record = run.read()
             dataset, embedding = probing.features.dataset, probing.selection.embedding

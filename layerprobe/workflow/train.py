@@ -11,7 +11,6 @@ import torch
 import torchvision
 
 from layerprobe import __version__
-from layerprobe.data.splits import manifest_sha256
 from layerprobe.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.files import remove_leftovers, sha256, write_text
 from layerprobe.progress import Listener
@@ -20,8 +19,9 @@ from layerprobe.runs import Run, command_line, locked, set_aside
 from layerprobe.training.checkpoints import load_state, load_weights, save_state, save_weights
 from layerprobe.training.loop import EpochResult
 from layerprobe.workflow import parts
-from layerprobe.workflow.building import Built, TrainRequest, build, with_decoded_images
+from layerprobe.workflow.building import Built, TrainRequest, build, with_decoded_images, with_hashed_images
 from layerprobe.workflow.estimate import require_space
+from layerprobe.workflow.manifests import Record, manifests_of, require_same_images, upgrade
 from layerprobe.workflow.plan import build_schedule, never_reached
 from layerprobe.workflow.probe import Probing, measure, prepare
 from layerprobe.workflow.selection import ProbeRequest
@@ -43,8 +43,13 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         return run
     built = build(request)
     require_space(run, built.trainer, fresh=request.fresh)
-    if run.exists() and not request.fresh:  # told before images are decoded, and looked at again under the lock
-        _require_same(run, request.recipe, built)
+    # Told before images are hashed or decoded, and looked at again under the lock.
+    known = run.read() if run.exists() and not request.fresh else None
+    if known is not None:
+        _require_same_recipe(run, request.recipe, built)
+    built = with_hashed_images(built, request, listener)
+    if known is not None:
+        _require_same_images(known, built)
     for key in never_reached(request.recipe, built.trainer.plan, built.loss):
         listener.say(f"note: {key} is not reached in {request.recipe.train.epochs} epochs")
     built = with_decoded_images(built, request, listener)
@@ -54,7 +59,9 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     with locked(run), stoppable() as stop:
         remove_leftovers(*run.written_folders)
         if run.exists():
-            _require_same(run, request.recipe, built)
+            _require_same_recipe(run, request.recipe, built)
+            _require_same_images(run.read(), built)
+            upgrade(run, built.dataset, listener)
             _go_on(run, request, built, listener)
         else:
             _begin(run, request, built)
@@ -89,7 +96,7 @@ def _keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
         listener.say(f"{run.name}: layerprobe probe now follows the recipe's [{'] and ['.join(changed)}]")
 
 
-def _require_same(run: Run, recipe: Recipe, built: Built) -> None:
+def _require_same_recipe(run: Run, recipe: Recipe, built: Built) -> None:
     record = run.read()
     changes = recipe.changes_since(record)
     grown = recipe.train.epochs > record["recipe"]["train"]["epochs"]
@@ -101,13 +108,11 @@ def _require_same(run: Run, recipe: Recipe, built: Built) -> None:
             file=run.folder,
             fix="Ask for the old values, or use --run NAME for a new run, or --fresh to move the old one aside",
         )
-    for name, split in built.dataset.splits.items():
-        if record["manifests"].get(name) != manifest_sha256(split, built.dataset.class_names):
-            raise DataError(
-                f"the {name} images are not those the run began with",
-                file=recipe.data.root or recipe.data.name,
-                fix="Restore them, or use --run NAME for a new run",
-            )
+
+
+def _require_same_images(record: Record, built: Built) -> None:
+    fix = "Restore them, or use --run NAME for a new run"
+    require_same_images(record, built.dataset, list(built.dataset.splits), fix=fix)
 
 
 def _same_so_far(record: dict[str, Any], built: Built) -> bool:
@@ -136,7 +141,7 @@ def _begin(run: Run, request: TrainRequest, built: Built) -> None:
         "threads": torch.get_num_threads(),
         "transform": parts.transform_text(recipe),
         "new_parameters": sorted(built.net.new_parameters),
-        "manifests": {name: manifest_sha256(s, built.dataset.class_names) for name, s in built.dataset.splits.items()},
+        **manifests_of(built.dataset),
         "epochs_done": 0,
         "hashes": {},
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from layerprobe.data.cache import Entry, Stamps
+from layerprobe.data.cache import Digests, Entry
 from layerprobe.data.decoding import fill
 from layerprobe.data.splits import Image, Split
 from layerprobe.errors import DataError
@@ -39,11 +39,11 @@ def split_of(image: Noise, count: int = 40) -> Split:
     return Split("train", np.arange(count) % 2, tuple(map(str, range(count))), image)
 
 
-STAMPS = np.arange(80).reshape(40, 2) + 1  # sizes and times of files
+DIGESTS = np.arange(80).reshape(40, 2) + 1  # of files
 
 
-def filled(folder: Path, image: Noise, workers: int = 0, stamps: Stamps = STAMPS) -> tuple[Entry, int]:
+def filled(folder: Path, image: Noise, workers: int = 0, digests: Digests = DIGESTS) -> tuple[Entry, int]:
     entry, task = Entry(folder), Progress()
     with entry.locked():
-        fill(entry, split_of(image), task, stamps=stamps, about={"data": "noise"}, workers=workers)
+        fill(entry, split_of(image), task, digests=digests, about={"data": "noise"}, workers=workers)
     return entry, task.done

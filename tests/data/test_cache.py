@@ -11,7 +11,7 @@ import pytest
 from layerprobe.data import cache
 from layerprobe.data.cache import Entry, Stored, entries
 from layerprobe.data.decoding import fill
-from tests.data.noise import STAMPS, Noise, Progress, filled, split_of
+from tests.data.noise import DIGESTS, Noise, Progress, filled, split_of
 
 
 def test_a_kill_while_removing_leaves_an_entry_that_can_be_removed(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_who_waits_for_another_is_told_and_finds_it_whole(tmp_path: Path) -> Non
         other.start()
         while not told:
             pass
-        fill(entry, split_of(Noise()), Progress(), stamps=STAMPS, about={}, workers=0)
+        fill(entry, split_of(Noise()), Progress(), digests=DIGESTS, about={}, workers=0)
     other.join()
     assert told == [False, True]
 

@@ -16,7 +16,7 @@ from layerprobe.data.cache import Entry, Stored
 from layerprobe.data.decoding import begun, dropped
 from layerprobe.data.splits import Image
 from layerprobe.errors import DataError
-from tests.data.noise import STAMPS, Noise, filled
+from tests.data.noise import DIGESTS, Noise, filled
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -85,19 +85,19 @@ def test_sizes_that_a_power_failure_left_at_zero_are_not_believed(tmp_path: Path
     with entry.index.open("r+b") as stream:
         stream.seek(32 * 5)
         stream.write(bytes(16))
-    assert begun(entry, STAMPS) == 5
+    assert begun(entry, DIGESTS) == 5
 
 
 def test_an_image_whose_file_changed_is_decoded_again_with_all_after_it(tmp_path: Path) -> None:
     filled(tmp_path, Noise())
-    changed = STAMPS.copy()
+    changed = DIGESTS.copy()
     changed[35, 1] += 1
     entry = Entry(tmp_path)
-    assert (entry.is_whole(), entry.is_whole(STAMPS), entry.is_whole(changed)) == (True, True, False)
+    assert (entry.is_whole(), entry.is_whole(DIGESTS), entry.is_whole(changed)) == (True, True, False)
     with pytest.raises(DataError, match="were removed"):
         Stored(entry, changed)
     again = Noise()
-    filled(tmp_path, again, stamps=changed)
+    filled(tmp_path, again, digests=changed)
     assert again.asked == list(range(35, 40))
     assert Entry(tmp_path).is_whole(changed)
 
@@ -115,7 +115,7 @@ def test_a_killed_process_leaves_what_it_had_synced(tmp_path: Path) -> None:
 import os, numpy as np
 from pathlib import Path
 from layerprobe.data import cache, decoding
-from tests.data.noise import STAMPS, Noise, Progress, split_of
+from tests.data.noise import DIGESTS, Noise, Progress, split_of
 decoding._COMMIT = 10
 class Killed(Noise):
     def __call__(self, index):
@@ -123,7 +123,7 @@ class Killed(Noise):
         return super().__call__(index)
 entry = cache.Entry(Path({str(tmp_path)!r}))
 with entry.locked():
-    decoding.fill(entry, split_of(Killed()), Progress(), stamps=STAMPS, about={{}}, workers=0)
+    decoding.fill(entry, split_of(Killed()), Progress(), digests=DIGESTS, about={{}}, workers=0)
 """
     killed = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False)
     assert killed.returncode == -9
@@ -181,7 +181,7 @@ def test_what_a_full_disk_had_room_for_is_not_decoded_again(tmp_path: Path, monk
         with pytest.raises(OSError, match="No space left"):
             filled(tmp_path, Noise())
     # 45, 60, 75, 90 bytes, and so on: 15 images take 990.
-    assert (begun(Entry(tmp_path), STAMPS), dropped(Entry(tmp_path), STAMPS)) == (15, 10)
+    assert (begun(Entry(tmp_path), DIGESTS), dropped(Entry(tmp_path), DIGESTS)) == (15, 10)
     rest = Noise()
     entry, _ = filled(tmp_path, rest)
     assert rest.asked == list(range(15, 40))

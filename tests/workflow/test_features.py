@@ -46,7 +46,7 @@ def test_features_of_other_weights_are_not_trusted(run: Run, request_for: Reques
 def test_images_that_changed_since_the_training_are_noticed(run: Run, images: Path) -> None:
     with (images / "class0" / "0.png").open("ab") as stream:
         stream.write(b"more")
-    message = "images: the train images are not those the run began with. Restore them, or train a new run"
+    message = "images: the train images are not those the run began with: other names, classes or sizes. Restore them"
     with pytest.raises(DataError, match=message):
         probe(run, REQUEST, Silent())
     assert not run.scores_file.exists()
@@ -54,6 +54,6 @@ def test_images_that_changed_since_the_training_are_noticed(run: Run, images: Pa
 
 
 def test_a_split_that_the_run_does_not_know_the_images_of_is_probed(run: Run, images: Path) -> None:
-    run.write(run.read() | {"manifests": {}})
+    run.write(run.read() | {"manifests": {}, "contents": {}})
     (images / "class0" / "0.png").unlink()
     assert probe(run, REQUEST, Silent())

@@ -1,0 +1,145 @@
+"""What image files hold, as hashes: each file is read once, and again only when it has changed on the disk.
+
+The hashes of the files below one root are kept in a table, `cache/images/contents/HASH.json`. It is a cache: where it
+is missing, damaged or behind, the files are read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import stat
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.data.image_files import Files
+from layerprobe.data.splits import Dataset, Split
+from layerprobe.errors import DataError
+from layerprobe.files import write_text
+from layerprobe.progress import Listener
+
+FOLDER = "contents"  # of all tables, in the folder of the decoded images
+_SCHEMA = 1
+_KEPT_EVERY = 30.0  # seconds of reading that a kill may lose
+
+# A file's size, and the times of its last change as programs state it and as the system noted it, in ns. No program can
+# set the latter: a file replaced by one of the same size and time is seen.
+_Stamp = list[int]
+_Known = dict[str, tuple[_Stamp, str]]  # name below the root -> stamp and hash
+
+
+def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> Dataset:
+    """The data set with the hash of every image's content in `Split.digests`.
+
+    Args:
+        dataset: as it was loaded, its files not yet resized; images that are not files are hashed as pixels. One that
+            is hashed already stays as it is.
+        tables: folder of the tables.
+        listener: hears of progress; None: keep nothing that is read.
+
+    Raises:
+        DataError: a file is no longer there, is no regular file or cannot be read.
+    """
+    if all(split.digests is not None for split in dataset.splits.values()):
+        return dataset
+    splits = dict(dataset.splits)
+    files = {name: split.image for name, split in splits.items() if isinstance(split.image, Files)}
+    for root in {image.root for image in files.values()}:
+        names = {name for image in files.values() if image.root == root for name in image.names}
+        hashes = _of_files(root, sorted(names), tables, listener)
+        for name, image in files.items():
+            if image.root == root:
+                splits[name] = replace(splits[name], digests=_array(hashes[file] for file in image.names))
+    for name, split in splits.items():
+        if name not in files:
+            splits[name] = replace(split, digests=_array(_of_pixels(split)))
+    return replace(dataset, splits=splits)
+
+
+def table_of(root: Path, tables: Path) -> Path:
+    """The table of the files below a root."""
+    return tables / f"{hashlib.sha256(str(root.resolve()).encode(errors='surrogateescape')).hexdigest()[:16]}.json"
+
+
+def _of_files(root: Path, names: list[str], tables: Path, listener: Listener | None) -> Mapping[str, str]:
+    table = table_of(root, tables)
+    stamps = {name: _stamp(root / name) for name in names}
+    known = _read_table(table)
+    # Names of other data sets below the same root stay.
+    changed = [name for name in names if known.get(name, ([], ""))[0] != stamps[name]]
+    if not changed:
+        return {name: known[name][1] for name in names}
+
+    def keep() -> None:
+        if listener is not None:
+            write_text(table, json.dumps({"schema": _SCHEMA, "root": str(root), "files": known}))
+
+    kept_at = time.monotonic()
+    progress = contextlib.nullcontext() if listener is None else listener.task("hashing", len(changed), "images")
+    with progress as task:
+        try:
+            for name in changed:
+                # The stamp is older than the content: a file that changes meanwhile is read again the next time.
+                known[name] = (stamps[name], _of_file(root / name))
+                if task is not None:
+                    task.advance()
+                if time.monotonic() - kept_at > _KEPT_EVERY:
+                    keep()
+                    kept_at = time.monotonic()
+        finally:
+            keep()
+    return {name: known[name][1] for name in names}
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DataError.unreadable(error, file=path) from error
+    # Opening a pipe could wait for ever.
+    if not stat.S_ISREG(status.st_mode):
+        raise DataError("not a regular file", file=path, fix="Remove it", kind="not a file")
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _of_file(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, _new).hexdigest()
+    except OSError as error:
+        raise DataError.unreadable(error, file=path) from error
+
+
+def _new() -> hashlib.blake2b:
+    # Twice as fast as SHA-256 where the processor has no instructions for that.
+    return hashlib.blake2b(digest_size=16)
+
+
+def _of_pixels(split: Split) -> Iterable[str]:
+    for index in range(len(split)):
+        pixels = split.image(index)
+        yield hashlib.blake2b(repr(pixels.shape).encode() + pixels.tobytes(), digest_size=16).hexdigest()
+
+
+def _array(hashes: Iterable[str]) -> NDArray[np.int64]:
+    return np.frombuffer(bytes.fromhex("".join(hashes)), np.int64).reshape(-1, 2)
+
+
+def _read_table(path: Path) -> _Known:
+    """The table; empty where there is none that can be read."""
+    try:
+        table = json.loads(path.read_bytes())
+        if table["schema"] != _SCHEMA:
+            return {}
+        return {
+            str(name): ([int(size), int(changed), int(noted)], bytes.fromhex(digest).hex())
+            for name, ((size, changed, noted), digest) in table["files"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

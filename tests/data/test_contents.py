@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerprobe.data.contents import table_of, with_digests
+from layerprobe.data.image_files import Files
+from layerprobe.data.splits import Dataset, Split
+from layerprobe.errors import DataError
+from tests.workflow.conftest import Silent
+
+NAMES = ("a.png", "b.png")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "root"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(b"first")
+    (folder / "b.png").write_bytes(b"other")
+    return folder
+
+
+def of_files(root: Path, names: tuple[str, ...] = NAMES) -> Dataset:
+    return Dataset({"train": Split("train", np.zeros(len(names), np.int64), names, Files(root, names))}, ("one",))
+
+
+def hashes(dataset: Dataset) -> list[str]:
+    """Of the images of the one split, in hexadecimal digits."""
+    (split,) = dataset.splits.values()
+    assert split.digests is not None
+    return [row.tobytes().hex() for row in split.digests]
+
+
+def blake(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def test_a_files_hash_is_that_of_its_bytes(root: Path, tmp_path: Path) -> None:
+    assert hashes(with_digests(of_files(root), tmp_path, Silent())) == [blake(b"first"), blake(b"other")]
+
+
+def test_a_file_that_has_not_changed_is_not_read_again(root: Path, tmp_path: Path) -> None:
+    with_digests(of_files(root), tmp_path, Silent())
+    table = table_of(root, tmp_path)
+    table.write_text(table.read_text().replace(blake(b"first"), blake(b"kept")))
+    (root / "b.png").write_bytes(b"moved")
+    assert hashes(with_digests(of_files(root), tmp_path, Silent())) == [blake(b"kept"), blake(b"moved")]
+
+
+def test_a_file_of_the_same_size_and_time_is_read_again(root: Path, tmp_path: Path) -> None:
+    with_digests(of_files(root), tmp_path, Silent())
+    before = (root / "a.png").stat()
+    (root / "new.png").write_bytes(b"fresh")
+    os.utime(root / "new.png", ns=(before.st_atime_ns, before.st_mtime_ns))
+    (root / "new.png").replace(root / "a.png")
+    assert hashes(with_digests(of_files(root), tmp_path, Silent()))[0] == blake(b"fresh")
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "{", "[]", '{"schema": 0}', '{"schema": 1, "files": {"a.png": 3}}', '{"schema": 1, "files": []}']
+)
+def test_a_damaged_table_is_made_again(root: Path, tmp_path: Path, damaged: str) -> None:
+    table = table_of(root, tmp_path)
+    table.write_text(damaged)
+    assert hashes(with_digests(of_files(root), tmp_path, Silent())) == [blake(b"first"), blake(b"other")]
+    assert blake(b"other") in table.read_text()
+
+
+def test_data_sets_below_one_root_keep_each_others_hashes(root: Path, tmp_path: Path) -> None:
+    for name in NAMES:
+        with_digests(of_files(root, (name,)), tmp_path, Silent())
+    assert all(blake(content) in table_of(root, tmp_path).read_text() for content in (b"first", b"other"))
+
+
+def test_nothing_is_kept_where_nobody_listens(root: Path, tmp_path: Path) -> None:
+    assert hashes(with_digests(of_files(root), tmp_path, None)) == [blake(b"first"), blake(b"other")]
+    assert not table_of(root, tmp_path).exists()
+
+
+def test_what_was_read_before_an_interruption_is_kept(root: Path, tmp_path: Path) -> None:
+    class Interrupted(Silent):
+        def advance(self, steps: int = 1, **figures: float) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        with_digests(of_files(root), tmp_path, Interrupted())
+    kept = table_of(root, tmp_path).read_text()
+    assert (blake(b"first") in kept, blake(b"other") in kept) == (True, False)
+
+
+def test_a_pipe_is_not_opened(root: Path, tmp_path: Path) -> None:
+    (root / "a.png").unlink()
+    os.mkfifo(root / "a.png")
+    with pytest.raises(DataError, match=r"a.png: not a regular file. Remove it"):
+        with_digests(of_files(root), tmp_path, Silent())
+
+
+def test_a_file_that_went_away_is_named(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone.jpg: cannot be read \(No such file or directory\). Check"):
+        with_digests(of_files(root, ("gone.jpg",)), tmp_path, Silent())
+
+
+def test_images_that_are_no_files_are_hashed_by_pixels_and_shape(tmp_path: Path) -> None:
+    images = [np.zeros(shape, np.uint8) for shape in ((2, 4, 3), (4, 2, 3), (2, 4, 3))]
+    split = Split("train", np.zeros(3, np.int64), ("a", "b", "c"), images.__getitem__)
+    first, other, again = hashes(with_digests(Dataset({"train": split}, ("one",)), tmp_path, Silent()))
+    assert (first == again, first == other) == (True, False)
