@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from layerprobe.data.check import Finding
     from layerprobe.workflow.data import Checked
 
-_EXAMPLES = 3  # images that are named in a row of remarks
+_EXAMPLES = 3  # images that are named in a row of errors or remarks
 
 group = typer.Typer(name="data", help="List the data sets, or check a copy of one.")
 
@@ -73,7 +73,8 @@ def check(
         "errors": [_value(finding) for finding in checked.errors],
         "remarks": [_value(finding) for finding in checked.remarks],
     }
-    terminal.result(values, *_tables(checked), _summary(checked))
+    # The summary comes first: it is what is read where the tables are long.
+    terminal.result(values, _summary(checked), *_tables(checked))
     if checked.signal_number is not None:
         raise typer.Exit(128 + checked.signal_number)
     if checked.errors:
@@ -93,26 +94,35 @@ def _tables(checked: Checked) -> list[Table]:
     ]
     tables = [plain_table(("split", "images", "classes", "a class has", "classes of one"), sizes)]
     if checked.errors:
-        rows = [(f.kind, f.split, f.id, f"{f.message}. {f.fix}." if f.fix else f"{f.message}.") for f in checked.errors]
-        tables.append(plain_table(("error", "split", "image", "what is wrong"), rows))
+        tables.append(plain_table(("error", "images", "what is wrong", "such as"), _grouped(checked.errors)))
     if checked.remarks:
         tables.append(plain_table(("remark", "images", "what is done", "such as"), _grouped(checked.remarks)))
     return tables
 
 
-def _grouped(remarks: Sequence[Finding]) -> list[tuple[str, str, str, str]]:
-    """One row for each kind of remark, as all images of a data set may be grey, or lie on the disk twice."""
+def _grouped(findings: Sequence[Finding]) -> list[tuple[str, str, str, str]]:
+    """One row for each kind, as all images of a data set may be missing, or grey, or lie on the disk twice."""
     kinds: dict[str, list[Finding]] = {}
-    for remark in remarks:
-        kinds.setdefault(remark.kind, []).append(remark)
+    for finding in findings:
+        kinds.setdefault(finding.kind, []).append(finding)
     rows = []
     for kind, found in kinds.items():
         alike = len({finding.message for finding in found}) == 1
-        named = [f"{f.split}: {f.id}" + ("" if alike else f" ({f.message})") for f in found[:_EXAMPLES]]
+        shared = [found[0].message] * alike + [found[0].fix] * (len({finding.fix for finding in found}) == 1)
+        named = [_named(f, alike=alike) for f in found[:_EXAMPLES]]
         if len(found) > _EXAMPLES:
             named.append(f"and {len(found) - _EXAMPLES:,} more, which --json names")
-        rows.append((kind, f"{len(found):,}", found[0].message if alike else "", "\n".join(named)))
+        count = sum(bool(finding.id) for finding in found)
+        rows.append((kind, f"{count:,}" if count else "", ". ".join(filter(None, shared)), "\n".join(named)))
     return rows
+
+
+def _named(finding: Finding, *, alike: bool) -> str:
+    """The image that a finding is about, and what it says where the others of its kind say something else."""
+    image = f"{finding.split}: {finding.id}" if finding.id else ""
+    if alike:
+        return image
+    return f"{image} ({finding.message})" if image else finding.message
 
 
 def _summary(checked: Checked) -> str:

@@ -46,7 +46,7 @@ def test_a_sound_folder_is_0_and_its_counts_a_table(layerprobe: Command, images:
     code, out, _ = layerprobe("data", "check", f"folder:{images}", "--workers", "0")
     assert code == 0
     assert ["train", "6", "2", "3-3", "0"] in [line.split() for line in out.splitlines()]
-    assert out.splitlines()[-1] == "12 images were read; errors: 0, remarks: 0"
+    assert out.splitlines()[0] == "12 images were read; errors: 0, remarks: 0"
 
 
 def test_remarks_alone_are_0_and_are_grouped_by_kind(layerprobe: Command, images: Path) -> None:
@@ -59,15 +59,27 @@ def test_remarks_alone_are_0_and_are_grouped_by_kind(layerprobe: Command, images
     assert "errors: 0, remarks: 5" in out
 
 
-def test_errors_are_3_each_in_a_row_with_its_fix(layerprobe: Command, images: Path) -> None:
+def test_errors_are_3_each_kind_in_a_row_with_its_fix(layerprobe: Command, images: Path) -> None:
     (images / "c0/a.jpg").write_bytes(b"<html>")
     (images / "c3/b.jpg").write_bytes(photo(0))
     code, out, _ = layerprobe("data", "check", f"folder:{images}", "--workers", "0")
     assert code == 3
     rows = [line.split() for line in out.splitlines()]
-    message = "this is an HTML page, not an image. Get it again or remove it."
-    assert ["HTML", "page", "train", "c0/a.jpg", *message.split()] in rows
+    message = "this is an HTML page, not an image. Get it again or remove it"
+    assert ["HTML", "page", "1", *message.split(), "train:", "c0/a.jpg"] in rows
     assert any(row[:3] == ["in", "two", "splits"] for row in rows)
+
+
+def test_thousands_of_equal_errors_are_one_row_below_the_summary(layerprobe: Command, tmp_path: Path) -> None:
+    names = [f"c{c}/{i}.jpg,c{c},{'train' if c < 2 else 'test'}" for c in range(4) for i in range(1000)]
+    (tmp_path / "all.csv").write_text("\n".join(["path,label,split", *names]))
+    code, out, _ = layerprobe("data", "check", f"csv:{tmp_path / 'all.csv'}", "--workers", "0")
+    assert code == 3
+    assert out.splitlines()[0] == "4,000 images were read; errors: 4,001, remarks: 0"
+    assert len(out.splitlines()) < 20
+    assert "missing   4,000  " in out
+    assert "and 3,997 more, which --json names" in out
+    assert out.count("4,000 of 4,000 listed images are missing") == 1
 
 
 def test_json_is_one_object_that_names_every_finding(layerprobe: Command, images: Path) -> None:
