@@ -173,6 +173,11 @@ def is_fraction(metric: str) -> bool:
     return not any(metric == name or metric.startswith(f"{name}-") for name in PLAIN_METRICS)
 
 
+def is_recall(metric: str) -> bool:
+    """Whether a metric is R@K, which has no value only where features are not finite."""
+    return metric.startswith("R@")
+
+
 def note_text(notes: Iterable[str]) -> str:
     """Notes as one text, for a cell of a file or table; empty where there is none."""
     # A note with the separator in it would be read back as two.

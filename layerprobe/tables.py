@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from layerprobe.scores import Score, is_fraction, note_text
+from layerprobe.scores import Score, is_fraction, is_recall, note_text
 from layerprobe.wording import visible
 
 _ABSENT = "-"
@@ -35,7 +35,7 @@ def layer_table(scores: Sequence[Score], *, metric: str = "R@1") -> Table:
     cells = {(_row(score), score.split, score.metric): score for score in scores}
     rows = list(dict.fromkeys(map(_row, scores)))
     splits = [split for split in _SPLITS if any(score.split == split for score in scores)]
-    further = list(dict.fromkeys(s.metric for s in scores if s.split == "test" and _is_recall(s.metric)))
+    further = list(dict.fromkeys(s.metric for s in scores if s.split == "test" and is_recall(s.metric)))
     further = [name for name in further if name != metric]
     # A reduction or similarity that all rows share is named in the title instead of in a column.
     named = [i for i in (2, 3) if len({row[i] for row in rows}) > 1]
@@ -78,7 +78,7 @@ def metric_table(scores: Sequence[Score]) -> Table | None:
     Args:
         scores: of one run and one epoch, in the order of the rows.
     """
-    further = [score for score in scores if not _is_recall(score.metric)]
+    further = [score for score in scores if not is_recall(score.metric)]
     if not further:
         return None
     cells = {(_row(score), score.split, score.metric): score for score in further}
@@ -120,10 +120,6 @@ def _table() -> Table:
 
 def _row(score: Score) -> _Row:
     return score.layer, score.pool, score.reduction, score.similarity
-
-
-def _is_recall(metric: str) -> bool:
-    return metric.startswith("R@")
 
 
 def _title(first: Score, rows: Sequence[_Row], named: Sequence[int], metric: str) -> Text:

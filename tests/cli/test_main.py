@@ -12,10 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from PIL import Image
 
 from layerprobe.cli import main
 from layerprobe.data.cache import entries
+from layerprobe.files import sha256
+from layerprobe.runs import Run
 
 Outcome = tuple[int, str, str]
 
@@ -242,6 +245,28 @@ def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path)
     rows = json.loads(out)["layers"]
     assert rows[-1] == {"layer": "fc6", "module": "fc6", "dim": 8, "weights": "new"}
     assert json.loads(layerprobe("runs", "--json")[1])["runs"][0]["run"] == "tiny"
+
+
+def test_only_features_that_are_nan_fail_a_probe(layerprobe: Command, tmp_path: Path) -> None:
+    root = folder(tmp_path / "root", 8)
+    # Of 16 test images two are equal: the rank of 120 numbers is 15 and not 16, so rho is infinite.
+    (root / "c7" / "1.png").write_bytes((root / "c7" / "0.png").read_bytes())
+    assert layerprobe(*train_words(root))[0] == 0
+    words = ("probe", "--layers", "pool5,fc6", "--epochs", "last", "--metrics", "rho")
+    code, out, err = layerprobe(*words)
+    assert code == 0
+    assert "rho is infinite" in out
+    assert "without a value: 1 of these; the notes say why" in err
+
+    run = Run(Path("cache/tiny"))
+    weights = safetensors.numpy.load_file(run.checkpoint_file(1))
+    weights["net.fc6.weight"][:] = np.nan
+    safetensors.numpy.save_file(weights, run.checkpoint_file(1))
+    record = run.read()
+    run.write(record | {"hashes": record["hashes"] | {run.checkpoint_file(1).name: sha256(run.checkpoint_file(1))}})
+    code, out, _ = layerprobe(*words)
+    assert code == 4
+    assert "NaN (16 rows)" in out
 
 
 def test_a_dry_run_of_training_writes_nothing(layerprobe: Command, tmp_path: Path) -> None:
