@@ -1,23 +1,42 @@
-"""Tables for the terminal: scores, and any rows of text."""
+"""Tables as text: scores, and any rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
-from layerprobe.scores import Score, is_fraction, is_recall, note_text
-from layerprobe.wording import visible
+from layerprobe.keys import NO_REDUCTION
+from layerprobe.scores import SPLITS, Score, is_fraction, is_recall, note_text
 
 _ABSENT = "-"
 _BEST = "*"
-_SPLITS = {"train": "train", "validation": "valid.", "test": "test"}  # split -> its name in a narrow column
+_SHORT = {"validation": "valid."}  # split -> its name in a narrow column
 _Row = tuple[str, str, str, str]  # layer, pool, reduction, similarity
+_FIELDS = ("layer", "pool", "reduction", "similarity")
 
 
-def layer_table(scores: Sequence[Score], *, metric: str = "R@1") -> Table:
+@dataclass(frozen=True)
+class TextTable:
+    """A table as people are shown it, in whatever format.
+
+    Args:
+        columns: headers of the C columns; a line feed may divide one.
+        rows: C cells each.
+        numbers: places of the columns that hold numbers.
+        heading: lines above it.
+        notes: lines below it.
+        marked: place of the row that stands out; None for none.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: frozenset[int] = frozenset()
+    heading: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    marked: int | None = None
+
+
+def layer_table(scores: Sequence[Score], *, metric: str = "R@1") -> TextTable:
     """A table with a row for each layer: the metric on every split, the gap, and the other R@K on test.
 
     Values are percent with one decimal. The gap is train - test in points, from the unrounded fractions. The best layer
@@ -34,43 +53,35 @@ def layer_table(scores: Sequence[Score], *, metric: str = "R@1") -> Table:
         raise ValueError("a layer table shows the scores of one run and one epoch")
     cells = {(_row(score), score.split, score.metric): score for score in scores}
     rows = list(dict.fromkeys(map(_row, scores)))
-    splits = [split for split in _SPLITS if any(score.split == split for score in scores)]
+    splits = [split for split in SPLITS if any(score.split == split for score in scores)]
     further = list(dict.fromkeys(s.metric for s in scores if s.split == "test" and is_recall(s.metric)))
     further = [name for name in further if name != metric]
-    # A reduction or similarity that all rows share is named in the title instead of in a column.
-    named = [i for i in (2, 3) if len({row[i] for row in rows}) > 1]
+    shown = _fields_shown(rows)
     both = {"train", "test"} <= set(splits)
+    headers = [f"{_SHORT.get(split, split)}\n{metric}" for split in splits] + ["gap"] * both
+    headers += [f"test\n{name}" for name in further]
 
-    table = _table()
-    table.title, table.title_justify, table.title_style = _title(scores[0], rows, named, metric), "left", "bold"
-    table.add_column("", no_wrap=True)
-    for header in ("layer", "pool", *(("", "", "reduction", "similarity")[i] for i in named)):
-        table.add_column(header, overflow="fold")
-    headers = (
-        [f"{_SPLITS[split]}\n{metric}" for split in splits] + ["gap"] * both + [f"test\n{name}" for name in further]
+    values = [_value(cells.get((row, "test", metric))) for row in rows]
+    best = max((value for value in values if value is not None), default=None)
+    texts = []
+    for row, value in zip(rows, values, strict=True):
+        numbers = [_percent(cells.get((row, split, metric))) for split in splits]
+        numbers += [_gap(cells.get((row, "train", metric)), cells.get((row, "test", metric)))] * both
+        numbers += [_percent(cells.get((row, "test", name))) for name in further]
+        star = _BEST if value is not None and value == best else ""
+        texts.append((star, *(row[i] for i in shown), *numbers))
+    columns = ("", *(_FIELDS[i] for i in shown), *headers)
+    return TextTable(
+        columns,
+        tuple(texts),
+        numbers=frozenset(range(1 + len(shown), len(columns))),
+        heading=(_title(scores[0], rows, shown, f"{metric} in %"),),
+        notes=(*([f"{_BEST} best test {metric}"] if best is not None else []), *_notes(scores, rows)),
+        marked=None if best is None else values.index(best),
     )
-    # On a narrow terminal, names and notes are folded before numbers.
-    invalid = any(score.value is None for score in scores)
-    for header in headers:
-        table.add_column(_text(header), justify="right", overflow="fold", no_wrap=not invalid)
-
-    values = {row: _value(cells.get((row, "test", metric))) for row in rows}
-    best = max((value for value in values.values() if value is not None), default=None)
-    for row in rows:
-        shown = [_percent(cells.get((row, split, metric))) for split in splits]
-        shown += [_gap(cells.get((row, "train", metric)), cells.get((row, "test", metric)))] * both
-        shown += [_percent(cells.get((row, "test", name))) for name in further]
-        star = values[row] is not None and values[row] == best
-        texts = (_BEST if star else "", row[0], row[1], *(row[i] for i in named), *shown)
-        table.add_row(*map(_text, texts), style="bold" if star else None)
-
-    notes = ([f"{_BEST} best test {metric}"] if best is not None else []) + _notes(scores, rows)
-    table.caption = _beside("\n".join(notes))
-    table.caption_justify = "left"
-    return table
 
 
-def metric_table(scores: Sequence[Score]) -> Table | None:
+def metric_table(scores: Sequence[Score]) -> TextTable | None:
     """A table of the metrics other than R@K, with a row for each metric and layer; None without such a metric.
 
     Shares are percent with one decimal, other numbers have three digits. Where a value is invalid its note is shown.
@@ -82,65 +93,46 @@ def metric_table(scores: Sequence[Score]) -> Table | None:
     if not further:
         return None
     cells = {(_row(score), score.split, score.metric): score for score in further}
-    splits = [split for split in _SPLITS if any(score.split == split for score in further)]
-    table = _table()
-    table.title = _beside(f"{further[0].run}, epoch {further[0].epoch}, shares in %")
-    table.title_justify, table.title_style = "left", "bold"
-    for header in ("metric", "layer", "pool"):
-        table.add_column(header, overflow="fold")
-    for split in splits:
-        table.add_column(_SPLITS[split], justify="right", overflow="fold")
+    splits = [split for split in SPLITS if any(score.split == split for score in further)]
+    metrics = list(dict.fromkeys(score.metric for score in further))
     rows = list(dict.fromkeys(map(_row, further)))
-    for metric in dict.fromkeys(score.metric for score in further):
-        for row in rows:
-            values = [_number(cells.get((row, split, metric))) for split in splits]
-            name = metric if row == rows[0] else ""
-            table.add_row(*map(_text, (name, row[0], row[1], *values)), end_section=row == rows[-1])
-    return table
+    shown = _fields_shown(rows)
+    columns = ("metric", *(_FIELDS[i] for i in shown), *(_SHORT.get(split, split) for split in splits))
+    shares = "shares in %" if any(map(is_fraction, metrics)) else ""
+    return TextTable(
+        columns,
+        tuple(
+            (metric, *(row[i] for i in shown), *(_number(cells.get((row, split, metric))) for split in splits))
+            for metric in metrics
+            for row in rows
+        ),
+        numbers=frozenset(range(1 + len(shown), len(columns))),
+        heading=(_title(further[0], rows, shown, shares),),
+    )
 
 
-def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table of texts, shown as they are: markup in a cell is not interpreted.
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> TextTable:
+    """A table of texts.
 
     Args:
         columns: headers of the C columns.
         rows: C cells each.
     """
-    table = _table()
-    for column in columns:
-        table.add_column(_text(column), overflow="fold")
-    for row in rows:
-        table.add_row(*map(_text, row))
-    return table
-
-
-def _table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, show_edge=False)
+    return TextTable(tuple(columns), tuple(map(tuple, rows)))
 
 
 def _row(score: Score) -> _Row:
     return score.layer, score.pool, score.reduction, score.similarity
 
 
-def _title(first: Score, rows: Sequence[_Row], named: Sequence[int], metric: str) -> Text:
-    parts = [f"{first.run}, epoch {first.epoch}", f"{metric} in %"]
-    if 2 not in named and rows[0][2] != "none":
-        parts.append(rows[0][2])
-    if 3 not in named:
-        parts.append(rows[0][3])
-    return _beside(", ".join(parts))
+def _fields_shown(rows: Sequence[_Row]) -> list[int]:
+    """The fields of a row that have a column: a reduction or similarity that all share stands in the heading."""
+    return [0, 1, *(i for i in (2, 3) if len({row[i] for row in rows}) > 1)]
 
 
-def _text(cell: str) -> Text:
-    """A cell without markup and control characters: names come from files and must not style or steer the terminal."""
-    return Text(visible(cell, keep="\n"))
-
-
-def _beside(text: str) -> Text:
-    """A title or caption that may be wider than its table; rich would fold it to the table's width."""
-    wide = _text(text)
-    wide.no_wrap, wide.overflow = True, "ignore"
-    return wide
+def _title(first: Score, rows: Sequence[_Row], shown: Sequence[int], unit: str) -> str:
+    parts = [f"{first.run}, epoch {first.epoch}", unit, rows[0][2] if rows[0][2] != NO_REDUCTION else "", rows[0][3]]
+    return ", ".join(part for i, part in enumerate(parts) if part and i not in shown[2:])
 
 
 def _value(score: Score | None) -> float | None:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 from rich.console import Console
-from rich.table import Table
 
+from layerprobe.cli.formats import as_rich
 from layerprobe.scores import Score
-from layerprobe.tables import layer_table, metric_table, plain_table
+from layerprobe.tables import TextTable, layer_table, metric_table, plain_table
 
 
 def score(
@@ -19,10 +19,10 @@ def score(
     return Score(**(fields | other))  # type: ignore[arg-type] # the fields of a score
 
 
-def printed(table: Table, width: int = 120) -> list[str]:
+def printed(table: TextTable, width: int = 120) -> list[str]:
     console = Console(width=width, force_terminal=False)
     with console.capture() as capture:
-        console.print(table)
+        console.print(as_rich(table))
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
@@ -61,7 +61,7 @@ def test_the_best_test_layer_has_a_star_and_is_bold() -> None:
     table = layer_table([score("a", "test", 0.5), score("b", "test", 0.6), score("b", "train", 0.1)])
     lines = printed(table)
     assert [line.split()[1] for line in lines if line.startswith("*  ")] == ["b"]
-    assert [row.style for row in table.rows] == [None, "bold"]
+    assert table.marked == 1
     assert "* best test R@1" in lines
 
 
@@ -203,6 +203,24 @@ def test_metrics_beside_the_recall_have_a_table_of_their_own() -> None:
     lines = printed(table)
     assert row(lines, "NMI") == ["NMI", "fc6", "max", "81.2", "73.4"]
     assert row(lines, "effective-rank") == ["effective-rank", "fc6", "max", "-", "12.3"]
+
+
+def test_only_where_there_are_shares_the_heading_says_percent() -> None:
+    plain, share = score("fc6", "test", 2.5, metric="rho"), score("fc6", "test", 0.5, metric="NMI")
+    for scores, heading in [
+        ([plain], "omni, epoch 30, cosine"),
+        ([plain, share], "omni, epoch 30, shares in %, cosine"),
+    ]:
+        table = metric_table(scores)
+        assert table is not None
+        assert table.heading == (heading,)
+
+
+def test_rankings_of_one_layer_have_rows_that_tell_them_apart() -> None:
+    scores = [score("fc6", "test", 0.5, metric="NMI", similarity=name) for name in ("cosine", "dot")]
+    table = metric_table(scores)
+    assert table is not None
+    assert [row[:4] for row in table.rows] == [("NMI", "fc6", "max", "cosine"), ("NMI", "fc6", "max", "dot")]
 
 
 def test_without_further_metrics_there_is_no_second_table() -> None:

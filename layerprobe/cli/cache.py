@@ -13,8 +13,7 @@ from layerprobe.cli.output import Terminal
 from layerprobe.wording import as_size
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from layerprobe.tables import TextTable
     from layerprobe.workflow.cache import Kept
 
 group = typer.Typer(name="cache", help="List or remove the decoded images that all runs share.")
@@ -63,7 +62,7 @@ def _show(terminal: Terminal, key: str, kept: Sequence[Kept], summary: str) -> N
     terminal.result({key: [asdict(entry) for entry in kept]}, *([_table(kept)] if kept else []), summary)
 
 
-def _table(kept: Sequence[Kept]) -> Table:
+def _table(kept: Sequence[Kept]) -> TextTable:
     from layerprobe.tables import plain_table
 
     rows = [

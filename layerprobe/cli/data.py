@@ -12,9 +12,8 @@ from layerprobe.cli.options import Debug, Json, Quiet, Workers
 from layerprobe.cli.output import Terminal
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from layerprobe.data.check import Finding
+    from layerprobe.tables import TextTable
     from layerprobe.workflow.data import Checked
 
 _EXAMPLES = 3  # images that are named in a row of errors or remarks
@@ -85,7 +84,7 @@ def _value(finding: Finding) -> dict[str, object]:
     return {key: value for key, value in asdict(finding).items() if key != "is_error"}
 
 
-def _tables(checked: Checked) -> list[Table]:
+def _tables(checked: Checked) -> list[TextTable]:
     from layerprobe.tables import plain_table
 
     sizes = [

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
+from layerprobe.cli.formats import chosen_format
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Format, Json, Quiet
 from layerprobe.cli.output import Terminal
 
 
@@ -55,6 +56,7 @@ def recipes(
 
 def runs(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this run's record.")] = None,
+    form: Format = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -64,7 +66,7 @@ def runs(
     from layerprobe.runs import find_run, list_runs
     from layerprobe.tables import plain_table
 
-    terminal = Terminal(as_json, quiet)
+    terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
     if name is not None:
         record = find_run(cache, name).read()
         shown = {key: value for key, value in record.items() if key not in ("hashes", "new_parameters")}

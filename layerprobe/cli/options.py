@@ -20,6 +20,10 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 Device = Annotated[str, typer.Option("--device", help="Where to compute: auto, cpu, cuda or cuda:i.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=0, help="Processes that load data.", show_default="auto")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only estimate time, memory and disk space.")]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", metavar="table|markdown|latex|csv", help="How tables are printed.", show_default="table"),
+]
 RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="Run name (default: the most recent).")]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)

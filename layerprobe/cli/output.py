@@ -11,15 +11,16 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from layerprobe.cli.formats import TERMINAL, as_rich, rendered
 from layerprobe.errors import InterruptedRun, LayerprobeError, RecipeError
 from layerprobe.wording import as_duration, as_size, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
-    from rich.table import Table
 
     from layerprobe.progress import Task
+    from layerprobe.tables import TextTable
     from layerprobe.workflow.estimate import Estimate
 
 SCHEMA = 1
@@ -34,10 +35,12 @@ class Terminal:
     Args:
         as_json: show results as one JSON object instead of tables.
         quiet: show no progress and no messages.
+        form: how tables are shown, one of `formats.FORMATS`.
     """
 
     as_json: bool = False
     quiet: bool = False
+    form: str = TERMINAL
 
     @cached_property
     def _console(self) -> Console:
@@ -66,15 +69,22 @@ class Terminal:
         else:
             yield _Lines(self, name, total, unit)
 
-    def result(self, values: dict[str, Any], *shown: Table | str) -> None:
+    def result(self, values: dict[str, Any], *shown: TextTable | str) -> None:
         """Print a command's result: `values` with --json, else what is `shown`, tables and lines."""
         if self.as_json:
             text = json.dumps({"schema": SCHEMA, **values}, ensure_ascii=False)
             # Bytes of a path that are not UTF-8 become JSON's own escapes.
             print(text.encode(errors="backslashreplace").decode())
             shown = ()
-        for item in shown:
-            print(item) if isinstance(item, str) else _print_table(item)
+        for place, item in enumerate(shown):
+            if isinstance(item, str):
+                print(item)
+            elif self.form == TERMINAL:
+                _print_table(item)
+            else:
+                print("\n" * (place > 0) + rendered(item, self.form))
+                for line in (*item.heading, *item.notes) if self.form == "csv" else ():
+                    self.say(line)
         sys.stdout.flush()
 
     def estimate(self, run: str, estimate: Estimate) -> None:
@@ -104,11 +114,11 @@ def show_error(error: LayerprobeError, *, as_json: bool) -> None:
         print(f"{prefix}{visible(line)}", file=sys.stderr)
 
 
-def _print_table(table: Table) -> None:
+def _print_table(table: TextTable) -> None:
     from rich.console import Console
 
     # A pipe has no width: nothing may be cut there.
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    Console(width=None if sys.stdout.isatty() else 200).print(as_rich(table))
 
 
 def _bars(console: Console) -> Progress:

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
+from layerprobe.cli.formats import chosen_format
 from layerprobe.cli.options import (
     DEFAULT_CACHE,
     Cache,
     Debug,
     Device,
     DryRun,
+    Format,
     Json,
     Quiet,
     RunName,
@@ -53,6 +55,7 @@ def probe(
     device: Device = "auto",
     workers: Workers = None,
     dry_run: DryRun = False,
+    form: Format = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -68,7 +71,7 @@ def probe(
     from layerprobe.workflow.ensemble import estimate_probe_of, probe_any
     from layerprobe.workflow.selection import ProbeRequest
 
-    terminal = Terminal(as_json, quiet)
+    terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
     request = ProbeRequest(
         layers=split_names(layers),
         pools=split_names(pool),
