@@ -27,9 +27,9 @@ from layerprobe.validation import (
 )
 
 _KNOWN = (*SECTIONS, "metrics")
-# What decides the trained weights, without the keys that say where images come from and how they are kept.
+# What decides the trained weights, without the keys that say where images come from and what is kept on the disk.
 _DECIDING = ("data", "net", "loss", "train", "ensemble")
-_NOT_DECIDING = {("data", "root"), ("data", "download"), ("data", "cache")}
+_NOT_DECIDING = {("data", "root"), ("data", "download"), ("data", "cache"), ("train", "keep")}
 
 
 @dataclass(frozen=True)

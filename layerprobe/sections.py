@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from layerprobe.pooling import Pool
 
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
+# Whose checkpoints stay: of all epochs, of the last one, or of the epochs 0, N, 2N ... and the last.
+Keep = Literal["all", "last"] | Annotated[int, Field(ge=1)]
 _Channels = float | tuple[float, float, float] | Literal["imagenet"]
 
 
@@ -125,6 +128,15 @@ class Train(Section):
     warmup_epochs: int = Field(0, ge=0)
     warmup: Literal["zero_rate", "freeze", "linear"] = "zero_rate"
     seed: int = Field(0, ge=0)
+    keep: Keep = "all"
+
+    @field_validator("keep", mode="before")
+    @classmethod
+    def _one_problem(cls, value: Any) -> Any:
+        # A union that fails is told as a problem for each of its types.
+        if value not in ("all", "last") and (type(value) is not int or value < 1):
+            raise PydanticCustomError("keep", 'input should be "all", "last" or a whole number above 0')
+        return value
 
 
 class Ensemble(Section):

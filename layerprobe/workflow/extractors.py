@@ -18,6 +18,7 @@ from layerprobe.runs import Run
 from layerprobe.training.checkpoints import load_weights
 from layerprobe.workflow import parts
 from layerprobe.workflow.features import Missing, RunFeatures
+from layerprobe.workflow.kept import require_kept
 
 # Recorded with the features, since it may change their last bits; large enough for a GPU, small enough for a laptop.
 BATCH_SIZE = 64
@@ -82,6 +83,8 @@ def load_checkpoint(run: Run, epoch: int, modules: Mapping[str, Any]) -> None:
 
     Raises:
         DataError: absent, changed since, or of another network.
+        RecipeError: removed on purpose.
     """
-    path = run.checkpoint_file(epoch)
-    load_weights(path, modules, expected=[run.read()["hashes"].get(path.name, "")])
+    path, record = run.checkpoint_file(epoch), run.read()
+    require_kept(run, record, epoch)
+    load_weights(path, modules, expected=[record["hashes"].get(path.name, "")])

@@ -20,6 +20,7 @@ from layerprobe.runs import Run
 from layerprobe.store.features import FeatureArray
 from layerprobe.taps import Tap
 from layerprobe.workflow import parts
+from layerprobe.workflow.kept import kept_epochs
 from layerprobe.workflow.manifests import feature_manifest
 
 
@@ -127,7 +128,9 @@ def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
 
     @cache
     def weights_sha256(epoch: int) -> str:
-        path = run.checkpoint_file(epoch)
+        path, record = run.checkpoint_file(epoch), run.read()
+        if epoch not in kept_epochs(run, record) and path.name in record["hashes"]:
+            return str(record["hashes"][path.name])
         if not path.exists():
             raise DataError("no such checkpoint", file=path, fix="Train the run again with --fresh")
         return sha256(path)

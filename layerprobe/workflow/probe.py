@@ -30,6 +30,7 @@ from layerprobe.workflow.export import export
 from layerprobe.workflow.extractors import BATCH_SIZE, Extractor, RunExtractor, load_checkpoint
 from layerprobe.workflow.features import RunFeatures, features_of
 from layerprobe.workflow.images import Decoding
+from layerprobe.workflow.kept import require_kept
 from layerprobe.workflow.manifests import require_same_images, upgrade
 from layerprobe.workflow.scoring import Scorer
 from layerprobe.workflow.selection import ProbeRequest, Selection, embedding_tap, select, select_epochs, select_taps
@@ -200,7 +201,10 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
     missing = [
         features.missing(epoch, split, selection.taps) for epoch in epochs for split in selection.extracted_splits
     ]
+    record = features.run.read()
     for item in missing:
+        if extractor.images(item):
+            require_kept(features.run, record, item.epoch)  # told before the work, not in the middle of it
         if item.taps and (note := features.stale_note(item.epoch, item.split)):
             listener.say(note)
     images, layers = sum(map(extractor.images, missing)), len(epochs) * len(selection.splits) * len(selection.ranked)

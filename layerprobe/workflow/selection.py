@@ -18,6 +18,7 @@ from layerprobe.registry import LOSSES, load
 from layerprobe.runs import Run
 from layerprobe.taps import Tap, resolve_taps
 from layerprobe.workflow import parts
+from layerprobe.workflow.kept import kept_epochs
 
 SIMILARITY = "cosine"
 FITTED_ON = "train"  # the split that reductions learn from
@@ -165,22 +166,29 @@ def select_epochs(text: str, run: Run, record: dict[str, Any], dataset: Dataset,
     """The epochs asked for, ascending.
 
     Args:
-        text: all, last, best, or epochs with commas between.
+        text: all, which is all that have a checkpoint; last; best; or epochs with commas between.
         run: it exists.
         record: its run.json.
         dataset: the run's.
         embedding: the layer that decides which epoch is best.
 
     Raises:
-        RecipeError: one that has no checkpoint, or `best` without validation classes.
+        RecipeError: one that was not trained, `best` without validation classes, or no checkpoint left.
     """
     done: int = record["epochs_done"]
+    kept = kept_epochs(run, record)
+    if text in ("all", "best") and not kept:
+        raise RecipeError(
+            "all checkpoints were removed",
+            file=run.folder,
+            fix="Name epochs whose features are stored, like --epochs 0,5, or train it again with --fresh",
+        )
     if text == "all":
-        return list(range(done + 1))
+        return kept
     if text == "last":
         return [done]
     if text == "best":
-        return [_best_epoch(run, done, dataset, embedding.layer)]
+        return [_best_epoch(run, kept, dataset, embedding.layer)]
     numbers = [part.strip() for part in text.split(",")]
     if not all(number.isdecimal() for number in numbers):
         raise RecipeError(
@@ -192,15 +200,17 @@ def select_epochs(text: str, run: Run, record: dict[str, Any], dataset: Dataset,
     return asked
 
 
-def _best_epoch(run: Run, done: int, dataset: Dataset, embedding: str) -> int:
+def _best_epoch(run: Run, kept: Sequence[int], dataset: Dataset, embedding: str) -> int:
     if "validation" not in dataset.splits:
         raise RecipeError("--epochs best needs validation classes, which this run has none of", fix="Use last")
     rows = [
         score
         for score in (run.scores() if run.scores_file.exists() else [])
-        if (score.split, score.layer, score.metric) == ("validation", embedding, "R@1") and score.value is not None
+        if (score.split, score.layer, score.metric) == ("validation", embedding, "R@1")
+        and score.value is not None
+        and score.epoch in kept
     ]
-    if len({score.epoch for score in rows}) <= done:
+    if len({score.epoch for score in rows}) < len(kept):
         raise RecipeError(
             f"--epochs best needs {embedding} measured on the validation split at every epoch",
             fix=f"First layerprobe probe {run.name} --layers {embedding} --splits validation",

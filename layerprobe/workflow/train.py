@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,11 +17,13 @@ from layerprobe.files import remove_leftovers, sha256, write_text
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe, resolve
 from layerprobe.runs import Run, command_line, locked, set_aside
+from layerprobe.sections import Keep
 from layerprobe.training.checkpoints import load_state, load_weights, save_state, save_weights
 from layerprobe.training.loop import EpochResult
 from layerprobe.workflow import parts
 from layerprobe.workflow.building import Built, TrainRequest, build, with_decoded_images, with_hashed_images
 from layerprobe.workflow.estimate import require_space
+from layerprobe.workflow.kept import kept_epochs, remove_checkpoints, require_kept, unwanted_epochs
 from layerprobe.workflow.manifests import Record, manifests_of, require_same_images, upgrade
 from layerprobe.workflow.plan import build_schedule, never_reached
 from layerprobe.workflow.probe import Probing, measure, prepare
@@ -40,6 +43,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     if not request.fresh and request.probe is None and _is_done(run, request.recipe):
         listener.say(f"{run.name}: nothing to do, {request.recipe.train.epochs} epochs are trained")
         _keep_probing(run, request.recipe, listener)
+        _keep_wanted(run, request.recipe, listener)
         return run
     built = build(request)
     require_space(run, built.trainer, fresh=request.fresh)
@@ -47,6 +51,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     known = run.read() if run.exists() and not request.fresh else None
     if known is not None:
         _require_same_recipe(run, request.recipe, built)
+        require_kept(run, known, known["epochs_done"])
     built = with_hashed_images(built, request, listener)
     if known is not None:
         _require_same_images(known, built)
@@ -67,7 +72,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
             _begin(run, request, built)
         try:
             probing = None if request.probe is None else _probing(run, request, built)
-            _train_epochs(run, built, listener, stop, probing)
+            _train_epochs(run, request.recipe.train.keep, built, listener, stop, probing)
         except LayerprobeError as error:
             run.log("\n".join([str(error), *getattr(error, "__notes__", [])]))
             record = run.read()
@@ -94,6 +99,15 @@ def _keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
         with locked(run):
             run.write(record | {"recipe": record["recipe"] | {name: new[name] for name in changed}})
         listener.say(f"{run.name}: layerprobe probe now follows the recipe's [{'] and ['.join(changed)}]")
+
+
+def _keep_wanted(run: Run, recipe: Recipe, listener: Listener) -> None:
+    """Remove what a changed `train.keep`, or a kill before the last removal, leaves too much of a finished run."""
+    if not (epochs := unwanted_epochs(run, recipe.train.keep, finished=True)):
+        return
+    with locked(run):
+        remove_checkpoints(run, epochs)
+    listener.say(f"{run.name}: checkpoints removed of {len(epochs)} epochs, for train.keep = {recipe.train.keep}")
 
 
 def _require_same_recipe(run: Run, recipe: Recipe, built: Built) -> None:
@@ -200,10 +214,20 @@ def _probing(run: Run, request: TrainRequest, built: Built) -> Probing:
     return prepare(run, wanted, built.dataset)
 
 
-def _train_epochs(run: Run, built: Built, listener: Listener, stop: Stop, probing: Probing | None) -> None:
+def _train_epochs(  # noqa: PLR0913 - what is trained, kept and measured, and who hears of it
+    run: Run, keep: Keep, built: Built, listener: Listener, stop: Stop, probing: Probing | None
+) -> None:
     trainer = built.trainer
-    if probing is not None:  # what an earlier start did not get to is measured too
-        measure(probing, range(trainer.epoch + 1), listener, stop)
+
+    def measure_and_tidy(epochs: Sequence[int]) -> None:
+        # No checkpoint goes before it is measured.
+        if probing is not None:
+            measure(probing, epochs, listener, stop)
+        finished = trainer.epoch >= trainer.plan.epochs
+        remove_checkpoints(run, unwanted_epochs(run, keep, finished=finished))
+
+    # What an earlier start did not get to is measured too.
+    measure_and_tidy([epoch for epoch in kept_epochs(run, run.read()) if epoch <= trainer.epoch])
     if trainer.epoch >= trainer.plan.epochs:
         return
     batch = len(trainer.plan.batches(1)[0])
@@ -226,8 +250,7 @@ def _train_epochs(run: Run, built: Built, listener: Listener, stop: Stop, probin
                 f"epoch {result.epoch}/{trainer.plan.epochs}: loss {result.loss:.4f},"
                 f" {result.images / result.seconds:.0f} images/s, learning rate {result.learning_rate:g}"
             )
-            if probing is not None:
-                measure(probing, [result.epoch], listener, stop)
+            measure_and_tidy([result.epoch])
     if trainer.epoch < trainer.plan.epochs:
         stop.raise_if_asked(_where_it_stopped(run, built))
 
