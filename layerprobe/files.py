@@ -4,45 +4,151 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-TEMPORARY = ".tmp"
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+from layerprobe.errors import EnvironmentFault
+from layerprobe.wording import as_size
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+T = TypeVar("T")
+
+# The names that `written_whole` writes under until a file is whole.
+_ASIDE = re.compile(r"\..+\.\d+\.tmp")
+
+
+def disk_fault(error: OSError, path: Path | None = None, needed: int | None = None) -> EnvironmentFault | None:
+    """The error to show where a disk did not take a file; None for an error of another kind.
+
+    Args:
+        error: of the system.
+        path: the file that was written, if it is known.
+        needed: its bytes, if they are known.
+    """
+    disk = "the disk" if path is None else str(_mount_point(path))
+    fix = "Free space, then run the same command again"
+    match error.errno:
+        case errno.ENOSPC:
+            free = "" if path is None else f": {disk} has {as_size(free_bytes(path))} free"
+            what = f"disk full{free}" + (f", this file needs {as_size(needed)}" if needed and path else "")
+        case errno.EDQUOT:
+            what = f"your quota on {disk} is used up"
+        case errno.EFBIG:
+            what, fix = _too_large(), "Raise the limit, then run the same command again"
+        case errno.EIO:
+            what, fix = f"{disk} reports an input/output error", "Check that disk, then run the same command again"
+        case _:
+            return None
+    return EnvironmentFault(f"{what}; the files already written are complete", file=path, fix=fix)
+
+
+def _too_large() -> str:
+    import resource  # not needed by `layerprobe --help`, which imports this module
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit == resource.RLIM_INFINITY:
+        return "the file is larger than its disk allows"
+    return f"the file is larger than the {limit:,} bytes that `ulimit -f` allows"
+
+
+def _mount_point(path: Path) -> Path:
+    whole = path.resolve()
+    return next(folder for folder in (whole, *whole.parents) if folder.is_mount())
 
 
 @contextlib.contextmanager
-def full_disk_named(path: Path) -> Iterator[None]:
-    """Add the path to a disk-full error; errors of writing to an open file carry none."""
+def disk_faults_told(path: Path, needed: int | None = None) -> Iterator[None]:
+    """Turn the error of a disk that did not take a file into one that says so.
+
+    Raises:
+        EnvironmentFault: the disk is full or fails, or a limit on the file's size is reached; see `disk_fault`.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno in DISK_FULL and error.filename is None:
-            error.filename = str(path)
-        raise
+        fault = disk_fault(error, path, needed)
+        if fault is None:
+            raise
+        raise fault from error
+
+
+class SteadyFile(io.FileIO):
+    """A file for a library to write to that never raises.
+
+    HDF5 2.0 can crash if it cannot write while it closes a file; torch hides the system's error behind one of its own.
+    The first error is kept in `fault`; after it nothing is written.
+    """
+
+    fault: OSError | None = None
+
+    def write(self, data: Buffer, /) -> int:
+        """Write all data, or keep the error."""
+        rest = memoryview(data).cast("B")
+        length = len(rest)
+        with self._kept():
+            while self.fault is None and len(rest):
+                rest = rest[super().write(rest) :]
+        return length
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Set the file's length, or keep the error."""
+        with self._kept():
+            if self.fault is None:
+                super().truncate(size)
+        return self.tell() if size is None else size
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.fault = error
+
+    def watched(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items; raise the first error of a write before the next item."""
+        for item in items:
+            self.require_written()
+            yield item
+
+    def require_written(self) -> None:
+        """Raise the first error of a write, if there was one."""
+        if self.fault is not None:
+            raise self.fault
 
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def written_whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
     """Write a file whole: the temporary path given is renamed to `path` when the block ends without an error.
 
     So a file with its final name is complete. After an error, a kill or a full disk the old file is still there.
 
     Args:
         path: the final name; its folder is created.
+        needed: bytes of the file, to be told where the disk is full.
 
     Yields:
         A temporary path in the same folder. The caller writes and closes that file.
+
+    Raises:
+        EnvironmentFault: the disk did not take the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # A link of that name, which came with the folder, would be written through.
+    aside.unlink(missing_ok=True)
     try:
-        yield aside
-        _sync(aside, os.O_RDWR)
-        aside.replace(path)
-        _sync(path.parent, os.O_RDONLY)
+        with disk_faults_told(path, needed):
+            yield aside
+            _sync(aside, os.O_RDWR)
+            aside.replace(path)
+            _sync(path.parent, os.O_RDONLY)
     finally:
         aside.unlink(missing_ok=True)
 
@@ -53,9 +159,19 @@ def write_text(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8", newline="\n")
 
 
-def remove_leftovers(*folders: Path) -> int:
-    """Remove the temporary files that a killed process left in the folders, and return their number."""
-    leftovers = [path for folder in folders for path in folder.glob(f".*{TEMPORARY}") if path.is_file()]
+def remove_leftovers(*folders: Path, names: re.Pattern[str] = _ASIDE) -> int:
+    """Remove the temporary files that killed processes left in the folders, and return their number.
+
+    Args:
+        folders: those that no living process writes to; some may be absent.
+        names: of temporary files; by default those that `written_whole` gives them.
+    """
+    leftovers = [
+        path
+        for folder in folders
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if names.fullmatch(path.name) and path.is_file() and not path.is_symlink()
+    ]
     for path in leftovers:
         path.unlink(missing_ok=True)
     return len(leftovers)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import json
 import os
 import re
 import shlex
 import socket
+import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from layerprobe.errors import BusyError, DataError, EnvironmentFault, RecipeError, UnknownNameError
-from layerprobe.files import write_text
+from layerprobe.files import disk_faults_told, remove_leftovers, write_text, written_whole
 from layerprobe.keys import LayerKey
 from layerprobe.scores import Score, in_network_order, read_scores
 
@@ -25,6 +27,8 @@ SCHEMA = 1
 _FIELDS = {
     "state", "recipe_name", "recipe", "experiment", "seed", "epochs_done", "hashes", "manifests", "new_parameters",
 }  # fmt: skip
+# Temporary files of safetensors, which earlier versions let write the checkpoints.
+_OF_SAFETENSORS = re.compile(r"\.tmp[0-9A-Za-z]{6}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 
 
@@ -91,8 +95,10 @@ class Run:
         """run.json.
 
         Raises:
-            DataError: absent, not JSON, or of a newer layerprobe.
+            DataError: absent, a link, not JSON, or of a newer layerprobe.
         """
+        if self.record_file.is_symlink():
+            self.require_no_links()
         try:
             record: dict[str, Any] = json.loads(self.record_file.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
@@ -137,8 +143,31 @@ class Run:
     def log(self, text: str) -> None:
         """Append a line to log.txt."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        with (self.folder / "log.txt").open("a", encoding="utf-8") as stream:
-            stream.write(f"{now} {text}\n")
+        path = self.folder / "log.txt"
+        known = path.read_bytes() if path.exists() else b""
+        # Not appended: a hard link, which came with the folder, would be written to.
+        with written_whole(path) as aside:
+            aside.write_bytes(known + f"{now} {text}\n".encode())
+
+    def require_no_links(self) -> None:
+        """Check that no link lies below the folder; the folder itself may be one.
+
+        Raises:
+            DataError: there is one; what it leads to could be overwritten.
+        """
+        for folder, *names in os.walk(self.folder):
+            for path in (Path(folder, name) for name in itertools.chain(*names)):
+                if path.is_symlink():
+                    raise DataError(
+                        "a link below a run's folder is not followed",
+                        file=path,
+                        fix="Delete it or put the files themselves in its place; only the whole folder may be a link",
+                    )
+
+    def remove_leftovers(self) -> None:
+        """Remove the temporary files that killed processes left; for the holder of the lock."""
+        remove_leftovers(*self.written_folders)
+        remove_leftovers(self.checkpoint_file(0).parent, names=_OF_SAFETENSORS)
 
 
 def named_run(cache: Path, name: str) -> Run:
@@ -165,16 +194,18 @@ def find_run(cache: Path, name: str | None) -> Run:
     """The run of a name, or without one the run that was touched last.
 
     Raises:
-        DataError: there is no run at all.
+        DataError: there is no run at all, or a link lies below the folder of that run.
         UnknownNameError: none of that name.
     """
-    if name is not None and named_run(cache, name).exists():
-        return named_run(cache, name)
+    if name is not None and (run := named_run(cache, name)).exists():
+        run.require_no_links()
+        return run
     runs = [run for run, _ in list_runs(cache)]
     if not runs:
         raise DataError("there is no run yet", file=cache, fix="Train one: layerprobe train netA")
     if name is not None:
         raise UnknownNameError("run", name, [run.name for run in runs], file=cache)
+    runs[0].require_no_links()
     return runs[0]
 
 
@@ -193,29 +224,39 @@ def locked(run: Run) -> Iterator[None]:
 
     Raises:
         BusyError: another process holds it; the message says which.
+        DataError: a link lies below the run's folder.
         EnvironmentFault: the folder cannot be written to.
     """
     import fcntl
 
+    lock = run.folder / ".lock"
     try:
         run.folder.mkdir(parents=True, exist_ok=True)
-        stream = (run.folder / ".lock").open("a+", encoding="utf-8")
+        run.require_no_links()
+        # O_NONBLOCK: opening a pipe must not wait for its other end.
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         raise EnvironmentFault(
             f"cannot write: {error.strerror}", file=run.folder, fix="Choose another --cache"
         ) from error
-    with stream:
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise DataError("not a file", file=lock, fix="Delete it")
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            stream.seek(0)
-            holder = stream.read().strip() or "another process"
+            holder = os.read(descriptor, 1000).decode(errors="replace") or "another process"
             raise BusyError(f"run is in use by {holder}", file=run.folder, fix="Wait for it or end it") from error
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        stream.truncate(0)
-        stream.write(f"pid {os.getpid()} on {socket.gethostname()} since {now}")
-        stream.flush()
+        # A file of two names may be somebody's own: it is locked, and not written to.
+        if found.st_nlink == 1:
+            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+            os.ftruncate(descriptor, 0)
+            with disk_faults_told(lock):
+                os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()} since {now}".encode())
         yield
+    finally:
+        os.close(descriptor)
 
 
 def command_line() -> str:

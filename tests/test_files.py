@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from layerprobe.files import remove_leftovers, sha256, write_text, written_whole
+from layerprobe.errors import EnvironmentFault
+from layerprobe.files import disk_fault, remove_leftovers, sha256, write_text, written_whole
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -14,9 +20,9 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     def fail() -> None:
         with written_whole(path) as aside:
             aside.write_text("half")
-            raise OSError(28, "No space left on device")
+            raise KeyError("no such tensor")
 
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(KeyError, match="no such tensor"):
         fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
@@ -31,12 +37,84 @@ def test_the_final_name_appears_only_when_the_block_ends(tmp_path: Path) -> None
     assert path.read_text() == "whole"
 
 
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (
+            errno.ENOSPC,
+            r"/new\.txt: disk full: \S+ has \S+ [MG]B free, this file needs 7 MB; the files already",
+        ),
+        (errno.EDQUOT, r"/new\.txt: your quota on \S+ is used up; the files already written are complete"),
+        (errno.EFBIG, r"/new\.txt: the file is larger than its disk allows; the files already written are complete"),
+        (errno.EIO, r"/new\.txt: \S+ reports an input/output error; the files already written are complete"),
+    ],
+)
+def test_a_disk_that_takes_no_file_is_told_with_the_disk_and_the_file(
+    tmp_path: Path, number: int, message: str
+) -> None:
+    with pytest.raises(EnvironmentFault, match=message), written_whole(tmp_path / "new.txt", needed=7_000_000):
+        raise OSError(number, os.strerror(number))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc").is_mount(), reason="needs a small file system that every machine has")
+def test_the_disk_is_the_one_that_the_file_would_lie_on(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/proc")
+    fault = disk_fault(OSError(errno.ENOSPC, ""), tmp_path / "link/no/such/file")
+    assert "disk full: /proc has 0 MB free;" in str(fault)
+
+
+def test_an_error_of_another_kind_stays_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), written_whole(tmp_path / "new.txt"):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from layerprobe.files import write_text
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+try:
+    write_text(Path(sys.argv[1]), "x" * 1001)
+except Exception as error:
+    print(error)
+"""
+
+
+def test_a_limit_on_the_size_of_files_is_not_told_as_a_full_disk(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", LIMITED, tmp_path / "new.txt"], check=True, capture_output=True, text=True
+    )
+    assert "new.txt: the file is larger than the 1,000 bytes that `ulimit -f` allows;" in result.stdout
+    assert "disk full" not in result.stdout
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_link_under_the_temporary_name_is_not_written_through(
+    tmp_path: Path, link: Callable[[Path, Path], None]
+) -> None:
+    (tmp_path / "precious").write_text("precious")
+    link(tmp_path / "precious", tmp_path / f".run.json.{os.getpid()}.tmp")
+    write_text(tmp_path / "run.json", "new")
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert (tmp_path / "run.json").read_text() == "new"
+
+
 def test_leftovers_of_a_killed_run_are_removed_and_counted(tmp_path: Path) -> None:
     (tmp_path / "features").mkdir()
     (tmp_path / "features" / ".epoch-0001.test.h5.4711.tmp").write_text("half")
     (tmp_path / "keep.h5").write_text("whole")
-    assert remove_leftovers(tmp_path, tmp_path / "features") == 1
+    assert remove_leftovers(tmp_path, tmp_path / "features", tmp_path / "absent") == 1
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["keep.h5"]
+
+
+def test_only_files_with_our_temporary_names_are_leftovers(tmp_path: Path) -> None:
+    for name in (".x.tmp", ".run.json.old.tmp", "run.json.4711.tmp", ".run.json.4711.tmp2"):
+        (tmp_path / name).write_text("somebody's")
+    (tmp_path / ".folder.4711.tmp").mkdir()
+    (tmp_path / ".link.4711.tmp").symlink_to(tmp_path / ".x.tmp")
+    assert remove_leftovers(tmp_path) == 0
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 def test_sha256_is_the_standards(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +35,80 @@ def test_a_run_that_another_process_holds_is_busy_and_names_it(tmp_path: Path) -
         holder.kill()
     with locked(run):  # the kernel freed it
         pass
+
+
+@pytest.mark.parametrize(
+    "name", ["features", "checkpoints", "plots", ".lock", "run.json", "features/epoch-0000.test.h5"]
+)
+def test_a_link_below_a_runs_folder_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    run, elsewhere = Run(tmp_path / "netA"), tmp_path / "elsewhere"
+    run.write(RECORD)
+    elsewhere.write_text("precious")
+    link = run.folder / name
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(elsewhere)
+    refused = pytest.raises(DataError, match=re.escape(f"{link}: a link below a run's folder is not followed."))
+    with refused, locked(run):
+        pass
+    with pytest.raises((DataError, UnknownNameError)):  # where run.json is the link, it is no run
+        find_run(tmp_path, "netA")
+    assert elsewhere.read_text() == "precious"
+    assert not (run.folder / ".lock").is_file() or name == ".lock"
+
+
+def test_the_record_of_a_run_is_not_read_through_a_link(tmp_path: Path) -> None:
+    Run(tmp_path / "netA").write(RECORD)
+    (tmp_path / "netB").mkdir()
+    (tmp_path / "netB/run.json").symlink_to(tmp_path / "netA/run.json")
+    assert [run.name for run, _ in list_runs(tmp_path)] == ["netA"]
+    with pytest.raises(DataError, match="a link below a run's folder is not followed"):
+        Run(tmp_path / "netB").read()
+
+
+def test_a_runs_whole_folder_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "netA").symlink_to(tmp_path / "disk")
+    Run(tmp_path / "netA").write(RECORD)
+    with locked(find_run(tmp_path, "netA")):
+        assert (tmp_path / "disk/.lock").is_file()
+
+
+def test_a_lock_file_with_a_second_name_is_locked_and_keeps_its_content(tmp_path: Path) -> None:
+    run = Run(tmp_path / "netA")
+    run.folder.mkdir()
+    (tmp_path / "precious").write_text("precious")
+    (run.folder / ".lock").hardlink_to(tmp_path / "precious")
+    with locked(run):
+        pass
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_pipe_as_lock_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    run = Run(tmp_path / "netA")
+    run.folder.mkdir()
+    os.mkfifo(run.folder / ".lock")
+    with pytest.raises(DataError, match=r"\.lock: not a file\. Delete it\."), locked(run):
+        pass
+
+
+def test_a_line_is_added_to_the_log_and_to_no_other_name_of_it(tmp_path: Path) -> None:
+    run = Run(tmp_path / "netA")
+    run.log("one")
+    (tmp_path / "precious").hardlink_to(run.folder / "log.txt")
+    run.log("two")
+    assert [line.split()[1] for line in (run.folder / "log.txt").read_text().splitlines()] == ["one", "two"]
+    assert "two" not in (tmp_path / "precious").read_text()
+
+
+def test_leftovers_of_safetensors_are_removed_from_the_checkpoints_alone(tmp_path: Path) -> None:
+    run = Run(tmp_path / "netA")
+    for name in ("checkpoints", "features"):
+        (run.folder / name).mkdir(parents=True)
+        (run.folder / name / ".tmpAb3xY9").write_text("half")
+    (run.folder / "features/.epoch-0001.test.h5.4711.tmp").write_text("half")
+    run.remove_leftovers()
+    assert [path.relative_to(run.folder) for path in run.folder.rglob(".*")] == [Path("features/.tmpAb3xY9")]
 
 
 def test_the_run_touched_last_is_the_one_meant(tmp_path: Path) -> None:

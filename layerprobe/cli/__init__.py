@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -19,7 +20,7 @@ from layerprobe.cli import cache, data, demo, inspect, plot, probe, train
 from layerprobe.cli.output import show_error
 from layerprobe.cli.streams import prepare_streams
 from layerprobe.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
-from layerprobe.files import DISK_FULL
+from layerprobe.files import disk_fault
 
 app = typer.Typer(
     name="layerprobe",
@@ -97,12 +98,8 @@ def _as_fault(error: BaseException) -> LayerprobeError:
         return InterruptedRun("interrupted", signal_number=signal.SIGINT)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return EnvironmentFault("out of memory", fix="Lower train.batch_size with --set, or use another --device")
-    if isinstance(error, OSError) and error.errno in DISK_FULL:
-        return EnvironmentFault(
-            "disk full; the files already written are complete",
-            file=error.filename,
-            fix="Free space, then run the same command again",
-        )
+    if isinstance(error, OSError) and (fault := disk_fault(error, error.filename and Path(error.filename))):
+        return fault
     if isinstance(error, OSError) and error.filename is not None:
         return EnvironmentFault(f"{error.strerror}", file=error.filename, fix="Choose a path you may write to")
     return Bug(f"a bug in layerprobe: {error!r}", fix="Run it again with --debug and report what it prints")

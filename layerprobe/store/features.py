@@ -21,7 +21,6 @@ from layerprobe.store.hdf5 import (
     attribute,
     created,
     damaged,
-    full_disk_told,
     opened,
     reading,
     require_format,
@@ -95,8 +94,7 @@ def write_features(
     kept = columns.keep - columns.dims.keys()
     needed = 4 * len(rows.ids) * sum(columns.dims.values())
     with (
-        full_disk_told(path, f"epoch {key.epoch}", needed),
-        written_whole(path) as aside,
+        written_whole(path, needed=needed) as aside,
         created(aside) as (file, sink),
     ):
         _write_head(file, key, rows)

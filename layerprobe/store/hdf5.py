@@ -3,71 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError, EnvironmentFault
-from layerprobe.files import DISK_FULL
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-T = TypeVar("T")
+from layerprobe.errors import DataError
+from layerprobe.files import SteadyFile
 
 SCHEMA = 1
 # h5py chooses one of these by the words of HDF5's error; a damaged file can lead to any of them.
 HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
-
-
-class SteadyFile(io.FileIO):
-    """A file for HDF5 to write to that never raises: HDF5 2.0 can crash if it cannot write while it closes a file.
-
-    The first error is kept in `fault`; after it nothing is written.
-    """
-
-    fault: OSError | None = None
-
-    def write(self, data: Buffer, /) -> int:
-        """Write all data, or keep the error."""
-        rest = memoryview(data).cast("B")
-        length = len(rest)
-        with self._kept():
-            while self.fault is None and len(rest):
-                rest = rest[super().write(rest) :]
-        return length
-
-    def truncate(self, size: int | None = None, /) -> int:
-        """Set the file's length, or keep the error."""
-        with self._kept():
-            if self.fault is None:
-                super().truncate(size)
-        return self.tell() if size is None else size
-
-    @contextlib.contextmanager
-    def _kept(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self.fault = error
-
-    def watched(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items; raise the first error of a write before the next item."""
-        for item in items:
-            self.require_written()
-            yield item
-
-    def require_written(self) -> None:
-        """Raise the first error of a write, if there was one."""
-        if self.fault is not None:
-            raise self.fault
 
 
 @contextlib.contextmanager
@@ -81,21 +30,6 @@ def created(path: Path) -> Iterator[tuple[h5py.File, SteadyFile]]:
                 yield file, sink
         finally:
             sink.require_written()
-
-
-@contextlib.contextmanager
-def full_disk_told(path: Path, name: str, needed: int) -> Iterator[None]:
-    """Turn the error of a full disk into one that says how many bytes the file `name` needs."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        free = shutil.disk_usage(path.parent).free
-        raise EnvironmentFault(
-            f"disk full: {path.parent} has {free / 1e6:.0f} MB, {name} needs {needed / 1e6:.0f} MB",
-            fix="Free space, then run the same command again",
-        ) from error
 
 
 @contextlib.contextmanager

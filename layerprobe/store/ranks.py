@@ -24,7 +24,6 @@ from layerprobe.store.hdf5 import (
     SCHEMA,
     attribute,
     created,
-    full_disk_told,
     opened,
     set_attributes,
     stored_dataset,
@@ -100,8 +99,7 @@ def write_ranks(path: Path, rows: Rows, entries: Mapping[RankedLayer, RankEntry]
         ValueError: ranks or values of another number of queries.
     """
     with (
-        full_disk_told(path, path.stem, 16 * len(rows.ids) * len(entries)),
-        written_whole(path) as aside,
+        written_whole(path, needed=16 * len(rows.ids) * len(entries)) as aside,
         created(aside) as (file, _),
     ):
         set_attributes(file, {"schema": SCHEMA, "layerprobe": metadata.version("layerprobe")})

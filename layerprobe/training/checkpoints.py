@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from layerprobe.errors import DataError
-from layerprobe.files import sha256, written_whole
+from layerprobe.files import SteadyFile, sha256, written_whole
 
 
 def save_weights(path: Path, modules: Mapping[str, nn.Module]) -> str:
@@ -23,8 +23,11 @@ def save_weights(path: Path, modules: Mapping[str, nn.Module]) -> str:
         for key, module in modules.items()
         for name, tensor in module.state_dict().items()
     }
-    with written_whole(path) as aside:
-        safetensors.torch.save_file(tensors, aside)
+    # As bytes: writing to a path, safetensors makes a temporary file of its own, which a kill leaves behind, and hides
+    # the system's error.
+    content = safetensors.torch.save(tensors)
+    with written_whole(path, needed=len(content)) as aside:
+        aside.write_bytes(content)
         return sha256(aside)
 
 
@@ -68,7 +71,9 @@ def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Coll
         The new file's sha256.
     """
     with written_whole(path) as aside:
-        torch.save(state, aside)
+        with SteadyFile(aside, "w") as sink:
+            torch.save(state, sink)
+            sink.require_written()
         digest = sha256(aside)
         if path.exists() and sha256(path) in known:
             path.replace(previous)

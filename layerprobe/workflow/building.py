@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from layerprobe.runs import Run, named_run
 from layerprobe.taps import resolve_taps
 from layerprobe.training.loop import Trainer
 from layerprobe.workflow import parts
+from layerprobe.workflow.features import feature_disk
 from layerprobe.workflow.images import Decoding, with_contents
 from layerprobe.workflow.plan import build_plan, build_targets, split_to_train
+from layerprobe.workflow.selection import ProbeRequest, select_splits, select_taps, splits_to_store
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Built:
         net: the network.
         loss: for the classes of the training split.
         trainer: of these.
+        features: split -> bytes of the features that `--probe` stores after each epoch; empty without it.
     """
 
     loaded: Dataset
@@ -67,6 +71,7 @@ class Built:
     net: Net
     loss: Loss
     trainer: Trainer
+    features: Mapping[str, int]
 
 
 def build(request: TrainRequest) -> Built:
@@ -82,7 +87,16 @@ def build(request: TrainRequest) -> Built:
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
     targets = build_targets(recipe, split_to_train(recipe, dataset).labels)
     loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1).to(device)
-    return Built(loaded, dataset, net, loss, _build_trainer(request, dataset, net, loss))
+    trainer = _build_trainer(request, dataset, net, loss)
+    return Built(loaded, dataset, net, loss, trainer, _feature_bytes(request, dataset, net))
+
+
+def _feature_bytes(request: TrainRequest, dataset: Dataset, net: Net) -> dict[str, int]:
+    if request.probe is None:
+        return {}
+    dims = [tap.dim for tap in select_taps(ProbeRequest(layers=request.probe), request.recipe, net)]
+    splits = splits_to_store(select_splits(None, dataset), dataset)
+    return {name: feature_disk(dims, len(dataset.splits[name])) for name in splits}
 
 
 def _build_trainer(request: TrainRequest, dataset: Dataset, net: Net, loss: Loss) -> Trainer:

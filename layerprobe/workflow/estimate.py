@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,6 +15,9 @@ from layerprobe.files import free_bytes
 from layerprobe.runs import Run
 from layerprobe.training.loop import Trainer
 from layerprobe.wording import as_size
+
+if TYPE_CHECKING:
+    from layerprobe.workflow.building import Built
 
 _LONG_ENOUGH = 0.5  # seconds of steps that are timed; no further step begins after them
 
@@ -29,24 +32,27 @@ class Estimate:
     free: int
 
 
-def require_space(run: Run, trainer: Trainer, *, fresh: bool) -> None:
-    """Check that the run's checkpoints fit on its disk before the first one is written.
+def require_space(run: Run, built: Built, *, fresh: bool) -> None:
+    """Check that what a run will write fits on its disk before the first of it is written.
 
     Raises:
-        EnvironmentFault: they do not; with both numbers.
+        EnvironmentFault: it does not; with both numbers.
     """
-    left = _epochs_left(run, trainer, fresh)
-    needed, free = _disk(trainer, len(left)), free_bytes(run.folder)
-    if left and needed > free:
+    left = _epochs_left(run, built.trainer, fresh)
+    needed, free = _disk(run, built, fresh), free_bytes(run.folder)
+    if needed > free:
+        checkpoints = [f"{len(left)} checkpoints"] if left else []
+        what = " and ".join([*checkpoints, *(["the features of the layers to probe"] if built.features else [])])
         raise EnvironmentFault(
-            f"{len(left)} checkpoints need {as_size(needed)}, {as_size(free)} are free",
+            f"{what} need {as_size(needed)}, {as_size(free)} are free",
             file=run.folder,
             fix="Free space, choose another --cache, or train fewer epochs",
         )
 
 
-def estimate_training(run: Run, trainer: Trainer, *, fresh: bool) -> Estimate:
+def estimate_training(run: Run, built: Built, *, fresh: bool) -> Estimate:
     """Time up to three training steps and extrapolate to the epochs left; the trainer cannot be used afterwards."""
+    trainer = built.trainer
     marks: list[float] = []
 
     def a_few_steps(loss: float) -> bool:  # noqa: ARG001 - the trainer's callback
@@ -59,20 +65,32 @@ def estimate_training(run: Run, trainer: Trainer, *, fresh: bool) -> Estimate:
     step = (marks[-1] - marks[0]) / max(1, len(marks) - 1) if marks else 0.0
     left = _epochs_left(run, trainer, fresh)
     steps = sum(len(trainer.plan.batches(epoch)) for epoch in left if epoch > 0)
-    disk = _disk(trainer, len(left))
-    return Estimate(step * steps, peak_memory(trainer.device), disk, free_bytes(run.folder))
+    return Estimate(step * steps, peak_memory(trainer.device), _disk(run, built, fresh), free_bytes(run.folder))
 
 
 def _epochs_left(run: Run, trainer: Trainer, fresh: bool) -> list[int]:
     return [epoch for epoch in range(trainer.plan.epochs + 1) if fresh or not run.checkpoint_file(epoch).exists()]
 
 
-def _disk(trainer: Trainer, checkpoints: int) -> int:
-    """Bytes of a number of checkpoints and of two resume states, which hold the optimiser's memory of each weight."""
+def _disk(run: Run, built: Built, fresh: bool) -> int:
+    """Bytes that are still to be written: checkpoints, states to resume from, and the features of `--probe`.
+
+    Two states are kept while a third is written; each holds the optimiser's memory of every trained number.
+    """
+    trainer, left = built.trainer, _epochs_left(run, built.trainer, fresh)
     tensors: list[torch.Tensor] = [*trainer.net.module.state_dict().values(), *trainer.loss.state_dict().values()]
     weights: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    kept = 2 if trainer.plan.optimizer in ("adam", "adamw") else 1
-    return weights * (checkpoints + 2 * kept) if checkpoints else 0
+    momentum = 1 if trainer.plan.momentum else 0
+    kept = {"sgd": momentum, "rmsprop": 1 + momentum}.get(trainer.plan.optimizer, 2)  # adam and adamw have two
+    there = 0 if fresh else sum(run.resume_file(previous=previous).exists() for previous in (False, True))
+    states = 3 - there if left else 0
+    features = sum(
+        size
+        for epoch in range(trainer.plan.epochs + 1)
+        for split, size in built.features.items()
+        if fresh or not run.feature_file(epoch, split).exists()
+    )
+    return weights * (len(left) + states * kept) + features
 
 
 def peak_memory(device: torch.device) -> int:
@@ -81,8 +99,3 @@ def peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kilobytes
-
-
-def feature_disk(dims: Iterable[int], images: int) -> int:
-    """Bytes of float32 features of so many images."""
-    return 4 * images * sum(dims)

@@ -140,3 +140,8 @@ def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
         return feature_manifest(record, dataset, split)
 
     return RunFeatures(run, dataset, parts.transform_text(recipe), weights_sha256, manifest_sha256)
+
+
+def feature_disk(dims: Iterable[int], images: int) -> int:
+    """Bytes of float32 features of so many images."""
+    return 4 * images * sum(dims)

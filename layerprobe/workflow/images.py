@@ -14,7 +14,7 @@ from layerprobe.data.image_files import Files
 from layerprobe.data.processes import default_workers
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import BusyError, EnvironmentFault, LayerprobeError
-from layerprobe.files import free_bytes, full_disk_named
+from layerprobe.files import disk_faults_told, free_bytes
 from layerprobe.progress import Listener, Task
 from layerprobe.wording import as_size
 from layerprobe.workflow.signals import Stop, stoppable
@@ -132,7 +132,7 @@ def _made(  # noqa: PLR0913 - what, where, and who hears of it
                 listener.say(f"{split.name}: {done:,} of {len(split):,} images are decoded already")
             try:
                 task_name = f"decoding {split.name}"
-                with listener.task(task_name, len(split), "images") as task, full_disk_named(entry.folder):
+                with listener.task(task_name, len(split), "images") as task, disk_faults_told(entry.folder):
                     stopped = _Stopped(task, stop)
                     fill(entry, split, stopped, digests=digests, about={"data": source}, workers=workers)
                 stop.raise_if_asked("stopped")  # a signal may have come while the workers ended

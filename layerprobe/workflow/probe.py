@@ -14,7 +14,7 @@ from torch import Tensor
 from layerprobe.data.loading import plain_batches
 from layerprobe.data.splits import Dataset
 from layerprobe.extraction import extract
-from layerprobe.files import free_bytes, remove_leftovers
+from layerprobe.files import free_bytes
 from layerprobe.keys import LayerKey
 from layerprobe.nets.net import Net
 from layerprobe.progress import Listener, Task
@@ -25,10 +25,10 @@ from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, ScoreTable, in_network_order, read_scores
 from layerprobe.taps import Tap, execution_order
 from layerprobe.workflow import parts
-from layerprobe.workflow.estimate import Estimate, feature_disk, peak_memory
+from layerprobe.workflow.estimate import Estimate, peak_memory
 from layerprobe.workflow.export import export
 from layerprobe.workflow.extractors import BATCH_SIZE, Extractor, RunExtractor, load_checkpoint
-from layerprobe.workflow.features import RunFeatures, features_of
+from layerprobe.workflow.features import RunFeatures, feature_disk, features_of
 from layerprobe.workflow.images import Decoding
 from layerprobe.workflow.kept import require_kept
 from layerprobe.workflow.manifests import require_same_images, upgrade
@@ -259,7 +259,7 @@ def probe(
         LayerprobeError: what a user can mend.
     """
     with locked(run):
-        remove_leftovers(*run.written_folders)
+        run.remove_leftovers()
         # Decoding catches the signals itself.
         probing = prepared(run, request, None, listener)
         upgrade(run, probing.features.dataset, listener)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ import torch
 import torchvision
 
 from layerprobe import __version__
-from layerprobe.errors import DataError, LayerprobeError, RecipeError
-from layerprobe.files import remove_leftovers, sha256, write_text
+from layerprobe.errors import DataError, EnvironmentFault, LayerprobeError, RecipeError
+from layerprobe.files import sha256, write_text
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe, resolve
 from layerprobe.runs import Run, command_line, locked, set_aside
@@ -46,7 +47,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         _keep_wanted(run, request.recipe, listener)
         return run
     built = build(request)
-    require_space(run, built.trainer, fresh=request.fresh)
+    require_space(run, built, fresh=request.fresh)
     # Told before images are hashed or decoded, and looked at again under the lock.
     known = run.read() if run.exists() and not request.fresh else None
     if known is not None:
@@ -62,7 +63,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         with locked(run):
             listener.say(f"{run.name}: the old run is now {set_aside(run).name}")
     with locked(run), stoppable() as stop:
-        remove_leftovers(*run.written_folders)
+        run.remove_leftovers()
         if run.exists():
             _require_same_recipe(run, request.recipe, built)
             _require_same_images(run.read(), built)
@@ -74,14 +75,19 @@ def train(request: TrainRequest, listener: Listener) -> Run:
             probing = None if request.probe is None else _probing(run, request, built)
             _train_epochs(run, request.recipe.train.keep, built, listener, stop, probing)
         except LayerprobeError as error:
-            run.log("\n".join([str(error), *getattr(error, "__notes__", [])]))
-            record = run.read()
-            if record["epochs_done"] < built.trainer.plan.epochs:
-                run.write(record | {"state": "interrupted" if stop else "failed"})
+            with contextlib.suppress(EnvironmentFault):  # a full disk takes no word of its being full
+                _keep_reason(run, built, error, stop)
             # Ctrl-C reaches the data workers too. If one of them ended first, its error is not a fault of the run.
             stop.raise_if_asked(_where_it_stopped(run, built))
             raise
     return run
+
+
+def _keep_reason(run: Run, built: Built, error: LayerprobeError, stop: Stop) -> None:
+    run.log("\n".join([str(error), *getattr(error, "__notes__", [])]))
+    record = run.read()
+    if record["epochs_done"] < built.trainer.plan.epochs:
+        run.write(record | {"state": "interrupted" if stop else "failed"})
 
 
 def _is_done(run: Run, recipe: Recipe) -> bool:
@@ -239,13 +245,17 @@ def _train_epochs(  # noqa: PLR0913 - what is trained, kept and measured, and wh
             return not stop
 
         for result in trainer.epochs(after_step=after_step):
-            _append_metrics(run, result)
             if 2 * result.idle > len(trainer.plan.batches(result.epoch)):
                 listener.say(
                     f"warning: in {result.idle} of {len(trainer.plan.batches(result.epoch))} batches of epoch"
                     f" {result.epoch} no pair or triplet counted; nothing is learnt from them"
                 )
-            _save(run, run.read(), built)
+            try:
+                _append_metrics(run, result)
+                _save(run, run.read(), built)
+            except EnvironmentFault as fault:
+                kept = f"{fault.message}: epochs 0 to {result.epoch - 1}"
+                raise EnvironmentFault(kept, file=fault.file, fix=fault.fix) from fault
             listener.say(
                 f"epoch {result.epoch}/{trainer.plan.epochs}: loss {result.loss:.4f},"
                 f" {result.images / result.seconds:.0f} images/s, learning rate {result.learning_rate:g}"

@@ -12,7 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from layerprobe.errors import LayerprobeError
+from layerprobe.errors import EnvironmentFault, LayerprobeError
 from layerprobe.plots import figure as fig
 
 SIGNATURES = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
@@ -184,7 +184,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(figure, "savefig", fail)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(EnvironmentFault, match="disk full"):
         fig.save(figure, path)
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["plot.png"]

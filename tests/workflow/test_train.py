@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from layerprobe.errors import DataError, InterruptedRun, NumericError, RecipeError, UnknownNameError
+from layerprobe.errors import DataError, EnvironmentFault, InterruptedRun, NumericError, RecipeError, UnknownNameError
 from layerprobe.files import sha256
 from layerprobe.losses.triplet import Triplet
 from layerprobe.runs import Run
@@ -353,3 +354,18 @@ def test_a_probe_that_cannot_be_measured_leaves_a_failed_run_and_its_reason(requ
         train(request, Silent())
     assert request.target().read()["state"] == "failed"
     assert "accuracy" in (request.target().folder / "log.txt").read_text()
+
+
+def test_a_disk_that_fails_is_told_as_itself_though_the_log_fails_too(
+    request_for: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def fail(text: str) -> None:
+        monkeypatch.setattr("os.fsync", failing)
+
+    with pytest.raises(EnvironmentFault, match=r"jsonl: \S+ reports an input/output error; .*: epochs 0 to 1\."):
+        train(request_for(), Silent(fail))
+    monkeypatch.undo()
+    assert train(request_for(), Silent()).read()["state"] == "finished"
