@@ -8,11 +8,12 @@ import io
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from layerprobe.errors import EnvironmentFault
+from layerprobe.errors import DataError, EnvironmentFault
 from layerprobe.wording import as_size
 
 if TYPE_CHECKING:
@@ -61,6 +62,19 @@ def _too_large() -> str:
 def _mount_point(path: Path) -> Path:
     whole = path.resolve()
     return next(folder for folder in (whole, *whole.parents) if folder.is_mount())
+
+
+def require_file(path: Path) -> None:
+    """Refuse a pipe, socket or device before it is opened, which could wait for ever; a folder cannot be opened anyway.
+
+    Raises:
+        DataError: it is one of them.
+        OSError: what opening it would raise too.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        what = "a pipe, socket or device, not a file"
+        raise DataError(what, file=path, fix="Put a file in its place, or remove it", kind="not a file")
 
 
 @contextlib.contextmanager
@@ -183,9 +197,15 @@ def free_bytes(folder: Path) -> int:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, as 64 hexadecimal digits."""
+    """The SHA-256 of a file, as 64 hexadecimal digits.
+
+    Raises:
+        DataError: a pipe, socket or device.
+        OSError: it cannot be read.
+    """
     import hashlib  # slow to import, and `layerprobe --help` imports this module
 
+    require_file(path)
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

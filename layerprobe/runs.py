@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from layerprobe.errors import BusyError, DataError, EnvironmentFault, RecipeError, UnknownNameError
-from layerprobe.files import disk_faults_told, remove_leftovers, write_text, written_whole
+from layerprobe.files import disk_faults_told, remove_leftovers, require_file, write_text, written_whole
 from layerprobe.keys import LayerKey
 from layerprobe.scores import Score, in_network_order, read_scores
 
@@ -100,6 +100,7 @@ class Run:
         if self.record_file.is_symlink():
             self.require_no_links()
         try:
+            require_file(self.record_file)
             record: dict[str, Any] = json.loads(self.record_file.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise DataError("no such run", file=self.folder, fix="layerprobe runs lists the known ones") from error

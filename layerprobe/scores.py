@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from layerprobe.errors import DataError
-from layerprobe.files import write_text
+from layerprobe.files import require_file, write_text
 from layerprobe.keys import LayerKey, RankedLayer, network_order
 from layerprobe.registry import PLAIN_METRICS
 
@@ -269,6 +269,7 @@ def read_scores(path: Path) -> list[Score]:
         DataError: the file is absent or is not a table of scores.
     """
     try:
+        require_file(path)
         with path.open(encoding="utf-8", newline="") as stream:
             return [_score(row) for row in csv.DictReader(stream)]
     except FileNotFoundError as error:

@@ -2,15 +2,27 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import pytest
 
-from layerprobe.errors import EnvironmentFault
-from layerprobe.files import disk_fault, remove_leftovers, sha256, write_text, written_whole
+from layerprobe.data import csv_file
+from layerprobe.data.annotation_files import read_rows
+from layerprobe.data.cache import Entry
+from layerprobe.data.images import read_image
+from layerprobe.errors import DataError, EnvironmentFault
+from layerprobe.files import disk_fault, remove_leftovers, require_file, sha256, write_text, written_whole
+from layerprobe.keys import LayerKey
+from layerprobe.nets.weights import file_weights
+from layerprobe.runs import Run
+from layerprobe.scores import read_scores
+from layerprobe.store import read_features
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -121,3 +133,44 @@ def test_sha256_is_the_standards(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(b"abc")
     # FIPS 180-4, the one-block example
     assert sha256(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Path]:
+    """A pipe that nobody writes to; a test that waits for it fails."""
+
+    def fail(number: int, frame: FrameType | None) -> NoReturn:
+        raise AssertionError("it waited for the pipe")
+
+    os.mkfifo(path := tmp_path / "run.json")
+    former = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(10)
+    yield path
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, former)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        require_file, sha256, read_image, read_scores, file_weights, csv_file.load,
+        lambda path: file_weights(path.rename(path.with_suffix(".safetensors"))),
+        lambda path: read_rows(path, {"a": str}), lambda path: Run(path.parent).read(),
+        lambda path: read_features(path, LayerKey("fc6", "none")),
+    ],
+)  # fmt: skip
+def test_a_pipe_is_refused_by_its_name_before_it_is_opened(pipe: Path, read: Callable[[Path], object]) -> None:
+    with pytest.raises(DataError, match=r"run\.\w+: a pipe, socket or device, not a file. Put a file in its place"):
+        read(pipe)
+
+
+def test_a_pipe_in_the_place_of_a_cache_entrys_description_is_none(pipe: Path) -> None:
+    pipe.rename(pipe.with_name("about.json"))
+    assert Entry(pipe.parent).about() == {}
+
+
+def test_a_device_is_refused_and_a_file_is_not(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    require_file(tmp_path / "file")
+    with pytest.raises(DataError, match="/dev/zero: a pipe, socket or device"):
+        require_file(Path("/dev/zero"))

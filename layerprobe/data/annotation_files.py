@@ -14,6 +14,7 @@ from layerprobe.data.counts import Count, count, differences, partial_notes
 from layerprobe.data.image_files import Files, fingerprint, first_named, missing, require_inside, require_utf8, sizes_of
 from layerprobe.data.splits import ClassId, Dataset, Split, distinct_names
 from layerprobe.errors import DataError
+from layerprobe.files import require_file
 
 # Keys of [data] whose defaults the benchmarks of the papers share.
 DEFAULTS: Mapping[str, object] = {"transform": "D1"}
@@ -82,6 +83,7 @@ def read_rows(path: Path, columns: Mapping[str, Callable[[str], Any]], *, above:
         DataError: the file is absent or unreadable, its columns have other names, or a line has other cells.
     """
     try:
+        require_file(path)
         lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except OSError as error:
         raise DataError.unreadable(error, file=path) from error

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from layerprobe.data.splits import Image
 from layerprobe.errors import DataError
+from layerprobe.files import require_file
 
 SCHEMA = 2
 FOLDER = "images"  # of all entries, in the folder of all runs
@@ -61,8 +62,9 @@ class Entry:
     def about(self) -> dict[str, Any]:
         """The content of about.json: `data`, `split`, `images`, `bytes`, `complete`; empty before decoding began."""
         try:
+            require_file(self.folder / "about.json")
             about = json.loads((self.folder / "about.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, DataError):
             return {}
         return about if isinstance(about, dict) and about.get("schema") == SCHEMA else {}
 

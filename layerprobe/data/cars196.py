@@ -18,6 +18,7 @@ from layerprobe.data.images import EXTENSIONS
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import DataError
+from layerprobe.files import require_file
 
 Protocol = Literal["retrieval", "classification"]
 _LAST_TRAIN_CLASS = 98
@@ -164,6 +165,7 @@ def _numbers(root: Path) -> list[tuple[int, Path]]:
 def _cells(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
     """Line number and cells of a csv file without a header; blank lines are left out."""
     try:
+        require_file(path)
         with path.open(encoding="utf-8-sig", newline="") as stream:
             for line, cells in enumerate(csv.reader(stream), start=1):
                 if not "".join(cells).strip():
@@ -199,6 +201,7 @@ def _variable(path: Path, name: str) -> Any:
     from scipy.io.matlab import MatReadError
 
     try:
+        require_file(path)
         with path.open("rb") as stream:
             return loadmat(stream, variable_names=[name])[name].ravel()
     except FileNotFoundError as error:

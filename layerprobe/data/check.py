@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import stat
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -217,8 +216,6 @@ def _examined(image: Callable[[int], Image], place: int, index: int) -> Examined
     """The findings about image `place` of a part of a split, which is image `index` of the whole split."""
     path = image.root / image.names[place] if isinstance(image, Files) else None
     try:
-        if path is not None and _is_special(path):
-            return Examined(index, (Finding("not a file", True, "a pipe, socket or device", "Remove it"),), None)
         pixels = image(place)
     except DataError as error:
         return Examined(index, (Finding(error.kind or "unreadable", True, error.message, error.fix),), None)
@@ -231,15 +228,6 @@ def _examined(image: Callable[[int], Image], place: int, index: int) -> Examined
     digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(pixels).data)
     return Examined(index, tuple(remarks), digest.digest())
-
-
-def _is_special(path: Path) -> bool:
-    """Whether it is a pipe, socket or device, opening which could wait for ever."""
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError):
-        return False  # reading it will raise the reason
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _remarks(path: Path) -> list[Finding]:

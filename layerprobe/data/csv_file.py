@@ -15,6 +15,7 @@ from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missin
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.errors import DataError
+from layerprobe.files import require_file
 
 _LAYOUT = "FILE with the columns path,label,split[,is_query,is_gallery], separated by commas"
 _EXPECTED = f"Expected {_LAYOUT}; split is train, validation or test"
@@ -101,6 +102,7 @@ def _rows(file: Path) -> list[_Row]:
     if file.is_dir():
         raise DataError("a folder, not a csv file", file=file, fix="Give the csv file, or use folder:DIR")
     try:
+        require_file(file)
         text = file.read_bytes()
         lines = io.StringIO(text.decode("utf-8-sig"), newline="")
     except FileNotFoundError as error:

@@ -18,6 +18,7 @@ from PIL.Image import DecompressionBombError, Transpose
 
 from layerprobe.data.splits import Image
 from layerprobe.errors import DataError
+from layerprobe.files import require_file
 
 # What the names of images end in, where a folder is searched for them.
 EXTENSIONS = frozenset(
@@ -60,13 +61,14 @@ def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False)
         uint8 (H, W, 3), or (H, W, 4) if padded; it may be read-only.
 
     Raises:
-        DataError: the file is absent, unreadable, empty, truncated, broken, no image, above 89 million pixels, or
-            thinner than 1 to 1,000.
+        DataError: the file is absent, no file, unreadable, empty, truncated, broken, no image, above 89 million pixels,
+            or thinner than 1 to 1,000.
     """
     try:
         with warnings.catch_warnings():
             # PIL warns of metadata, which is not used, and of sizes, which are checked below.
             warnings.simplefilter("ignore")
+            require_file(path)
             # Given a path, PIL would map some uncompressed TIFFs into memory and not turn them when it loads them.
             with path.open("rb") as stream, PIL.Image.open(stream, formats=_FORMATS) as image:
                 if image.width * image.height > _PIXEL_LIMIT:

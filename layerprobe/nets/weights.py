@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from layerprobe.errors import DataError, EnvironmentFault, NumericError
-from layerprobe.files import sha256
+from layerprobe.files import require_file, sha256
 from layerprobe.registry import IMAGENET_WEIGHTS, load
 
 _ALTERNATIVES = "--set net.weights=none, or --set net.weights=PATH"
@@ -119,6 +119,7 @@ def _bare(name: str) -> str:
 def _require_weights_file(path: Path) -> None:
     """Refuse an empty file, and name what is often saved in the place of weights."""
     try:
+        require_file(path)
         with path.open("rb") as stream:
             start = stream.read(512).lstrip().lower()
     except OSError as error:

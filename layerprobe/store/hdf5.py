@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.errors import DataError
-from layerprobe.files import SteadyFile
+from layerprobe.files import SteadyFile, require_file
 
 SCHEMA = 1
 # h5py chooses one of these by the words of HDF5's error; a damaged file can lead to any of them.
@@ -36,6 +36,8 @@ def created(path: Path) -> Iterator[tuple[h5py.File, SteadyFile]]:
 def opened(path: Path, holds: str = "features") -> Iterator[h5py.File]:
     """Open a file of a known format to read, with `holds` in it; a fault of the file is a DataError."""
     # No lock is needed, as a file with its final name is never written to; network disks may refuse locks.
+    with reading(path):
+        require_file(path)
     with reading(path), h5py.File(path, "r", locking=False) as file:
         require_format(file, holds)
         yield file

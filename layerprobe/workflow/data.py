@@ -99,7 +99,7 @@ def check_data(data: str, listener: Listener, *, workers: int | None = None) -> 
                         pixels[name][result.index] = result.pixels
                         found[name][result.index] = result.findings
                         task.advance()
-        except InterruptedRun:
+        except (InterruptedRun, KeyboardInterrupt):  # the latter: a signal ended a wait
             signal_number = stop.signal_number
     for name, split in dataset.splits.items():
         for index in sorted(found[name]):

@@ -136,7 +136,7 @@ def _made(  # noqa: PLR0913 - what, where, and who hears of it
                     stopped = _Stopped(task, stop)
                     fill(entry, split, stopped, digests=digests, about={"data": source}, workers=workers)
                 stop.raise_if_asked("stopped")  # a signal may have come while the workers ended
-            except LayerprobeError:
+            except (LayerprobeError, KeyboardInterrupt):
                 # A signal to the whole process group may end a data worker first: that is no fault of the worker.
                 done = begun(entry, digests)
                 stop.raise_if_asked(

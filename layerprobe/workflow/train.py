@@ -74,7 +74,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         try:
             probing = None if request.probe is None else _probing(run, request, built)
             _train_epochs(run, request.recipe.train.keep, built, listener, stop, probing)
-        except LayerprobeError as error:
+        except (LayerprobeError, KeyboardInterrupt) as error:  # the latter: a signal ended a wait
             with contextlib.suppress(EnvironmentFault):  # a full disk takes no word of its being full
                 _keep_reason(run, built, error, stop)
             # Ctrl-C reaches the data workers too. If one of them ended first, its error is not a fault of the run.
@@ -83,7 +83,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     return run
 
 
-def _keep_reason(run: Run, built: Built, error: LayerprobeError, stop: Stop) -> None:
+def _keep_reason(run: Run, built: Built, error: BaseException, stop: Stop) -> None:
     run.log("\n".join([str(error), *getattr(error, "__notes__", [])]))
     record = run.read()
     if record["epochs_done"] < built.trainer.plan.epochs:

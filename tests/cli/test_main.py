@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -211,6 +212,15 @@ def test_a_bad_image_is_named_and_the_run_can_go_on(
     victim.write_bytes(good)
     code, out, _ = layerprobe(*train_words(root, "--fresh"))
     assert (code, out) == (0, "cache/tiny\n")
+
+
+def test_a_pipe_among_the_images_is_named_and_not_waited_for(layerprobe: Command, tmp_path: Path) -> None:
+    victim = folder(tmp_path / "root", 4) / "c1" / "2.png"
+    victim.unlink()
+    os.mkfifo(victim)
+    code, out, err = layerprobe(*train_words(tmp_path / "root"))
+    assert (code, out) == (3, "")
+    assert err.splitlines()[-1].startswith(f"error: {victim}: a pipe, socket or device, not a file. ")
 
 
 def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path) -> None:

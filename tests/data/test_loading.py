@@ -19,9 +19,10 @@ from torch import Tensor
 
 from layerprobe.data import folder, glyphs
 from layerprobe.data.batches import Indices, class_batches
-from layerprobe.data.loading import _next, _Reader, _Served, load_batches, plain_batches
+from layerprobe.data.loading import _next, _Reader, _Served, in_order, load_batches, plain_batches
 from layerprobe.data.splits import Split
 from layerprobe.errors import DataError, EnvironmentFault, UnknownNameError
+from tests.data.blocked import Blocked
 
 
 @pytest.fixture(scope="module")
@@ -203,17 +204,19 @@ def test_a_bug_in_a_worker_is_not_taken_for_a_killed_one() -> None:
         _next(failing(RuntimeError("Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback")), 2)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a file whose reading lasts")
 @pytest.mark.parametrize(("workers", "fix"), [(2, "--workers 1"), (1, "--workers 0")])
-def test_workers_killed_while_they_read_are_named_as_such(files: Path, workers: int, fix: str) -> None:
-    for image in files.glob("a/*.png"):
-        image.unlink()
-        os.mkfifo(image)
-    timer = threading.Timer(1, kill_workers)
-    timer.start()
+def test_workers_killed_while_they_read_are_named_as_such(tmp_path: Path, workers: int, fix: str) -> None:
+    blocked = Blocked(tmp_path)
+
+    def kill_once_they_read() -> None:
+        blocked.wait()
+        kill_workers()
+
+    killer = threading.Thread(target=kill_once_they_read)
+    killer.start()
     with pytest.raises(EnvironmentFault, match=rf"a data worker was killed \(memory\?\). Use {fix}"):
-        consume(plain_batches(train_split(files), batch_size=1, workers=workers))
-    timer.join()
+        consume(in_order(blocked, [np.array([0]), np.array([1])], workers))
+    killer.join()
 
 
 def test_full_shared_memory_is_named_with_the_way_out(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from layerprobe.files import sha256
 from layerprobe.losses.triplet import Triplet
 from layerprobe.runs import Run
 from layerprobe.scores import read_scores
+from layerprobe.workflow import signals
 from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent
@@ -55,6 +56,24 @@ def test_sigterm_ends_with_143(request_for: Requests) -> None:
     with pytest.raises(InterruptedRun) as caught:
         train(request_for(), interrupt_after(1, signal.SIGTERM))
     assert caught.value.exit_code == 143
+
+
+def test_sigterm_ends_a_wait_and_the_run_goes_on_later(request_for: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Waiting(Silent):
+        def advance(self, steps: int = 1, **figures: float) -> None:
+            if "loss" in figures:  # while it trains
+                os.kill(os.getpid(), signal.SIGTERM)
+                os.read(os.pipe()[0], 1)
+
+    monkeypatch.setattr(signals, "_PATIENCE", 0.2)
+    monkeypatch.setattr(signals, "_LAST_PATIENCE", 60.0)  # a busy machine may take its time to clean up
+    with pytest.raises(
+        InterruptedRun, match=r"tiny: stopped after epoch 0; .* goes on from there \(SIGTERM\)"
+    ) as caught:
+        train(request_for(), Waiting())
+    assert caught.value.exit_code == 143
+    assert request_for().target().read()["state"] == "interrupted"
+    assert train(request_for(), Silent()).read()["state"] == "finished"
 
 
 def test_probing_while_training_changes_no_weight(request_for: Requests) -> None:
