@@ -191,6 +191,16 @@ def remove_leftovers(*folders: Path, names: re.Pattern[str] = _ASIDE) -> int:
     return len(leftovers)
 
 
+def bytes_below(folder: Path) -> int:
+    """Bytes of the files below a folder; a link counts as itself, and a file that vanishes meanwhile as nothing."""
+    count = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                count += Path(parent, name).lstat().st_size
+    return count
+
+
 def free_bytes(folder: Path) -> int:
     """Free bytes on the disk of a folder, which need not exist yet."""
     return shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free

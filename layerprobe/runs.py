@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from layerprobe.errors import BusyError, DataError, EnvironmentFault, RecipeError, UnknownNameError
-from layerprobe.files import disk_faults_told, remove_leftovers, require_file, write_text, written_whole
+from layerprobe.files import bytes_below, disk_faults_told, remove_leftovers, require_file, write_text, written_whole
 from layerprobe.keys import LayerKey
 from layerprobe.scores import Score, in_network_order, read_scores
 
@@ -122,6 +122,11 @@ class Run:
         """Write run.json whole, with the present time as `touched`."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         write_text(self.record_file, json.dumps({**record, "schema": SCHEMA, "touched": now}, indent=1) + "\n")
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of all its files, under `total`, and of those in each of its folders, under their names."""
+        below = {path.name: bytes_below(path) for path in sorted(self.folder.iterdir()) if path.is_dir()}
+        return {"total": bytes_below(self.folder), **below}
 
     def scores(self) -> list[Score]:
         """The scores in scores.csv, under the run's present name, which `--fresh` may have changed.

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import typer
 from typer.main import get_command, get_group
 
-from layerprobe.cli import cache, data, demo, inspect, plot, probe, train
+from layerprobe.cli import cache, data, demo, inspect, plot, probe, remove, train
 from layerprobe.cli.output import show_error
 from layerprobe.cli.streams import prepare_streams
 from layerprobe.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
@@ -29,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (demo, train, probe, plot, inspect, data, cache):
+for module in (demo, train, probe, plot, inspect, remove, data, cache):
     module.register(app)
 
 # typer carries click inside or beside itself, by version; its public BadParameter is a usage error in both.
@@ -77,17 +77,22 @@ def _find(group: typer.Typer, words: Sequence[str]) -> tuple[Any, int]:
     the groups above it with pydantic, which a `--help` would wait 0.2 s for.
     """
     first = words[0] if words else ""
-    for info in group.registered_commands:
+    inner = next((inner for inner in _groups(group) if inner.info.name == first), None)
+    if inner is not None:
+        inner.rich_markup_mode = None
+        command, depth = _find(inner, words[1:])
+        if command is not None:
+            return command, depth + 1
+    for info in group.registered_commands:  # `runs` is one, beside the group of `runs remove`
         if info.callback is not None and first == (info.name or info.callback.__name__):
             only = typer.Typer(add_completion=False, rich_markup_mode=None)
             only.registered_commands = [info]
             return get_command(only), 1
-    for inner in (info.typer_instance for info in group.registered_groups):
-        if inner is not None and first == inner.info.name:
-            command, depth = _find(inner, words[1:])
-            inner.rich_markup_mode = None
-            return command or get_group(inner), depth + 1
-    return None, 0
+    return (None, 0) if inner is None else (get_group(inner), 1)
+
+
+def _groups(group: typer.Typer) -> list[typer.Typer]:
+    return [info.typer_instance for info in group.registered_groups if info.typer_instance is not None]
 
 
 def _as_fault(error: BaseException) -> LayerprobeError:

@@ -10,6 +10,7 @@ import typer
 from layerprobe.cli.formats import chosen_format
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Format, Json, Quiet
 from layerprobe.cli.output import Terminal
+from layerprobe.wording import as_size
 
 
 def register(app: typer.Typer) -> None:
@@ -62,22 +63,31 @@ def runs(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """List the runs, the most recent first, or show one."""
+    """List the runs, the most recent first, or show one; `layerprobe runs remove NAME` removes one.
+
+    A run that is called remove is shown by `layerprobe runs -- remove`.
+    """
     from layerprobe.runs import find_run, list_runs
     from layerprobe.tables import plain_table
 
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
     if name is not None:
-        record = find_run(cache, name).read()
+        run = find_run(cache, name)
+        record, sizes = run.read(), run.sizes()
         shown = {key: value for key, value in record.items() if key not in ("hashes", "new_parameters")}
         lines = [[key, str(value)] for key, value in shown.items()]
-        terminal.result({"run": name, "record": record}, plain_table(("field", "value"), lines))
+        lines.append(["size", ", ".join(f"{part} {as_size(size)}" for part, size in sizes.items())])
+        terminal.result({"run": name, "record": record, "bytes": sizes}, plain_table(("field", "value"), lines))
         return
     found = list_runs(cache)
     keys = ("recipe_name", "state", "epochs_done", "seed", "touched")
-    rows = [[run.name, *(str(record.get(key)) for key in keys)] for run, record in found]
-    values = [{"run": run.name, **{key: record.get(key) for key in keys}} for run, record in found]
-    terminal.result({"runs": values}, plain_table(("run", "recipe", "state", "epochs", "seed", "touched"), rows))
+    sizes = {run.name: run.sizes()["total"] for run, _ in found}
+    rows = [[run.name, *(str(record.get(key)) for key in keys), as_size(sizes[run.name])] for run, record in found]
+    values = [
+        {"run": run.name, **{key: record.get(key) for key in keys}, "bytes": sizes[run.name]} for run, record in found
+    ]
+    columns = ("run", "recipe", "state", "epochs", "seed", "touched", "size")
+    terminal.result({"runs": values}, plain_table(columns, rows))
 
 
 def doctor(

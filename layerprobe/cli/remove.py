@@ -1,0 +1,71 @@
+"""layerprobe runs remove."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
+from layerprobe.cli.output import Terminal
+from layerprobe.errors import RecipeError
+from layerprobe.wording import as_size
+
+if TYPE_CHECKING:
+    from layerprobe.workflow.removal import Removal
+
+# The command `runs` takes the name of a run; `main` looks for `remove` first.
+group = typer.Typer(name="runs", help="List the runs, or remove one.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.add_typer(group)
+
+
+@group.callback()
+def _runs() -> None:
+    """A group even with one command."""
+
+
+@group.command()
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The run.")],
+    features: Annotated[bool, typer.Option("--features", help="Remove only its stored features.")] = False,
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Remove only its checkpoints.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """Remove a run, an ensemble with its members, or only features or checkpoints.
+
+    Scores and ranks stay where only features or checkpoints are removed. Features are computed again when they are
+    needed. A run without checkpoints can neither go on training nor measure further layers.
+    """
+    from layerprobe.workflow.removal import plan_removal
+    from layerprobe.workflow.removal import remove as carry_out
+
+    parts = [part for part, asked in (("features", features), ("checkpoints", checkpoints)) if asked]
+    planned = plan_removal(cache, name, parts)
+    terminal, what = Terminal(as_json, quiet), _in_words(planned)
+    if not yes:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise RecipeError(f"{what} would be removed, and nobody can be asked", fix="Give --yes")
+        print(f"Remove {what}? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            terminal.result({"removed": [], "parts": parts, "bytes": 0}, "nothing was removed")
+            return
+    carry_out(planned)
+    removed = [run.name for run in planned.runs]
+    terminal.result({"removed": removed, "parts": parts, "bytes": planned.size}, f"removed {what}")
+
+
+def _in_words(planned: Removal) -> str:
+    """`the run tiny (12 MB)`, or `features and checkpoints of the runs e.1, e.2, e (1.9 GB)`."""
+    names = ", ".join(run.name for run in planned.runs)
+    runs = f"the run{'s' * (len(planned.runs) > 1)} {names}"
+    of = f"{' and '.join(planned.parts)} of " if planned.parts else ""
+    return f"{of}{runs} ({as_size(planned.size)})"
