@@ -11,7 +11,7 @@ import pytest
 from layerprobe.cli import main
 from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Dataset, Image, Split
-from layerprobe.workflow.images import Decoding, with_decoded
+from layerprobe.workflow.images import Decoding, with_contents, with_decoded
 from tests.workflow.conftest import Silent
 
 Outcome = tuple[int, str, str]
@@ -32,8 +32,9 @@ def decoded(cache: Path) -> Dataset:
             (cache / name / file).touch()
         files[name] = Files(cache / name, ids)
     splits = {name: Split(name, np.array([0, 0, 1, 1]) + c, ids, pixels) for name, c in (("train", 0), ("test", 2))}
-    dataset = Dataset(splits, ("a", "b", "c", "d"))
-    return with_decoded(dataset, Decoding(cache, Silent(), 0), files=files, steps="8x8", source="folder:birds")
+    decoding = Decoding(cache, Silent(), 0)
+    dataset = with_contents(Dataset(splits, ("a", "b", "c", "d")), decoding)
+    return with_decoded(dataset, decoding, files=files, steps="8x8", source="folder:birds")
 
 
 @pytest.fixture
