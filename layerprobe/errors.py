@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 
@@ -59,7 +60,7 @@ class UnknownNameError(LayerprobeError):
         self.arguments = (kind, name, tuple(known))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (UnknownNameError, self.arguments)
+        return (functools.partial(UnknownNameError, file=self.file), self.arguments)
 
 
 class DataError(LayerprobeError):

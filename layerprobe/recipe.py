@@ -19,6 +19,7 @@ from layerprobe.validation import (
     batch_problems,
     checked_loss,
     data_problems,
+    ensemble_problems,
     metric_options,
     metric_problems,
     schedule_problems,
@@ -184,6 +185,7 @@ def resolve(name: str, sections: Mapping[str, Any], *, source: object, overrides
             *schedule_problems(recipe.train),
             *metric_problems(recipe.probe.metrics),
             *batch_problems(recipe.train, recipe.loss),
+            *ensemble_problems(recipe.train, recipe.ensemble),
             *(loss.contradictions(recipe.train, recipe.net) if loss else []),
         ]
     if problems:

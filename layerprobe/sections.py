@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from layerprobe.pooling import Pool
 
+LARGEST_SEED = 2**64 - 1  # that torch takes
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 # Whose checkpoints stay: of all epochs, of the last one, or of the epochs 0, N, 2N ... and the last.
 Keep = Literal["all", "last"] | Annotated[int, Field(ge=1)]
@@ -68,7 +69,7 @@ class Data(Section):
 
     name: str
     root: str | None = None
-    image_size: int = Field(224, ge=16)
+    image_size: int = Field(224, ge=16, le=4096)
     invert: bool = False
     mean: _Channels = "imagenet"
     std: _Channels = "imagenet"
@@ -85,7 +86,7 @@ class Network(Section):
     """Backbone and head; `fc` lists the sizes of fc6, fc7 ...; no entry puts the loss on the pooled layer."""
 
     name: str
-    fc: tuple[Annotated[int, Field(ge=1)], ...] = (512,)
+    fc: tuple[Annotated[int, Field(ge=1, le=65536)], ...] = (512,)
     pool: Pool | None = None
     weights: str = "none"
     from_scratch: tuple[str, ...] = ()
@@ -100,7 +101,7 @@ class LossSection(Section):
 class Train(Section):
     """Batches, optimiser and schedule; the defaults are those of Vo & Hays 2019 (section 5)."""
 
-    epochs: int = Field(ge=0)
+    epochs: int = Field(ge=0, le=100_000)
     batch_size: int = Field(32, ge=2)
     sampler: Literal["classes", "balanced", "shuffled", "n_pairs", "episodes"] | None = None
     images_per_class: int | None = Field(None, ge=1)
@@ -127,7 +128,7 @@ class Train(Section):
     warmup_iterations: int = Field(0, ge=0)
     warmup_epochs: int = Field(0, ge=0)
     warmup: Literal["zero_rate", "freeze", "linear"] = "zero_rate"
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=LARGEST_SEED)
     keep: Keep = "all"
 
     @field_validator("keep", mode="before")
@@ -143,7 +144,7 @@ class Ensemble(Section):
     """Members trained apart, each from a seed of its own; their embeddings are searched side by side."""
 
     of: str
-    members: int = Field(ge=2)
+    members: int = Field(ge=2, le=1000)
 
 
 class Probe(Section):

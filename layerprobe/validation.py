@@ -17,13 +17,15 @@ from pydantic import ValidationError, create_model
 
 from layerprobe.errors import LayerprobeError, near_miss
 from layerprobe.registry import DATASETS, LOSSES, METRICS, NETS, load
-from layerprobe.sections import SECTIONS, Data, LossSection, Problem, Section, Train
+from layerprobe.sections import LARGEST_SEED, SECTIONS, Data, Ensemble, LossSection, Problem, Section, Train
 
 if TYPE_CHECKING:
     from layerprobe.losses.loss import Loss
 
 # Parameters of a data set, network or loss that no recipe states.
 _NOT_OPTIONS = {"self", "root", "embedding_dim", "num_classes", "seed", "weights"}
+# What a loss's constructor raises: its own ValueError, and torch's errors about a number that fits into no tensor.
+_REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError)
 _TABLES = {"data": ("data set", DATASETS), "net": ("network", NETS), "loss": ("loss", LOSSES)}
 
 
@@ -113,17 +115,21 @@ def checked_loss(section: LossSection, problems: list[Problem]) -> Loss | None:
     factory: type[Loss] = load(*_TABLES["loss"], section.name)
     try:
         return factory.checked(section.options())
-    except ValueError as error:
+    except _REFUSALS as error:
         # The options that are refused on their own; none where only several together are.
         refused = tuple(name for name, value in section.options().items() if not _is_accepted(factory, {name: value}))
-        problems.append(Problem("loss", f"{error}. Change it, or leave it out", refused))
+        text = str(error)
+        if not isinstance(error, ValueError):  # torch's words say less, in fifty lines
+            given = [f"{name} = {section.options()[name]}" for name in refused]
+            text = f"{', '.join(given) or 'all options together'}: too large"
+        problems.append(Problem("loss", f"{text}. Change it, or leave it out", refused))
         return None
 
 
 def _is_accepted(factory: type[Loss], options: Mapping[str, Any]) -> bool:
     try:
         factory.checked(options)
-    except ValueError:
+    except _REFUSALS:
         return False
     return True
 
@@ -204,3 +210,11 @@ def batch_problems(train: Train, loss: LossSection) -> list[Problem]:
         text = f"batch_size = {train.batch_size} holds no class of images_per_class = {k}. Raise it"
         found.append(Problem("train", text, ("batch_size", "images_per_class")))
     return found
+
+
+def ensemble_problems(train: Train, ensemble: Ensemble | None) -> list[Problem]:
+    """A seed from which the last member of an ensemble would get a seed that is too large."""
+    if ensemble is None or (train.seed + 1) * ensemble.members - 1 <= LARGEST_SEED:
+        return []
+    text = f"seed = {train.seed} is too large for {ensemble.members} members. Set it below 2^64 / {ensemble.members}"
+    return [Problem("train", text, ("seed", "ensemble.members"))]

@@ -31,11 +31,15 @@ def test_a_name_far_from_all_has_no_question() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [DataError("empty", file="a", fix="b"), NumericError("NaN"), UnknownNameError("loss", "x", ["softmax"])],
-)
+    [
+        DataError("empty", file="a", fix="b"), NumericError("NaN"), UnknownNameError("loss", "x", ["softmax"]),
+        UnknownNameError("run", "x", ["netA"], file="cache"),
+    ],
+)  # fmt: skip
 def test_an_error_survives_the_way_from_a_worker(error: LayerprobeError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), copy.exit_code) == (type(error), str(error), error.exit_code)
+    assert copy.file == error.file
 
 
 def test_the_kind_of_a_data_error_survives_it_too() -> None:

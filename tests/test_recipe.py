@@ -417,3 +417,34 @@ def test_a_recipe_that_needs_a_root_may_be_compared_with_one_that_has_none() -> 
 def test_an_entry_of_a_list_is_named_by_its_place() -> None:
     with pytest.raises(RecipeError, match=re.escape("[net]: fc[1] = 0: input should be greater than or equal to 1")):
         load("net.fc=[8, 0]")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.seed=18446744073709551616", "less than or equal to 18446744073709551615"),
+        ("train.epochs=1000000000", "less than or equal to 100000"),
+        ("data.image_size=1000000", "less than or equal to 4096"),
+        ("net.fc=[1000000000]", "less than or equal to 65536"),
+        ("ensemble.members=1000000000", "less than or equal to 1000"),
+        ("loss.centres=1000000000000", "[loss]: centres = 1000000000000: too large. Change it"),
+        ("loss.centres=100000000000000000000", "[loss]: centres = 100000000000000000000: too large. Change it"),
+    ],
+)
+def test_a_number_that_is_too_large_is_told_with_its_flag(setting: str, message: str) -> None:
+    ensemble = ("ensemble.of=quick",) if setting.startswith("ensemble") else ()
+    settings = ("loss.name=soft_triple", *ensemble, setting)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("quick", Overrides(settings=settings))
+    assert len(caught.value.problems) == 1
+    assert message in caught.value.problems[0]
+    assert f"--set {setting}" in caught.value.problems[0]
+
+
+def test_the_largest_seed_is_taken_and_of_an_ensemble_the_last_members() -> None:
+    largest = 2**64 - 1
+    assert load_recipe("quick", Overrides(seed=largest)).train.seed == largest
+    two = ("ensemble.of=quick", "ensemble.members=2")
+    assert load_recipe("quick", Overrides(settings=two, seed=largest // 2)).member(2).train.seed == largest
+    with pytest.raises(RecipeError, match=r"--seed 9223372036854775808 \[train\]: .* too large for 2 members"):
+        load_recipe("quick", Overrides(settings=two, seed=largest // 2 + 1))

@@ -104,7 +104,7 @@ def _as_fault(error: BaseException) -> LayerprobeError:
         return LayerprobeError(error.format_message(), fix=f"{path} --help shows what there is")  # type: ignore[attr-defined] # click's UsageError, under either of its names
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return InterruptedRun("interrupted", signal_number=signal.SIGINT)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "CPUAllocator" in str(error):
         return EnvironmentFault("out of memory", fix="Lower train.batch_size with --set, or use another --device")
     if isinstance(error, OSError) and (fault := disk_fault(error, error.filename and Path(error.filename))):
         return fault
