@@ -114,7 +114,7 @@ class Train(Section):
     momentum: float | None = Field(None, ge=0, lt=1)
     epsilon: float | None = Field(None, gt=0)
     weight_decay: float = Field(5e-4, ge=0)
-    clip_gradient: float | None = Field(None, gt=0)
+    clip_gradient: float | None = Field(None, ge=0)  # 0: no limit, where the loss has one
     new_layers_factor: float = Field(1.0, gt=0)
     decay: Literal["steps", "cosine"] = "steps"
     decay_at: tuple[_Fraction, ...] = ()

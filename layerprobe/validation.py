@@ -147,6 +147,11 @@ def with_defaults_of(loss: LossSection, train: Train) -> Train:
         update["replacement"] = sampler == "balanced" if train.replacement is None else train.replacement
     if train.momentum is None:
         update["momentum"] = {"sgd": 0.9, "rmsprop": 0.0}.get(train.optimizer)
+    # A record of a run that was trained without a limit states None.
+    if "clip_gradient" not in train.model_fields_set and train.optimizer == "sgd":
+        update["clip_gradient"] = factory.clip_gradient
+    elif train.clip_gradient == 0:
+        update["clip_gradient"] = None
     return train.model_copy(update=update)
 
 

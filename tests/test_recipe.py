@@ -171,6 +171,7 @@ def test_a_default_that_is_written_out_changes_nothing() -> None:
         ("quick", None, "ee8fce5897e2"),
         ("netA-cub200-code", "cub200:DIR", "e1d55c43a38a"),
         ("dreml-cub200", "cub200:DIR", "03f338c7e369"),
+        ("unbiased-cub200", "cub200:DIR", "7ea4099ab7e8"),
     ],
 )
 def test_no_later_version_renames_a_run(name: str, data: str | None, identity: str) -> None:
@@ -190,6 +191,31 @@ def test_a_losss_own_key_at_its_first_default_is_no_part_of_the_identity(monkeyp
     monkeypatch.setattr(Triplet, "first_released", {"margin": 0.7}, raising=False)
     assert load("loss.name=triplet", "loss.margin=0.7").identity() == released
     assert load("loss.name=triplet").identity() != released
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [
+        (("loss.name=n_pairs",), 10.0),
+        (("loss.name=angular",), 10.0),
+        (("loss.name=arcface",), 5.0),
+        (("loss.name=cosface",), 5.0),
+        (("loss.name=softmax",), None),
+        (("loss.name=n_pairs", "train.clip_gradient=3"), 3.0),
+        (("loss.name=n_pairs", "train.clip_gradient=0"), None),
+        (("loss.name=n_pairs", "train.optimizer=adam"), None),
+    ],
+)
+def test_a_loss_that_needs_a_limit_on_sgds_steps_has_one(settings: tuple[str, ...], limit: float | None) -> None:
+    assert load(*settings).train.clip_gradient == limit
+
+
+def test_a_run_trained_without_a_limit_is_not_taken_for_one_with_the_losss() -> None:
+    unlimited = load("loss.name=n_pairs", "train.clip_gradient=0")
+    assert unlimited.as_dict()["train"]["clip_gradient"] is None  # as every version has stored it
+    record = {"recipe_name": "netA", "recipe": unlimited.as_dict()}
+    assert unlimited.changes_since(record) == []
+    assert load("loss.name=n_pairs").changes_since(record) == [Change("train", "clip_gradient", None, 10.0)]
 
 
 def test_what_differs_from_a_runs_recipe_is_told_by_section_and_key() -> None:

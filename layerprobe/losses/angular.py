@@ -36,6 +36,7 @@ class Angular(Loss):
     sampler = "n_pairs"
     needs_positives = True
     images_per_class = 2
+    clip_gradient = 10.0  # products of embeddings of any length: SGD's first steps would be as long as they are
 
     def __init__(
         self,

@@ -47,6 +47,8 @@ class Loss(nn.Module):
     sampler: ClassVar[str]  # the batches that suit it: classes | shuffled | n_pairs | episodes
     needs_positives: ClassVar[bool]  # every class of a batch at least twice
     images_per_class: ClassVar[int] = 4  # of such a batch, unless the recipe says otherwise
+    # train.clip_gradient with SGD, unless the recipe says otherwise; None: no limit.
+    clip_gradient: ClassVar[float | None] = None
 
     # How many pairs, triplets ... of the last batch had a loss above zero; None if the loss has no inactive ones.
     informative: Tensor | None = None

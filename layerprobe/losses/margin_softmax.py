@@ -30,6 +30,7 @@ class ArcFace(Loss):
 
     sampler = "shuffled"
     needs_positives = False
+    clip_gradient = 5.0  # of a network without weights, SGD's first steps at this scale would undo what it can tell
     scale: Tensor
 
     def __init__(self, embedding_dim: int, num_classes: int, *, scale: float = 64.0, margin: float = 0.5) -> None:
@@ -76,6 +77,7 @@ class CosFace(Loss):
 
     sampler = "shuffled"
     needs_positives = False
+    clip_gradient = 5.0  # of a network without weights, SGD's first steps at this scale would undo what it can tell
     scale: Tensor
 
     def __init__(self, embedding_dim: int, num_classes: int, *, scale: float = 64.0, margin: float = 0.35) -> None:

@@ -226,7 +226,7 @@ class Trainer:
             f"{what} at epoch {epoch}, iteration {self.iteration + 1} (images {', '.join(names[:4])} ...);"
             f" last good checkpoint: epoch {self.epoch}",
             # Before the first step the learning rate cannot be the cause.
-            fix="Lower train.learning_rate" if self.iteration else "Look at the options of [loss] and at the weights",
+            fix=self._fix() if self.iteration else "Look at the options of [loss] and at the weights",
         )
         error.add_note(f"images of the step: {', '.join(names)}")
         return error
@@ -250,8 +250,14 @@ class Trainer:
             if not bool(torch.isfinite(tensor).all()):
                 raise NumericError(
                     f"{name} is not finite after epoch {epoch}; last good checkpoint: epoch {self.epoch}",
-                    fix="Lower train.learning_rate",
+                    fix=self._fix(),
                 )
+
+    def _fix(self) -> str:
+        limit = self.plan.clip_gradient
+        return "Lower train.learning_rate, or " + (
+            "set train.clip_gradient=10" if limit is None else f"train.clip_gradient, which is {limit:g}"
+        )
 
     def state(self) -> dict[str, Any]:
         """What `load_state` needs beside the weights: plain numbers, lists and tensors."""
