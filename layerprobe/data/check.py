@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -13,22 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import PIL.Image
 
 from layerprobe.data.image_files import Files
-from layerprobe.data.images import EXIF_ORIENTATION, PIL_ERRORS
+from layerprobe.data.images import PIL_ERRORS
 from layerprobe.data.processes import serve, start_method
+from layerprobe.data.rules import rules_of
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.errors import DataError
 
 _CHUNK = 8  # images that a process is sent at once
-# PIL's mode -> kind and message of a remark.
-_MODES = {
-    "1": ("1-bit", "1-bit pixels, read as black and white"),
-    "L": ("grey", "grey, read as three equal channels"),
-    "P": ("palette", "a palette, read as its colours"),
-    "CMYK": ("CMYK", "CMYK, converted to RGB without a colour profile"),
-}
 
 
 @dataclass(frozen=True)
@@ -153,12 +145,12 @@ def printable(name: str) -> str:
 
 def _twice(dataset: Dataset, split: Split, index: int, earlier: Mapping[str, int]) -> Iterator[Finding]:
     """The finding about an image, given the first image with the same pixels in each split."""
-    where = sorted(earlier, key=lambda name: _together(dataset, name, split.name))
+    where = sorted(earlier, key=lambda name: dataset.together(name, split.name))
     if not where:
         return
     other = dataset.splits[where[0]]
     same = other.ids[earlier[other.name]]
-    together = _together(dataset, other.name, split.name)
+    together = dataset.together(other.name, split.name)
     if together and other.name != split.name and same == split.ids[index]:
         return
     label = int(other.labels[earlier[other.name]])
@@ -166,11 +158,6 @@ def _twice(dataset: Dataset, split: Split, index: int, earlier: Mapping[str, int
     text = f"the same pixels as {other.name}: {printable(same)}{of_class}"
     kind, fix = ("duplicate", "") if together else ("in two splits", "Remove one of them")
     yield Finding(kind, not together, text, fix, split.name, printable(split.ids[index]))
-
-
-def _together(dataset: Dataset, one: str, other: str) -> bool:
-    """Whether two splits are the same, or one is searched in the other."""
-    return dataset.search_in.get(one, one) == dataset.search_in.get(other, other)
 
 
 def _by_processes(
@@ -233,32 +220,7 @@ def _examined(image: Callable[[int], Image], place: int, index: int) -> Examined
 def _remarks(path: Path) -> list[Finding]:
     """The rules by which `read_image` turned an image into RGB; the image has been read before."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with PIL.Image.open(path) as image:
-                return [Finding(kind, False, message) for kind, message in _rules(image, path)]
+        with path.open("rb") as stream:
+            return [Finding(kind, False, message) for kind, message in rules_of(stream, path, whole=True)]
     except (OSError, *PIL_ERRORS) as error:
         return [Finding("metadata", False, f"metadata that cannot be read ({' '.join(str(error).split())})")]
-
-
-def _rules(image: PIL.Image.Image, path: Path) -> Iterator[tuple[str, str]]:
-    # MPO is a JPEG with further pictures behind the first, as cameras write it.
-    kind = "JPEG" if image.format == "MPO" else image.format
-    by_ending = PIL.Image.registered_extensions().get(path.suffix.lower())
-    if by_ending not in (None, kind):
-        yield "wrong ending", f"a {kind} file whose name ends in {path.suffix}"
-    mode = image.mode.removesuffix("A")  # transparency has its own remark
-    if mode in _MODES:
-        yield _MODES[mode]
-    elif mode.startswith("I"):
-        yield "16-bit grey", "16-bit grey, divided by 257"
-    elif mode not in ("RGB", "RGBX"):
-        yield "other mode", f"{image.mode}, converted to RGB"
-    if image.has_transparency_data:
-        yield "transparency", "transparent pixels, laid on white"
-    frames = getattr(image, "n_frames", 1)
-    if frames > 1 and image.format != "MPO":
-        yield "animated", f"{frames} frames or pages, of which the first is read"
-    orientation = image.getexif().get(EXIF_ORIENTATION, 1)
-    if orientation != 1:
-        yield "EXIF rotation", f"EXIF orientation {orientation}, which is applied only with data.exif_rotation"

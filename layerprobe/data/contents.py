@@ -1,6 +1,6 @@
-"""What image files hold, as hashes: each file is read once, and again only when it has changed on the disk.
+"""What image files hold, as hashes, and by which rules: each file is read once, and again only when it has changed.
 
-The hashes of the files below one root are kept in a table, `cache/images/contents/HASH.json`. It is a cache: where it
+What is known of the files below one root is kept in a table, `cache/images/contents/HASH.json`. It is a cache: where it
 is missing, damaged or behind, the files are read again.
 """
 
@@ -11,14 +11,19 @@ import hashlib
 import json
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL.Image import DecompressionBombError
 
 from layerprobe.data.image_files import Files
+from layerprobe.data.images import PIL_ERRORS
+from layerprobe.data.rules import rules_of
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import DataError
 from layerprobe.files import write_text
@@ -31,11 +36,18 @@ _KEPT_EVERY = 30.0  # seconds of reading that a kill may lose
 # A file's size, and the times of its last change as programs state it and as the system noted it, in ns. No program can
 # set the latter: a file replaced by one of the same size and time is seen.
 _Stamp = list[int]
-_Known = dict[str, tuple[_Stamp, str]]  # name below the root -> stamp and hash
+
+
+class _Known(NamedTuple):
+    """A file's stamp, the hash of its content, and the kinds of rule by which it is read."""
+
+    stamp: _Stamp
+    digest: str
+    rules: list[str]
 
 
 def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> Dataset:
-    """The data set with the hash of every image's content in `Split.digests`.
+    """The data set with the hash of every image's content in `Split.digests`, and with `rules`.
 
     Args:
         dataset: as it was loaded, its files not yet resized; images that are not files are hashed as pixels. One that
@@ -48,18 +60,19 @@ def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> D
     """
     if all(split.digests is not None for split in dataset.splits.values()):
         return dataset
-    splits = dict(dataset.splits)
+    splits, rules = dict(dataset.splits), Counter[str]()
     files = {name: split.image for name, split in splits.items() if isinstance(split.image, Files)}
     for root in {image.root for image in files.values()}:
         names = {name for image in files.values() if image.root == root for name in image.names}
-        hashes = _of_files(root, sorted(names), tables, listener)
+        known = _of_files(root, sorted(names), tables, listener)
+        rules.update(kind for name in names for kind in known[name].rules)
         for name, image in files.items():
             if image.root == root:
-                splits[name] = replace(splits[name], digests=_array(hashes[file] for file in image.names))
+                splits[name] = replace(splits[name], digests=_array(known[file].digest for file in image.names))
     for name, split in splits.items():
         if name not in files:
             splits[name] = replace(split, digests=_array(_of_pixels(split)))
-    return replace(dataset, splits=splits)
+    return replace(dataset, splits=splits, rules=rules)
 
 
 def table_of(root: Path, tables: Path) -> Path:
@@ -67,14 +80,14 @@ def table_of(root: Path, tables: Path) -> Path:
     return tables / f"{hashlib.sha256(str(root.resolve()).encode(errors='surrogateescape')).hexdigest()[:16]}.json"
 
 
-def _of_files(root: Path, names: list[str], tables: Path, listener: Listener | None) -> Mapping[str, str]:
+def _of_files(root: Path, names: list[str], tables: Path, listener: Listener | None) -> Mapping[str, _Known]:
     table = table_of(root, tables)
     stamps = {name: _stamp(root / name) for name in names}
     known = _read_table(table)
     # Names of other data sets below the same root stay.
-    changed = [name for name in names if known.get(name, ([], ""))[0] != stamps[name]]
+    changed = [name for name in names if name not in known or known[name].stamp != stamps[name]]
     if not changed:
-        return {name: known[name][1] for name in names}
+        return known
 
     def keep() -> None:
         if listener is not None:
@@ -86,7 +99,7 @@ def _of_files(root: Path, names: list[str], tables: Path, listener: Listener | N
         try:
             for name in changed:
                 # The stamp is older than the content: a file that changes meanwhile is read again the next time.
-                known[name] = (stamps[name], _of_file(root / name))
+                known[name] = _of_file(root / name, stamps[name])
                 if task is not None:
                     task.advance()
                 if time.monotonic() - kept_at > _KEPT_EVERY:
@@ -94,7 +107,7 @@ def _of_files(root: Path, names: list[str], tables: Path, listener: Listener | N
                     kept_at = time.monotonic()
         finally:
             keep()
-    return {name: known[name][1] for name in names}
+    return known
 
 
 def _stamp(path: Path) -> _Stamp:
@@ -108,12 +121,26 @@ def _stamp(path: Path) -> _Stamp:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def _of_file(path: Path) -> str:
+def _of_file(path: Path, stamp: _Stamp) -> _Known:
     try:
         with path.open("rb") as stream:
-            return hashlib.file_digest(stream, _new).hexdigest()
+            digest = hashlib.file_digest(stream, _new).hexdigest()
+            stream.seek(0)
+            return _Known(stamp, digest, _kinds(stream, path))
     except OSError as error:
         raise DataError.unreadable(error, file=path) from error
+
+
+def _kinds(stream: BinaryIO, path: Path) -> list[str]:
+    """The kinds of rule; none for what is no image, which is told when it is decoded."""
+    try:
+        return [kind for kind, _ in rules_of(stream, path, whole=False)]
+    except OSError as error:
+        if error.errno is not None:  # the disk's; PIL's own have no number
+            raise
+    except (DecompressionBombError, *PIL_ERRORS):
+        pass
+    return []
 
 
 def _new() -> hashlib.blake2b:
@@ -131,15 +158,15 @@ def _array(hashes: Iterable[str]) -> NDArray[np.int64]:
     return np.frombuffer(bytes.fromhex("".join(hashes)), np.int64).reshape(-1, 2)
 
 
-def _read_table(path: Path) -> _Known:
+def _read_table(path: Path) -> dict[str, _Known]:
     """The table; empty where there is none that can be read."""
     try:
         table = json.loads(path.read_bytes())
         if table["schema"] != _SCHEMA:
             return {}
         return {
-            str(name): ([int(size), int(changed), int(noted)], bytes.fromhex(digest).hex())
-            for name, ((size, changed, noted), digest) in table["files"].items()
+            str(name): _Known([int(size), int(changed), int(noted)], bytes.fromhex(digest).hex(), list(map(str, rules)))
+            for name, ((size, changed, noted), digest, rules) in table["files"].items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

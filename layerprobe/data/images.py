@@ -26,7 +26,7 @@ EXTENSIONS = frozenset(
 )
 
 # What a file may hold, whatever its name ends in. PIL reads further formats; for EPS it would start Ghostscript.
-_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
 _PIXEL_LIMIT = 89_000_000
 # A thinner image, scaled to a shorter side of 247 pixels, would take gigabytes.
 _THINNEST = 1000
@@ -70,7 +70,7 @@ def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False)
             warnings.simplefilter("ignore")
             require_file(path)
             # Given a path, PIL would map some uncompressed TIFFs into memory and not turn them when it loads them.
-            with path.open("rb") as stream, PIL.Image.open(stream, formats=_FORMATS) as image:
+            with path.open("rb") as stream, PIL.Image.open(stream, formats=FORMATS) as image:
                 if image.width * image.height > _PIXEL_LIMIT:
                     raise _too_large(path, f"{image.width}x{image.height} pixels")
                 if max(image.size) > _THINNEST * min(image.size):

@@ -71,6 +71,8 @@ class Dataset:
         notes: remarks that go with every result on it, such as that images are missing.
         classification: whether the test images are of the training classes; else no class is in two splits.
         class_ids: the data set's own id of each class, as text; empty where it has none.
+        rules: kind of rule by which some images are turned into RGB -> how many files it concerns; empty until the
+            files are read.
     """
 
     splits: Mapping[str, Split]
@@ -79,6 +81,11 @@ class Dataset:
     notes: tuple[str, ...] = ()
     classification: bool = False
     class_ids: tuple[str, ...] = ()
+    rules: Mapping[str, int] = field(default_factory=dict)
+
+    def together(self, one: str, other: str) -> bool:
+        """Whether two splits are the same, or one is searched in the other."""
+        return self.search_in.get(one, one) == self.search_in.get(other, other)
 
 
 def require_retrieval(dataset: Dataset, *, source: object) -> Dataset:
@@ -102,8 +109,7 @@ def require_retrieval(dataset: Dataset, *, source: object) -> Dataset:
             )
         for label in np.unique(split.labels).tolist():
             other = seen.setdefault(label, split.name)
-            together = {dataset.search_in.get(other, other), dataset.search_in.get(split.name, split.name)}
-            if other != split.name and len(together) > 1 and not dataset.classification:
+            if not dataset.together(other, split.name) and not dataset.classification:
                 raise DataError(
                     f"class {dataset.class_names[label]} is in {other} and {split.name}, but no class may be in two"
                     " splits",
@@ -111,6 +117,22 @@ def require_retrieval(dataset: Dataset, *, source: object) -> Dataset:
                     fix="Put all its images into one split",
                 )
     return dataset
+
+
+def overlaps(dataset: Dataset) -> tuple[str, ...]:
+    """A note for each two splits that have images of the same content, which are hashed, and must not have them."""
+    names, notes = list(dataset.splits), []
+    for place, name in enumerate(names):
+        split = dataset.splits[name]
+        for other in names[:place]:
+            known = dataset.splits[other].digests
+            if dataset.together(name, other) or known is None or split.digests is None:
+                continue
+            there = {row.tobytes() for row in known}
+            count = sum(row.tobytes() in there for row in split.digests)
+            if count:
+                notes.append(f"{name} images that are in {other} too: {count:,} of {len(split):,}")
+    return tuple(notes)
 
 
 def manifest_sha256(split: Split, class_names: tuple[str, ...]) -> str:

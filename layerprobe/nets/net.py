@@ -17,9 +17,11 @@ class Net:
         layers: the papers' names -> module paths, in execution order.
         embedding_dim: D.
         new_parameters: names of the module's parameters that were not loaded from anywhere.
+        notes: what was done to its weights that a user may not expect.
     """
 
     module: nn.Module
     layers: Mapping[str, str]
     embedding_dim: int
     new_parameters: frozenset[str]
+    notes: tuple[str, ...] = ()

@@ -8,7 +8,9 @@ import struct
 import sys
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors
@@ -67,7 +69,7 @@ def imagenet_weights(name: str) -> dict[str, Tensor]:
     # torchvision compares the hash only on download, and would take any file that lies there.
     if not sha256(path).startswith(digest):
         raise DataError("sha256 differs from the one in its name", file=path, fix="Delete it")
-    return file_weights(path)
+    return file_weights(path).tensors
 
 
 def _fetch(url: str, path: Path, digest: str) -> None:
@@ -82,13 +84,23 @@ def _fetch(url: str, path: Path, digest: str) -> None:
         ) from error
 
 
-def file_weights(path: Path) -> dict[str, Tensor]:
+@dataclass(frozen=True, eq=False)
+class FileWeights:
+    """A network's weights as a file holds them.
+
+    Args:
+        tensors: names -> tensors on the CPU.
+        notes: which prefixes were taken off their names.
+    """
+
+    tensors: dict[str, Tensor]
+    notes: tuple[str, ...]
+
+
+def file_weights(path: Path) -> FileWeights:
     """A network's weights from a safetensors file or a torch file; code in it is never run.
 
     `module.`, `_orig_mod.` and a layerprobe checkpoint's `net.` are taken off the names; its `loss.` stays out.
-
-    Returns:
-        Names -> tensors on the CPU.
 
     Raises:
         DataError: absent, empty, truncated, no weights file, or one that holds code.
@@ -96,6 +108,11 @@ def file_weights(path: Path) -> dict[str, Tensor]:
     """
     _require_weights_file(path)
     tensors = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    notes = tuple(
+        f"{path.name}: {prefix!r} is taken off the names of {count:,} tensors"
+        for prefix, count in Counter(name.removesuffix(_bare(name)) for name in tensors).items()
+        if prefix
+    )
     tensors = {_bare(name): tensor for name, tensor in tensors.items()}
     if any(name.startswith("net.") for name in tensors):
         tensors = {name.removeprefix("net."): value for name, value in tensors.items() if name.startswith("net.")}
@@ -107,7 +124,7 @@ def file_weights(path: Path) -> dict[str, Tensor]:
         if not tensor.isfinite().all():
             kind = "NaN" if tensor.isnan().any() else "infinite"
             raise NumericError(f"{name} has {kind} values", file=path, fix="Use weights from an earlier epoch")
-    return tensors
+    return FileWeights(tensors, notes)
 
 
 def _bare(name: str) -> str:

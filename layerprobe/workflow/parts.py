@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from layerprobe.analysis import Metric
 from layerprobe.data.framing import Framing, framed
 from layerprobe.data.image_files import Files, read_with
 from layerprobe.data.memory import held, is_small
-from layerprobe.data.splits import Dataset, require_retrieval
+from layerprobe.data.splits import Dataset, overlaps, require_retrieval
 from layerprobe.data.subsets import with_share, with_validation
 from layerprobe.data.transforms import Channels, Normalise, describe_decoding, describe_transform, inverted, resized
 from layerprobe.errors import DataError, EnvironmentFault, RecipeError
@@ -65,7 +66,31 @@ def _parts_of(dataset: Dataset, recipe: Recipe) -> Dataset:
     data = recipe.data
     dataset = with_validation(dataset, data.validation_classes)
     dataset = with_share(dataset, data.share, seed=recipe.train.seed)
+    dataset = replace(dataset, notes=(*dataset.notes, *overlaps(dataset)))
     return require_retrieval(dataset, source=data.root or data.name)
+
+
+# Kind of rule -> what it does to images without being asked.
+_DONE = {
+    "transparency": "images with transparent pixels, which are laid on white",
+    "animated": "images with several frames or pages, of which the first is read",
+    "EXIF rotation": "images that are not rotated as their EXIF data say (data.exif_rotation = true does)",
+    "CMYK": "CMYK images, which are converted to RGB without a colour profile",
+    "16-bit grey": "images of 16-bit grey, which is divided by 257",
+}
+
+
+def input_notes(recipe: Recipe, dataset: Dataset, net: Net) -> list[str]:
+    """What is done to some images and weights that a user may not expect, and which images are in two splits.
+
+    Args:
+        recipe: what was asked for.
+        dataset: with its images hashed.
+        net: with its weights.
+    """
+    kinds = [kind for kind in _DONE if kind != "EXIF rotation" or not recipe.data.exif_rotation]
+    done = [f"{_DONE[kind]}: {count:,}" for kind in kinds if (count := dataset.rules.get(kind))]
+    return [*net.notes, *done, *overlaps(dataset)]
 
 
 def build_metrics(recipe: Recipe, names: Sequence[str]) -> list[tuple[Metric, tuple[str, ...]]]:
@@ -127,7 +152,7 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
     """
     net = recipe.net
     build = registry.load("network", registry.NETS, net.name)
-    weights = None if cache is None else _pretrained(net.weights, net.name, cache)
+    weights, notes = (None, ()) if cache is None else _pretrained(net.weights, net.name, cache)
     try:
         built: Net = build(
             fc=net.fc,
@@ -142,7 +167,7 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
         raise DataError(error.message, file=net.weights, fix=error.fix) from error
     if cache is not None:
         require_input(recipe, built)
-    return built
+    return replace(built, notes=(*built.notes, *notes))
 
 
 def require_input(recipe: Recipe, net: Net) -> None:
@@ -167,15 +192,18 @@ def require_input(recipe: Recipe, net: Net) -> None:
         )
 
 
-def _pretrained(weights: str, net: str, cache: Path) -> Any:
+def _pretrained(weights: str, net: str, cache: Path) -> tuple[dict[str, torch.Tensor] | None, tuple[str, ...]]:
+    """The tensors by name, if any, and the notes about them."""
     if weights == "none":
-        return None
+        return None, ()
     if weights == "imagenet":
-        return imagenet_weights(net)
+        return imagenet_weights(net), ()
     if weights.startswith("run:"):
         run = find_run(cache, weights.removeprefix("run:"))
-        return file_weights(run.checkpoint_file(run.read()["epochs_done"]))
-    return file_weights(Path(weights))
+        found = file_weights(run.checkpoint_file(run.read()["epochs_done"]))
+    else:
+        found = file_weights(Path(weights))
+    return found.tensors, found.notes
 
 
 def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:

@@ -56,6 +56,9 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     built = with_hashed_images(built, request, listener)
     if known is not None:
         _require_same_images(known, built)
+    if known is None:
+        for note in parts.input_notes(request.recipe, built.dataset, built.net):
+            listener.say(f"note: {note}")
     for key in never_reached(request.recipe, built.trainer.plan, built.loss):
         listener.say(f"note: {key} is not reached in {request.recipe.train.epochs} epochs")
     built = with_decoded_images(built, request, listener)
@@ -144,6 +147,7 @@ def _same_so_far(record: dict[str, Any], built: Built) -> bool:
 
 def _begin(run: Run, request: TrainRequest, built: Built) -> None:
     recipe = request.recipe
+    notes = parts.input_notes(recipe, built.dataset, built.net)
     record = {
         "state": "training",
         "command": command_line(),
@@ -162,11 +166,14 @@ def _begin(run: Run, request: TrainRequest, built: Built) -> None:
         "transform": parts.transform_text(recipe),
         "new_parameters": sorted(built.net.new_parameters),
         **manifests_of(built.dataset),
+        "notes": notes,
         "epochs_done": 0,
         "hashes": {},
     }
     _save(run, record, built)
     run.log(f"begun: {record['command']}")
+    for note in notes:
+        run.log(f"note: {note}")
 
 
 def _save(run: Run, record: dict[str, Any], built: Built) -> None:

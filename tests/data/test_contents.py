@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from layerprobe.data.contents import table_of, with_digests
 from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import DataError
+from tests.data.spoiled import moving, transparent, turned
 from tests.workflow.conftest import Silent
 
 NAMES = ("a.png", "b.png")
@@ -110,3 +112,15 @@ def test_images_that_are_no_files_are_hashed_by_pixels_and_shape(tmp_path: Path)
     split = Split("train", np.zeros(3, np.int64), ("a", "b", "c"), images.__getitem__)
     first, other, again = hashes(with_digests(Dataset({"train": split}, ("one",)), tmp_path, Silent()))
     assert (first == again, first == other) == (True, False)
+
+
+def test_what_reading_does_to_images_is_counted_by_file(root: Path, tmp_path: Path) -> None:
+    contents = {"a.png": transparent(1), "b.png": moving("GIF", 2), "c.jpg": turned(3), "d.png": b"no image"}
+    for name, content in contents.items():
+        (root / name).write_bytes(content)
+    both = {name: replace(of_files(root, tuple(contents)).splits["train"], name=name) for name in ("test", "gallery")}
+    for _ in range(2):  # read, then known
+        dataset = with_digests(Dataset(both, ("one",)), tmp_path, Silent())
+        assert dataset.rules == {
+            "transparency": 1, "animated": 1, "palette": 1, "wrong ending": 1, "EXIF rotation": 1,
+        }  # fmt: skip

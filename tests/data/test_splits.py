@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from layerprobe.data.splits import Dataset, Image, Split, manifest_sha256, require_retrieval
+from layerprobe.data.splits import Dataset, Image, Split, manifest_sha256, overlaps, require_retrieval
 from layerprobe.errors import DataError
 
 
@@ -78,3 +78,23 @@ def test_the_manifest_tells_ids_labels_class_names_and_files_apart() -> None:
 
 def test_the_manifest_is_the_same_for_the_same_split() -> None:
     assert manifest_sha256(split("test", 0, 1), ("ant", "bee")) == manifest_sha256(split("test", 0, 1), ("ant", "bee"))
+
+
+def hashed(name: str, *digests: int) -> Split:
+    """A split of images that have the same content where they have the same number."""
+    return replace(split(name, *range(len(digests))), digests=np.array([[d, 0] for d in digests], np.int64))
+
+
+def test_images_of_the_same_content_in_two_splits_are_counted() -> None:
+    some = dataset(hashed("train", 1, 2, 3), hashed("validation", 4, 1), hashed("test", 5, 2, 2, 6))
+    notes = ("validation images that are in train too: 1 of 2", "test images that are in train too: 2 of 4")
+    assert overlaps(some) == notes
+
+
+def test_an_image_may_be_query_and_gallery_and_occur_twice_in_a_split() -> None:
+    some = dataset(hashed("train", 1, 2), hashed("test", 3, 3), hashed("gallery", 3, 2), test="gallery")
+    assert overlaps(some) == ("gallery images that are in train too: 1 of 2",)
+
+
+def test_images_that_are_not_hashed_are_not_compared() -> None:
+    assert overlaps(dataset(split("train", 0), split("test", 1))) == ()

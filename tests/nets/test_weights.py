@@ -106,25 +106,27 @@ def test_a_network_without_imagenet_weights_is_unknown() -> None:
 
 def test_a_torch_file_and_a_safetensors_file_give_the_same(tmp_path: Path) -> None:
     safetensors.torch.save_file(WEIGHTS, tmp_path / "w.safetensors")
-    assert equal(file_weights(tmp_path / "w.safetensors"), WEIGHTS)
-    assert equal(file_weights(saved(tmp_path, WEIGHTS)), WEIGHTS)
+    assert equal(file_weights(tmp_path / "w.safetensors").tensors, WEIGHTS)
+    assert equal(file_weights(saved(tmp_path, WEIGHTS)).tensors, WEIGHTS)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
 def test_prefixes_of_wrappers_are_taken_off(tmp_path: Path, prefix: str) -> None:
     wrapped = {prefix + name: value for name, value in WEIGHTS.items()}
-    assert equal(file_weights(saved(tmp_path, wrapped)), WEIGHTS)
+    found = file_weights(saved(tmp_path, wrapped))
+    assert equal(found.tensors, WEIGHTS)
+    assert found.notes == (f"w.pt: {prefix!r} is taken off the names of {len(WEIGHTS)} tensors",)
 
 
 def test_of_a_layerprobe_checkpoint_the_network_is_taken_and_the_loss_left(tmp_path: Path) -> None:
     checkpoint = {f"net.{name}": value for name, value in WEIGHTS.items()} | {"loss.scale": torch.tensor(4.0)}
     safetensors.torch.save_file(checkpoint, tmp_path / "epoch-0001.safetensors")
-    assert equal(file_weights(tmp_path / "epoch-0001.safetensors"), WEIGHTS)
+    assert equal(file_weights(tmp_path / "epoch-0001.safetensors").tensors, WEIGHTS)
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model"])
 def test_weights_beside_an_optimisers_state_are_found(tmp_path: Path, key: str) -> None:
-    assert equal(file_weights(saved(tmp_path, {"epoch": 3, key: WEIGHTS})), WEIGHTS)
+    assert equal(file_weights(saved(tmp_path, {"epoch": 3, key: WEIGHTS})).tensors, WEIGHTS)
 
 
 class Malicious:

@@ -20,7 +20,10 @@ from layerprobe.runs import Run
 from layerprobe.scores import read_scores
 from layerprobe.workflow import signals
 from layerprobe.workflow.building import TrainRequest
+from layerprobe.workflow.probe import probe
+from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import train
+from tests.data.spoiled import moving, transparent, turned
 from tests.workflow.conftest import Silent
 
 Requests = Callable[..., TrainRequest]
@@ -388,3 +391,47 @@ def test_a_disk_that_fails_is_told_as_itself_though_the_log_fails_too(
         train(request_for(), Silent(fail))
     monkeypatch.undo()
     assert train(request_for(), Silent()).read()["state"] == "finished"
+
+
+def test_what_is_done_to_images_is_said_when_a_run_begins_and_recorded(request_for: Requests, images: Path) -> None:
+    (images / "class0" / "9.png").write_bytes(transparent(1))
+    (images / "class0" / "9.jpg").write_bytes(turned(2))
+    (images / "class1" / "9.gif").write_bytes(moving("GIF", 3))
+    notes = [
+        "images with transparent pixels, which are laid on white: 1",
+        "images with several frames or pages, of which the first is read: 1",
+        "images that are not rotated as their EXIF data say (data.exif_rotation = true does): 1",
+    ]
+    with pytest.raises(InterruptedRun):
+        train(request_for(), begun := interrupt_after(1))
+    train(request_for(), goes_on := Silent())
+    assert begun.heard[:3] == [f"note: {note}" for note in notes]
+    assert not any(text.startswith("note: images") for text in goes_on.heard)
+    run = request_for().target()
+    assert run.read()["notes"] == notes
+    assert f"note: {notes[0]}" in (run.folder / "log.txt").read_text()
+
+
+def test_exif_data_that_are_applied_are_no_note(request_for: Requests, images: Path) -> None:
+    (images / "class0" / "9.jpg").write_bytes(turned(2))
+    assert train(request_for("data.exif_rotation=true", "train.epochs=0"), Silent()).read()["notes"] == []
+
+
+def test_a_prefix_taken_off_weights_is_said_and_recorded(request_for: Requests, tmp_path: Path) -> None:
+    source = train(request_for("train.epochs=0", run="source"), Silent())
+    weights = safetensors.torch.load_file(source.checkpoint_file(0))
+    wrapped = {"module." + name.removeprefix("net."): value for name, value in weights.items() if name[:4] == "net."}
+    safetensors.torch.save_file(wrapped, tmp_path / "w.safetensors")
+    run = train(request_for(f"net.weights={tmp_path / 'w.safetensors'}", "train.epochs=0"), listener := Silent())
+    note = f"w.safetensors: 'module.' is taken off the names of {len(wrapped)} tensors"
+    assert f"note: {note}" in listener.heard
+    assert run.read()["notes"] == [note]
+
+
+def test_an_image_in_train_and_test_marks_every_score(request_for: Requests, images: Path) -> None:
+    shutil.copyfile(images / "class0" / "0.png", images / "class7" / "0.png")
+    run = train(request_for("train.epochs=0"), listener := Silent())
+    note = "test images that are in train too: 1 of 16"
+    assert listener.heard.count(f"note: {note}") == 1
+    scores = probe(run, ProbeRequest(layers=("fc6",), ks=(1,), device="cpu", workers=0), Silent())
+    assert [note in score.notes for score in scores] == [True, True]
