@@ -7,12 +7,14 @@ is missing, damaged or behind, the files are read again.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
+import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -26,7 +28,7 @@ from layerprobe.data.images import PIL_ERRORS
 from layerprobe.data.rules import rules_of
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import DataError
-from layerprobe.files import write_text
+from layerprobe.files import remove_leftovers, require_file, write_text
 from layerprobe.progress import Listener
 
 FOLDER = "contents"  # of all tables, in the folder of the decoded images
@@ -91,7 +93,9 @@ def _of_files(root: Path, names: list[str], tables: Path, listener: Listener | N
 
     def keep() -> None:
         if listener is not None:
-            write_text(table, json.dumps({"schema": _SCHEMA, "root": str(root), "files": known}))
+            with _alone(tables):
+                remove_leftovers(tables)
+                write_text(table, json.dumps({"schema": _SCHEMA, "root": str(root), "files": known}))
 
     kept_at = time.monotonic()
     progress = contextlib.nullcontext() if listener is None else listener.task("hashing", len(changed), "images")
@@ -110,14 +114,25 @@ def _of_files(root: Path, names: list[str], tables: Path, listener: Listener | N
     return known
 
 
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let no other process write to a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _stamp(path: Path) -> _Stamp:
     try:
         status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            require_file(path)
     except OSError as error:
         raise DataError.unreadable(error, file=path) from error
-    # Opening a pipe could wait for ever.
-    if not stat.S_ISREG(status.st_mode):
-        raise DataError("not a regular file", file=path, fix="Remove it", kind="not a file")
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 

@@ -95,10 +95,18 @@ def test_what_was_read_before_an_interruption_is_kept(root: Path, tmp_path: Path
     assert (blake(b"first") in kept, blake(b"other") in kept) == (True, False)
 
 
+def test_what_a_killed_process_left_beside_the_table_is_removed(root: Path, tmp_path: Path) -> None:
+    left = tmp_path / f".{table_of(root, tmp_path).name}.123.tmp"
+    left.write_text("{")
+    with_digests(of_files(root), tmp_path, Silent())
+    assert not left.exists()
+    assert table_of(root, tmp_path).exists()
+
+
 def test_a_pipe_is_not_opened(root: Path, tmp_path: Path) -> None:
     (root / "a.png").unlink()
     os.mkfifo(root / "a.png")
-    with pytest.raises(DataError, match=r"a.png: not a regular file. Remove it"):
+    with pytest.raises(DataError, match="a.png: a pipe, socket or device, not a file"):
         with_digests(of_files(root), tmp_path, Silent())
 
 
