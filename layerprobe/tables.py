@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from layerprobe.best import best_layer, best_text, worse_text
+from layerprobe.facts import DataFacts, fact_lines
 from layerprobe.keys import NO_REDUCTION
 from layerprobe.scores import SPLITS, Score, is_fraction, is_recall, note_text
 
@@ -36,15 +38,24 @@ class TextTable:
     marked: int | None = None
 
 
-def layer_table(scores: Sequence[Score], *, metric: str = "R@1") -> TextTable:
+def layer_table(
+    scores: Sequence[Score],
+    *,
+    metric: str = "R@1",
+    data: DataFacts | None = None,
+    untrained: Sequence[Score] = (),
+) -> TextTable:
     """A table with a row for each layer: the metric on every split, the gap, and the other R@K on test.
 
     Values are percent with one decimal. The gap is train - test in points, from the unrounded fractions. The best layer
-    on test has a star and is bold. Where a value is invalid its note is shown; other notes follow below the table.
+    has a star and is bold: on validation, or on test where there is no validation. Where a value is invalid its note is
+    shown; other notes follow below the table, and first among them whether training made layers worse.
 
     Args:
         scores: of one run and one epoch, in the order of the rows.
         metric: the metric to compare between the splits.
+        data: what the scores were measured on.
+        untrained: the run's scores of epoch 0, where the others are of a later one.
 
     Raises:
         ValueError: no scores, or scores of several runs or epochs.
@@ -61,23 +72,28 @@ def layer_table(scores: Sequence[Score], *, metric: str = "R@1") -> TextTable:
     headers = [f"{_SHORT.get(split, split)}\n{metric}" for split in splits] + ["gap"] * both
     headers += [f"test\n{name}" for name in further]
 
-    values = [_value(cells.get((row, "test", metric))) for row in rows]
-    best = max((value for value in values if value is not None), default=None)
+    values = {split: [_value(cells.get((row, split, metric))) for row in rows] for split in ("validation", "test")}
+    best = best_layer(values)
+    names = [_name(row, rows, shown) for row in rows]
+    before = {_row(score): score for score in untrained if (score.split, score.metric) == ("test", metric)}
+    worse = worse_text(names, [_value(before.get(row)) for row in rows], values["test"], metric)
+    notes = [f"{_BEST} {best_text(best, names, values)}"] if best else []
+    notes += [worse] if worse else []
     texts = []
-    for row, value in zip(rows, values, strict=True):
+    for place, row in enumerate(rows):
         numbers = [_percent(cells.get((row, split, metric))) for split in splits]
         numbers += [_gap(cells.get((row, "train", metric)), cells.get((row, "test", metric)))] * both
         numbers += [_percent(cells.get((row, "test", name))) for name in further]
-        star = _BEST if value is not None and value == best else ""
+        star = _BEST if best and place == best.place else ""
         texts.append((star, *(row[i] for i in shown), *numbers))
     columns = ("", *(_FIELDS[i] for i in shown), *headers)
     return TextTable(
         columns,
         tuple(texts),
         numbers=frozenset(range(1 + len(shown), len(columns))),
-        heading=(_title(scores[0], rows, shown, f"{metric} in %"),),
-        notes=(*([f"{_BEST} best test {metric}"] if best is not None else []), *_notes(scores, rows)),
-        marked=None if best is None else values.index(best),
+        heading=(_title(scores[0], rows, shown, f"{metric} in %"), *(fact_lines(data) if data else ())),
+        notes=(*notes, *_notes(scores, rows)),
+        marked=best.place if best else None,
     )
 
 
@@ -128,6 +144,12 @@ def _row(score: Score) -> _Row:
 def _fields_shown(rows: Sequence[_Row]) -> list[int]:
     """The fields of a row that have a column: a reduction or similarity that all share stands in the heading."""
     return [0, 1, *(i for i in (2, 3) if len({row[i] for row in rows}) > 1)]
+
+
+def _name(row: _Row, rows: Sequence[_Row], shown: Sequence[int]) -> str:
+    """The layer, with its pool and more where another row has the same layer."""
+    alike = [other for other in rows if other[0] == row[0]]
+    return " ".join([row[0], *(row[i] for i in shown[1:] if len({other[i] for other in alike}) > 1)])
 
 
 def _title(first: Score, rows: Sequence[_Row], shown: Sequence[int], unit: str) -> str:

@@ -12,8 +12,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "layerprobe"
 GROUND = {
-    "errors", "files", "imagenet", "keys", "numerics", "overrides", "pooling", "progress", "recipe_files", "registry",
-    "retrieval", "scores", "sections", "wording",
+    "best", "errors", "facts", "files", "imagenet", "keys", "numerics", "overrides", "pooling", "progress",
+    "recipe_files", "registry", "retrieval", "scores", "sections", "wording",
 }  # fmt: skip
 ROOMS = {
     "data", "nets", "losses", "taps", "store", "runs", "reductions", "ranking", "metrics", "statistics", "attribution",

@@ -4,6 +4,7 @@ import pytest
 from rich.console import Console
 
 from layerprobe.cli.formats import as_rich
+from layerprobe.facts import DataFacts, SplitFacts
 from layerprobe.scores import Score
 from layerprobe.tables import TextTable, layer_table, metric_table, plain_table
 
@@ -48,26 +49,57 @@ def test_a_gap_may_be_negative() -> None:
 
 def test_rows_keep_the_order_of_the_scores() -> None:
     layers = ["pool5.2", "fc6", "pool1.1"]
-    lines = printed(layer_table([score(layer, split, 0.5) for split in ("test", "train") for layer in layers]))
-    assert [line.split()[1] for line in lines if " max " in line] == layers
+    table = layer_table([score(layer, split, 0.5) for split in ("test", "train") for layer in layers])
+    assert [row[1] for row in table.rows] == layers
 
 
 def test_a_layer_with_two_pools_has_two_rows() -> None:
-    lines = printed(layer_table([score("a", "test", 0.5), score("a", "test", 0.6, pool="avg")]))
-    assert [line.split()[-2:] for line in lines if "max" in line or "avg" in line] == [["max", "50.0"], ["avg", "60.0"]]
+    table = layer_table([score("a", "test", 0.5), score("a", "test", 0.6, pool="avg")])
+    assert [row[2:] for row in table.rows] == [("max", "50.0"), ("avg", "60.0")]
 
 
-def test_the_best_test_layer_has_a_star_and_is_bold() -> None:
+def starred(table: TextTable) -> list[str]:
+    return [row[1] for row in table.rows if row[0] == "*"]
+
+
+def test_without_validation_the_best_layer_is_chosen_on_test_and_says_so() -> None:
     table = layer_table([score("a", "test", 0.5), score("b", "test", 0.6), score("b", "train", 0.1)])
-    lines = printed(table)
-    assert [line.split()[1] for line in lines if line.startswith("*  ")] == ["b"]
+    assert starred(table) == ["b"]
     assert table.marked == 1
-    assert "* best test R@1" in lines
+    assert table.notes == ("* best on test (chosen on test): b, 60.0 %",)
 
 
-def test_equally_good_layers_all_have_the_star() -> None:
-    lines = printed(layer_table([score("a", "test", 0.6), score("b", "test", 0.6), score("c", "test", 0.59)]))
-    assert [line.split()[1] for line in lines if line.startswith("*  ")] == ["a", "b"]
+def test_the_best_layer_is_chosen_on_validation_and_its_test_value_told() -> None:
+    values = {("a", "validation"): 0.9, ("a", "test"): 0.5, ("b", "validation"): 0.8, ("b", "test"): 0.6}
+    table = layer_table([score(*place, value) for place, value in values.items()])
+    assert starred(table) == ["a"]
+    assert table.notes == ("* best on validation: a, 90.0 %; on test 50.0 %",)
+
+
+def test_the_first_of_equally_good_layers_has_the_star_and_their_number_is_told() -> None:
+    table = layer_table([score("a", "test", 0.6), score("b", "test", 0.6), score("c", "test", 0.59)])
+    assert starred(table) == ["a"]
+    assert table.notes == ("* best on test (chosen on test): a, 60.0 %, first of 2 equal",)
+
+
+def test_the_best_of_a_layers_pools_is_named_with_its_pool() -> None:
+    table = layer_table([score("a", "test", 0.5), score("a", "test", 0.6, pool="avg"), score("b", "test", 0.1)])
+    assert table.notes[0] == "* best on test (chosen on test): a avg, 60.0 %"
+
+
+def test_what_training_made_worse_is_told() -> None:
+    untrained = [score(*row, epoch=0) for row in [("a", "test", 0.6), ("a", "train", 0.9), ("b", "test", 0.2)]]
+    table = layer_table([score("a", "test", 0.55), score("b", "test", 0.572)], untrained=untrained)
+    assert table.notes[1:] == (
+        "training made test R@1 worse at 1 of 2 layers, such as a: 55.0 %, untrained 60.0 %, which no trained layer"
+        " reaches",
+    )
+
+
+def test_the_heading_says_what_the_scores_were_measured_on() -> None:
+    data = DataFacts("glyphs", {"test": SplitFacts(1360, 68, chance=0.014)})
+    lines = printed(layer_table([score("a", "test", 0.5)], data=data))
+    assert lines[1] == "glyphs test: 1,360 queries, 68 classes, chance R@1 1.4 %"
 
 
 def test_further_k_of_the_test_split_follow() -> None:
@@ -106,7 +138,7 @@ def test_an_invalid_value_is_its_note_and_leaves_the_best_to_others() -> None:
     ]  # fmt: skip
     lines = printed(layer_table(scores))
     assert any("NaN (312 rows)" in line and line.split()[-1] == "-" for line in lines)
-    assert [line.split()[1] for line in lines if line.startswith("*  ")] == ["b"]
+    assert starred(layer_table(scores)) == ["b"]
     assert sum("NaN" in line for line in lines) == 1
 
 

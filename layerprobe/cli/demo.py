@@ -23,8 +23,8 @@ def demo(
 
     The images are drawn by layerprobe; nothing is downloaded.
     """
-    from layerprobe.tables import layer_table
     from layerprobe.workflow.demo import demo as run_demo
+    from layerprobe.workflow.facts import score_tables
 
     terminal = Terminal(as_json, quiet)
     shown = run_demo(cache, terminal)
@@ -34,5 +34,5 @@ def demo(
         "plots": [str(path) for path in shown.plots],
         "scores": [score.as_row() for score in shown.scores],
     }
-    terminal.result(values, layer_table(shown.scores), shown.finding, *map(str, shown.plots))
+    terminal.result(values, *score_tables(shown.run, shown.scores), shown.finding, *map(str, shown.plots))
     terminal.say("to use your own images, one folder for each class: layerprobe train netA --data folder:DIR")

@@ -67,8 +67,8 @@ def probe(
     """
     from layerprobe.runs import find_run
     from layerprobe.scores import is_recall
-    from layerprobe.tables import layer_table, metric_table
     from layerprobe.workflow.ensemble import estimate_probe_of, probe_any
+    from layerprobe.workflow.facts import score_tables
     from layerprobe.workflow.selection import ProbeRequest
 
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
@@ -91,12 +91,7 @@ def probe(
         terminal.estimate(found.name, estimate_probe_of(found, request))
         return
     scores = probe_any(found, request, terminal)
-    last = max(score.epoch for score in scores)
-    shown = [score for score in scores if score.epoch == last]
-    recalls = [score.metric for score in shown if is_recall(score.metric)]
-    first = "R@1" if "R@1" in recalls else recalls[0]
-    tables = [table for table in (layer_table(shown, metric=first), metric_table(shown)) if table is not None]
-    terminal.result({"run": found.name, "scores": [score.as_row() for score in scores]}, *tables)
+    terminal.result({"run": found.name, "scores": [score.as_row() for score in scores]}, *score_tables(found, scores))
     terminal.say(f"{len(scores)} scores in {found.scores_file}; next: layerprobe plot train-vs-test {found.name}")
     without = [score for score in scores if score.value is None]
     if without:

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from layerprobe.facts import DataFacts, common_chance, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import ScorePlot
 from layerprobe.plots.values import Point, Series, by_run, compared, layer_names, missing, points, points_csv, shared
@@ -21,13 +22,13 @@ _TOGETHER = 8
 _MARKS = 8  # markers on a curve, about
 
 
-def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, float] | None = None) -> Figure:
+def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a panel for each run, or for each split of a run; each curve is labelled with its last value in percent.
 
     Args:
         scores: of one or more runs.
         metric: what is drawn.
-        chance: split -> the metric of a random order, as a fraction.
+        data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
 
     Raises:
         LayerprobeError: no score of this metric.
@@ -37,9 +38,15 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, f
     names = layer_names(runs)
     styles = fig.styles(names)
     epochs = sorted({point.epoch for point in found})
-    floors = {split: 100 * value for split, value in (chance or {}).items()}
+    data = data or {}
+    floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     y_limits = _limits(found, floors)
-    notes = shared(runs) + missing(runs, _SPLITS) + fig.chance_outside(dict.fromkeys(_SPLITS, y_limits), floors)
+    notes = (
+        run_lines(data)
+        + shared(runs)
+        + missing(runs, _SPLITS)
+        + fig.chance_outside(dict.fromkeys(_SPLITS, y_limits), floors)
+    )
     if len(epochs) == 1:
         notes.append(f"One epoch only ({epochs[0]}): no curves.")
 

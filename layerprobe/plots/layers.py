@@ -8,6 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from layerprobe.best import Best, best_layer, best_text, worse_text
+from layerprobe.facts import DataFacts, common_chance, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import ScorePlot
 from layerprobe.plots.values import Series, by_run, compared, missing, points, points_csv, shared
@@ -23,15 +25,15 @@ _COLOURS = {"train": "#d55e00", "validation": "#767676", "test": "#0072b2"}
 _MARKERS = {"train": "s", "validation": "^", "test": "o"}
 
 
-def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, float] | None = None) -> Figure:
+def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a panel for each run: a line for each split at the last epoch and a lighter one for the untrained network.
 
-    The gap between train and test is shaded; the best layer on test has a ring.
+    The gap between train and test is shaded. The best layer, chosen on validation where there is one, has a ring.
 
     Args:
         scores: of one or more runs.
         metric: what is drawn.
-        chance: split -> the metric of a random order, as a fraction.
+        data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
 
     Raises:
         LayerprobeError: no score of this metric.
@@ -39,13 +41,16 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, f
     found = points(scores, metric)
     runs = by_run(found)
     last = {run: max(point.epoch for layer in series.values() for point in layer) for run, series in runs.items()}
-    floors = {split: 100 * value for split, value in (chance or {}).items()}
+    data = data or {}
+    floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     drawn = [point for point in found if point.epoch in (0, last[point.run])]
     values = [value for point in drawn for split in _SPLITS if (value := point.percent(split)) is not None]
     y_limits = fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
     at_last = {run: _at(series, last[run]) for run, series in runs.items()}
     notes = (
-        shared(at_last)
+        run_lines(data)
+        + shared(at_last)
+        + _worse(runs, last, metric)
         + missing(at_last, ("train", "test"))
         + fig.chance_outside(dict.fromkeys(("train", "test"), y_limits), floors)
     )
@@ -127,22 +132,37 @@ def _draw_splits(axes: Axes, series: Series, last: int) -> list[fig.Label]:
     return labels
 
 
-def _best_test(layers: Series) -> tuple[int, float] | None:
-    """Index and percent of the best layer on test; the first of equals."""
-    test = _values(layers, "test")
-    return (int(np.nanargmax(test)), float(np.nanmax(test))) if np.isfinite(test).any() else None
+def _fractions(layers: Series, split: str) -> list[float | None]:
+    return [layer[0].values.get(split) if layer else None for layer in layers.values()]
+
+
+def _best_of(layers: Series) -> tuple[Best | None, dict[str, list[float | None]]]:
+    values = {split: _fractions(layers, split) for split in ("validation", "test")}
+    return best_layer(values), values
 
 
 def _best(layers: Series) -> str:
-    best = _best_test(layers)
-    return f"best on test: {list(layers)[best[0]]}, {best[1]:.1f} %" if best else ""
+    best, values = _best_of(layers)
+    return best_text(best, list(layers), values) if best else ""
+
+
+def _worse(runs: Mapping[str, Series], last: Mapping[str, int], metric: str) -> list[str]:
+    lines = []
+    for run, series in runs.items():
+        untrained, trained = (_fractions(_at(series, epoch), "test") for epoch in (0, last[run]))
+        if told := worse_text(list(series), untrained, trained, metric):
+            lines.append(f"{run}: " * (len(runs) > 1) + told)
+    return lines
 
 
 def _mark_best(axes: Axes, layers: Series) -> None:
-    if best := _best_test(layers):
-        (ring,) = axes.plot(*best, marker="o", markersize=13, linestyle="none", label="_best")
-        ring.set(markerfacecolor="none", markeredgecolor="black", markeredgewidth=1.4, zorder=4)
-        axes.get_xticklabels()[best[0]].set(weight="bold")
+    best, values = _best_of(layers)
+    if best:
+        on_test = values["test"][best.place]
+        height = on_test if on_test is not None else values[best.split][best.place]
+        (ring,) = axes.plot(best.place, 100 * (height or 0), marker="o", markersize=13, linestyle="none")
+        ring.set(markerfacecolor="none", markeredgecolor="black", markeredgewidth=1.4, zorder=4, label="_best")
+        axes.get_xticklabels()[best.place].set(weight="bold")
 
 
 PLOT = ScorePlot(draw, points_csv)

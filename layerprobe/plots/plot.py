@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from layerprobe.facts import DataFacts
 from layerprobe.scores import Matrix, Score
 
 if TYPE_CHECKING:
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 class DrawScores(Protocol):
     """Scores of one or more runs -> figure."""
 
-    def __call__(self, scores: Sequence[Score], *, chance: Mapping[str, float]) -> Figure:
+    def __call__(self, scores: Sequence[Score], *, data: Mapping[str, DataFacts]) -> Figure:
         """Draw.
 
         Args:
             scores: at least one.
-            chance: split -> R@1 of a random order, as a fraction; without the splits for which it is unknown.
+            data: run -> what its scores were measured on.
         """
 
 
@@ -33,7 +34,7 @@ class ScorePlot:
     """A plot of scores.
 
     Args:
-        draw: scores and chance levels -> figure.
+        draw: scores and what they were measured on -> figure.
         table: scores -> the numbers drawn, as CSV.
     """
 

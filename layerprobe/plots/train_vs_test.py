@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from layerprobe.facts import DataFacts, common_chance, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import ScorePlot
 from layerprobe.plots.values import Point, Series, by_run, compared, layer_names, missing, points, points_csv, shared
@@ -28,25 +29,26 @@ _NAMED = 0.25  # share of the width that the line test = train needs to be label
 Limits = tuple[float, float]
 
 
-def draw(scores: Sequence[Score], *, metric: str = "R@1", chance: Mapping[str, float] | None = None) -> Figure:
+def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a panel for each run, with a path of points for each layer: hollow untrained, large at the last epoch.
 
     Args:
         scores: of one or more runs.
         metric: what is drawn.
-        chance: split -> the metric of a random order, as a fraction.
+        data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
 
     Raises:
         LayerprobeError: no score of this metric.
     """
     found = points(scores, metric)
     runs = by_run(found)
-    floors = {split: 100 * value for split, value in (chance or {}).items()}
+    data = data or {}
+    floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     names = layer_names(runs)
     window = _window(found, floors, _LABEL * len(names))
     styles = fig.styles(names)
     titles = [f"{run}: {metric} by layer, {compared(found)}" for run in runs]
-    notes = shared(runs) + missing(runs, ("train", "test")) + _reading(found, window, floors)
+    notes = run_lines(data) + shared(runs) + missing(runs, ("train", "test")) + _reading(found, window, floors)
     labels = {run: _labels(series, styles, window) for run, series in runs.items()}
     right = fig.width_of([label.text for panel in labels.values() for label in panel])
     layout = fig.Layout(_WIDTH, window.height, right + 0.35, notes=notes)

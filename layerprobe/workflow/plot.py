@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,12 +12,12 @@ from layerprobe.cka import epoch_cka, layer_cka
 from layerprobe.errors import DataError
 from layerprobe.files import write_text
 from layerprobe.keys import LayerKey
-from layerprobe.metrics.recall import chance_recall
 from layerprobe.plots.figure import save
 from layerprobe.plots.plot import MatrixPlot, Plot, ScorePlot
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, shared_notes
 from layerprobe.store import read_features, read_index
+from layerprobe.workflow.facts import data_facts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,7 +79,8 @@ def drawn(kind: str, runs: Sequence[Run]) -> Drawn:
         raise DataError("no scores", file=runs[0].scores_file, fix="Run layerprobe probe first")
     match part:
         case ScorePlot():
-            return Drawn(part.draw(scores, chance=_chance(runs, scores)), part.table(scores))
+            data = {run.name: data_facts(run, scores) for run in runs}
+            return Drawn(part.draw(scores, data=data), part.table(scores))
         case MatrixPlot():
             matrices = [matrix for run in runs for matrix in _matrices(run, scores)]
             return Drawn(part.draw(matrices), part.table(matrices))
@@ -121,16 +121,3 @@ def _matrices(run: Run, scores: Sequence[Score]) -> list[Matrix]:
             epoch_cka(stored, lambda epoch, layer: read_features(paths[epoch], layer), **facts),
         )
     ]
-
-
-def _chance(runs: Sequence[Run], scores: Sequence[Score]) -> dict[str, float]:
-    """Split -> R@1 of a random order, from the labels stored with the features; without splits in which runs differ."""
-    levels: dict[str, set[float]] = {}
-    for run in runs:
-        epochs = {score.split: score.epoch for score in scores if score.run == run.name}
-        for split, epoch in epochs.items():
-            queries, gallery = run.feature_file(epoch, split), run.feature_file(epoch, "gallery")
-            with contextlib.suppress(DataError):  # scores can be drawn when the feature files are gone
-                searched = read_index(gallery)[0] if split == "test" and gallery.exists() else None
-                levels.setdefault(split, set()).add(chance_recall(read_index(queries)[0], 1, searched))
-    return {split: values.pop() for split, values in levels.items() if len(values) == 1}

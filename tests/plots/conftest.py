@@ -11,6 +11,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from layerprobe.facts import DataFacts, SplitFacts
 from layerprobe.scores import Score
 
 VGG = [
@@ -18,6 +19,12 @@ VGG = [
     "pool5.1", "pool5.2", "pool5.3", "fc6",
 ]  # fmt: skip
 MakeScores = Callable[..., list[Score]]
+
+
+def with_chance(**levels: float) -> dict[str, DataFacts]:
+    """A run's data, of which the chance level of each split is this."""
+    splits = {split: SplitFacts(100, 10, chance=level) for split, level in levels.items()}
+    return {"netA": DataFacts("glyphs", splits)}
 
 
 @pytest.fixture

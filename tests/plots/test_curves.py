@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from layerprobe.errors import LayerprobeError
 from layerprobe.plots.curves import draw
 from layerprobe.scores import Score
+from tests.plots.conftest import with_chance
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -85,12 +86,12 @@ def test_few_layers_share_a_panel(make_scores: MakeScores) -> None:
 @pytest.mark.parametrize("layers", [1, 4, 8, 14, 18])
 def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, layers: int, near: bool) -> None:
     names = [f"layer{i // 4}.{i % 4}" for i in range(layers)]
-    assert overlaps(draw(make_scores(names, near=near), chance={"train": 0.02, "test": 0.03})) == []
+    assert overlaps(draw(make_scores(names, near=near), data=with_chance(train=0.02, test=0.03))) == []
 
 
 def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlaps: Overlaps) -> None:
     scores = [score for run in ("netA", "netA-softmax", "netE") for score in make_scores(run=run)]
-    assert overlaps(draw(scores, chance={"train": 0.02, "test": 0.03})) == []
+    assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03))) == []
 
 
 def test_names_stay_beside_their_panel(make_scores: MakeScores) -> None:
@@ -101,14 +102,14 @@ def test_names_stay_beside_their_panel(make_scores: MakeScores) -> None:
 
 
 def test_chance_lines_stand_at_the_levels_given(make_scores: MakeScores) -> None:
-    (axes,) = draw(make_scores(["pool1.1", "fc6"]), chance={"train": 0.02, "test": 0.03}).axes
+    (axes,) = draw(make_scores(["pool1.1", "fc6"]), data=with_chance(train=0.02, test=0.03)).axes
     assert y(line(axes, "_chance train")) == [2, 2]
     assert y(line(axes, "_chance test")) == [3, 3]
     assert "chance: test 3.0 %, train 2.0 %" in [text.get_text() for text in axes.texts]
 
 
 def test_a_chance_level_out_of_view_is_written(make_scores: MakeScores) -> None:
-    figure = draw(make_scores(DEEP, near=True), chance={"train": 0.02, "test": 0.03})
+    figure = draw(make_scores(DEEP, near=True), data=with_chance(train=0.02, test=0.03))
     assert "Chance level outside the axes: test 3.0 %, train 2.0 %." in notes(figure)
 
 

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from layerprobe.errors import LayerprobeError
 from layerprobe.plots.layers import draw
 from layerprobe.scores import Score
+from tests.plots.conftest import with_chance
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -79,8 +80,37 @@ def test_the_best_test_layer_is_ringed_bold_and_named(make_scores: MakeScores) -
     assert bold == ["pool5.2"]
     assert axes.get_title("left").splitlines() == [
         "netA: R@1 by layer, epoch 5, cosine",
-        "best on test: pool5.2, 62.5 %",
+        "best on test (chosen on test): pool5.2, 62.5 %",
     ]
+
+
+def test_the_best_layer_is_chosen_on_validation_and_ringed_at_its_test_value(make_scores: MakeScores) -> None:
+    chosen = {("pool5.2", "validation"): 0.95, ("pool5.2", "test"): 0.125}
+    scores = [
+        replace(s, value=chosen.get((s.layer, s.split), s.value))
+        for s in make_scores(DEEP, splits=("train", "validation", "test"))
+    ]
+    (axes,) = draw(scores).axes
+    assert xy(line(axes, "_best")) == [[1, 12.5]]
+    assert axes.get_title("left").splitlines()[1] == "best on validation: pool5.2, 95.0 %; on test 12.5 %"
+
+
+def test_without_test_scores_the_ring_stands_at_the_validation_value(make_scores: MakeScores) -> None:
+    scores = [replace(s, value=0.5 if s.layer == "fc6" else 0.25) for s in make_scores(DEEP, splits=("validation",))]
+    assert xy(line(draw(scores).axes[0], "_best")) == [[3, 50.0]]
+
+
+def test_a_figure_says_which_layer_training_made_worse(make_scores: MakeScores) -> None:
+    found = {("fc6", 0): 0.6, ("fc6", 5): 0.572}
+    scores = [replace(s, value=found.get((s.layer, s.epoch), 0.5)) for s in make_scores(DEEP, [0, 5])]
+    said = "training made test R@1 worse at 1 of 4 layers, such as fc6: 57.2 %, untrained 60.0 %, which no trained"
+    assert said in " ".join(notes(draw(scores)).split())
+    assert "training made" not in notes(draw(make_scores(DEEP, [0])))
+
+
+def test_a_figure_says_what_its_scores_were_measured_on(make_scores: MakeScores) -> None:
+    lines = notes(draw(make_scores(DEEP), data=with_chance(test=0.03))).splitlines()
+    assert lines[0] == "glyphs test: 100 queries, 10 classes, chance R@1 3.0 %"
 
 
 def test_validation_is_drawn_where_there_is_one(make_scores: MakeScores) -> None:
@@ -94,12 +124,12 @@ def test_validation_is_drawn_where_there_is_one(make_scores: MakeScores) -> None
 def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, layers: int, near: bool) -> None:
     names = [f"inception{i // 4}.{i % 4}" for i in range(layers)]
     scores = make_scores(names, near=near, splits=("train", "validation", "test"))
-    assert overlaps(draw(scores, chance={"train": 0.02, "test": 0.03})) == []
+    assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03))) == []
 
 
 def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlaps: Overlaps) -> None:
     scores = [score for run in ("netA", "netA-softmax", "netE") for score in make_scores(run=run)]
-    assert overlaps(draw(scores, chance={"train": 0.02, "test": 0.03})) == []
+    assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03))) == []
 
 
 def test_each_run_is_drawn_at_its_own_last_epoch(make_scores: MakeScores) -> None:
@@ -107,17 +137,17 @@ def test_each_run_is_drawn_at_its_own_last_epoch(make_scores: MakeScores) -> Non
     assert ["epoch 3," in axes.get_title("left") for axes in figure.axes] == [True, False]
     assert "epoch 8," in figure.axes[1].get_title("left")
     assert all("best on test" in axes.get_title("left") for axes in figure.axes)
-    assert notes(figure) == ""
+    assert "scores" not in notes(figure)
 
 
 def test_chance_lines_stand_at_the_levels_given(make_scores: MakeScores) -> None:
-    (axes,) = draw(make_scores(), chance={"train": 0.02, "test": 0.03}).axes
+    (axes,) = draw(make_scores(), data=with_chance(train=0.02, test=0.03)).axes
     assert y(line(axes, "_chance train")) == [2, 2]
     assert {"chance 2.0 %, train", "chance 3.0 %, test"} <= {text.get_text() for text in axes.texts}
 
 
 def test_a_chance_level_out_of_view_is_written(make_scores: MakeScores) -> None:
-    figure = draw(make_scores(DEEP, near=True), chance={"train": 0.02, "test": 0.03})
+    figure = draw(make_scores(DEEP, near=True), data=with_chance(train=0.02, test=0.03))
     assert "Chance level outside the axes: train 2.0 %, test 3.0 %." in notes(figure)
 
 

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from layerprobe.errors import LayerprobeError
 from layerprobe.plots.train_vs_test import draw
 from layerprobe.scores import Score
+from tests.plots.conftest import with_chance
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -83,14 +84,14 @@ def test_the_diagonal_is_where_test_equals_train(make_scores: MakeScores) -> Non
 
 
 def test_chance_lines_stand_at_the_levels_given(make_scores: MakeScores) -> None:
-    (axes,) = draw(make_scores(), chance={"train": 0.02, "test": 0.03}).axes
+    (axes,) = draw(make_scores(), data=with_chance(train=0.02, test=0.03)).axes
     assert x(line(axes, "_chance train")) == [2, 2]
     assert y(line(axes, "_chance test")) == [3, 3]
     assert {"chance 2.0 %", "chance 3.0 %"} <= {text.get_text() for text in axes.texts}
 
 
 def test_a_chance_level_out_of_view_is_written(make_scores: MakeScores) -> None:
-    figure = draw(make_scores(DEEP, near=True), chance={"train": 0.02, "test": 0.03})
+    figure = draw(make_scores(DEEP, near=True), data=with_chance(train=0.02, test=0.03))
     assert not has(figure.axes[0], "_chance test")
     assert "Chance level outside the axes: train 2.0 %, test 3.0 %." in texts(figure)
 
@@ -99,12 +100,12 @@ def test_a_chance_level_out_of_view_is_written(make_scores: MakeScores) -> None:
 @pytest.mark.parametrize("layers", [1, 4, 14, 18])
 def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, layers: int, near: bool) -> None:
     names = [f"layer{i // 4}.{i % 4}" for i in range(layers)]
-    assert overlaps(draw(make_scores(names, near=near), chance={"train": 0.02, "test": 0.03})) == []
+    assert overlaps(draw(make_scores(names, near=near), data=with_chance(train=0.02, test=0.03))) == []
 
 
 def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlaps: Overlaps) -> None:
     scores = [score for run in ("netA", "netA-softmax", "netE") for score in make_scores(run=run)]
-    figure = draw(scores, chance={"train": 0.02, "test": 0.03})
+    figure = draw(scores, data=with_chance(train=0.02, test=0.03))
     assert overlaps(figure) == []
     assert [axes.get_title("left").split(":")[0] for axes in figure.axes] == ["netA", "netA-softmax", "netE"]
 
@@ -180,7 +181,7 @@ def test_a_missing_split_is_said_and_the_other_drawn(
     make_scores: MakeScores, split: str, absent: str, coordinate: int
 ) -> None:
     scores = make_scores(DEEP, splits=(split,))
-    figure = draw(scores, chance={"train": 0.02, "test": 0.03})
+    figure = draw(scores, data=with_chance(train=0.02, test=0.03))
     (axes,) = figure.axes
     drawn = list(zip(*xy(line(axes, "fc6")), strict=True))
     assert drawn[1 - coordinate] == pytest.approx(values(scores, "fc6", split))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.errors import DataError, LayerprobeError, UnknownNameError
+from layerprobe.facts import DataFacts, common_chance
 from layerprobe.keys import LayerKey
 from layerprobe.plots import cka, curves
 from layerprobe.plots.plot import MatrixPlot, ScorePlot
@@ -46,12 +47,12 @@ def run_with(cache: Path, name: str, splits: dict[str, list[int]]) -> Run:
 
 
 def chance_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> dict[str, float]:
-    """What the drawing function is given as chance levels."""
+    """The chance levels that the drawing function is given."""
     given: dict[str, float] = {}
 
-    def draw(scores: Sequence[Score], *, chance: Mapping[str, float]) -> Figure:
-        given.update(chance)
-        return curves.draw(scores, chance=chance)
+    def draw(scores: Sequence[Score], *, data: Mapping[str, DataFacts]) -> Figure:
+        given.update(common_chance(data.values()))
+        return curves.draw(scores, data=data)
 
     monkeypatch.setattr(curves, "PLOT", ScorePlot(draw, curves.PLOT.table))
     plot(PlotRequest("curves", runs))

@@ -1,0 +1,89 @@
+"""Which layer may be called best, on which split it was chosen, and what training made worse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+Values = Sequence[float | None]  # a value for each of some layers, as fractions; None where there is none
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best of some layers.
+
+    Args:
+        place: of the layer among them; the first of equals, which is the one nearest to the image.
+        split: on which it was chosen.
+        equals: how many layers have its value there, itself included.
+    """
+
+    place: int
+    split: str
+    equals: int
+
+
+def best_layer(values: Mapping[str, Values]) -> Best | None:
+    """The best layer: on validation, or on test where a layer with a test value has none on validation.
+
+    A layer chosen on the split that it is then judged by is too good by luck; `best_text` says where that is so.
+
+    Args:
+        values: split -> values of L layers, in network order.
+
+    Returns:
+        None where there is no value on either split.
+    """
+    validation, test = values.get("validation", ()), values.get("test", ())
+    tested = [place for place, value in enumerate(test) if value is not None]
+    held_out = any(value is not None for value in validation) and all(validation[i] is not None for i in tested)
+    split, chosen_on = ("validation", validation) if held_out else ("test", test)
+    found = [value for value in chosen_on if value is not None]
+    return Best(chosen_on.index(max(found)), split, chosen_on.count(max(found))) if found else None
+
+
+def best_text(best: Best, names: Sequence[str], values: Mapping[str, Values]) -> str:
+    """`best on validation: c5, 93.8 %, first of 2 equal; on test 68.8 %`.
+
+    Args:
+        best: of `values`.
+        names: of the layers.
+        values: split -> values of the layers.
+    """
+    how = " (chosen on test)" if best.split == "test" else ""
+    equal = f", first of {best.equals} equal" if best.equals > 1 else ""
+    test = values.get("test", [None] * len(names))[best.place] if best.split != "test" else None
+    then = "" if test is None else f"; on test {_percent(test)}"
+    value = values[best.split][best.place]
+    shown = "" if value is None else f", {_percent(value)}"
+    return f"best on {best.split}{how}: {names[best.place]}{shown}{equal}{then}"
+
+
+def worse_text(names: Sequence[str], untrained: Values, trained: Values, metric: str) -> str:
+    """What training made worse on test, in one line.
+
+    Of the layers that lost at least the last decimal shown, it names the one that was best before training: `training
+    made test R@1 worse at 2 of 5 layers, such as pool5: 57.2 %, untrained 60.0 %`.
+
+    Args:
+        names: of L layers.
+        untrained: their values on test before training.
+        trained: the same after it.
+        metric: what the values are.
+
+    Returns:
+        Empty where no layer lost.
+    """
+    both = [(b, a, name) for b, a, name in zip(untrained, trained, names, strict=True) if not (b is None or a is None)]
+    lost = [(before, after, name) for before, after, name in both if round(100 * after, 1) < round(100 * before, 1)]
+    if not lost:
+        return ""
+    before, after, name = max(lost, key=lambda layer: layer[0])
+    reached = any(value is not None and value >= before for value in trained)
+    unreached = "" if reached else ", which no trained layer reaches"
+    which = f"{len(lost)} of {len(both)} layers, such as {name}" if len(both) > 1 else name
+    return f"training made test {metric} worse at {which}: {_percent(after)}, untrained {_percent(before)}{unreached}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

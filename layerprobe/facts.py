@@ -1,0 +1,76 @@
+"""What scores were measured on: the data set, and the queries, classes and chance level of each split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SplitFacts:
+    """A split whose items are searched for.
+
+    Args:
+        queries: how many items are searched for.
+        classes: of the queries; None where it is unknown, as the stored features are gone.
+        gallery: how many items are searched; None where the queries are searched among themselves.
+        chance: Recall@1 of a random order, as a fraction; None where it is unknown.
+    """
+
+    queries: int
+    classes: int | None = None
+    gallery: int | None = None
+    chance: float | None = None
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """The data that the scores of a run were measured on.
+
+    Args:
+        name: of the data set, with its folder's where it has one; empty where it is unknown.
+        splits: split -> what is known of it, in the order train, validation, test.
+    """
+
+    name: str
+    splits: Mapping[str, SplitFacts]
+
+
+def fact_lines(facts: DataFacts) -> list[str]:
+    """A line for each split: `glyphs test: 1,360 queries, 68 classes, chance R@1 1.4 %`."""
+    lines = []
+    for split, found in facts.splits.items():
+        parts = [f"{found.queries:,} queries"]
+        parts += [] if found.classes is None else [f"{found.classes:,} classes"]
+        parts += [] if found.gallery is None else [f"a gallery of {found.gallery:,}"]
+        parts += [] if found.chance is None else [f"chance R@1 {_percent(found.chance)}"]
+        lines.append(f"{facts.name} {split}: {', '.join(parts)}".lstrip())
+    return lines
+
+
+def _percent(share: float) -> str:
+    """With a decimal, or with two digits where that would leave less than them: `11.1 %`, `0.0088 %`."""
+    return f"{100 * share:.1f} %" if share >= 0.01 else f"{100 * share:.2g} %"
+
+
+def run_lines(runs: Mapping[str, DataFacts]) -> list[str]:
+    """A line for each split, or, where runs were measured on different data, for each run.
+
+    Args:
+        runs: run -> what its scores were measured on.
+    """
+    lines = {run: fact_lines(facts) for run, facts in runs.items()}
+    first = next(iter(lines.values()), [])
+    if all(other == first for other in lines.values()):
+        return first
+    return [f"{run}: {'; '.join(own)}" for run, own in lines.items() if own]
+
+
+def common_chance(runs: Iterable[DataFacts]) -> dict[str, float]:
+    """Split -> chance level, as a fraction, where all runs that have the split have the same."""
+    levels: dict[str, set[float]] = {}
+    for facts in runs:
+        for split, found in facts.splits.items():
+            if found.chance is not None:
+                levels.setdefault(split, set()).add(found.chance)
+    return {split: values.pop() for split, values in levels.items() if len(values) == 1}

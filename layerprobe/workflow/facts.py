@@ -1,0 +1,73 @@
+"""What a run's scores were measured on, read from its record and its stored features; and their tables."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from layerprobe.errors import DataError
+from layerprobe.facts import DataFacts, SplitFacts
+from layerprobe.metrics.recall import chance_recall
+from layerprobe.runs import Run
+from layerprobe.scores import SPLITS, Score, is_recall
+from layerprobe.store import read_index
+from layerprobe.tables import TextTable, layer_table, metric_table
+
+
+def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
+    """What the scores of a run were measured on; nothing of it is an error where it cannot be read.
+
+    Args:
+        run: its features and its record may be gone.
+        scores: of the run, and perhaps of others.
+    """
+    own = [score for score in scores if score.run == run.name]
+    splits = [split for split in SPLITS if any(score.split == split for score in own)]
+    return DataFacts(_data_name(run), {split: _split_facts(run, split, own) for split in splits})
+
+
+def _data_name(run: Run) -> str:
+    """`glyphs`, or with the last folder of the root `cub200:CUB_200_2011`."""
+    with contextlib.suppress(DataError):
+        recipe = run.read()["recipe"]
+        data = recipe.get("data") if isinstance(recipe, dict) else None
+        if isinstance(data, dict):
+            name, root = data.get("name", ""), data.get("root")
+            return f"{name}:{Path(root).name}" if root else str(name)
+    return ""
+
+
+def _split_facts(run: Run, split: str, scores: Sequence[Score]) -> SplitFacts:
+    measured = [score for score in scores if score.split == split]
+    for epoch in sorted({score.epoch for score in measured}, reverse=True):
+        queries, gallery = run.feature_file(epoch, split), run.feature_file(epoch, "gallery")
+        with contextlib.suppress(DataError):  # the next epoch has the same images
+            labels = read_index(queries)[0]
+            searched = read_index(gallery)[0] if split == "test" and gallery.exists() else None
+            return SplitFacts(
+                queries=len(labels),
+                classes=len(np.unique(labels)),
+                gallery=None if searched is None else len(searched),
+                chance=chance_recall(labels, 1, searched),
+            )
+    return SplitFacts(measured[0].n)
+
+
+def score_tables(run: Run, scores: Sequence[Score]) -> list[TextTable]:
+    """The tables of the last epoch of a run's scores: Recall by layer, and the further metrics if there are any.
+
+    Args:
+        run: its stored scores say what it was like before training.
+        scores: at least one is Recall@K.
+    """
+    last = max(score.epoch for score in scores)
+    shown = [score for score in scores if score.epoch == last]
+    recalls = [score.metric for score in shown if is_recall(score.metric)]
+    first = "R@1" if "R@1" in recalls else recalls[0]
+    untrained = [score for score in run.scores() if score.epoch == 0 < last]
+    layers = layer_table(shown, metric=first, data=data_facts(run, shown), untrained=untrained)
+    further = metric_table(shown)
+    return [layers] if further is None else [layers, further]

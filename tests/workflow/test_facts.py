@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerprobe import store
+from layerprobe.facts import SplitFacts
+from layerprobe.keys import LayerKey
+from layerprobe.runs import Run
+from layerprobe.scores import Score, ScoreTable
+from layerprobe.workflow.facts import data_facts, score_tables
+
+FC6 = LayerKey("fc6", "none")
+SCORE = Score("one", "abc", 0, 1, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 4)
+RECORD = {
+    "state": "finished", "recipe_name": "netA", "experiment": "abc", "seed": 0, "epochs_done": 1, "hashes": {},
+    "manifests": {}, "new_parameters": [],
+}  # fmt: skip
+
+
+def stored(run: Run, epoch: int, split: str, labels: list[int]) -> None:
+    key = store.FeatureKey(run.name, epoch, split, "", "", "")
+    rows = store.Rows(np.array(labels), [f"{split}{i}" for i in range(len(labels))])
+    features = {FC6: np.zeros((len(labels), 1), np.float32)}
+    store.write_features(run.feature_file(epoch, split), key, rows, store.Columns({FC6: 1}, "cpu", 1), [features])
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ({"name": "glyphs", "root": None}, "glyphs"),
+        ({"name": "cub200", "root": "data/CUB_200_2011"}, "cub200:CUB_200_2011"),
+        ({"name": "folder", "root": "birds/"}, "folder:birds"),
+    ],
+)
+def test_the_data_set_is_the_recipes(tmp_path: Path, data: dict[str, object], name: str) -> None:
+    run = Run(tmp_path / "one")
+    run.write(RECORD | {"recipe": {"data": data}})
+    assert data_facts(run, [SCORE]).name == name
+
+
+def test_queries_and_classes_are_counted_in_the_stored_labels_and_the_splits_ordered(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    stored(run, 1, "test", [0, 0, 1, 1])
+    stored(run, 1, "train", [0, 0, 0, 1, 1, 1])
+    facts = data_facts(run, [SCORE, replace(SCORE, split="train"), replace(SCORE, run="two", split="validation")])
+    # another of the class among the others: 2 of 5, and 1 of 3
+    assert {split: (found.queries, found.classes) for split, found in facts.splits.items()} == {
+        "train": (6, 2),
+        "test": (4, 2),
+    }
+    assert list(facts.splits) == ["train", "test"]
+    assert [found.chance for found in facts.splits.values()] == pytest.approx([2 / 5, 1 / 3])
+
+
+def test_chance_is_against_the_gallery_where_there_is_one(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    stored(run, 1, "test", [0, 1])
+    stored(run, 1, "gallery", [0, 0, 1, 2, 2])
+    # the first query's class is 2 of 5 in the gallery, the second's 1 of 5
+    facts = data_facts(run, [SCORE]).splits["test"]
+    assert (facts.queries, facts.classes, facts.gallery) == (2, 2, 5)
+    assert facts.chance == pytest.approx(0.3)
+
+
+def test_features_of_an_earlier_epoch_tell_it_too_and_without_any_it_is_unknown(tmp_path: Path) -> None:
+    run, scores = Run(tmp_path / "one"), [SCORE, replace(SCORE, epoch=0)]
+    assert data_facts(run, scores).splits == {"test": SplitFacts(4)}
+    stored(run, 0, "test", [0, 0, 1, 1])
+    assert data_facts(run, scores).splits["test"].classes == 2
+
+
+def test_the_tables_are_of_the_last_epoch_and_know_the_untrained_one(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    ScoreTable([replace(SCORE, epoch=0, value=0.75), SCORE]).write(run.scores_file)
+    nmi = replace(SCORE, metric="NMI")
+    layers, further = score_tables(run, [replace(SCORE, epoch=0, value=0.75), SCORE, nmi])
+    assert [row[1:] for row in layers.rows] == [("fc6", "none", "50.0")]
+    assert layers.heading[1:] == ("test: 4 queries",)
+    assert (
+        layers.notes[1]
+        == "training made test R@1 worse at fc6: 50.0 %, untrained 75.0 %, which no trained layer reaches"
+    )
+    assert further.rows == (("NMI", "fc6", "none", "50.0"),)
