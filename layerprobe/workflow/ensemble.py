@@ -215,7 +215,7 @@ def estimate_training_of(request: TrainRequest) -> Estimate:
     """As `estimate_training`; of an ensemble from its first member."""
     ensemble = request.recipe.ensemble
     one = request if ensemble is None else member_request(request, 1)
-    found = estimate_training(one.target(), build(one), fresh=request.fresh)
+    found = estimate_training(one.target(), build(one), one.recipe.train.keep, fresh=request.fresh)
     members = 1 if ensemble is None else ensemble.members
     return replace(found, seconds=found.seconds * members, disk=found.disk * members)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,10 @@ import torch
 from layerprobe.errors import EnvironmentFault
 from layerprobe.files import free_bytes
 from layerprobe.runs import Run
+from layerprobe.sections import Keep
 from layerprobe.training.loop import Trainer
 from layerprobe.wording import as_size
+from layerprobe.workflow.kept import kept_epochs, wanted_epochs
 
 if TYPE_CHECKING:
     from layerprobe.workflow.building import Built
@@ -32,16 +35,22 @@ class Estimate:
     free: int
 
 
-def require_space(run: Run, built: Built, *, fresh: bool) -> None:
+def require_space(run: Run, built: Built, keep: Keep, *, fresh: bool) -> None:
     """Check that what a run will write fits on its disk before the first of it is written.
+
+    Args:
+        run: it need not exist.
+        built: what it is trained with.
+        keep: `train.keep`.
+        fresh: whether it begins anew.
 
     Raises:
         EnvironmentFault: it does not; with both numbers.
     """
-    left = _epochs_left(run, built.trainer, fresh)
-    needed, free = _disk(run, built, fresh), free_bytes(run.folder)
+    count = _checkpoints(_epochs_left(run, built.trainer, fresh), keep)
+    needed, free = _disk(run, built, keep, fresh), free_bytes(run.folder)
     if needed > free:
-        checkpoints = [f"{len(left)} checkpoints"] if left else []
+        checkpoints = [f"{count} checkpoints"] if count else []
         what = " and ".join([*checkpoints, *(["the features of the layers to probe"] if built.features else [])])
         raise EnvironmentFault(
             f"{what} need {as_size(needed)}, {as_size(free)} are free",
@@ -50,8 +59,11 @@ def require_space(run: Run, built: Built, *, fresh: bool) -> None:
         )
 
 
-def estimate_training(run: Run, built: Built, *, fresh: bool) -> Estimate:
-    """Time up to three training steps and extrapolate to the epochs left; the trainer cannot be used afterwards."""
+def estimate_training(run: Run, built: Built, keep: Keep, *, fresh: bool) -> Estimate:
+    """Time up to three training steps and extrapolate to the epochs left; the trainer cannot be used afterwards.
+
+    Args: as for `require_space`.
+    """
     trainer = built.trainer
     marks: list[float] = []
 
@@ -65,14 +77,25 @@ def estimate_training(run: Run, built: Built, *, fresh: bool) -> Estimate:
     step = (marks[-1] - marks[0]) / max(1, len(marks) - 1) if marks else 0.0
     left = _epochs_left(run, trainer, fresh)
     steps = sum(len(trainer.plan.batches(epoch)) for epoch in left if epoch > 0)
-    return Estimate(step * steps, peak_memory(trainer.device), _disk(run, built, fresh), free_bytes(run.folder))
+    return Estimate(step * steps, peak_memory(trainer.device), _disk(run, built, keep, fresh), free_bytes(run.folder))
 
 
 def _epochs_left(run: Run, trainer: Trainer, fresh: bool) -> list[int]:
-    return [epoch for epoch in range(trainer.plan.epochs + 1) if fresh or not run.checkpoint_file(epoch).exists()]
+    epochs = range(trainer.plan.epochs + 1)
+    if fresh or not run.exists():
+        return [*epochs]
+    record = run.read()
+    removed = {*range(record["epochs_done"] + 1)} - {*kept_epochs(run, record)}
+    return [epoch for epoch in epochs if epoch not in removed and not run.checkpoint_file(epoch).exists()]
 
 
-def _disk(run: Run, built: Built, fresh: bool) -> int:
+def _checkpoints(left: Sequence[int], keep: Keep) -> int:
+    """How many checkpoints lie on the disk at once: those kept, and two that are removed when the next is written."""
+    wanted = wanted_epochs(keep, left[-1]) if left else set()
+    return min(len(left), len(wanted.intersection(left)) + 2)
+
+
+def _disk(run: Run, built: Built, keep: Keep, fresh: bool) -> int:
     """Bytes that are still to be written: checkpoints, states to resume from, and the features of `--probe`.
 
     Two states are kept while a third is written; each holds the optimiser's memory of every trained number.
@@ -90,7 +113,7 @@ def _disk(run: Run, built: Built, fresh: bool) -> int:
         for split, size in built.features.items()
         if fresh or not run.feature_file(epoch, split).exists()
     )
-    return weights * (len(left) + states * kept) + features
+    return weights * (_checkpoints(left, keep) + states * kept) + features
 
 
 def peak_memory(device: torch.device) -> int:

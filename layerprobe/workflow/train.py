@@ -47,7 +47,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         _keep_wanted(run, request.recipe, listener)
         return run
     built = build(request)
-    require_space(run, built, fresh=request.fresh)
+    require_space(run, built, request.recipe.train.keep, fresh=request.fresh)
     # Told before images are hashed or decoded, and looked at again under the lock.
     known = run.read() if run.exists() and not request.fresh else None
     if known is not None:
@@ -261,7 +261,7 @@ def _train_epochs(  # noqa: PLR0913 - what is trained, kept and measured, and wh
                 _append_metrics(run, result)
                 _save(run, run.read(), built)
             except EnvironmentFault as fault:
-                kept = f"{fault.message}: epochs 0 to {result.epoch - 1}"
+                kept = f"{fault.message}, up to epoch {result.epoch - 1}"
                 raise EnvironmentFault(kept, file=fault.file, fix=fault.fix) from fault
             listener.say(
                 f"epoch {result.epoch}/{trainer.plan.epochs}: loss {result.loss:.4f},"

@@ -16,7 +16,7 @@ Requests = Callable[..., TrainRequest]
 
 
 def disk(request: TrainRequest) -> int:
-    return estimate_training(request.target(), build(request), fresh=request.fresh).disk
+    return estimate_training(request.target(), build(request), request.recipe.train.keep, fresh=request.fresh).disk
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,17 @@ def test_what_a_finished_run_lacks_is_nothing(request_for: Requests) -> None:
     assert disk(request_for(fresh=True)) > 0
 
 
+def test_what_is_not_kept_needs_no_room(request_for: Requests) -> None:
+    long = "train.epochs=9"
+    one = (disk(request_for(long)) - disk(request_for())) / 7
+    # the last, and the two before it that are there while it is written, of 10
+    assert disk(request_for(long)) - disk(request_for(long, "train.keep=last")) == 7 * one
+    # 0, 4, 8, 9 and two
+    assert disk(request_for(long)) - disk(request_for(long, "train.keep=4")) == 4 * one
+    train(request_for("train.keep=last"), Silent())
+    assert disk(request_for("train.keep=last")) == 0
+
+
 def test_the_features_of_layers_to_probe_are_foreseen(request_for: Requests) -> None:
     layers = disk(request_for(probe=("fc6",))) - disk(request_for())
     # 32 images with 8 float32 each after epochs 0, 1 and 2
@@ -61,4 +72,4 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(
         train(request, Silent())
     assert not (tmp_path / "cache").exists()
     monkeypatch.setattr(estimate, "free_bytes", lambda folder: needed)
-    require_space(request.target(), build(request), fresh=False)
+    require_space(request.target(), build(request), "all", fresh=False)

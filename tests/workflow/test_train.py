@@ -387,7 +387,7 @@ def test_a_disk_that_fails_is_told_as_itself_though_the_log_fails_too(
     def fail(text: str) -> None:
         monkeypatch.setattr("os.fsync", failing)
 
-    with pytest.raises(EnvironmentFault, match=r"jsonl: \S+ reports an input/output error; .*: epochs 0 to 1\."):
+    with pytest.raises(EnvironmentFault, match=r"jsonl: \S+ reports an input/output error; .*, up to epoch 1\."):
         train(request_for(), Silent(fail))
     monkeypatch.undo()
     assert train(request_for(), Silent()).read()["state"] == "finished"
