@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import doctest
+import re
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -67,3 +72,22 @@ def test_the_package_offers_the_function_itself() -> None:
 def test_the_package_refuses_other_names() -> None:
     with pytest.raises(AttributeError, match=r"'layerprobe\.ranking' has no attribute 'recall_at'"):
         layerprobe.ranking.recall_at  # noqa: B018 - the look-up is the fact
+
+
+def test_without_ks_they_are_those_of_the_papers_tables() -> None:
+    features = np.random.default_rng(0).normal(size=(9, 2))
+    assert list(recall_at_k(features, np.arange(9) % 2)) == [1, 2, 4, 8]
+
+
+def test_the_docstrings_example_is_true() -> None:
+    (example,) = doctest.DocTestFinder().find(recall_at_k, "recall_at_k", globs={})
+    assert doctest.DocTestRunner().run(example) == doctest.TestResults(failed=0, attempted=5)
+
+
+def test_the_readmes_example_runs_and_its_numbers_are_true() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    code = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[0]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    found = {k: round(value, 3) for k, value in layerprobe.recall_at_k(names["features"], names["labels"]).items()}
+    assert f"layerprobe.recall_at_k(features, labels)  # {found}, fractions" in code
