@@ -9,6 +9,7 @@ import os
 import sys
 
 _INTERRUPTED = '{"schema": 1, "error": {"code": "interrupted", "file": null, "message": "interrupted", "fix": ""}}'
+_STOPPED = (130, 143)  # exit codes after SIGINT and SIGTERM
 
 
 def main() -> None:
@@ -17,6 +18,12 @@ def main() -> None:
         from layerprobe import cli
 
         cli.main()
+    except SystemExit as ended:
+        if ended.code in _STOPPED:
+            from layerprobe.workflow.signals import end_soon
+
+            end_soon(ended.code)
+        raise
     except KeyboardInterrupt:  # while the command line was imported, or while it told an error
         as_json = "--json" in sys.argv
         os.write(1 if as_json else 2, f"{_INTERRUPTED if as_json else 'interrupted.'}\n".encode())

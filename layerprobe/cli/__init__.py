@@ -21,7 +21,6 @@ from layerprobe.cli.output import show_error
 from layerprobe.cli.streams import prepare_streams
 from layerprobe.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
 from layerprobe.files import disk_fault
-from layerprobe.workflow.signals import end_soon
 
 app = typer.Typer(
     name="layerprobe",
@@ -51,8 +50,6 @@ def main() -> NoReturn:
         fault = _as_fault(error)
         show_error(fault, as_json=as_json)
         code = fault.exit_code
-        if isinstance(fault, InterruptedRun):
-            end_soon(code)
     sys.exit(code)
 
 
