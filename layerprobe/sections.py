@@ -127,7 +127,7 @@ class Train(Section):
     heat_rate: float = Field(0.1, gt=0)
     warmup_iterations: int = Field(0, ge=0)
     warmup_epochs: int = Field(0, ge=0)
-    warmup: Literal["zero_rate", "freeze", "linear"] = "zero_rate"
+    warmup: Literal["zero_rate", "freeze", "new_layers", "linear"] = "zero_rate"
     seed: int = Field(0, ge=0, le=LARGEST_SEED)
     keep: Keep = "all"
 

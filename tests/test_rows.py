@@ -126,6 +126,7 @@ STATED = [
         {"loss.temperature": 0.05, "train.momentum": 0.9, "data.transform": "D2"},
     ),
     ("normsoftmax-r50-cub200", "code of Zhai & Wu", {"train.learning_rate": 0.001}),
+    *((f"normsoftmax-r50-{name}", "code of Zhai & Wu", {"train.warmup": "new_layers"}) for name in SETS),
     ("normsoftmax-r50-cars196", "code of Zhai & Wu", {"train.learning_rate": 0.01}),
     (
         "fcr1-cub200",

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss
-from layerprobe.losses.n_pairs import lengths, n_pairs
+from layerprobe.losses.n_pairs import Negatives, lengths, n_pairs
 from layerprobe.losses.options import at_least_zero
-from layerprobe.losses.pairs import pairs_of
+from layerprobe.losses.pairs import first_pairs, pairs_of
 from layerprobe.losses.unit_vectors import unit
 
 
@@ -20,7 +20,8 @@ class Angular(Loss):
 
     f_apn = 4 tan^2(alpha) (x_a + x_p) . x_n - 2 (1 + tan^2(alpha)) x_a . x_p: Fehervari et al., Unbiased Evaluation of
     Deep Metric Learning Algorithms, equations 4 and 5 (from Wang et al., ICCV 2017). Of classes with more than two
-    images every ordered pair counts.
+    images every ordered pair counts. Both images of the other classes are negatives, as printed; the code of Fehervari
+    et al. has their positives alone: negatives = "positives", as of `n_pairs`.
 
     Args:
         embedding_dim: not used.
@@ -31,6 +32,7 @@ class Angular(Loss):
         l2: weight of the embeddings' squared lengths, as of `n_pairs`, at least 0; 5e-4 in the code of Fehervari et al.
             Equation 4 has none.
         normalise: give the embeddings length 1; False as in the paper's table 1.
+        negatives: "both" images of the other classes, or their "positives"; of the N-pair loss too.
     """
 
     sampler = "n_pairs"
@@ -47,6 +49,7 @@ class Angular(Loss):
         n_pairs_weight: float = 0.0,
         l2: float = 0.0,
         normalise: bool = False,
+        negatives: Negatives = "both",
     ) -> None:
         super().__init__()
         if not 0 < alpha < 90:
@@ -55,20 +58,32 @@ class Angular(Loss):
         self.n_pairs_weight = at_least_zero("n_pairs_weight", n_pairs_weight, "a weight")
         self.l2 = at_least_zero("l2", l2, "a weight")
         self.normalise = normalise
+        self.negatives = negatives
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings and (B,) labels -> scalar.
 
         Raises:
-            ValueError: one class only, or no class twice.
+            ValueError: one class only, no class twice, or with "positives" only one.
         """
-        positives, negatives = pairs_of(labels)
         x = unit(embeddings) if self.normalise else embeddings
         products = x @ x.T
-        anchors, others = positives.nonzero(as_tuple=True)
-        sums = 4 * self.square * (products[anchors] + products[others])  # (P, B)
-        far = sums.masked_fill(~negatives[anchors], -torch.inf).logsumexp(1)
+        if self.negatives == "positives":
+            anchors, others = first_pairs(labels)
+            # Its own class has one positive among them: the pair's.
+            different = ~torch.eye(len(anchors), dtype=torch.bool, device=x.device)
+            candidates = products[:, others]
+        else:
+            positives, negatives = pairs_of(labels)
+            anchors, others = positives.nonzero(as_tuple=True)
+            different, candidates = negatives[anchors], products
+        sums = 4 * self.square * (candidates[anchors] + candidates[others])  # (P, negatives and others)
+        far = sums.masked_fill(~different, -torch.inf).logsumexp(1)
         loss = F.softplus(far - 2 * (1 + self.square) * products[anchors, others]).mean()
         if self.l2:
             loss = loss + self.l2 * lengths(x)
-        return loss + self.n_pairs_weight * n_pairs(products, labels) if self.n_pairs_weight else loss
+        return (
+            loss + self.n_pairs_weight * n_pairs(products, labels, negatives=self.negatives)
+            if self.n_pairs_weight
+            else loss
+        )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss
 from layerprobe.losses.options import at_least_zero
-from layerprobe.losses.pairs import pairs_of
+from layerprobe.losses.pairs import first_pairs, pairs_of
+
+Negatives = Literal["both", "positives"]
 
 
 class NPairs(Loss):
@@ -18,11 +22,16 @@ class NPairs(Loss):
     similarities, which would push positives apart; the sign here is that of its code and of Sohn. Its batches hold two
     images a class; of larger classes every ordered pair counts.
 
+    The equation as printed has both images of the other classes in its sum, and so has the default. Sohn's own sum, the
+    code of Fehervari et al. and pytorch-metric-learning have their positives alone: negatives = "positives" takes the
+    first two images of each class as anchor and positive, once, and the other classes' positives as negatives.
+
     Args:
         embedding_dim: not used.
         num_classes: not used.
         l2: weight of `lengths`, at least 0; without it embeddings, which are not normalised, would grow; 5e-4 in the
             code of Fehervari et al.
+        negatives: "both" images of the other classes, or their "positives".
     """
 
     sampler = "n_pairs"
@@ -36,23 +45,30 @@ class NPairs(Loss):
         num_classes: int,  # noqa: ARG002
         *,
         l2: float = 5e-4,
+        negatives: Negatives = "both",
     ) -> None:
         super().__init__()
+        self.negatives = negatives
         self.l2 = at_least_zero("l2", l2, "a weight")
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings and (B,) labels -> scalar.
 
         Raises:
-            ValueError: one class only, or no class twice.
+            ValueError: one class only, no class twice, or with "positives" only one.
         """
-        return n_pairs(embeddings @ embeddings.T, labels) + self.l2 * lengths(embeddings)
+        value = n_pairs(embeddings @ embeddings.T, labels, negatives=self.negatives)
+        return value + self.l2 * lengths(embeddings)
 
 
-def n_pairs(products: Tensor, labels: Tensor) -> Tensor:
+def n_pairs(products: Tensor, labels: Tensor, *, negatives: Negatives = "both") -> Tensor:
     """(B, B) similarities and (B,) labels -> the mean over pairs."""
-    positives, negatives = pairs_of(labels)
-    of_image = products.masked_fill(~negatives, -torch.inf).logsumexp(1)
+    if negatives == "positives":
+        anchors, others = first_pairs(labels)
+        # -log( e^s_ap / ( e^s_ap + sum of e^s_an ) ) is the logarithm of 1 + the sum of e^(s_an - s_ap).
+        return F.cross_entropy(products[anchors][:, others], torch.arange(len(anchors), device=products.device))
+    positives, different = pairs_of(labels)
+    of_image = products.masked_fill(~different, -torch.inf).logsumexp(1)
     anchors, others = positives.nonzero(as_tuple=True)
     return F.softplus(of_image[anchors] - products[anchors, others]).mean()
 

@@ -24,6 +24,28 @@ def squared_euclidean(x: Tensor) -> Tensor:
     return euclidean(x).square()
 
 
+def first_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The first two images of each class that has two: anchors and positives.
+
+    Args:
+        labels: (B,).
+
+    Returns:
+        (P,) and (P,) indices into the batch.
+
+    Raises:
+        ValueError: fewer than two classes have two images.
+    """
+    order = labels.argsort(stable=True)
+    ordered = labels[order]
+    begins = torch.ones_like(ordered, dtype=torch.bool)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    first = begins[:-1] & ~begins[1:]
+    if int(first.sum()) < 2:
+        raise ValueError("a batch without two pairs: it needs two classes twice")
+    return order[:-1][first], order[1:][first]
+
+
 def pairs_of(labels: Tensor) -> tuple[Tensor, Tensor]:
     """Which pairs are of one class, each image's pair with itself left out, and which are of two.
 

@@ -133,7 +133,8 @@ class Trainer:
             raise RecipeError(f"[train]: {type(loss).__name__} has no scale to heat", fix="Leave heat_* out")
         if plan.schedule.freeze and plan.schedule.warmup and all(group["pretrained"] for group in self._groups):
             raise RecipeError(
-                '[train]: warmup = "freeze" trains new layers alone, and neither network nor loss has any',
+                f'[train]: warmup = "{plan.schedule.warmup_by}" trains new layers alone, and neither network nor loss'
+                " has any",
                 fix='Set train.warmup = "linear", or name layers in net.from_scratch',
             )
         self._base_rates = [float(group["lr"]) for group in self._groups]
@@ -241,9 +242,11 @@ class Trainer:
             held = warming and group["pretrained"]
             group["lr"] = 0.0 if held else base * schedule.rate(self.iteration)
             if held and schedule.freeze:
-                _freeze(self.net)
+                _freeze(self.net, statistics=schedule.warmup_by == "freeze")
         if schedule.freeze and self.iteration == schedule.warmup:
             self.net.module.requires_grad_(True).train()
+            if schedule.warmup_by == "new_layers":
+                self.optimizer.state.clear()
 
     def _require_finite_weights(self, epoch: int) -> None:
         for name, tensor in [*self.net.module.state_dict().items(), *self.loss.state_dict().items()]:
@@ -296,11 +299,11 @@ def _rate(group: ParameterGroup, plan: Plan) -> float:
     return plan.learning_rate * plan.new_layers_factor if group.learning_rate is None else group.learning_rate
 
 
-def _freeze(net: Net) -> None:
-    """Take the gradient from pretrained parameters, and stop the statistics of BatchNorms that are all pretrained."""
+def _freeze(net: Net, *, statistics: bool) -> None:
+    """Take the gradient from pretrained parameters; with `statistics`, also stop BatchNorms that are all pretrained."""
     for name, parameter in net.module.named_parameters():
         parameter.requires_grad_(name in net.new_parameters)
-    for module in net.module.modules():
+    for module in net.module.modules() if statistics else ():
         own = list(module.parameters())
         # A BatchNorm without parameters belongs to a new head, and learns its statistics.
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and own and not any(p.requires_grad for p in own):

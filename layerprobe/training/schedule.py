@@ -17,7 +17,9 @@ class Schedule:
         warmup: how many first iterations keep pretrained parameters still or, with `linear`, all learning rates low.
         warmup_by: "freeze" freezes pretrained parameters and their BatchNorm statistics. "zero_rate" gives pretrained
             parameters the learning rate 0, as the code of Vo & Hays 2019 does: statistics move and momentum builds up
-            before the first real step. "linear" raises every rate from 1 / warmup of it to the whole.
+            before the first real step. "new_layers" trains new layers alone, as the code of Zhai & Wu 2019 does in its
+            first epoch: statistics move, and the optimiser starts anew after it. "linear" raises every rate from
+            1 / warmup of it to the whole.
         cosine: iterations from the end of the warm-up until the rate is 0, along half a cosine; None: no cosine.
         heatings: the iterations before which the loss's `scale` is multiplied by `heat_factor` and from which the rate
             is lower by another `heat_rate`, ascending (Zhang et al. 2018, section 3.4).
@@ -28,7 +30,7 @@ class Schedule:
     milestones: tuple[int, ...] = ()
     factor: float = 0.1
     warmup: int = 0
-    warmup_by: Literal["zero_rate", "freeze", "linear"] = "zero_rate"
+    warmup_by: Literal["zero_rate", "freeze", "new_layers", "linear"] = "zero_rate"
     cosine: int | None = None
     heatings: tuple[int, ...] = ()
     heat_factor: float = 0.25
@@ -55,8 +57,8 @@ class Schedule:
 
     @property
     def freeze(self) -> bool:
-        """Whether the warm-up freezes."""
-        return self.warmup_by == "freeze"
+        """Whether the warm-up takes the gradient from pretrained parameters."""
+        return self.warmup_by in ("freeze", "new_layers")
 
     def agrees(self, other: Schedule, iterations: int) -> bool:
         """Whether the first iterations of both schedules are the same."""
@@ -67,7 +69,8 @@ class Schedule:
                 for i in range(iterations)
             ]
 
-        return first(self) == first(other) and (self.freeze == other.freeze or self.warmup == other.warmup == 0)
+        same_kind = self.warmup_by == other.warmup_by or self.warmup == other.warmup == 0
+        return first(self) == first(other) and same_kind
 
 
 def milestones(

@@ -47,6 +47,25 @@ def test_value_and_gradient_equal_the_loops(labels: Tensor, alpha: float, normal
     agrees(value, by_loops(x, labels, alpha), ours, theirs)
 
 
+def test_only_the_positives_of_other_classes_may_be_negatives() -> None:
+    ours, theirs = rows(6), rows(6)
+    pairs, losses = [(1, 3), (0, 5), (2, 4)], []  # alpha 45: tan^2 is 1
+    for a, p in pairs:
+        terms = [
+            (4 * (theirs[a] + theirs[p]) @ theirs[n] - 4 * theirs[a] @ theirs[p]).exp() for _, n in pairs if n != p
+        ]
+        losses.append((1 + torch.stack(terms).sum()).log())
+    value = Angular(5, 8, negatives="positives")(ours, torch.tensor([7, 2, 5, 2, 5, 7]))
+    agrees(value, torch.stack(losses).mean(), ours, theirs)
+
+
+def test_the_n_pairs_beside_it_have_the_same_negatives() -> None:
+    x = rows(6).detach()
+    alone = Angular(5, 3, negatives="positives")(x, PAIRS)
+    both = Angular(5, 3, negatives="positives", n_pairs_weight=0.5)(x, PAIRS)
+    torch.testing.assert_close(both - alone, 0.5 * NPairs(5, 3, l2=0, negatives="positives")(x, PAIRS))
+
+
 def test_with_n_pairs_it_is_the_sum_of_both() -> None:
     x = rows().detach()
     wanted = Angular(5, 3)(x, LABELS) + 0.5 * NPairs(5, 3, l2=0)(x, LABELS)
@@ -70,6 +89,7 @@ def test_it_has_the_invariances_of_products() -> None:
     is_the_same_in_any_order(Angular(5, 3))
     ignores_lengths(Angular(5, 3, normalise=True))
     is_finite_where_it_hurts(Angular(5, 3))
+    is_finite_where_it_hurts(Angular(5, 3, negatives="positives"))
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2]])

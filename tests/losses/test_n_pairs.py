@@ -44,6 +44,41 @@ def test_a_collapsed_batch_costs_ln_of_the_negatives_and_1() -> None:
 def test_it_has_the_invariances_of_products() -> None:
     is_the_same_in_any_order(NPairs(5, 3))
     is_finite_where_it_hurts(NPairs(5, 3))
+    is_finite_where_it_hurts(NPairs(5, 3, negatives="positives"))
+
+
+# Pairs (1, 3), (0, 5) and (2, 4): the first image of a class is the anchor, the second the positive.
+MIXED = torch.tensor([7, 2, 5, 2, 5, 7])
+
+
+def of_positives(x: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
+    """Sohn's sum: the negatives of a pair are the positives of the others."""
+    losses = []
+    for a, p in pairs:
+        terms = [(x[a] @ x[n] - x[a] @ x[p]).exp() for _, n in pairs if n != p]
+        losses.append((1 + torch.stack(terms).sum()).log())
+    return torch.stack(losses).mean()
+
+
+def test_only_the_positives_of_other_classes_may_be_negatives() -> None:
+    ours, theirs = rows(6), rows(6)
+    value = NPairs(5, 8, l2=0, negatives="positives")(ours, MIXED)
+    agrees(value, of_positives(theirs, [(1, 3), (0, 5), (2, 4)]), ours, theirs)
+
+
+def test_with_the_positives_alone_it_is_pytorch_metric_learnings() -> None:
+    from pytorch_metric_learning.distances import DotProductSimilarity
+    from pytorch_metric_learning.losses import NPairsLoss
+
+    library = NPairsLoss(distance=DotProductSimilarity(normalize_embeddings=False))
+    x = rows(6).detach()
+    torch.testing.assert_close(NPairs(5, 8, l2=0, negatives="positives")(x, MIXED), library(x, MIXED))
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 1], [0, 1, 2]])
+def test_positives_of_other_classes_need_two_pairs(labels: list[int]) -> None:
+    with pytest.raises(ValueError, match="two classes twice"):
+        NPairs(5, 3, negatives="positives")(rows(3), torch.tensor(labels))
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2]])

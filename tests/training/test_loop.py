@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -185,6 +185,23 @@ def test_a_losss_own_parameters_have_a_rate_or_a_multiple_of_the_networks(own: d
 
     trained = trainer(Own(5, 2), learning_rate=0.5, new_layers_factor=3.0)
     assert [group["lr"] for group in trained.optimizer.param_groups] == [0.5, rate]
+
+
+@pytest.mark.parametrize(("warmup_by", "anew"), [("freeze", False), ("new_layers", True)])
+def test_after_a_warm_up_of_new_layers_the_optimiser_starts_anew(
+    warmup_by: Literal["freeze", "new_layers"], anew: bool
+) -> None:
+    def weights(epochs: int, momentum: float) -> Tensor:
+        schedule = Schedule(warmup=1, warmup_by=warmup_by)
+        batches = [BATCHES[:1], BATCHES[1:]]
+        trained = trainer(epochs=epochs, batches=lambda epoch: batches[epoch - 1], schedule=schedule, momentum=momentum)
+        list(trained.epochs())
+        return next(trained.loss.parameters()).detach()
+
+    # One step in the warm-up and one after it. A first step of SGD is the same with and without momentum, and so is a
+    # second one that remembers nothing.
+    assert torch.equal(weights(1, 0.9), weights(1, 0.0))
+    assert torch.equal(weights(2, 0.9), weights(2, 0.0)) == anew
 
 
 def test_batches_in_which_nothing_counts_are_counted() -> None:

@@ -35,6 +35,7 @@ def test_schedules_agree_until_their_milestones_differ() -> None:
 def test_a_frozen_warm_up_is_not_one_at_rate_zero() -> None:
     assert not Schedule(warmup=5).agrees(Schedule(warmup=5, warmup_by="freeze"), 1)
     assert Schedule(warmup=0).agrees(Schedule(warmup=0, warmup_by="freeze"), 1)
+    assert not Schedule(warmup=5, warmup_by="new_layers").agrees(Schedule(warmup=5, warmup_by="freeze"), 1)
 
 
 def test_a_linear_warm_up_ends_at_the_whole_rate_and_holds_nobody() -> None:

@@ -287,7 +287,7 @@ def test_pretrained_weights_of_a_run_are_loaded_and_only_the_rest_is_new(request
     assert second.read()["new_parameters"] == ["fc7.bias", "fc7.weight"]
 
 
-@pytest.mark.parametrize("warmup", ["zero_rate", "freeze"])
+@pytest.mark.parametrize("warmup", ["zero_rate", "freeze", "new_layers"])
 def test_warm_up_holds_pretrained_weights_and_only_freezing_their_statistics(
     request_for: Requests, warmup: str
 ) -> None:
@@ -298,7 +298,7 @@ def test_warm_up_holds_pretrained_weights_and_only_freezing_their_statistics(
     assert torch.equal(before["net.features.0.weight"], after["net.features.0.weight"])
     assert not torch.equal(before["net.fc7.weight"], after["net.fc7.weight"])
     moved = not torch.equal(before["net.features.1.running_mean"], after["net.features.1.running_mean"])
-    assert moved == (warmup == "zero_rate")
+    assert moved == (warmup != "freeze")
 
 
 @pytest.mark.parametrize(
