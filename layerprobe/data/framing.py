@@ -1,7 +1,8 @@
 """The transforms D1, D2 and D3 of the papers: from a decoded image to the square that the network takes.
 
-Each has two steps, so that the result of the first can be cached: `keep` shrinks the decoded image, in the same way for
-training and test; `train` and `test` cut the network's square out of that.
+Each has two steps, so that the result of the first can be cached: `keep` shrinks the decoded image, `train` and `test`
+cut the network's square out of that. For testing, D1 shrinks the decoded image in one step of its own, `tested`: shrunk
+twice, an image with a photograph's spectrum, 1/f, loses a third of its gradients' energy.
 """
 
 from __future__ import annotations
@@ -62,10 +63,18 @@ class Framing:
         return resize(image, self.side, self.side, self.method)
 
     def test(self, kept: Image) -> Image:
-        """The second step for testing: the central square, (size, size, 3)."""
-        image = self._with_shorter_side(kept, self.size) if self.name == "D1" else kept
-        height, width = image.shape[:2]
-        return self._square(image, (height - self.size) // 2, (width - self.size) // 2)
+        """The second step for testing by D2 or D3: the central square, (size, size, 3)."""
+        height, width = kept.shape[:2]
+        return self._square(kept, (height - self.size) // 2, (width - self.size) // 2)
+
+    @property
+    def tested_as(self) -> str:
+        """What `tested` does by D1, in words; equal words mean equal results."""
+        return f"central square of shorter side {self.size}"
+
+    def tested(self, image: Image) -> Image:
+        """All that D1 does for testing: (H, W, 3) of any size -> the central square of the shrunk image."""
+        return self.test(self._with_shorter_side(image, self.size))
 
     def train(self, kept: Image, rng: np.random.Generator) -> Image:
         """The second step for training: a random square, perhaps mirrored, (size, size, 3)."""
@@ -87,18 +96,21 @@ class Framing:
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
+class _Done:
     image: Callable[[int], Image]
-    framing: Framing
+    step: Callable[[Image], Image]
 
     def __call__(self, index: int) -> Image:
-        return self.framing.keep(self.image(index))
+        return self.step(self.image(index))
 
 
 def framed(dataset: Dataset, framing: Framing) -> Dataset:
-    """The data set with `keep` done to every image, and `train` and `test` as the views of its splits."""
+    """The data set with `keep` done to every image and its splits' views: `train`, and `test` or, for D1, `tested`."""
 
     def one(split: Split) -> Split:
-        return replace(split, image=_Kept(split.image, framing), test_view=framing.test, train_view=framing.train)
+        split, original = replace(split, image=_Done(split.image, framing.keep), train_view=framing.train), split.image
+        if framing.name == "D1":
+            return replace(split, test_image=_Done(original, framing.tested))
+        return replace(split, test_view=framing.test)
 
     return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})

@@ -97,7 +97,10 @@ class _Reader:
         return torch.from_numpy(np.stack(images))
 
     def _image(self, index: int) -> Image:
-        image, split = self.split.image(index), self.split
+        split = self.split
+        if self.augment == "none" and split.test_image:
+            return split.test_image(index)
+        image = split.image(index)
         if self.augment == "none":
             return split.test_view(image) if split.test_view else image
         view = split.train_view or AUGMENTATIONS[self.augment]

@@ -15,17 +15,17 @@ _LIMIT = 256 * 2**20
 class _Held:
     """Decodes each image when it is first used, and keeps it."""
 
-    split: Split
+    image: Callable[[int], Image]
     images: dict[int, Image] = field(default_factory=dict)
 
     def __call__(self, index: int) -> Image:
         if index not in self.images:
-            self.images[index] = self.split.image(index)
+            self.images[index] = self.image(index)
         return self.images[index]
 
     def __reduce__(self) -> tuple[object, ...]:
         # A data worker lives for one epoch: it is sent the function that decodes, not all pixels.
-        return _itself, (self.split.image,)
+        return _itself, (self.image,)
 
 
 def _itself(image: Callable[[int], Image]) -> Callable[[int], Image]:
@@ -36,10 +36,17 @@ def held(dataset: Dataset) -> Dataset:
     """The same data set; if it is small, its pixels are kept in memory after they are first read."""
     if not is_small(dataset):
         return dataset
-    return replace(dataset, splits={name: replace(s, image=_Held(s)) for name, s in dataset.splits.items()})
+
+    def one(split: Split) -> Split:
+        test_image = _Held(split.test_image) if split.test_image else None
+        return replace(split, image=_Held(split.image), test_image=test_image)
+
+    return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
 
 
 def is_small(dataset: Dataset) -> bool:
     """Whether all images fit into 256 MiB, if they are as large as the first."""
     splits = dataset.splits
-    return next(iter(splits.values())).image(0).nbytes * sum(map(len, splits.values())) <= _LIMIT
+    first = next(iter(splits.values()))
+    size = first.image(0).nbytes + (first.test_image(0).nbytes if first.test_image else 0)
+    return size * sum(map(len, splits.values())) <= _LIMIT

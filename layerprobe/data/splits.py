@@ -32,6 +32,8 @@ class Split:
             manifest.
         digests: (N, 2) hash of each image's content, 128 bits in two numbers; None until the files are read.
         test_view: turns an image into what the network is tested on; None: the image itself.
+        test_image: i -> what the network is tested on, instead of `test_view` of the image, where it is made from the
+            original in a way of its own.
         train_view: turns an image into what the network is trained on, by a random generator; None: an augmentation
             that is chosen by name.
     """
@@ -43,6 +45,7 @@ class Split:
     fingerprint: str = ""
     digests: NDArray[np.int64] | None = None
     test_view: Callable[[Image], Image] | None = None
+    test_image: Callable[[int], Image] | None = None
     train_view: Callable[[Image, np.random.Generator], Image] | None = None
 
     def __post_init__(self) -> None:

@@ -100,6 +100,7 @@ def _part(name: str, split: Split, kept: NDArray[np.bool_]) -> Split:
         labels=split.labels[places],
         ids=tuple(split.ids[i] for i in places),
         image=_Some(split.image, places),
+        test_image=_Some(split.test_image, places) if split.test_image else None,
         digests=None if split.digests is None else split.digests[places],
     )
 

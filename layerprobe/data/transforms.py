@@ -41,10 +41,10 @@ class _Resized:
 
 @dataclass(frozen=True, eq=False)
 class _Inverted:
-    split: Split
+    image: Callable[[int], Image]
 
     def __call__(self, index: int) -> Image:
-        return ~self.split.image(index)
+        return ~self.image(index)
 
 
 def resized(dataset: Dataset, size: int, method: resizing.Method = "exact") -> Dataset:
@@ -64,7 +64,12 @@ def resized(dataset: Dataset, size: int, method: resizing.Method = "exact") -> D
 
 def inverted(dataset: Dataset) -> Dataset:
     """The data set with 255 - x for every pixel: black strokes on white become white on black."""
-    return replace(dataset, splits={name: replace(s, image=_Inverted(s)) for name, s in dataset.splits.items()})
+
+    def one(split: Split) -> Split:
+        test_image = _Inverted(split.test_image) if split.test_image else None
+        return replace(split, image=_Inverted(split.image), test_image=test_image)
+
+    return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,10 @@ def _channels(name: str, value: Channels) -> tuple[float, float, float]:
     return red, green, blue
 
 
+# Framing -> what it adds to the way of resizing, other than its name.
+_FRAMED = {"square": "", "D1": ", D1 in one step"}
+
+
 def describe_transform(  # noqa: PLR0913 - an argument for each step
     *,
     image_size: int,
@@ -137,7 +146,7 @@ def describe_transform(  # noqa: PLR0913 - an argument for each step
         "decoder": f"PIL {PIL.__version__}",
         "alpha": "on white",
         "exif": _exif(exif_rotation),
-        "resize": [image_size, image_size, resizing.describe(method) + ("" if framing == "square" else f", {framing}")],
+        "resize": [image_size, image_size, resizing.describe(method) + _FRAMED.get(framing, f", {framing}")],
         "invert": invert,
         "mean": normalise.mean,
         "std": normalise.std,

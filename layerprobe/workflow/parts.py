@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +50,31 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Data
     dataset = with_contents(dataset, decoding) if decoding else dataset
     dataset = read_with(dataset, exif_rotation=data.exif_rotation, padded=data.resize == "fast")
     files = {name: split.image for name, split in dataset.splits.items() if isinstance(split.image, Files)}
+    framing = Framing(data.transform, data.image_size, data.resize)
     if data.transform == "square":
         dataset, kept = resized(dataset, data.image_size, data.resize), f"{data.image_size}x{data.image_size}"
     else:
-        framing = Framing(data.transform, data.image_size, data.resize)
         dataset, kept = framed(dataset, framing), framing.kept
     large = len(files) == len(dataset.splits) and not (decoding and decoding.in_process and is_small(dataset))
     if decoding and data.cache == "auto" and large:
-        steps = describe_decoding(kept, method=data.resize, exif_rotation=data.exif_rotation)
-        dataset = with_decoded(dataset, decoding, files=files, steps=steps, source=f"{data.name}:{data.root}")
+        describe = partial(describe_decoding, method=data.resize, exif_rotation=data.exif_rotation)
+        decode = partial(with_decoded, decoding=decoding, files=files, source=f"{data.name}:{data.root}")
+        if data.transform == "D1":
+            dataset = _with_decoded_views(dataset, decode, describe(kept), describe(framing.tested_as))
+        else:
+            dataset = decode(dataset, steps=describe(kept))
     dataset = _parts_of(dataset, recipe)
     return held(inverted(dataset) if data.invert else dataset)
+
+
+def _with_decoded_views(dataset: Dataset, decode: Callable[..., Dataset], kept: str, tested: str) -> Dataset:
+    """The data set with decoded images to train on, where it has any, and decoded images to test on."""
+    splits = dataset.splits
+    trained = decode(replace(dataset, splits={name: s for name, s in splits.items() if name == "train"}), steps=kept)
+    views = {name: replace(split, image=split.test_image or split.image) for name, split in splits.items()}
+    stored = decode(replace(dataset, splits=views), steps=tested).splits
+    seen = {**splits, **trained.splits}
+    return replace(dataset, splits={name: replace(s, test_image=stored[name].image) for name, s in seen.items()})
 
 
 def _parts_of(dataset: Dataset, recipe: Recipe) -> Dataset:

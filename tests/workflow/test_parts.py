@@ -9,6 +9,7 @@ import pytest
 
 from layerprobe.data import memory
 from layerprobe.data.images import read_image
+from layerprobe.data.loading import plain_batches
 from layerprobe.data.resizing import resize
 from layerprobe.errors import RecipeError
 from layerprobe.workflow import parts
@@ -39,9 +40,19 @@ def test_the_fast_resize_reaches_the_papers_framings(request_for: Make, transfor
         split = parts.build_dataset(request_for(f"data.transform={transform}", f"data.resize={method}").recipe).splits[
             "test"
         ]
-        assert split.test_view is not None
-        views.append(split.test_view(split.image(0)).astype(int))
-    assert 0 < np.abs(views[0] - views[1]).max() <= 2  # two steps of at most 1 each
+        (view,) = next(plain_batches(split, batch_size=1, workers=0)).numpy()
+        views.append(view.astype(int))
+    assert 0 < np.abs(views[0] - views[1]).max() <= 1
+
+
+def test_d1_tests_on_the_original_resized_once_and_says_so(request_for: Make, images: Path) -> None:
+    request = request_for("data.transform=D1", "data.invert=true", "data.validation_classes=0.5")
+    splits = parts.build_dataset(request.recipe).splits
+    for name, place in (("validation", 0), ("test", 5)):
+        found = list(plain_batches(splits[name], batch_size=1, workers=0))[place][0]
+        original = read_image(images / splits[name].ids[place])
+        np.testing.assert_array_equal(found.numpy(), 255 - resize(original, 16, 16, "exact"))
+    assert "D1 in one step" in parts.transform_text(request.recipe)
 
 
 def test_an_exif_rotation_is_the_recipes_to_ask_for_and_is_recorded(request_for: Make, images: Path) -> None:
