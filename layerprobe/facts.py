@@ -43,14 +43,14 @@ def fact_lines(facts: DataFacts) -> list[str]:
         parts = [f"{found.queries:,} queries"]
         parts += [] if found.classes is None else [f"{found.classes:,} classes"]
         parts += [] if found.gallery is None else [f"a gallery of {found.gallery:,}"]
-        parts += [] if found.chance is None else [f"chance R@1 {_percent(found.chance)}"]
+        parts += [] if found.chance is None else [f"chance R@1 {level_text(100 * found.chance)}"]
         lines.append(f"{facts.name} {split}: {', '.join(parts)}".lstrip())
     return lines
 
 
-def _percent(share: float) -> str:
-    """With a decimal, or with two digits where that would leave less than them: `11.1 %`, `0.0088 %`."""
-    return f"{100 * share:.1f} %" if share >= 0.01 else f"{100 * share:.2g} %"
+def level_text(percent: float) -> str:
+    """A chance level with a decimal, or with two digits where that would leave less of it: `11.1 %`, `0.0088 %`."""
+    return f"{percent:.1f} %" if percent >= 1 else f"{percent:.2g} %"
 
 
 def run_lines(runs: Mapping[str, DataFacts]) -> list[str]:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from layerprobe.facts import DataFacts, common_chance, run_lines
+from layerprobe.facts import DataFacts, common_chance, level_text, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import ScorePlot
 from layerprobe.plots.values import Point, Series, by_run, compared, layer_names, missing, points, points_csv, shared
@@ -115,7 +115,7 @@ def _draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:
     for split, floor in inside.items():
         axes.axhline(floor, color="0.55", linewidth=1, linestyle=":", zorder=1, label=f"_chance {split}")
     if inside:
-        text = "chance: " + ", ".join(f"{split} {floor:.1f} %" for split, floor in inside.items())
+        text = "chance: " + ", ".join(f"{split} {level_text(floor)}" for split, floor in inside.items())
         place = (axes.get_xlim()[1], max(inside.values()))
         note = axes.annotate(text, place, xytext=(-3, 3), textcoords="offset points")
         note.set(ha="right", fontsize=fig.FONT - 1, color=fig.GREY)

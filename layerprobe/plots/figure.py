@@ -19,6 +19,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter
 
 from layerprobe.errors import LayerprobeError
+from layerprobe.facts import level_text
 from layerprobe.files import written_whole
 from layerprobe.wording import visible
 
@@ -161,7 +162,7 @@ def chance_outside(axes: Mapping[str, tuple[float, float]], floors: Mapping[str,
         floors: split -> chance level in percent.
     """
     out = [split for split, (low, high) in axes.items() if split in floors and not low < floors[split] < high]
-    levels = ", ".join(f"{split} {floors[split]:.1f} %" for split in out)
+    levels = ", ".join(f"{split} {level_text(floors[split])}" for split in out)
     return [f"Chance level outside the axes: {levels}."] if out else []
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.best import Best, best_layer, best_text, worse_text
-from layerprobe.facts import DataFacts, common_chance, run_lines
+from layerprobe.facts import DataFacts, common_chance, level_text, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import ScorePlot
 from layerprobe.plots.values import Series, by_run, compared, missing, points, points_csv, shared
@@ -104,7 +104,7 @@ def _draw_chance(axes: Axes, floors: Mapping[str, float]) -> list[fig.Label]:
     for split, floor in floors.items():
         if split in ("train", "test") and bottom < floor < top:
             axes.axhline(floor, color=_COLOURS[split], linewidth=1, linestyle=":", zorder=1, label=f"_chance {split}")
-            labels.append(fig.Label(f"chance {floor:.1f} %, {split}", right, floor, _COLOURS[split]))
+            labels.append(fig.Label(f"chance {level_text(floor)}, {split}", right, floor, _COLOURS[split]))
     return labels
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from layerprobe.facts import DataFacts, common_chance, run_lines
+from layerprobe.facts import DataFacts, common_chance, level_text, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import ScorePlot
 from layerprobe.plots.values import Point, Series, by_run, compared, layer_names, missing, points, points_csv, shared
@@ -148,11 +148,11 @@ def _draw_references(axes: Axes, floors: Mapping[str, float], scored: set[str]) 
     train, test = floors.get("train", left), floors.get("test", bottom)
     if left < train < right and "train" in scored:
         axes.axvline(train, label="_chance train").set(**lines)
-        text = axes.annotate(f"chance {train:.1f} %", (train, top), xytext=(3, -3), textcoords="offset points")
+        text = axes.annotate(f"chance {level_text(train)}", (train, top), xytext=(3, -3), textcoords="offset points")
         text.set(rotation=90, va="top", fontsize=fig.FONT - 1, color=fig.GREY)
     if bottom < test < top and "test" in scored:
         axes.axhline(test, label="_chance test").set(**lines)
-        text = axes.annotate(f"chance {test:.1f} %", (right, test), xytext=(-3, 3), textcoords="offset points")
+        text = axes.annotate(f"chance {level_text(test)}", (right, test), xytext=(-3, 3), textcoords="offset points")
         text.set(ha="right", fontsize=fig.FONT - 1, color=fig.GREY)
 
 

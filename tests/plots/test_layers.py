@@ -146,6 +146,11 @@ def test_chance_lines_stand_at_the_levels_given(make_scores: MakeScores) -> None
     assert {"chance 2.0 %, train", "chance 3.0 %, test"} <= {text.get_text() for text in axes.texts}
 
 
+def test_a_low_chance_level_is_not_rounded_to_nothing(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores(), data=with_chance(test=0.0003)).axes
+    assert "chance 0.03 %, test" in [text.get_text() for text in axes.texts]
+
+
 def test_a_chance_level_out_of_view_is_written(make_scores: MakeScores) -> None:
     figure = draw(make_scores(DEEP, near=True), data=with_chance(train=0.02, test=0.03))
     assert "Chance level outside the axes: train 2.0 %, test 3.0 %." in notes(figure)
