@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from layerprobe.errors import LayerprobeError
-from layerprobe.scores import Matrix, Score, note_text, shared_notes
+from layerprobe.scores import SPLITS, Matrix, Score, note_text, shared_notes
 
 _KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
 
@@ -203,4 +203,5 @@ def _labels(found: Sequence[Point]) -> dict[tuple[str, ...], str]:
 
 
 def _splits(found: Sequence[Point]) -> list[str]:
-    return list(dict.fromkeys(split for point in found for split in point.values))
+    names = dict.fromkeys(split for point in found for split in point.values)
+    return sorted(names, key=lambda split: [*SPLITS, split].index(split))

@@ -31,6 +31,12 @@ def test_layers_of_several_runs_are_named_in_one_network_order(make_scores: Make
     assert layer_names(by_run(points(first + second))) == ["c1", "c3", "pool5", "fc6", "fc7"]
 
 
+def test_the_columns_of_splits_have_one_order_whatever_was_measured_first(make_scores: MakeScores) -> None:
+    scores = make_scores(["a"], [0], ["test"]) + make_scores(["b"], [0], ["validation", "train"])
+    header = points_csv(scores).splitlines()[0].split(",")
+    assert header[6:9] == ["train R@1", "validation R@1", "test R@1"]
+
+
 def test_only_the_metric_asked_for_is_taken(make_scores: MakeScores) -> None:
     scores = make_scores(["a"], [1])
     others = [replace(score, metric="R@2", value=1.0) for score in scores]
