@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from layerprobe.errors import LayerprobeError, RecipeError, near_miss
+from layerprobe.errors import DataError, LayerprobeError, RecipeError, near_miss
 from layerprobe.overrides import Overrides, overridden
 from layerprobe.recipe_files import find_recipe
 from layerprobe.registry import LOSSES
@@ -146,6 +146,23 @@ def is_changed(reference: str, recipe: Recipe) -> bool:
     """Whether a recipe, as resolved, would train something else than its file says; where the data lie aside."""
     plain = load_recipe(reference, Overrides(settings=(f"data.root={recipe.data.root or '.'}",)))
     return plain.identity() != recipe.identity()
+
+
+def recorded_recipe(record: Mapping[str, Any], file: Path) -> Recipe:
+    """The recipe in a run's record.
+
+    Args:
+        record: its `recipe_name` and `recipe`.
+        file: where it stands.
+
+    Raises:
+        DataError: it is no recipe; with the first problem.
+    """
+    try:
+        return resolve(record["recipe_name"], record["recipe"], source=file)
+    except RecipeError as error:
+        what = error.message.removeprefix(f"{file} ")
+        raise DataError(what, file=file, fix="Correct it, or train it again with --fresh") from error
 
 
 def resolve(name: str, sections: Mapping[str, Any], *, source: object, overrides: Overrides | None = None) -> Recipe:

@@ -15,18 +15,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from layerprobe.errors import BusyError, DataError, EnvironmentFault, RecipeError, UnknownNameError
 from layerprobe.files import bytes_below, disk_faults_told, remove_leftovers, require_file, write_text, written_whole
 from layerprobe.keys import LayerKey
+from layerprobe.records import record_fault
 from layerprobe.scores import Score, in_network_order, read_scores
 
 SCHEMA = 1
-# What reading a run relies on.
-_FIELDS = {
-    "state", "recipe_name", "recipe", "experiment", "seed", "epochs_done", "hashes", "manifests", "new_parameters",
-}  # fmt: skip
 # Temporary files of safetensors, which earlier versions let write the checkpoints.
 _OF_SAFETENSORS = re.compile(r"\.tmp[0-9A-Za-z]{6}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
@@ -95,27 +92,32 @@ class Run:
         """run.json.
 
         Raises:
-            DataError: absent, a link, not JSON, or of a newer layerprobe.
+            DataError: absent, a link, not JSON, of a newer layerprobe, or with a field that is missing or no run's.
         """
         if self.record_file.is_symlink():
             self.require_no_links()
         try:
             require_file(self.record_file)
-            record: dict[str, Any] = json.loads(self.record_file.read_text(encoding="utf-8"))
+            text = self.record_file.read_text(encoding="utf-8")
+            record: dict[str, Any] = json.loads(text, parse_constant=_refuse)
         except FileNotFoundError as error:
             raise DataError("no such run", file=self.folder, fix="layerprobe runs lists the known ones") from error
-        except ValueError as error:
+        except OSError as error:
+            raise DataError.unreadable(error, file=self.record_file) from error
+        except (ValueError, RecursionError) as error:
             raise DataError(f"not JSON: {error}", file=self.record_file, fix="Train it again with --fresh") from error
-        whole = isinstance(record, dict) and isinstance(record.get("schema"), int)
-        if not whole or (record["schema"] == SCHEMA and not record.keys() >= _FIELDS):
+        if not isinstance(record, dict) or type(record.get("schema")) is not int:
             raise DataError("not the record of a run", file=self.record_file, fix="Train it again with --fresh")
         if record["schema"] > SCHEMA:
+            versions = record.get("versions")
+            by = versions.get("layerprobe") if isinstance(versions, dict) else None
             raise DataError(
-                f"written by layerprobe {record.get('versions', {}).get('layerprobe')} (format {record['schema']});"
-                f" this one reads format {SCHEMA}",
+                f"written by layerprobe {by} (format {record['schema']}); this one reads format {SCHEMA}",
                 file=self.record_file,
                 fix="Update layerprobe",
             )
+        if fault := record_fault(record):
+            raise DataError(fault, file=self.record_file, fix="Correct it, or train it again with --fresh")
         return record
 
     def write(self, record: dict[str, Any]) -> None:
@@ -153,7 +155,7 @@ class Run:
         known = path.read_bytes() if path.exists() else b""
         # Not appended: a hard link, which came with the folder, would be written to.
         with written_whole(path) as aside:
-            aside.write_bytes(known + f"{now} {text}\n".encode())
+            aside.write_bytes(known + f"{now} {text}\n".encode(errors="surrogateescape"))
 
     def require_no_links(self) -> None:
         """Check that no link lies below the folder; the folder itself may be one.
@@ -187,6 +189,10 @@ def named_run(cache: Path, name: str) -> Run:
     return Run(cache / name)
 
 
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
 def list_runs(cache: Path) -> list[tuple[Run, dict[str, Any]]]:
     """Every readable run and its record, the one touched last first."""
     found = []
@@ -194,6 +200,17 @@ def list_runs(cache: Path) -> list[tuple[Run, dict[str, Any]]]:
         with contextlib.suppress(DataError):
             found.append((Run(file.parent), Run(file.parent).read()))
     return sorted(found, key=lambda item: str(item[1].get("touched")), reverse=True)
+
+
+def damaged_runs(cache: Path) -> list[tuple[Run, DataError]]:
+    """Every run whose record cannot be read, and why, by name."""
+    found = []
+    for file in sorted(cache.glob("*/run.json")):
+        try:
+            Run(file.parent).read()
+        except DataError as error:
+            found.append((Run(file.parent), error))
+    return found
 
 
 def find_run(cache: Path, name: str | None) -> Run:
@@ -207,6 +224,8 @@ def find_run(cache: Path, name: str | None) -> Run:
         run.require_no_links()
         return run
     runs = [run for run, _ in list_runs(cache)]
+    if not runs and (damaged := damaged_runs(cache)):
+        raise damaged[0][1]
     if not runs:
         raise DataError("there is no run yet", file=cache, fix="Train one: layerprobe train netA")
     if name is not None:

@@ -271,18 +271,22 @@ def read_scores(path: Path) -> list[Score]:
     try:
         require_file(path)
         with path.open(encoding="utf-8", newline="") as stream:
-            return [_score(row) for row in csv.DictReader(stream)]
+            reader = csv.DictReader(stream)
+            return [_score(row, f"{path}:{reader.line_num}") for row in reader]
     except FileNotFoundError as error:
         raise DataError("no scores yet", file=path, fix="Run layerprobe probe first") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise DataError("not a table of scores", file=path, fix="Delete it and run layerprobe probe again") from error
 
 
-def _score(row: dict[str, str]) -> Score:
+def _score(row: dict[str, str], place: str) -> Score:
     values: dict[str, Any] = {}
     for column, name in _COLUMNS.items():
         text = row[column]
         number = _NUMBERS.get(column)
         values[name] = text if number is None else (None if text == "" else number(text))
+        if isinstance(values[name], float) and not math.isfinite(values[name]):
+            what = f"{column} is {text}, expected a finite number or an empty cell"
+            raise DataError(what, file=place, fix="Delete the file and run layerprobe probe again")
     values["notes"] = tuple(values["notes"].split(_BETWEEN_NOTES)) if values["notes"] else ()
     return Score(**values)

@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "layerprobe"
 GROUND = {
     "best", "errors", "facts", "files", "imagenet", "keys", "numerics", "overrides", "pooling", "progress",
-    "recipe_files", "registry", "retrieval", "scores", "sections", "wording",
+    "recipe_files", "records", "registry", "retrieval", "scores", "sections", "wording",
 }  # fmt: skip
 ROOMS = {
     "data", "nets", "losses", "taps", "store", "runs", "reductions", "ranking", "metrics", "statistics", "attribution",

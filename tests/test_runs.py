@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from layerprobe.errors import BusyError, DataError, RecipeError, UnknownNameError
-from layerprobe.runs import Run, find_run, list_runs, locked, named_run, set_aside
+from layerprobe.runs import Run, damaged_runs, find_run, list_runs, locked, named_run, set_aside
 
 RECORD = {
     "state": "finished", "recipe_name": "netA", "recipe": {}, "experiment": "", "seed": 0, "epochs_done": 0,
@@ -150,7 +150,7 @@ def test_an_old_run_moves_aside_to_the_first_free_name(tmp_path: Path) -> None:
     [
         ("{", "not JSON"),
         ("[]", "not the record of a run"),
-        ('{"schema": 1}', "not the record of a run"),
+        ('{"schema": 1}', "state is missing, expected text"),
         ('{"schema": 99}', r"format 99\); this one reads format 1"),
     ],
 )
@@ -160,3 +160,53 @@ def test_a_record_that_cannot_be_read_says_why(tmp_path: Path, text: str, messag
     run.record_file.write_text(text)
     with pytest.raises(DataError, match=message):
         run.read()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "shown"),
+    [
+        ("epochs_done", "3", "epochs_done is '3', expected a whole number"),
+        ("epochs_done", True, "epochs_done is True, expected a whole number"),
+        ("epochs_done", -1, "epochs_done is -1, expected a whole number"),
+        ("seed", None, "seed is None, expected a whole number"),
+        ("seed", float("nan"), "not JSON: NaN is no number of JSON"),
+        ("hashes", [], "hashes is [], expected the hash of each file"),
+        ("recipe", {"train": {}}, "recipe is {'train': {}}, expected the sections of a recipe"),
+        ("recipe", {"data": {}, "train": {"epochs": "x"}}, "recipe is {'data': {}, 'train': {'epochs': 'x'}}, exp"),
+        ("new_parameters", "fc6", "new_parameters is 'fc6', expected a list of names"),
+        ("layer_order", [1], "layer_order is [1], expected a list of layers"),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_kind_is_named_with_the_file(tmp_path: Path, field: str, value: object, shown: str) -> None:
+    run = Run(tmp_path / "netA")
+    run.write(RECORD | {field: value})
+    with pytest.raises(DataError, match=re.escape(f"{run.record_file}: {shown}")):
+        run.read()
+
+
+def test_a_missing_field_and_a_record_of_a_newer_format_are_named(tmp_path: Path) -> None:
+    run = Run(tmp_path / "netA")
+    run.write({key: value for key, value in RECORD.items() if key != "hashes"})
+    with pytest.raises(DataError, match="run.json: hashes is missing, expected the hash of each file"):
+        run.read()
+    run.record_file.write_text('{"schema": 2, "versions": 3}')
+    with pytest.raises(DataError, match=r"written by layerprobe None \(format 2\); this one reads format 1"):
+        run.read()
+
+
+def test_a_damaged_run_is_known_beside_the_others(tmp_path: Path) -> None:
+    Run(tmp_path / "good").write(RECORD)
+    Run(tmp_path / "bad").write(RECORD | {"epochs_done": "3"})
+    (tmp_path / "folder" / "run.json").mkdir(parents=True)
+    assert [run.name for run, _ in list_runs(tmp_path)] == ["good"]
+    assert [(run.name, error.message) for run, error in damaged_runs(tmp_path)] == [
+        ("bad", "epochs_done is '3', expected a whole number"),
+        ("folder", "cannot be read (Is a directory)"),
+    ]
+    assert find_run(tmp_path, None).name == "good"
+
+
+def test_where_all_runs_are_damaged_the_first_is_told(tmp_path: Path) -> None:
+    Run(tmp_path / "bad").write(RECORD | {"epochs_done": "3"})
+    with pytest.raises(DataError, match="epochs_done is '3'"):
+        find_run(tmp_path, None)

@@ -100,6 +100,15 @@ def test_another_table_is_refused(tmp_path: Path) -> None:
         read_scores(tmp_path / "scores.csv")
 
 
+@pytest.mark.parametrize("text", ["nan", "inf"])
+def test_a_number_that_is_none_is_named_with_its_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "scores.csv"
+    ScoreTable([SCORE, replace(SCORE, metric="R@2", value=0.123)]).write(path)
+    path.write_text(path.read_text().replace("0.123", text))
+    with pytest.raises(DataError, match=rf"scores.csv:3: value is {text}, expected a finite number or an empty cell"):
+        read_scores(path)
+
+
 @pytest.mark.parametrize("metric", ["R@1", "R@1000", "MAP@R", "NMI", "NMI-sd", "accuracy", "of-tomorrow"])
 def test_recall_and_registered_shares_are_shown_in_percent(metric: str) -> None:
     assert is_fraction(metric)

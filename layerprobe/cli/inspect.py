@@ -67,7 +67,7 @@ def runs(
 
     A run that is called remove is shown by `layerprobe runs -- remove`.
     """
-    from layerprobe.runs import find_run, list_runs
+    from layerprobe.runs import damaged_runs, find_run, list_runs
     from layerprobe.tables import plain_table
 
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
@@ -86,6 +86,11 @@ def runs(
     values = [
         {"run": run.name, **{key: record.get(key) for key in keys}, "bytes": sizes[run.name]} for run, record in found
     ]
+    for run, error in damaged_runs(cache):  # `runs NAME` says what is damaged
+        size = run.sizes()["total"]
+        rows.append([run.name, "", "damaged", "", "", "", as_size(size)])
+        nothing = dict.fromkeys(keys)
+        values.append({"run": run.name, **nothing, "state": "damaged", "bytes": size, "problem": str(error)})
     columns = ("run", "recipe", "state", "epochs", "seed", "touched", "size")
     terminal.result({"runs": values}, plain_table(columns, rows))
 

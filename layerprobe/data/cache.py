@@ -47,7 +47,9 @@ class Entry:
             files: the absolute paths of the images in order, as one text.
             steps: how a file becomes what is kept, in words, with the decoder's version.
         """
-        return cls(images / hashlib.sha256(f"{SCHEMA}\0{steps}\0{files}".encode()).hexdigest()[:16])
+        return cls(
+            images / hashlib.sha256(f"{SCHEMA}\0{steps}\0{files}".encode(errors="surrogateescape")).hexdigest()[:16]
+        )
 
     @property
     def pixels(self) -> Path:
@@ -60,13 +62,18 @@ class Entry:
         return self.folder / "images.i64"
 
     def about(self) -> dict[str, Any]:
-        """The content of about.json: `data`, `split`, `images`, `bytes`, `complete`; empty before decoding began."""
+        """The content of about.json: `data`, `split`, `images`, `bytes`, `complete`; empty if it is none."""
         try:
             require_file(self.folder / "about.json")
             about = json.loads((self.folder / "about.json").read_text(encoding="utf-8"))
         except (OSError, ValueError, DataError):
             return {}
-        return about if isinstance(about, dict) and about.get("schema") == SCHEMA else {}
+        if not isinstance(about, dict) or about.get("schema") != SCHEMA:
+            return {}
+        # An odd one describes nothing: the images are decoded again.
+        counts, names = (about.get("images"), about.get("bytes")), (about.get("data", ""), about.get("split", ""))
+        whole = all(type(count) is int and count >= 0 for count in counts)
+        return about if whole and all(isinstance(name, str) for name in names) else {}
 
     def is_whole(self, digests: Digests | None = None) -> bool:
         """Whether every image is there and, if digests are given, was decoded from a file of that content."""

@@ -84,13 +84,17 @@ def load_state(path: Path, *, expected: Collection[str]) -> dict[str, Any]:
     """Read a resume state; code in the file is never run.
 
     Raises:
-        DataError: absent, changed since it was written, or unreadable.
+        DataError: absent, changed since it was written, unreadable, or without what a trainer goes on from.
     """
     require_unchanged(path, expected)
     try:
-        return dict(torch.load(path, weights_only=True, map_location="cpu"))
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        state = dict(torch.load(path, weights_only=True, map_location="cpu"))
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError) as error:
         raise DataError("not a readable resume state", file=path, fix="Train it again with --fresh") from error
+    for name, kind in (("epoch", int), ("iteration", int), ("optimizer", dict)):
+        if not isinstance(state.get(name), kind):
+            raise DataError(f"a resume state without {name}", file=path, fix="Train it again with --fresh")
+    return state
 
 
 def require_unchanged(path: Path, expected: Collection[str]) -> None:

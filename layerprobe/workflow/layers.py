@@ -8,7 +8,7 @@ from pathlib import Path
 from layerprobe.errors import UnknownNameError
 from layerprobe.nets.net import Net
 from layerprobe.overrides import Overrides
-from layerprobe.recipe import load_recipe, resolve
+from layerprobe.recipe import load_recipe, recorded_recipe
 from layerprobe.recipe_files import find_recipe, list_recipes
 from layerprobe.registry import NETS, load
 from layerprobe.runs import list_runs, named_run
@@ -40,8 +40,9 @@ def layers(name: str, cache: Path) -> list[LayerRow]:
     runs = [run.name for run, _ in list_runs(cache)]
     if name not in runs:
         raise UnknownNameError("network, recipe or run", name, [*NETS, *list_recipes(), *runs])
-    record = named_run(cache, name).read()
-    recipe = resolve(record["recipe_name"], record["recipe"], source=name)
+    run = named_run(cache, name)
+    record = run.read()
+    recipe = recorded_recipe(record, run.record_file)
     net = build_net(recipe)
     trained = Net(net.module, net.layers, net.embedding_dim, frozenset(record["new_parameters"]))
     return _rows(trained, recipe.data.image_size, known=True)

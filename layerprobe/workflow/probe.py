@@ -19,7 +19,7 @@ from layerprobe.keys import LayerKey
 from layerprobe.nets.net import Net
 from layerprobe.progress import Listener, Task
 from layerprobe.ranking.faiss_search import import_faiss
-from layerprobe.recipe import Recipe, resolve
+from layerprobe.recipe import Recipe, recorded_recipe
 from layerprobe.retrieval import Classifier
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, ScoreTable, in_network_order, read_scores
@@ -85,7 +85,7 @@ def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
         LayerprobeError: no such run or device, or a recipe that cannot be built.
     """
     record = run.read()
-    recipe = resolve(record["recipe_name"], record["recipe"], source=run.record_file)
+    recipe = recorded_recipe(record, run.record_file)
     device = parts.choose_device(request.device)
     net = parts.build_net(recipe)
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format

@@ -7,6 +7,7 @@ import json
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -122,7 +123,7 @@ def _keep_wanted(run: Run, recipe: Recipe, listener: Listener) -> None:
 def _require_same_recipe(run: Run, recipe: Recipe, built: Built) -> None:
     record = run.read()
     changes = recipe.changes_since(record)
-    grown = recipe.train.epochs > record["recipe"]["train"]["epochs"]
+    grown = recipe.train.epochs > record["recipe"].get("train", {}).get("epochs", 0)
     only_epochs = [(change.section, change.key) for change in changes] == [("train", "epochs")]
     if changes and not (grown and only_epochs and _same_so_far(record, built)):
         why = " (the learning rate of epochs that are done would change)" if grown and only_epochs else ""
@@ -201,16 +202,17 @@ def _go_on(run: Run, request: TrainRequest, built: Built, listener: Listener) ->
     states = [hashes[path.name] for path in (run.resume_file(), run.resume_file(previous=True)) if path.name in hashes]
     for older in (False, True):
         try:
-            state = load_state(run.resume_file(previous=older), expected=states)
+            file = run.resume_file(previous=older)
+            state = load_state(file, expected=states)
             weights = run.checkpoint_file(state["epoch"])
             modules = {"net": built.net.module, "loss": built.loss}
-            load_weights(weights, modules, expected=[hashes[weights.name]])
+            load_weights(weights, modules, expected=[hashes.get(weights.name, "")])
+            _restore(built, state, file)
         except DataError as error:
             if older:
                 raise
             listener.say(f"{error.file}: {error.message}; trying the checkpoint before it")
             continue
-        built.trainer.load_state(state)
         break
     if built.trainer.epoch < built.trainer.plan.epochs:
         listener.say(f"{run.name}: continuing after epoch {built.trainer.epoch}")
@@ -220,6 +222,15 @@ def _go_on(run: Run, request: TrainRequest, built: Built, listener: Listener) ->
         record["state"] = "training"
     run.write(record | {"recipe": recipe.as_dict(), "experiment": recipe.identity(with_seed=False)[:12]})
     run.log(f"continued after epoch {built.trainer.epoch}: {command_line()}")
+
+
+def _restore(built: Built, state: dict[str, Any], file: Path) -> None:
+    try:
+        built.trainer.load_state(state)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"a resume state of another network or optimiser ({error})", file=file, fix="Train it again with --fresh"
+        ) from error
 
 
 def _probing(run: Run, request: TrainRequest, built: Built) -> Probing:

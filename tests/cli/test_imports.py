@@ -65,9 +65,13 @@ def commands(group: typer.Typer = app, prefix: str = "") -> Iterator[str]:
 def probed(tmp_path: Path) -> Path:
     """A folder with a run, its scores and its features."""
     run, layer = Run(tmp_path / "cache" / "one"), LayerKey("fc6", "none")
-    fields = ("state", "recipe_name", "recipe", "experiment", "seed", "epochs_done", "hashes", "manifests")
     run.folder.mkdir(parents=True)
-    run.write({**dict.fromkeys(fields, ""), "new_parameters": []})
+    run.write(
+        {
+            "state": "", "recipe_name": "", "recipe": {}, "experiment": "", "seed": 0, "epochs_done": 1, "hashes": {},
+            "manifests": {}, "new_parameters": [],
+        }
+    )  # fmt: skip
     scores = [
         Score("one", "e", 0, 1, "test", layer.layer, layer.pool, "none", "cosine", metric, 0.5, None, None, 8)
         for metric in ("R@1", "NMI")

@@ -358,3 +358,20 @@ def test_the_recipes_are_listed_with_what_they_train(layerprobe: Command) -> Non
     assert code == 0
     assert {"netA", "netB", "netC", "netD", "netE", "netF", "netA-softmax", "quick"} <= set(listed)
     assert all(listed.values())
+
+
+def test_a_damaged_run_is_listed_as_such_and_the_others_are_too(layerprobe: Command, tmp_path: Path) -> None:
+    for name, epochs in (("good", 1), ("bad", "1")):
+        (tmp_path / "cache" / name).mkdir(parents=True)
+        record = {
+            "schema": 1, "state": "finished", "recipe_name": "x", "recipe": {}, "experiment": "", "seed": 0,
+            "epochs_done": epochs, "hashes": {}, "manifests": {}, "new_parameters": [],
+        }  # fmt: skip
+        (tmp_path / "cache" / name / "run.json").write_text(json.dumps(record))
+    code, out, _ = layerprobe("runs", "--json")
+    listed = [(run["run"], run["state"]) for run in json.loads(out)["runs"]]
+    assert (code, listed) == (0, [("good", "finished"), ("bad", "damaged")])
+    assert [line for line in layerprobe("runs")[1].splitlines() if "bad" in line and "damaged" in line]
+    code, _, err = layerprobe("runs", "bad")
+    assert code == 3
+    assert "cache/bad/run.json: epochs_done is '1', expected a whole number" in err

@@ -27,12 +27,15 @@ class Typed(io.StringIO):
 def layerprobe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
     """Run a command line in this process, in a folder with the runs `tiny` and `remove`; `typed` on a terminal."""
     monkeypatch.chdir(tmp_path)
-    fields = ("recipe_name", "recipe", "experiment", "seed", "hashes", "manifests", "new_parameters")
+    record = {
+        "state": "finished", "recipe_name": "", "recipe": {}, "experiment": "", "seed": 0, "epochs_done": 0,
+        "hashes": {}, "manifests": {}, "new_parameters": [],
+    }  # fmt: skip
     for name in ("remove", "tiny"):
         run = Run(Path("cache") / name)
         run.feature_file(0, "test").parent.mkdir(parents=True)
         run.feature_file(0, "test").write_bytes(bytes(2_000_000))
-        run.write({key: {} for key in fields} | {"state": "finished", "epochs_done": 0})
+        run.write(record)
 
     def command(*words: str, typed: str | None = None) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["layerprobe", *words])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from dataclasses import replace
@@ -84,3 +85,18 @@ def test_an_entry_of_another_format_is_not_read(tmp_path: Path) -> None:
     about.write_text(about.read_text().replace(f'"schema": {cache.SCHEMA}', '"schema": 9'))
     assert not entry.is_whole()
     assert replace(entry).about() == {}
+
+
+@pytest.mark.parametrize(
+    "odd", [{"images": "many"}, {"images": -1}, {"bytes": None}, {"data": 3}, {"split": ["train"]}, {"images": 1e3}]
+)
+def test_an_entry_with_an_odd_description_is_not_whole(tmp_path: Path, odd: dict[str, object]) -> None:
+    entry, _ = filled(tmp_path, Noise())
+    assert entry.is_whole()
+    about = tmp_path / "about.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | odd))
+    assert (entry.about(), entry.is_whole()) == ({}, False)
+
+
+def test_the_files_of_an_entry_may_have_names_that_are_not_utf8(tmp_path: Path) -> None:
+    assert Entry.of(tmp_path, "caf\udce9", "steps") != Entry.of(tmp_path, "caf", "steps")

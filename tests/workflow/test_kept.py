@@ -131,8 +131,11 @@ def test_what_a_kill_left_of_a_removal_is_removed_by_the_same_command(request_fo
 def test_an_ensemble_has_the_epochs_that_all_members_keep(tmp_path: Path) -> None:
     for name, removed in (("e.1", [0]), ("e.2", [0, 2])):
         (tmp_path / name).mkdir()
-        empty = dict.fromkeys(("recipe_name", "recipe", "experiment", "seed", "manifests", "new_parameters", "state"))
-        Run(tmp_path / name).write(empty | {"epochs_done": 3, "hashes": {}, "checkpoints_removed": removed})
+        record = {
+            "state": "", "recipe_name": "", "recipe": {}, "experiment": "", "seed": 0, "epochs_done": 3, "hashes": {},
+            "manifests": {}, "new_parameters": [],
+        }  # fmt: skip
+        Run(tmp_path / name).write(record | {"checkpoints_removed": removed})
     assert kept_epochs(Run(tmp_path / "e"), {"epochs_done": 3, "members": ["e.1", "e.2"]}) == [1, 3]
 
 

@@ -168,6 +168,26 @@ def test_two_damaged_states_are_one_clear_error_and_lose_nothing(request_for: Re
     assert sha256(run.checkpoint_file(1)) == before
 
 
+@pytest.mark.parametrize("spoil", ["epoch", "iteration", "optimizer", "groups"])
+def test_a_resume_state_of_another_kind_falls_back_to_the_one_before(request_for: Requests, spoil: str) -> None:
+    with pytest.raises(InterruptedRun):
+        train(request_for(), interrupt_after(1))
+    run = request_for().target()
+    state = torch.load(run.resume_file(), weights_only=True)
+    if spoil == "groups":
+        state["optimizer"]["param_groups"] = []
+    else:
+        del state[spoil]
+    torch.save(state, run.resume_file())
+    record = run.read()
+    run.write(record | {"hashes": record["hashes"] | {"resume.pt": sha256(run.resume_file())}})
+    listener = Silent()
+    train(request_for(), listener)
+    what = "a resume state of another network or optimiser" if spoil == "groups" else f"a resume state without {spoil}"
+    assert f"resume.pt: {what}" in listener.heard[0]
+    assert listener.heard[1] == "tiny: continuing after epoch 0"
+
+
 def test_a_run_killed_between_its_state_and_its_record_goes_on(request_for: Requests) -> None:
     straight = train(request_for(run="straight"), Silent())
     run = request_for().target()
