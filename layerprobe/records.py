@@ -26,13 +26,13 @@ def _section_of(check: _Check) -> _Check:
 
 def _is_recipe(value: Any) -> bool:
     sections = _section_of(lambda section: isinstance(section, dict))(value)
-    return sections and (not value or ("data" in value and _is_whole(value.get("train", {}).get("epochs"))))
+    return sections and ("train" not in value or _is_whole(value["train"].get("epochs")))
 
 
 _REQUIRED: Mapping[str, tuple[_Check, str]] = {
     "state": (_is_text, "text"),
     "recipe_name": (_is_text, "text"),
-    "recipe": (_is_recipe, "the sections of a recipe with data and a whole number train.epochs"),
+    "recipe": (_is_recipe, "the sections of a recipe, train.epochs a whole number"),
     "experiment": (_is_text, "text"),
     "seed": (_is_whole, "a whole number"),
     "epochs_done": (_is_whole, "a whole number"),
