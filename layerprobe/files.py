@@ -203,7 +203,23 @@ def bytes_below(folder: Path) -> int:
 
 def free_bytes(folder: Path) -> int:
     """Free bytes on the disk of a folder, which need not exist yet."""
-    return shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
+    return shutil.disk_usage(_existing(folder)).free
+
+
+def require_writable(folder: Path) -> None:
+    """Check that files can be put into a folder, which need not exist yet; nothing is written.
+
+    Raises:
+        EnvironmentFault: they cannot.
+    """
+    place = _existing(folder)
+    # What keeps no files, such as /proc, has a disk of 0 bytes, and lets the system's administrator write.
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK) or not shutil.disk_usage(place).total:
+        raise EnvironmentFault("cannot be written to", file=place, fix="Choose another --cache")
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def sha256(path: Path) -> str:

@@ -34,6 +34,8 @@ def list_recipes() -> dict[str, Path]:
 
 
 def summary(path: Path) -> str:
-    """What a recipe says of itself: its first comment line."""
+    """What a recipe says of itself: its first comment line, without its own name."""
     first = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
+    said = first.removeprefix("#").strip() if first.startswith("#") else ""
+    name, _, rest = said.partition(": ")
+    return rest if name.casefold() == path.stem.casefold() else said

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -17,7 +17,15 @@ from layerprobe.data.annotation_files import read_rows
 from layerprobe.data.cache import Entry
 from layerprobe.data.images import read_image
 from layerprobe.errors import DataError, EnvironmentFault
-from layerprobe.files import disk_fault, remove_leftovers, require_file, sha256, write_text, written_whole
+from layerprobe.files import (
+    disk_fault,
+    remove_leftovers,
+    require_file,
+    require_writable,
+    sha256,
+    write_text,
+    written_whole,
+)
 from layerprobe.keys import LayerKey
 from layerprobe.nets.weights import file_weights
 from layerprobe.runs import Run
@@ -174,3 +182,15 @@ def test_a_device_is_refused_and_a_file_is_not(tmp_path: Path) -> None:
     require_file(tmp_path / "file")
     with pytest.raises(DataError, match="/dev/zero: a pipe, socket or device"):
         require_file(Path("/dev/zero"))
+
+
+def test_a_place_that_takes_no_files_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_writable(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentFault, match=r"file: cannot be written to. Choose another --cache"):
+        require_writable(tmp_path / "file" / "b")
+    # As /proc is, which lets an administrator write.
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=0))
+    with pytest.raises(EnvironmentFault, match=f"{tmp_path}: cannot be written to"):
+        require_writable(tmp_path / "a")

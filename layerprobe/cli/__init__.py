@@ -11,11 +11,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.main import get_command, get_group
 
+from layerprobe import __version__
 from layerprobe.cli import cache, data, demo, inspect, plot, probe, remove, train
 from layerprobe.cli.output import show_error
 from layerprobe.cli.streams import prepare_streams
@@ -28,6 +29,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"layerprobe {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 for module in (demo, train, probe, plot, inspect, remove, data, cache):
     module.register(app)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet, cache_flag
 from layerprobe.cli.output import Terminal
 
 
@@ -35,4 +35,6 @@ def demo(
         "scores": [score.as_row() for score in shown.scores],
     }
     terminal.result(values, *score_tables(shown.run, shown.scores), shown.finding, *map(str, shown.plots))
-    terminal.say("to use your own images, one folder for each class: layerprobe train netA --data folder:DIR")
+    terminal.say(
+        f"to use your own images, one folder for each class: layerprobe train netA --data folder:DIR{cache_flag(cache)}"
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +32,12 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12}
 
 DEFAULT_CACHE = Path("cache")
+
+
+def cache_flag(cache: Path) -> str:
+    """` --cache DIR`, as a command to be typed next needs it; empty where the runs lie there anyway."""
+    usual = os.environ.get("LAYERPROBE_CACHE") or DEFAULT_CACHE
+    return "" if cache == Path(usual) else f" --cache {shlex.quote(str(cache))}"
 
 
 def split_names(text: str | None) -> tuple[str, ...] | None:

@@ -41,6 +41,9 @@ class Terminal:
     as_json: bool = False
     quiet: bool = False
     form: str = TERMINAL
+    # The bars that are shown on a terminal; whether lines of progress are, elsewhere.
+    _bars: Progress | None = field(default=None, init=False)
+    _running: bool = field(default=False, init=False)
 
     @cached_property
     def _console(self) -> Console:
@@ -60,14 +63,30 @@ class Terminal:
 
     @contextlib.contextmanager
     def task(self, name: str, total: int, unit: str) -> Iterator[Task]:
-        """Show progress: a bar on a terminal, elsewhere a line every 15 seconds."""
+        """Show progress: a bar on a terminal, elsewhere a line every 15 seconds.
+
+        A task within another is shown beside it; the outer one alone says how long it will take.
+        """
         if self.quiet or total == 0:
             yield _Silent()
         elif sys.stderr.isatty():
-            with _bars(self._console) as progress:
-                yield _Bar(progress, progress.add_task(visible(name), total=total, unit=unit, figures=""))
+            outermost = self._bars is None
+            with _bars(self._console) if self._bars is None else contextlib.nullcontext(self._bars) as progress:
+                self._bars = progress
+                identity = progress.add_task(visible(name), total=total, unit=unit, figures="")
+                try:
+                    yield _Bar(progress, identity, _Pace(total, outermost))
+                finally:
+                    if outermost:
+                        self._bars = None
+                    else:
+                        progress.remove_task(identity)
         else:
-            yield _Lines(self, name, total, unit)
+            outermost, self._running = not self._running, True
+            try:
+                yield _Lines(self, name, unit, _Pace(total, outermost))
+            finally:
+                self._running = not outermost
 
     def result(self, values: dict[str, Any], *shown: TextTable | str) -> None:
         """Print a command's result: `values` with --json, else what is `shown`, tables and lines."""
@@ -122,7 +141,7 @@ def _print_table(table: TextTable) -> None:
 
 
 def _bars(console: Console) -> Progress:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     return Progress(
         TextColumn("{task.description}", markup=False),
@@ -130,7 +149,6 @@ def _bars(console: Console) -> Progress:
         MofNCompleteColumn(),
         TextColumn("{task.fields[unit]}"),
         TextColumn("{task.fields[figures]}"),
-        TimeRemainingColumn(),
         console=console,
         transient=True,
     )
@@ -142,36 +160,50 @@ class _Silent:
 
 
 @dataclass
+class _Pace:
+    """How fast a task goes, and how long it will take at the mean speed so far.
+
+    Args:
+        total: number of steps.
+        estimated: whether to say how long it will take.
+    """
+
+    total: int
+    estimated: bool
+    done: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def words(self, figures: dict[str, float]) -> list[str]:
+        """`12/s`, the figures, and `0.5 min left`."""
+        rate = self.done / max(time.monotonic() - self.started, 1e-9)
+        left = [f"{(self.total - self.done) / rate / 60:.1f} min left"] if self.estimated and rate else []
+        return [f"{rate:.0f}/s", *(f"{name} {value:.3f}" for name, value in figures.items()), *left]
+
+
+@dataclass
 class _Bar:
     progress: Progress
     identity: TaskID
+    pace: _Pace
 
     def advance(self, steps: int = 1, **figures: float) -> None:
-        task = self.progress.tasks[0]
-        rate = f"{task.speed:.0f}/s" if task.speed else ""
-        text = " ".join([rate, *(f"{name} {value:.3f}" for name, value in figures.items())])
-        self.progress.update(self.identity, advance=steps, figures=text)
+        self.pace.done += steps
+        self.progress.update(self.identity, advance=steps, figures=" ".join(self.pace.words(figures)))
 
 
 @dataclass
 class _Lines:
     terminal: Terminal
     name: str
-    total: int
     unit: str
-    done: int = 0
-    started: float = field(default_factory=time.monotonic)
+    pace: _Pace
     told: float = field(default_factory=time.monotonic)
 
     def advance(self, steps: int = 1, **figures: float) -> None:
-        self.done += steps
+        self.pace.done += steps
         now = time.monotonic()
         if now - self.told < _PLAIN_INTERVAL:
             return
         self.told = now
-        rate = self.done / (now - self.started)
-        shown = "".join(f", {name} {value:.3f}" for name, value in figures.items())
-        left = (self.total - self.done) / rate
-        self.terminal.say(
-            f"{self.name}: {self.done}/{self.total} {self.unit}, {rate:.0f}/s{shown}, {left / 60:.1f} min left"
-        )
+        words = ", ".join(self.pace.words(figures))
+        self.terminal.say(f"{self.name}: {self.pace.done}/{self.pace.total} {self.unit}, {words}")

@@ -19,6 +19,7 @@ from layerprobe.cli.options import (
     RunName,
     Workers,
     byte_count,
+    cache_flag,
     split_names,
 )
 from layerprobe.cli.output import Terminal
@@ -92,7 +93,10 @@ def probe(
         return
     scores = probe_any(found, request, terminal)
     terminal.result({"run": found.name, "scores": [score.as_row() for score in scores]}, *score_tables(found, scores))
-    terminal.say(f"{len(scores)} scores in {found.scores_file}; next: layerprobe plot train-vs-test {found.name}")
+    terminal.say(
+        f"{len(scores)} scores in {found.scores_file};"
+        f" next: layerprobe plot train-vs-test {found.name}{cache_flag(cache)}"
+    )
     without = [score for score in scores if score.value is None]
     if without:
         terminal.say(f"without a value: {len(without)} of these; the notes say why")

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Device, DryRun, Json, Quiet, Workers, split_names
+from layerprobe.cli.options import (
+    DEFAULT_CACHE,
+    Cache,
+    Debug,
+    Device,
+    DryRun,
+    Json,
+    Quiet,
+    Workers,
+    cache_flag,
+    split_names,
+)
 from layerprobe.cli.output import Terminal
 
 
@@ -74,4 +85,4 @@ def train(
     record = trained.read()
     values = {"run": trained.name, "folder": str(trained.folder)}
     terminal.result(values | {key: record[key] for key in ("state", "epochs_done")}, str(trained.folder))
-    terminal.say(f"next: layerprobe probe {trained.name}")
+    terminal.say(f"next: layerprobe probe {trained.name}{cache_flag(cache)}")

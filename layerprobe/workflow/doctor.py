@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-from layerprobe.files import free_bytes
+from layerprobe.errors import EnvironmentFault
+from layerprobe.files import free_bytes, require_writable
 from layerprobe.nets.weights import weights_file
 from layerprobe.registry import IMAGENET_WEIGHTS
 from layerprobe.wording import as_size
@@ -44,9 +45,17 @@ def doctor(cache: Path) -> list[Check]:
         _faiss(),
         *_devices(),
         Check("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores"),
-        Check("disk", f"{as_size(free_bytes(cache))} free for {cache}"),
+        _disk(cache),
         *(_weights(name) for name in IMAGENET_WEIGHTS),
     ]
+
+
+def _disk(cache: Path) -> Check:
+    try:
+        require_writable(cache)
+    except EnvironmentFault as error:
+        return Check("disk", f"{error.file} {error.message}", error.fix)
+    return Check("disk", f"{as_size(free_bytes(cache))} free for {cache}")
 
 
 def _version(package: str) -> str | None:

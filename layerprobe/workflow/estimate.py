@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from layerprobe.errors import EnvironmentFault
-from layerprobe.files import free_bytes
+from layerprobe.files import free_bytes, require_writable
 from layerprobe.runs import Run
 from layerprobe.sections import Keep
 from layerprobe.training.loop import Trainer
@@ -45,8 +45,9 @@ def require_space(run: Run, built: Built, keep: Keep, *, fresh: bool) -> None:
         fresh: whether it begins anew.
 
     Raises:
-        EnvironmentFault: it does not; with both numbers.
+        EnvironmentFault: it does not; with both numbers. Or nothing can be written there.
     """
+    require_writable(run.folder)
     count = _checkpoints(_epochs_left(run, built.trainer, fresh), keep)
     needed, free = _disk(run, built, keep, fresh), free_bytes(run.folder)
     if needed > free:
@@ -63,7 +64,11 @@ def estimate_training(run: Run, built: Built, keep: Keep, *, fresh: bool) -> Est
     """Time up to three training steps and extrapolate to the epochs left; the trainer cannot be used afterwards.
 
     Args: as for `require_space`.
+
+    Raises:
+        EnvironmentFault: nothing can be written there.
     """
+    require_writable(run.folder)
     trainer = built.trainer
     marks: list[float] = []
 

@@ -14,7 +14,7 @@ from layerprobe.data.image_files import Files
 from layerprobe.data.processes import default_workers
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import BusyError, EnvironmentFault, LayerprobeError
-from layerprobe.files import disk_faults_told, free_bytes
+from layerprobe.files import disk_faults_told, free_bytes, require_writable
 from layerprobe.progress import Listener, Task
 from layerprobe.wording import as_size
 from layerprobe.workflow.signals import Stop, stoppable
@@ -95,6 +95,7 @@ def _require_room(dataset: Dataset, missing: Mapping[str, tuple[Entry, Digests]]
     images = sum(left.values())
     needed = sum(_estimated(dataset, name) * count // len(dataset.splits[name]) for name, count in left.items())
     folder = next(iter(missing.values()))[0].folder.parent
+    require_writable(folder)
     free = free_bytes(folder) + sum(dropped(entry, digests) for entry, digests in missing.values())
     if needed > free:
         raise EnvironmentFault(

@@ -207,21 +207,22 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
             require_kept(features.run, record, item.epoch)  # told before the work, not in the middle of it
         if item.taps and (note := features.stale_note(item.epoch, item.split)):
             listener.say(note)
-    images, layers = sum(map(extractor.images, missing)), len(epochs) * len(selection.splits) * len(selection.ranked)
+    # One count for both kinds of work: an image run through the network, and an image ranked in all layers.
+    images = sum(map(extractor.images, missing))
+    images += len(epochs) * sum(len(features.dataset.splits[split]) for split in selection.splits)
     measured: list[Score] = []
-    with (
-        listener.task(f"probing {features.run.name}", images, "images") as extracting,
-        listener.task("scoring", layers, "layers") as scoring,
-    ):
+    with listener.task(f"probing {features.run.name}", images, "images run and ranked") as task:
         for epoch in epochs:
             for item in missing:
                 if item.epoch == epoch and item.taps:
-                    extractor.extract(item, _told(extracting, stop))
+                    extractor.extract(item, _told(task, stop))
             found: list[Score] = []
             for split in selection.splits:
                 of_split: list[Score] = []
-                for scores in stop.between(scorer.scores(epoch, split, selection.ranked), _STOPPED):
-                    scoring.advance(1)
+                queries, ranked = len(features.dataset.splits[split]), len(selection.ranked)
+                scored = stop.between(scorer.scores(epoch, split, selection.ranked), _STOPPED)
+                for layer, scores in enumerate(scored):
+                    task.advance(queries * (layer + 1) // ranked - queries * layer // ranked)
                     of_split += scores
                 found += in_network_order(of_split, probing.table.layer_order)
             probing.table.add(found)

@@ -43,7 +43,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     """
     run = request.target()
     if not request.fresh and request.probe is None and _is_done(run, request.recipe):
-        listener.say(f"{run.name}: nothing to do, {request.recipe.train.epochs} epochs are trained")
+        listener.say(f"nothing to do: {run.name} has all its {request.recipe.train.epochs} epochs")
         _keep_probing(run, request.recipe, listener)
         _keep_wanted(run, request.recipe, listener)
         return run
@@ -216,6 +216,8 @@ def _go_on(run: Run, request: TrainRequest, built: Built, listener: Listener) ->
         break
     if built.trainer.epoch < built.trainer.plan.epochs:
         listener.say(f"{run.name}: continuing after epoch {built.trainer.epoch}")
+    else:
+        listener.say(f"nothing to train: {run.name} has all its {built.trainer.plan.epochs} epochs")
     # The recipe may now ask for more epochs, or for other layers and metrics to probe.
     recipe = request.recipe
     if built.trainer.epoch < built.trainer.plan.epochs:

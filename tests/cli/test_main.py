@@ -17,6 +17,7 @@ import pytest
 import safetensors.numpy
 from PIL import Image
 
+from layerprobe import __version__ as version
 from layerprobe.cli import main
 from layerprobe.data.cache import entries
 from layerprobe.files import sha256
@@ -375,3 +376,29 @@ def test_a_damaged_run_is_listed_as_such_and_the_others_are_too(layerprobe: Comm
     code, _, err = layerprobe("runs", "bad")
     assert code == 3
     assert "cache/bad/run.json: epochs_done is '1', expected a whole number" in err
+
+
+def test_a_recipe_is_listed_without_its_name_before_what_it_trains(layerprobe: Command) -> None:
+    listed = json.loads(layerprobe("recipes", "--json")[1])["recipes"]
+    assert listed["netA"].startswith("VGG16-BN, max-pooled pool5.3,")
+    assert [name for name, said in listed.items() if said.casefold().startswith(f"{name.casefold()}:")] == []
+
+
+def test_the_version_is_told(layerprobe: Command) -> None:
+    assert layerprobe("--version") == (0, f"layerprobe {version}\n", "")
+    assert "--version" in layerprobe("--help")[1]
+
+
+def test_the_next_command_names_the_cache_that_was_given(
+    layerprobe: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = folder(tmp_path / "root", 8)
+    _, _, err = layerprobe(*train_words(root, "--cache", "my runs"))
+    assert err.splitlines()[-1] == "next: layerprobe probe tiny --cache 'my runs'"
+    _, _, err = layerprobe("probe", "tiny", "--epochs", "last", "--layers", "fc6", "--cache", "my runs")
+    assert err.splitlines()[-1].endswith("next: layerprobe plot train-vs-test tiny --cache 'my runs'")
+    monkeypatch.setenv("LAYERPROBE_CACHE", "my runs")
+    _, _, err = layerprobe(*train_words(root))
+    assert err.splitlines() == ["nothing to do: tiny has all its 1 epochs", "next: layerprobe probe tiny"]
+    _, _, err = layerprobe(*train_words(root, "--probe", "fc6"))
+    assert "nothing to train: tiny has all its 1 epochs" in err.splitlines()

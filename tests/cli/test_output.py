@@ -70,3 +70,37 @@ def test_on_a_terminal_progress_is_a_bar(capsys: pytest.CaptureFixture[str], mon
     assert "probing [red]a[/]" in err
     assert "4/4" in err
     assert "loss 0.500" in err
+
+
+def test_of_two_tasks_at_once_the_outer_one_alone_has_an_estimate(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "_PLAIN_INTERVAL", 0.0)
+    terminal = Terminal()
+    with terminal.task("training", 4, "images") as outer:
+        outer.advance(1)
+        with terminal.task("probing", 4, "images run and ranked") as inner:
+            inner.advance(1)
+        outer.advance(1)
+    with terminal.task("probing", 4, "images") as alone:
+        alone.advance(1)
+    lines = capsys.readouterr().err.splitlines()
+    assert ["min left" in line for line in lines] == [True, False, True, True]
+
+
+def test_two_tasks_on_a_terminal_share_a_display_with_one_estimate(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "150")
+    terminal = Terminal()
+    with terminal.task("training", 4, "images") as outer, terminal.task("probing", 4, "images") as inner:
+        outer.advance(2)
+        inner.advance(2)
+        assert terminal._bars is not None
+        terminal._bars.refresh()
+        last = capsys.readouterr().err.split("training")[-1]
+    assert "probing" in last
+    assert last.count("min left") == 1
+    assert terminal._bars is None

@@ -46,3 +46,9 @@ def test_faiss_is_there_once(
     assert text in check.found
     assert check.fix.startswith(fix)
     assert bool(check.fix) == bool(fix)
+
+
+def test_a_cache_that_takes_no_files_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert found(tmp_path / "file" / "cache")["disk"].found == f"{tmp_path / 'file'} cannot be written to"
+    assert found(tmp_path / "file" / "cache")["disk"].fix == "Choose another --cache"

@@ -79,7 +79,7 @@ def test_the_same_command_again_trains_nothing(request_for: Make) -> None:
     listener = Silent()
     train_any(request_for(), listener)
     assert [text for text in listener.heard if "nothing to do" in text] == [
-        f"pair.{n}: nothing to do, 1 epochs are trained" for n in (1, 2)
+        f"nothing to do: pair.{n} has all its 1 epochs" for n in (1, 2)
     ]
 
 

@@ -73,3 +73,10 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(
     assert not (tmp_path / "cache").exists()
     monkeypatch.setattr(estimate, "free_bytes", lambda folder: needed)
     require_space(request.target(), build(request), "all", fresh=False)
+
+
+def test_a_cache_that_takes_no_files_is_not_told_as_a_full_disk(request_for: Requests, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("")
+    for act in (disk, lambda request: train(request, Silent())):
+        with pytest.raises(EnvironmentFault, match=r"cache: cannot be written to. Choose another --cache\."):
+            act(request_for())

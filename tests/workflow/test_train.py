@@ -100,7 +100,7 @@ def test_a_finished_run_is_left_alone(request_for: Requests) -> None:
     before = sha256(run.record_file)
     listener = Silent()
     train(request_for(), listener)
-    assert listener.heard == ["tiny: nothing to do, 2 epochs are trained"]
+    assert listener.heard == ["nothing to do: tiny has all its 2 epochs"]
     assert sha256(run.record_file) == before
 
 
@@ -118,7 +118,7 @@ def test_epochs_may_grow_where_the_schedule_agrees(request_for: Requests) -> Non
     assert grown.read()["experiment"] == straight.read()["experiment"]
     listener = Silent()
     train(request_for("train.decay_at=[]", "train.epochs=3"), listener)
-    assert listener.heard == ["tiny: nothing to do, 3 epochs are trained"]
+    assert listener.heard == ["nothing to do: tiny has all its 3 epochs"]
 
 
 def test_epochs_may_not_grow_where_done_epochs_would_change(request_for: Requests) -> None:
