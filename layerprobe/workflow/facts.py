@@ -32,11 +32,9 @@ def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
 def _data_name(run: Run) -> str:
     """`glyphs`, or with the last folder of the root `cub200:CUB_200_2011`."""
     with contextlib.suppress(DataError):
-        recipe = run.read()["recipe"]
-        data = recipe.get("data") if isinstance(recipe, dict) else None
-        if isinstance(data, dict):
-            name, root = data.get("name", ""), data.get("root")
-            return f"{name}:{Path(root).name}" if root else str(name)
+        data = run.read()["recipe"].get("data", {})
+        name, root = data.get("name", ""), data.get("root")
+        return f"{name}:{Path(root).name}" if root else str(name)
     return ""
 
 

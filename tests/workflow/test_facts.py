@@ -38,7 +38,7 @@ def stored(run: Run, epoch: int, split: str, labels: list[int]) -> None:
 )
 def test_the_data_set_is_the_recipes(tmp_path: Path, data: dict[str, object], name: str) -> None:
     run = Run(tmp_path / "one")
-    run.write(RECORD | {"recipe": {"data": data}})
+    run.write(RECORD | {"recipe": {"data": data, "train": {"epochs": 1}}})
     assert data_facts(run, [SCORE]).name == name
 
 
