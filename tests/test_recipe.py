@@ -305,18 +305,18 @@ def test_the_augmentations_are_those_of_the_data_room() -> None:
 
 
 def test_options_of_a_metric_are_read_and_belong_to_no_identity() -> None:
-    recipe = load("metrics.NMI.seeds=100")
-    assert recipe.metrics["NMI"]["seeds"] == 100
-    assert recipe.identity() == load("metrics.NMI.seeds=3").identity() == load().identity()
+    recipe = load("metrics.NMI.restarts=100")
+    assert recipe.metrics["NMI"]["restarts"] == 100
+    assert recipe.identity() == load("metrics.NMI.restarts=3").identity() == load().identity()
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("metrics.NMI.sseds=1", r"\[metrics.NMI\]: unknown key 'sseds'. Did you mean 'seeds'?"),
-        ("metrics.NIM.seeds=1", r"\[metrics.NIM\]: unknown metric 'NIM'. Did you mean 'NMI'?"),
+        ("metrics.NMI.restart=1", r"\[metrics.NMI\]: unknown key 'restart'. Did you mean 'restarts'?"),
+        ("metrics.NIM.restarts=1", r"\[metrics.NIM\]: unknown metric 'NIM'. Did you mean 'NMI'?"),
         ("metrics.NMI=3", r"--set metrics.NMI=3 \[metrics\]: NMI is not a section. Write \[metrics.NMI\]"),
-        ('metrics.NMI.seeds="ten"', r"\[metrics.NMI\]: seeds = \"ten\""),
+        ('metrics.NMI.restarts="ten"', r"\[metrics.NMI\]: restarts = \"ten\""),
     ],
 )
 def test_wrong_options_of_a_metric_are_told(setting: str, message: str) -> None:
@@ -474,3 +474,22 @@ def test_the_largest_seed_is_taken_and_of_an_ensemble_the_last_members() -> None
     assert load_recipe("quick", Overrides(settings=two, seed=largest // 2)).member(2).train.seed == largest
     with pytest.raises(RecipeError, match=r"--seed 9223372036854775808 \[train\]: .* too large for 2 members"):
         load_recipe("quick", Overrides(settings=two, seed=largest // 2 + 1))
+
+
+def test_an_option_of_a_metric_may_have_its_former_name() -> None:
+    recipe = load("metrics.NMI.seeds=3")
+    assert recipe.metrics["NMI"] == {"restarts": 3, "iterations": 100, "report": "mean"}
+
+
+def test_a_former_name_does_not_replace_the_present_one() -> None:
+    with pytest.raises(RecipeError, match=r"\[metrics.NMI\]: unknown key 'seeds'"):
+        load("metrics.NMI.seeds=3", "metrics.NMI.restarts=4")
+
+
+def test_a_similarity_belongs_to_no_identity() -> None:
+    assert load('probe.similarity="euclidean"').identity() == load().identity()
+
+
+def test_packed_bits_cannot_be_asked_for_by_a_similarity() -> None:
+    with pytest.raises(RecipeError, match=r"\[probe\]: similarity = \"hamming\".*'cosine', 'euclidean' or 'dot'"):
+        load('probe.similarity="hamming"')

@@ -2,7 +2,8 @@
 
 Horiguchi et al. 2019 (section 4.1) and Zhang et al. 2018 (section 5.2) run k-means with as many clusters as there are
 test classes and report the normalised mutual information of clusters and classes, the former as the mean of 100 runs.
-Features are L2-normalised first, as Zhang et al. do. Logarithms are natural; no value depends on that.
+Features that are searched by the cosine are L2-normalised first, as Zhang et al. do. Logarithms are natural; no value
+depends on that.
 
 With many small classes NMI is high whatever the features are: about 0.80 for random clusters of Stanford Online
 Products. `NMI-chance` is that floor, and AMI is NMI with the floor moved to 0: Vinh, Epps and Bailey, Information
@@ -14,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,36 +24,52 @@ from layerprobe.errors import DataError
 from layerprobe.metrics.kmeans import kmeans
 from layerprobe.ranking.items import items_of
 from layerprobe.ranking.vectors import form_of
-from layerprobe.retrieval import Retrieval, Similarity
+from layerprobe.retrieval import Retrieval
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+Report = Literal["mean", "best"]
+
+
 class ClusterAgreement:
     """`NMI`, `AMI` and the values needed to read them: k-means of the queries, as many clusters as classes.
 
+    On LeNet trained on Omniglot (68 classes of 20 images, layers c5 and fc6 before and after training), the restart of
+    least inertia among 10 had an NMI 0.2 to 0.6 points above the mean of the 10, on average over ten such tens, and
+    between 0.5 below and 1.6 above in a single ten. The best of 10 starts by k-means++, as scikit-learn has them, was
+    0.6 to 1.9 points above the mean from random rows.
+
     Args:
-        seeds: restarts of k-means from random rows, seeds 0, 1 ...; 100 by Horiguchi et al.
+        restarts: of k-means from random rows, seeds 0, 1 ...; 100 by Horiguchi et al.
         iterations: at most so many in each restart.
+        report: the mean over the restarts, or the values of the one with the least inertia, the first of equals; never
+            those of the one that agrees best with the classes, which a clustering cannot know.
     """
 
-    def __init__(self, seeds: int = 10, iterations: int = 100) -> None:
-        if seeds < 1:
-            raise ValueError(f"seeds = {seeds}: must be at least 1")
-        self.seeds, self.iterations = seeds, iterations
+    # Option -> its former name, which the records of older runs have.
+    formerly: ClassVar[Mapping[str, str]] = {"restarts": "seeds"}
+
+    def __init__(self, restarts: int = 10, iterations: int = 100, report: Report = "mean") -> None:
+        if restarts < 1:
+            raise ValueError(f"restarts = {restarts}: must be at least 1")
+        if report not in get_args(Report):
+            raise ValueError(f"report = {report!r}: must be one of {', '.join(get_args(Report))}")
+        self.restarts, self.iterations, self.report = restarts, iterations, report
 
     def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
-        """Means over the restarts, of the queries alone.
+        """Means over the restarts, or the values of the best, of the queries alone.
 
-        Queries are L2-normalised, zero vectors stay zero; packed bits are taken as -1 and 1. With fewer different rows
-        than classes, each row is a cluster.
+        Queries are taken as they are compared: L2-normalised for the cosine, zero vectors staying zero; as they are for
+        the Euclidean distance, and for the dot product, which k-means has no counterpart of; packed bits as -1 and 1.
+        With fewer different rows than classes, each row is a cluster.
 
         Returns:
             `NMI`, by the mean of both entropies, in [0, 1]; `NMI-sd`, the sample standard deviation over restarts;
             `NMI-geometric`, by the root of the entropies' product; `NMI-chance`, the mean NMI of the same clusters over
             every permutation of the queries' classes; `AMI`, (NMI - chance) / (1 - chance) of each restart, at most 1;
-            `AMI-sd`. With a single restart there is no `-sd`.
+            `AMI-sd`. Both `-sd` are over all restarts whatever is reported, and absent with a single one.
 
         Raises:
             DataError: a single class, or no class of two queries: every clustering is right, or none can be.
@@ -63,27 +80,31 @@ class ClusterAgreement:
             raise DataError("NMI needs two classes, there is one", fix="Measure a split of several classes")
         if classes == len(retrieval.labels):
             raise DataError("NMI needs a class of two items, all have one", fix="Give a class two items")
-        features = _unit_rows(retrieval)
-        clusterings = kmeans(features, classes, seeds=range(self.seeds), iterations=self.iterations)
+        features = _rows(retrieval)
+        clusterings = kmeans(features, classes, seeds=range(self.restarts), iterations=self.iterations)
         found = [agreement(retrieval.labels, clustering.labels) for clustering in clusterings]
-        nmi, ami = np.array([one.nmi for one in found]), np.array([one.ami for one in found])
+        best = int(np.argmin([clustering.inertia for clustering in clusterings]))
+        reported = found if self.report == "mean" else [found[best]]
         values = {
-            "NMI": nmi.mean(),
-            "NMI-geometric": np.mean([one.nmi_geometric for one in found]),
-            "NMI-chance": np.mean([one.chance for one in found]),
-            "AMI": ami.mean(),
+            "NMI": np.mean([one.nmi for one in reported]),
+            "NMI-geometric": np.mean([one.nmi_geometric for one in reported]),
+            "NMI-chance": np.mean([one.chance for one in reported]),
+            "AMI": np.mean([one.ami for one in reported]),
         }
-        if self.seeds > 1:
-            values |= {"NMI-sd": nmi.std(ddof=1), "AMI-sd": ami.std(ddof=1)}
+        if self.restarts > 1:
+            values["NMI-sd"] = np.std([one.nmi for one in found], ddof=1)
+            values["AMI-sd"] = np.std([one.ami for one in found], ddof=1)
         return {name: float(value) for name, value in values.items()}
 
 
-def _unit_rows(retrieval: Retrieval) -> Tensor:
+def _rows(retrieval: Retrieval) -> Tensor:
+    """(N, D) the queries as k-means takes them; NotFiniteError where a row is not finite."""
     import torch
 
     items = items_of(retrieval.features, retrieval.labels, "features", retrieval.similarity)
-    similarity: Similarity = "hamming" if retrieval.similarity == "hamming" else "cosine"
-    form = form_of(items, items, similarity)
+    if retrieval.similarity in ("euclidean", "dot"):
+        return torch.cat(list(items.blocks()))
+    form = form_of(items, items, retrieval.similarity)
     return torch.cat([form.vectors(block).float() for block in items.blocks()])
 
 

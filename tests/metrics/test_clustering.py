@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def test_partitions_that_have_no_alternative() -> None:
 def test_two_separate_classes_are_found() -> None:
     # Wherever two centroids start, they end in one class each.
     features, labels = clustered(90, 8, 2, 0.01)
-    values = ClusterAgreement(seeds=5)(retrieval(features, labels))
+    values = ClusterAgreement(restarts=5)(retrieval(features, labels))
     assert set(values) == NAMES
     assert (values["NMI"], values["NMI-geometric"], values["AMI"]) == pytest.approx((1, 1, 1))
     assert (values["NMI-sd"], values["AMI-sd"]) == (0, 0)
@@ -105,7 +106,7 @@ def test_two_separate_classes_are_found() -> None:
 def test_means_and_deviations_are_those_of_sklearns_clusters_of_unit_rows() -> None:
     features, labels = clustered(300, 8, 10, 1.0)
     features *= np.random.default_rng(1).uniform(0.1, 10, (300, 1))
-    values = ClusterAgreement(seeds=3)(retrieval(features, labels))
+    values = ClusterAgreement(restarts=3)(retrieval(features, labels))
     unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(np.float32)
     starts = [unit[first_rows(unit, 10, seed)] for seed in range(3)]
     peers = [KMeans(10, init=start, n_init=1, tol=0).fit_predict(unit) for start in starts]
@@ -129,14 +130,14 @@ def test_chance_is_what_features_without_classes_reach() -> None:
 
 def test_a_gallery_is_not_clustered() -> None:
     features, labels = clustered(60, 4, 6, 0.5)
-    alone = ClusterAgreement(seeds=2)(retrieval(features, labels))
+    alone = ClusterAgreement(restarts=2)(retrieval(features, labels))
     gallery = retrieval(features, labels, gallery=features[::-1] * 9, gallery_labels=labels[::-1])
-    assert ClusterAgreement(seeds=2)(gallery) == alone
+    assert ClusterAgreement(restarts=2)(gallery) == alone
 
 
 def test_a_single_restart_has_no_deviation() -> None:
     features, labels = clustered(60, 4, 6, 0.5)
-    assert set(ClusterAgreement(seeds=1)(retrieval(features, labels))) == NAMES - {"NMI-sd", "AMI-sd"}
+    assert set(ClusterAgreement(restarts=1)(retrieval(features, labels))) == NAMES - {"NMI-sd", "AMI-sd"}
 
 
 def test_collapsed_features_tell_nothing() -> None:
@@ -147,7 +148,7 @@ def test_collapsed_features_tell_nothing() -> None:
 def test_zero_vectors_are_a_point_of_their_own() -> None:
     # Lengths go, so that 1 and 5 on either axis and the zeros are three points for three classes.
     features = np.array([[0.0, 0], [0, 0], [1, 0], [5, 0], [0, 1], [0, 5]])
-    values = ClusterAgreement(seeds=2)(retrieval(features, [0, 0, 1, 1, 2, 2]))
+    values = ClusterAgreement(restarts=2)(retrieval(features, [0, 0, 1, 1, 2, 2]))
     assert (values["NMI"], values["AMI"], values["NMI-sd"]) == pytest.approx((1, 1, 0))
 
 
@@ -160,8 +161,8 @@ def test_packed_bits_are_clustered_as_bits() -> None:
 
 def test_tensors_and_arrays_agree() -> None:
     features, labels = clustered(60, 4, 6, 0.5)
-    first = ClusterAgreement(seeds=2)(retrieval(features, labels))
-    assert ClusterAgreement(seeds=2)(retrieval(torch.from_numpy(features), torch.from_numpy(labels))) == first
+    first = ClusterAgreement(restarts=2)(retrieval(features, labels))
+    assert ClusterAgreement(restarts=2)(retrieval(torch.from_numpy(features), torch.from_numpy(labels))) == first
 
 
 def test_rows_that_are_not_finite_are_counted() -> None:
@@ -181,6 +182,33 @@ def test_classes_of_one_have_no_value() -> None:
         ClusterAgreement()(retrieval(np.eye(4), [0, 1, 2, 3]))
 
 
-def test_no_seeds() -> None:
-    with pytest.raises(ValueError, match="seeds = 0: must be at least 1"):
-        ClusterAgreement(seeds=0)
+def test_the_best_is_the_restart_of_least_inertia() -> None:
+    features, labels = clustered(300, 8, 10, 1.2)
+    unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(np.float32)
+    starts = [unit[first_rows(unit, 10, seed)] for seed in range(5)]
+    peers = [KMeans(10, init=start, n_init=1, tol=0).fit(unit) for start in starts]
+    nmi = [normalized_mutual_info_score(labels, peer.labels_) for peer in peers]
+    least = int(np.argmin([peer.inertia_ for peer in peers]))
+    assert nmi[least] < max(nmi)  # the best is not chosen by the classes
+    values = ClusterAgreement(restarts=5, report="best")(retrieval(features, labels))
+    assert values["NMI"] == pytest.approx(nmi[least], rel=1e-9)
+    assert values["AMI"] == pytest.approx(adjusted_mutual_info_score(labels, peers[least].labels_), rel=1e-9)
+    assert values["NMI-sd"] == pytest.approx(np.std(nmi, ddof=1), rel=1e-6)
+
+
+@pytest.mark.parametrize(("similarity", "nmi"), [("cosine", 0), ("euclidean", 1), ("dot", 1)])
+def test_rows_are_clustered_as_they_are_compared(similarity: Any, nmi: float) -> None:
+    # Classes by length, on two rays: k-means of unit rows finds the rays, of raw rows the lengths.
+    features = np.array([[1.0, 0], [1, 0.3], [100, 0], [100, 30]])
+    values = ClusterAgreement()(retrieval(features, [0, 0, 1, 1], similarity=similarity))
+    assert values["NMI"] == pytest.approx(nmi, abs=1e-12)
+
+
+def test_another_report_is_refused() -> None:
+    with pytest.raises(ValueError, match="report = 'median': must be one of mean, best"):
+        ClusterAgreement(report="median")  # type: ignore[arg-type] # the fault
+
+
+def test_no_restarts() -> None:
+    with pytest.raises(ValueError, match="restarts = 0: must be at least 1"):
+        ClusterAgreement(restarts=0)

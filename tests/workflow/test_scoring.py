@@ -115,7 +115,7 @@ def test_metrics_stand_beside_the_recall(run: Run) -> None:
 def test_a_finished_run_is_probed_as_its_recipe_now_says(request_for: Requests) -> None:
     run = train(request_for(), Silent())
     listener = Silent()
-    train(request_for('probe.metrics=["NMI"]', "metrics.NMI.seeds=2"), listener)
+    train(request_for('probe.metrics=["NMI"]', "metrics.NMI.restarts=2"), listener)
     assert listener.heard[-1] == "tiny: layerprobe probe now follows the recipe's [probe] and [metrics]"
     found = by_metric(probe(run, REQUEST, Silent()), "test", "fc6")
     assert {"NMI", "NMI-sd", "NMI-chance"} <= set(found)
@@ -123,8 +123,8 @@ def test_a_finished_run_is_probed_as_its_recipe_now_says(request_for: Requests) 
 
 
 def test_an_option_out_of_range_is_a_recipe_error(request_for: Requests) -> None:
-    with pytest.raises(RecipeError, match=r"\[metrics.NMI\]: seeds = 0: must be at least 1. Change it"):
-        request_for("metrics.NMI.seeds=0")
+    with pytest.raises(RecipeError, match=r"\[metrics.NMI\]: restarts = 0: must be at least 1. Change it"):
+        request_for("metrics.NMI.restarts=0")
 
 
 def test_a_reduction_is_fitted_on_training_classes_and_has_ranks_of_its_own(
