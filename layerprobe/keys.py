@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from layerprobe.pooling import POOLS
 
 NO_REDUCTION = "none"
+
+# What vectors can be searched by; packed bits are by hamming alone.
+VectorSimilarity = Literal["cosine", "euclidean", "dot"]
+VECTOR_SIMILARITIES: tuple[VectorSimilarity, ...] = get_args(VectorSimilarity)
 
 
 @dataclass(frozen=True, order=True)

@@ -76,9 +76,10 @@ class Run:
         """Ranks of an epoch and split."""
         return self.folder / "ranks" / f"epoch-{epoch:04d}.{split}.h5"
 
-    def index_file(self, epoch: int, split: str, layer: LayerKey) -> Path:
-        """The faiss index of a layer's features."""
-        return self.folder / "index" / f"epoch-{epoch:04d}.{split}.{layer}.faiss"
+    def index_file(self, epoch: int, split: str, layer: LayerKey, similarity: str = "cosine") -> Path:
+        """The faiss index of a layer's features; its name has the similarity, unless that is the cosine."""
+        ending = "faiss" if similarity == "cosine" else f"{similarity}.faiss"
+        return self.folder / "index" / f"epoch-{epoch:04d}.{split}.{layer}.{ending}"
 
     def plot_file(self, kind: str) -> Path:
         """Where a plot goes unless told."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from layerprobe.keys import VectorSimilarity
 from layerprobe.pooling import Pool
 
 LARGEST_SEED = 2**64 - 1  # that torch takes
@@ -152,6 +153,7 @@ class Probe(Section):
 
     layers: tuple[str, ...] = Field(("*",), min_length=1)
     pool: tuple[str, ...] = Field(("max",), min_length=1)
+    similarity: VectorSimilarity = "cosine"
     k: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 2, 4, 8, 16, 32), min_length=1)
     metrics: tuple[str, ...] = ()
 

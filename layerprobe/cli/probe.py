@@ -43,6 +43,9 @@ def probe(
     splits: Annotated[
         str | None, typer.Option("--splits", metavar="S,...", help="Splits to probe: train, validation or test.")
     ] = None,
+    similarity: Annotated[
+        str | None, typer.Option("--similarity", metavar="S", help="Searched by cosine, euclidean or dot.")
+    ] = None,
     k: Annotated[str | None, typer.Option("--k", metavar="1,2,4", help="K of Recall@K.")] = None,
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="M,...", help="Metrics beside R@K: MAP@R, mAP, MRR, NMI ...")
@@ -64,7 +67,7 @@ def probe(
 ) -> None:
     """Measure every layer's recall on training and unseen classes.
 
-    The recipe's [probe] section gives the layers, pools, K and metrics that no flag names.
+    The recipe's [probe] section gives the layers, pools, similarity, K and metrics that no flag names.
     """
     from layerprobe.runs import find_run
     from layerprobe.scores import is_recall
@@ -78,6 +81,7 @@ def probe(
         pools=split_names(pool),
         epochs=epochs,
         splits=split_names(splits),
+        similarity=similarity,
         ks=_counts(k),
         metrics=split_names(metrics),
         device=device,

@@ -61,7 +61,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
         columns=len(groups) if len(groups) > 1 else 3,
         notes=notes,
     )
-    titles = [f"{run}: {' and '.join(group)} {metric} over epochs, {compared(found)}" for run, group in cells]
+    titles = [f"{run}: {' and '.join(group)} {metric} over epochs, {compared(runs[run])}" for run, group in cells]
     figure, panels = fig.panels(titles, layout)
     for axes, (run, group), named in zip(panels, cells, labels, strict=True):
         _set_axes(axes, epochs, y_limits, metric)

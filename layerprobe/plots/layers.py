@@ -12,7 +12,7 @@ from layerprobe.best import Best, best_layer, best_text, worse_text
 from layerprobe.facts import DataFacts, common_chance, level_text, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import ScorePlot
-from layerprobe.plots.values import Series, by_run, compared, missing, points, points_csv, shared
+from layerprobe.plots.values import Series, by_run, by_similarity, compared, missing, points, points_csv, shared
 from layerprobe.scores import Score
 from layerprobe.wording import visible
 
@@ -28,7 +28,8 @@ _MARKERS = {"train": "s", "validation": "^", "test": "o"}
 def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a panel for each run: a line for each split at the last epoch and a lighter one for the untrained network.
 
-    The gap between train and test is shaded. The best layer, chosen on validation where there is one, has a ring.
+    The gap between train and test is shaded. The best layer, chosen on validation where there is one, has a ring. Where
+    there are several similarities, a run has a panel for each of its own.
 
     Args:
         scores: of one or more runs.
@@ -38,7 +39,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
     Raises:
         LayerprobeError: no score of this metric.
     """
-    found = points(scores, metric)
+    found = by_similarity(points(scores, metric))
     runs = by_run(found)
     last = {run: max(point.epoch for layer in series.values() for point in layer) for run, series in runs.items()}
     data = data or {}
@@ -66,7 +67,10 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
         columns=2,
         notes=notes,
     )
-    titles = [f"{run}: {metric} by layer, epoch {last[run]}, {compared(found)}\n{_best(at_last[run])}" for run in runs]
+    titles = [
+        f"{run}: {metric} by layer, epoch {last[run]}, {compared(series)}\n{_best(at_last[run])}"
+        for run, series in runs.items()
+    ]
     figure, panels = fig.panels(titles, layout)
     for axes, (run, series) in zip(panels, runs.items(), strict=True):
         axes.set_ylim(y_limits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from layerprobe.errors import LayerprobeError
 from layerprobe.scores import SPLITS, Matrix, Score, note_text, shared_notes
@@ -124,8 +124,15 @@ def layer_names(runs: Mapping[str, Series]) -> list[str]:
     return names
 
 
-def compared(found: Sequence[Point]) -> str:
-    """How features were compared, for a title: the similarities, preceded by a reduction that all points share."""
+def by_similarity(found: Sequence[Point]) -> list[Point]:
+    """The points, with the similarity beside the run's name where there are several: a panel for each of them."""
+    several = len({point.similarity for point in found}) > 1
+    return [replace(point, run=f"{point.run}, {point.similarity}") if several else point for point in found]
+
+
+def compared(series: Series) -> str:
+    """How a panel's features were compared, for its title: the similarities, after a reduction that all have."""
+    found = [point for layer in series.values() for point in layer]
     reductions = {point.reduction for point in found} - {"none"}
     shared = reductions if len({point.reduction for point in found}) == 1 else ()
     return ", ".join([*shared, *dict.fromkeys(point.similarity for point in found)])
@@ -187,6 +194,8 @@ def _layer(point: Point) -> tuple[str, str, str, str, str]:
 
 def _labels(found: Sequence[Point]) -> dict[tuple[str, ...], str]:
     keys = list(dict.fromkeys(_layer(point)[1:] for point in found))
+    # Runs that are each searched by one similarity have it in their titles.
+    several = len({(point.run, point.similarity) for point in found}) > len({point.run for point in found})
     labels: dict[tuple[str, ...], str] = {}
     for key in keys:
         layer, pool, reduction, similarity = key
@@ -196,7 +205,7 @@ def _labels(found: Sequence[Point]) -> dict[tuple[str, ...], str]:
             parts.append(f"@{pool}")
         if len({other[2] for other in keys}) > 1 and reduction != "none":
             parts.append(f" {reduction}")
-        if len({other[3] for other in keys}) > 1:
+        if several:
             parts.append(f" {similarity}")
         labels[key] = "".join(parts)
     return labels

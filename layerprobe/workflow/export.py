@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from layerprobe.errors import NumericError
 from layerprobe.progress import Listener
 from layerprobe.ranking import export_index
+from layerprobe.retrieval import Similarity
 from layerprobe.workflow.features import RunFeatures
 from layerprobe.workflow.selection import Selection
 from layerprobe.workflow.signals import Stop
@@ -23,7 +26,8 @@ def export(features: RunFeatures, selection: Selection, epoch: int, listener: Li
             selection.taps, "export stopped; the indexes written are whole, the same command goes on"
         ):
             values = features.read_values(epoch, split, tap.key)
-            path = features.run.index_file(epoch, split, tap.key)
+            path = features.run.index_file(epoch, split, tap.key, selection.similarity)
+            ids = features.dataset.splits[split].ids
             facts = {
                 "run": features.run.name,
                 "epoch": epoch,
@@ -33,7 +37,9 @@ def export(features: RunFeatures, selection: Selection, epoch: int, listener: Li
                 "weights_sha256": features.weights_sha256(epoch),
             }
             try:
-                export_index(path, values, features.dataset.splits[split].ids, facts=facts)
+                # What ProbeRequest and [probe] let pass.
+                similarity = cast("Similarity", selection.similarity)
+                export_index(path, values, ids, similarity=similarity, facts=facts)
             except NumericError as error:
                 for old in (path, path.with_name(f"{path.name}.json")):
                     old.unlink(missing_ok=True)

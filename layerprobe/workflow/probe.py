@@ -266,8 +266,8 @@ def probe(
         upgrade(run, probing.features.dataset, listener)
         with stoppable() as stop:
             record = run.read()
-            dataset, embedding = probing.features.dataset, probing.selection.embedding
-            epochs = select_epochs(request.epochs, run, record, dataset, embedding.key)
+            dataset, deciding = probing.features.dataset, probing.selection.deciding
+            epochs = select_epochs(request.epochs, run, record, dataset, deciding)
             run.write(record)
             return measure(probing, epochs, listener, stop)
 
@@ -276,7 +276,7 @@ def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
     """Time one batch of the extraction and extend it to all that is missing."""
     opened = open_for_probing(run, request)
     selection, features = _selected(opened, request, None, None)
-    epochs = select_epochs(request.epochs, run, opened.record, features.dataset, selection.embedding.key)
+    epochs = select_epochs(request.epochs, run, opened.record, features.dataset, selection.deciding)
     splits = selection.extracted_splits
     found = [features.missing(epoch, split, selection.taps) for epoch in epochs for split in splits]
     missing = [item for item in found if item.taps]

@@ -10,7 +10,7 @@ from typing import Any
 from layerprobe.analysis import Metric
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import RecipeError, UnknownNameError
-from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.metrics.recall import recall_name
 from layerprobe.nets.net import Net
 from layerprobe.recipe import Recipe
@@ -20,7 +20,6 @@ from layerprobe.taps import Tap, resolve_taps
 from layerprobe.workflow import parts
 from layerprobe.workflow.kept import kept_epochs
 
-SIMILARITY = "cosine"
 FITTED_ON = "train"  # the split that reductions learn from
 
 
@@ -33,24 +32,33 @@ class ProbeRequest:
         pools: max, avg, gem or grid:s.
         epochs: all, last, best, or epochs with commas between.
         splits: names of splits.
+        similarity: cosine, euclidean or dot.
         ks: K of Recall@K.
         metrics: further metrics by name; `R@K` among them adds that K.
         device: auto, cpu, cuda or cuda:i.
         workers: data worker processes.
         memory: bytes that a ranking may take beside what the process holds; None for as much as it likes.
         export_index: also write a faiss index of every layer and split of the last of the epochs.
+
+    Raises:
+        UnknownNameError: no such similarity.
     """
 
     layers: tuple[str, ...] | None = None
     pools: tuple[str, ...] | None = None
     epochs: str = "all"
     splits: tuple[str, ...] | None = None
+    similarity: str | None = None
     ks: tuple[int, ...] | None = None
     metrics: tuple[str, ...] | None = None
     device: str = "auto"
     workers: int | None = None
     memory: int | None = None
     export_index: bool = False
+
+    def __post_init__(self) -> None:
+        if self.similarity not in (None, *VECTOR_SIMILARITIES):
+            raise UnknownNameError("similarity", self.similarity or "", VECTOR_SIMILARITIES)
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,7 @@ class Selection:
         stored_splits: those whose features are needed: these, and the galleries that they are searched in.
         measures: K and metrics.
         embedding: the layer that the loss takes.
+        similarity: what the features are searched by.
         reductions: what is done to the features before they are searched, each on its own.
         export_index: whether indexes of the last epoch are written too.
     """
@@ -94,6 +103,7 @@ class Selection:
     stored_splits: Sequence[str]
     measures: Measures
     embedding: Tap
+    similarity: str
     reductions: Sequence[str] = (NO_REDUCTION,)
     export_index: bool = False
 
@@ -106,7 +116,12 @@ class Selection:
     @property
     def ranked(self) -> list[RankedLayer]:
         """Every layer as it is searched."""
-        return [RankedLayer(tap.key, reduction, SIMILARITY) for tap in self.taps for reduction in self.reductions]
+        return [RankedLayer(tap.key, reduction, self.similarity) for tap in self.taps for reduction in self.reductions]
+
+    @property
+    def deciding(self) -> RankedLayer:
+        """What says which epoch is best: the embedding as it is searched."""
+        return RankedLayer(self.embedding.key, NO_REDUCTION, self.similarity)
 
 
 def select_taps(request: ProbeRequest, recipe: Recipe, net: Net) -> list[Tap]:
@@ -153,7 +168,13 @@ def select(request: ProbeRequest, recipe: Recipe, taps: Sequence[Tap], embedding
     if "accuracy" in measures.names:
         require_classifier(recipe, embedding, taps)
     return Selection(
-        taps, splits, splits_to_store(splits, dataset), measures, embedding, export_index=request.export_index
+        taps,
+        splits,
+        splits_to_store(splits, dataset),
+        measures,
+        embedding,
+        request.similarity or recipe.probe.similarity,
+        export_index=request.export_index,
     )
 
 
@@ -162,7 +183,7 @@ def splits_to_store(splits: Sequence[str], dataset: Dataset) -> list[str]:
     return list(dict.fromkeys([*splits, *(dataset.search_in.get(name, name) for name in splits)]))
 
 
-def select_epochs(text: str, run: Run, record: dict[str, Any], dataset: Dataset, embedding: LayerKey) -> list[int]:
+def select_epochs(text: str, run: Run, record: dict[str, Any], dataset: Dataset, deciding: RankedLayer) -> list[int]:
     """The epochs asked for, ascending.
 
     Args:
@@ -170,7 +191,7 @@ def select_epochs(text: str, run: Run, record: dict[str, Any], dataset: Dataset,
         run: it exists.
         record: its run.json.
         dataset: the run's.
-        embedding: the layer that decides which epoch is best.
+        deciding: the layer whose validation scores say which epoch is best.
 
     Raises:
         RecipeError: one that was not trained, `best` without validation classes, or no checkpoint left.
@@ -188,7 +209,7 @@ def select_epochs(text: str, run: Run, record: dict[str, Any], dataset: Dataset,
     if text == "last":
         return [done]
     if text == "best":
-        return [_best_epoch(run, kept, dataset, embedding.layer)]
+        return [_best_epoch(run, kept, dataset, deciding)]
     numbers = [part.strip() for part in text.split(",")]
     if not all(number.isdecimal() for number in numbers):
         raise RecipeError(
@@ -200,20 +221,23 @@ def select_epochs(text: str, run: Run, record: dict[str, Any], dataset: Dataset,
     return asked
 
 
-def _best_epoch(run: Run, kept: Sequence[int], dataset: Dataset, embedding: str) -> int:
+def _best_epoch(run: Run, kept: Sequence[int], dataset: Dataset, deciding: RankedLayer) -> int:
     if "validation" not in dataset.splits:
         raise RecipeError("--epochs best needs validation classes, which this run has none of", fix="Use last")
+    layer, wanted = deciding.layer.layer, ("validation", deciding.reduction, deciding.similarity, "R@1")
     rows = [
         score
         for score in (run.scores() if run.scores_file.exists() else [])
-        if (score.split, score.layer, score.metric) == ("validation", embedding, "R@1")
+        if score.layer == layer
+        and (score.split, score.reduction, score.similarity, score.metric) == wanted
         and score.value is not None
         and score.epoch in kept
     ]
     if len({score.epoch for score in rows}) < len(kept):
+        command = f"layerprobe probe {run.name} --layers {layer} --splits validation"
         raise RecipeError(
-            f"--epochs best needs {embedding} measured on the validation split at every epoch",
-            fix=f"First layerprobe probe {run.name} --layers {embedding} --splits validation",
+            f"--epochs best needs {layer} measured on the validation split at every epoch, by {deciding.similarity}",
+            fix=f"First {command} --similarity {deciding.similarity}",
         )
     return max(rows, key=lambda score: (score.value or 0.0, -score.epoch)).epoch
 

@@ -267,3 +267,10 @@ def test_collapsed_features_have_effective_rank_1() -> None:
 def test_zero_features_have_no_spectrum(metric: Any) -> None:
     with pytest.raises(NumericError, match="has no value: all features are zero"):
         measured(metric, np.zeros((4, 3)))
+
+
+@pytest.mark.parametrize("metric", ALL)
+@pytest.mark.parametrize("similarity", ["euclidean", "dot"])
+def test_the_similarity_of_a_search_does_not_matter(metric: Any, similarity: str) -> None:
+    features = rows(40, 5) * np.random.default_rng(1).uniform(0.1, 10, (40, 1))
+    assert measured(metric, features, similarity=similarity) == measured(metric, features)

@@ -218,3 +218,35 @@ def test_open_counts_have_no_reciprocal_rank() -> None:
     ranks = Ranks(*(np.array([x], np.int32) for x in (0, 2, 0, 1)))  # type: ignore[arg-type] # four arrays
     with pytest.raises(ValueError, match="the counts of 1 queries are unresolved"):
         reciprocal_ranks(ranks)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+def test_every_similarity_is_what_a_loop_in_float64_gives(similarity: Any) -> None:
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 6, 60)
+    features = rng.normal(size=(6, 4))[labels] * rng.lognormal(0, 1, (60, 1)) + rng.normal(size=(60, 4))
+    lengths = np.linalg.norm(features, axis=1)
+    wanted = []
+    for i in range(60):
+        others = np.arange(60) != i
+        close = features @ features[i]
+        if similarity == "cosine":
+            close = close / lengths / lengths[i]
+        if similarity == "euclidean":
+            close = -((features - features[i]) ** 2).sum(1)
+        order = np.argsort(-close[others])
+        wanted.append(of_order((labels[others] == labels[i])[order].tolist()))
+    found = measured(features, labels, similarity=similarity)
+    assert [found[name] for name in NAMES] == pytest.approx(np.mean(wanted, axis=0).tolist(), abs=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+@pytest.mark.parametrize(("near", "mrr"), [(1e-13, 3 / 4), (1e-11, 1 / 2)])
+@pytest.mark.parametrize(("similarity", "positive"), [("dot", 1), ("euclidean", 0)])
+def test_ties_are_relative_to_the_lengths(
+    similarity: Any, positive: int, near: float, mrr: float, scale: float
+) -> None:
+    # From 1, the negative is closer by `near`: in a tie the positive is first or second.
+    gallery, labels = scale * np.array([[2 + near], [2.0]]), [positive == 0, positive == 1]
+    found = measured(scale * np.ones((1, 1)), [1], gallery=gallery, gallery_labels=labels, similarity=similarity)
+    assert found["MRR"] == pytest.approx(mrr)

@@ -190,3 +190,16 @@ def test_no_valid_value_at_all_is_drawn_as_such(make_scores: MakeScores) -> None
 def test_no_scores_of_the_metric_are_an_error(make_scores: MakeScores) -> None:
     with pytest.raises(LayerprobeError, match="no scores of R@8"):
         draw(make_scores(), metric="R@8")
+
+
+def test_no_line_joins_two_similarities(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP)
+    panels = draw([*scores, *(replace(s, similarity="dot", value=0.1) for s in scores if s.epoch == 5)]).axes
+    assert [axes.get_title("left").split("\n")[0] for axes in panels] == [
+        "netA, cosine: R@1 by layer, epoch 5, cosine",
+        "netA, dot: R@1 by layer, epoch 5, dot",
+    ]
+    own = [100 * (s.value or 0) for s in scores if (s.split, s.epoch) == ("test", 5)]
+    assert y(line(panels[0], "test")) == pytest.approx(own)
+    assert y(line(panels[1], "test")) == pytest.approx([10] * 4)
+    assert [label.get_text() for label in panels[1].get_xticklabels()] == DEEP

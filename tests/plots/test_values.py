@@ -7,7 +7,17 @@ from dataclasses import replace
 import pytest
 
 from layerprobe.errors import LayerprobeError
-from layerprobe.plots.values import by_run, compared, layer_names, matrices_csv, missing, points, points_csv, shared
+from layerprobe.plots.values import (
+    by_run,
+    by_similarity,
+    compared,
+    layer_names,
+    matrices_csv,
+    missing,
+    points,
+    points_csv,
+    shared,
+)
 from layerprobe.scores import Matrix, Score
 
 MakeScores = Callable[..., list[Score]]
@@ -101,15 +111,31 @@ def test_a_pool_that_tells_nothing_apart_is_left_out(make_scores: MakeScores) ->
 
 def test_two_similarities_are_told_apart(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
-    found = points([score, replace(score, similarity="dot")])
-    assert list(by_run(found)["netA"]) == ["a cosine", "a dot"]
-    assert compared(found) == "cosine, dot"
+    series = by_run(points([score, replace(score, similarity="dot")]))["netA"]
+    assert list(series) == ["a cosine", "a dot"]
+    assert compared(series) == "cosine, dot"
+
+
+def test_runs_of_one_similarity_each_say_it_for_themselves(make_scores: MakeScores) -> None:
+    (score,) = make_scores(["a"], [1], ["test"])
+    runs = by_run(points([score, replace(score, run="netB", similarity="dot")]))
+    assert {run: (list(series), compared(series)) for run, series in runs.items()} == {
+        "netA": (["a"], "cosine"),
+        "netB": (["a"], "dot"),
+    }
+
+
+def test_similarities_can_be_kept_apart_as_runs_are(make_scores: MakeScores) -> None:
+    (score,) = make_scores(["a"], [1], ["test"])
+    both = by_run(by_similarity(points([score, replace(score, similarity="dot")])))
+    assert {run: list(series) for run, series in both.items()} == {"netA, cosine": ["a"], "netA, dot": ["a"]}
+    assert list(by_run(by_similarity(points([score])))) == ["netA"]
 
 
 def test_a_reduction_that_all_share_is_part_of_how_they_were_compared(make_scores: MakeScores) -> None:
     scores = [replace(score, reduction="pca:8") for score in make_scores(["a"], [1])]
-    assert compared(points(scores)) == "pca:8, cosine"
-    assert compared(points(make_scores(["a"], [1]) + scores)) == "cosine"
+    assert compared(by_run(points(scores))["netA"]) == "pca:8, cosine"
+    assert compared(by_run(points(make_scores(["a"], [1]) + scores))["netA"]) == "cosine"
 
 
 def test_a_missing_split_is_said(make_scores: MakeScores) -> None:

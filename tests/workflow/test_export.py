@@ -46,3 +46,19 @@ def test_without_faiss_no_index_is_begun(run: Run, monkeypatch: pytest.MonkeyPat
     with pytest.raises(EnvironmentFault, match="faiss"):
         probe(run, replace(REQUEST, export_index=True), Silent())
     assert not run.feature_file(2, "test").exists()
+
+
+def test_an_index_is_searched_by_the_runs_similarity_and_keeps_that_of_the_cosine(run: Run) -> None:
+    faiss = pytest.importorskip("faiss")
+    asked = replace(REQUEST, layers=("fc6",), splits=("test",), export_index=True)
+    probe(run, asked, Silent())
+    path = run.index_file(2, "test", FC6)
+    before = sha256(path)
+    probe(run, replace(asked, similarity="euclidean"), Silent())
+    assert sha256(path) == before
+    other = path.with_name("epoch-0002.test.fc6@none.euclidean.faiss")
+    index = faiss.read_index(str(other))
+    assert index.metric_type == faiss.METRIC_L2
+    features = store.read_features(run.feature_file(2, "test"), FC6)
+    np.testing.assert_array_equal(index.reconstruct_n(0, 16), features)
+    assert json.loads(other.with_name(f"{other.name}.json").read_text())["similarity"] == "euclidean"

@@ -144,3 +144,20 @@ def test_a_reduction_is_fitted_on_training_classes_and_has_ranks_of_its_own(
         assert set(file["fc6@none"]) == {"none", "centred"}
         assert "split='train'" in file["fc6@none/centred/cosine"].attrs["reduction"].decode()
         assert file["fc6@none/none/cosine"].attrs["reduction"] == b""
+
+
+@pytest.mark.parametrize("similarity", ["euclidean", "dot"])
+def test_layers_are_searched_by_the_similarity_asked_for(run: Run, similarity: str) -> None:
+    cosine = probe(run, REQUEST, Silent())
+    found = by_metric(probe(run, replace(REQUEST, similarity=similarity), Silent()), "test", "fc6")["R@1"]
+    features = store.read_features(run.feature_file(2, "test"), FC6).astype(np.float64)
+    labels = store.read_index(run.feature_file(2, "test"))[0]
+    close = features @ features.T
+    if similarity == "euclidean":
+        close = -((features[:, None] - features) ** 2).sum(2)
+    np.fill_diagonal(close, -np.inf)
+    assert found.value == np.mean(labels[close.argmax(1)] == labels)
+    # The ranks by the cosine are still there, and hold.
+    before = run.rank_file(2, "test").stat().st_mtime_ns
+    assert probe(run, REQUEST, Silent()) == cosine
+    assert run.rank_file(2, "test").stat().st_mtime_ns == before
