@@ -124,7 +124,8 @@ def score_recall(ranks: Ranks, subject: Subject, ks: Sequence[int]) -> list[Scor
     Returns:
         Values with lone queries as misses and the expected value under random order of ties.
     """
-    notes = _notes(ranks)
+    lone = [f"{ranks.lone} lone queries count as misses"] if ranks.lone else []
+    notes = [*layer_notes(ranks), *lone]
     return [subject.score(recall_name(k), ranks.recall(k), len(ranks), notes) for k in ks]
 
 
@@ -146,7 +147,9 @@ def searched(queries: Features, gallery: Features | None, similarity: str, ranks
     return replace(made, count=partial(rank, queries, gallery, similarity, known=ranks))
 
 
-def score_metric(metric: Metric, names: Sequence[str], given: Retrieval, subject: Subject) -> list[Score]:
+def score_metric(
+    metric: Metric, names: Sequence[str], given: Retrieval, subject: Subject, notes: Sequence[str] = ()
+) -> list[Score]:
     """What one metric gives of a layer, a score for each of its numbers that was asked for.
 
     Args:
@@ -154,6 +157,7 @@ def score_metric(metric: Metric, names: Sequence[str], given: Retrieval, subject
         names: those asked for; `NMI` brings `NMI-sd` and whatever else begins with `NMI-`.
         given: the layer.
         subject: whose numbers they are.
+        notes: what is to be said of every number of this layer.
 
     Returns:
         No value, and the reason as the note, where the metric is not defined on these features.
@@ -163,15 +167,14 @@ def score_metric(metric: Metric, names: Sequence[str], given: Retrieval, subject
     except (DataError, NumericError) as error:
         return without_value(names, subject, len(given.labels), error.message)
     wanted = [name for name in values if any(name == asked or name.startswith(f"{asked}-") for asked in names)]
-    return [subject.score(name, values[name], len(given.labels)) for name in wanted]
+    return [subject.score(name, values[name], len(given.labels), notes) for name in wanted]
 
 
-def _notes(ranks: Ranks) -> list[str]:
+def layer_notes(ranks: Ranks) -> list[str]:
+    """What is to be said of a layer, whatever is measured: that it has collapsed, and its zero vectors."""
     notes = []
     if ranks.collapsed:
         notes.append(f"collapsed: {ranks.tied_share:.0%} tied")
-    if ranks.lone:
-        notes.append(f"{ranks.lone} lone queries count as misses")
     if ranks.zeros:
         notes.append(f"{ranks.zeros} zero vectors")
     return notes

@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 import torch
 
 from layerprobe import store
-from layerprobe.analysis import Features, rank, score_metric, score_recall, search_sha256, searched, without_value
+from layerprobe.analysis import (
+    Features,
+    layer_notes,
+    rank,
+    score_metric,
+    score_recall,
+    search_sha256,
+    searched,
+    without_value,
+)
 from layerprobe.errors import NotFiniteError
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.ranking.ranks import ENGINE, RESOLVE_ALL_BELOW
@@ -130,7 +139,8 @@ class Scorer:
                 searched(queries, gallery, subject.ranked.similarity, ranks),
                 classifier=self.classifier(subject.epoch, subject.ranked.layer),
             )
-            scores = [score_metric(metric, names, given, subject) for metric, names in self.measures.metrics]
+            notes = layer_notes(ranks)
+            scores = [score_metric(metric, names, given, subject, notes) for metric, names in self.measures.metrics]
             return [score for of_metric in scores for score in of_metric]
 
     @contextlib.contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 from layerprobe import registry, store
 from layerprobe.errors import RecipeError
@@ -161,3 +162,12 @@ def test_layers_are_searched_by_the_similarity_asked_for(run: Run, similarity: s
     before = run.rank_file(2, "test").stat().st_mtime_ns
     assert probe(run, REQUEST, Silent()) == cosine
     assert run.rank_file(2, "test").stat().st_mtime_ns == before
+
+
+def test_every_metric_of_a_collapsed_layer_says_so(images: Path, request_for: Requests) -> None:
+    for path in images.glob("*/*.png"):
+        Image.new("RGB", (20, 20), (90, 90, 90)).save(path)
+    asked = replace(REQUEST, layers=("fc6",), splits=("test",), metrics=("MAP@R", "MRR", "NMI", "uniformity"))
+    scores = probe(train(request_for("train.epochs=0"), Silent()), asked, Silent())
+    assert {"R@1", "MAP@R", "MRR", "NMI", "NMI-sd", "uniformity"} <= {score.metric for score in scores}
+    assert all("collapsed: 100% tied" in score.notes for score in scores)
