@@ -30,7 +30,12 @@ from layerprobe.workflow.extractors import RunExtractor, Tell
 from layerprobe.workflow.features import Missing, RunFeatures, features_of
 from layerprobe.workflow.manifests import require_same_images, upgrade
 from layerprobe.workflow.probe import Probing, decoding_of, known_scores, open_for_probing, scorer_of
-from layerprobe.workflow.selection import ProbeRequest, embedding_tap, select
+from layerprobe.workflow.selection import (
+    ProbeRequest,
+    embedding_tap,
+    select,
+    without_accuracy,
+)
 from layerprobe.workflow.train import train
 
 _ROWS = 512
@@ -168,6 +173,7 @@ def prepare_ensemble(
             f"an ensemble has its members' embeddings alone: {embedding.layer}",
             fix=f"Probe a member for other layers: layerprobe probe {run.name}.1",
         )
+    request = without_accuracy(request, recipe, "an ensemble has no classifier", listener)
     dataset = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))
     members = [_member(run, name, embedding, request, dataset) for name in opened.record["members"]]
     if listener is not None:
@@ -176,8 +182,6 @@ def prepare_ensemble(
                 upgrade(member.features.run, dataset, listener)
     side_by_side = replace(embedding, dim=embedding.dim * len(members))
     selection = select(request, recipe, [side_by_side], embedding, dataset)
-    if "accuracy" in selection.measures.names:
-        raise RecipeError("accuracy: an ensemble has no classifier", fix=f"Measure it on a member: {run.name}.1")
 
     @cache
     def weights_sha256(epoch: int) -> str:

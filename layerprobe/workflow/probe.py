@@ -33,7 +33,17 @@ from layerprobe.workflow.images import Decoding
 from layerprobe.workflow.kept import require_kept
 from layerprobe.workflow.manifests import require_same_images, upgrade
 from layerprobe.workflow.scoring import Scorer
-from layerprobe.workflow.selection import ProbeRequest, Selection, embedding_tap, select, select_epochs, select_taps
+from layerprobe.workflow.selection import (
+    ProbeRequest,
+    Selection,
+    embedding_tap,
+    require_classified,
+    select,
+    select_epochs,
+    select_taps,
+    why_no_classifier,
+    without_accuracy,
+)
 from layerprobe.workflow.signals import Stop, stoppable
 
 OTHER_IMAGES = "Restore them, or train a new run"
@@ -107,7 +117,8 @@ def prepare(
         run: it exists.
         request: what to measure.
         dataset: the run's, where the caller has it already; taken as it is.
-        listener: hears of images being decoded; without one they are decoded at each reading.
+        listener: hears of images being decoded, which without one are decoded at each reading, and of metrics that are
+            left out.
 
     Raises:
         DataError: the images of a split to be measured are not those that the run was trained with.
@@ -127,6 +138,8 @@ def _selected(
     recipe, net = opened.recipe, opened.net
     # A misspelt layer is told before images are decoded.
     taps, embedding = select_taps(request, recipe, net), embedding_tap(recipe, net)
+    request = without_accuracy(request, recipe, why_no_classifier(recipe), listener)
+    require_classified(request, recipe, embedding, taps)
     built = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))
     selection, features = select(request, recipe, taps, embedding, built), features_of(opened.run, recipe, built)
     if dataset is None:

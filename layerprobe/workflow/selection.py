@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from layerprobe.analysis import Metric
@@ -13,6 +13,7 @@ from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.metrics.recall import recall_name
 from layerprobe.nets.net import Net
+from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe
 from layerprobe.registry import LOSSES, load
 from layerprobe.runs import Run
@@ -165,8 +166,6 @@ def select(request: ProbeRequest, recipe: Recipe, taps: Sequence[Tap], embedding
     """
     splits = select_splits(request.splits, dataset)
     measures = select_measures(request, recipe, dataset, splits)
-    if "accuracy" in measures.names:
-        require_classifier(recipe, embedding, taps)
     return Selection(
         taps,
         splits,
@@ -273,18 +272,40 @@ def select_measures(request: ProbeRequest, recipe: Recipe, dataset: Dataset, spl
     return Measures([k for k in ks if k not in large], metrics, request.memory, sorted(large))
 
 
-def require_classifier(recipe: Recipe, embedding: Tap, taps: Sequence[Tap]) -> None:
-    """Check that there is a classifier whose accuracy can be measured.
+def why_no_classifier(recipe: Recipe) -> str | None:
+    """Why a run has no classifier whose accuracy can be measured; None where it has one."""
+    if recipe.train.meta_classes is not None:
+        return "this run's classifier was trained on meta-classes, not on the classes"
+    if not hasattr(load("loss", LOSSES, recipe.loss.name), "logits"):
+        return f"{recipe.loss.name} has no classifier"
+    return None
+
+
+def without_accuracy(
+    request: ProbeRequest, recipe: Recipe, reason: str | None, listener: Listener | None
+) -> ProbeRequest:
+    """The request; without accuracy where there is no classifier.
+
+    Args:
+        request: what was asked for.
+        recipe: the run's, whose metrics count where the request has none.
+        reason: why there is no classifier; None where there is one.
+        listener: hears the reason.
+    """
+    named = request.metrics if request.metrics is not None else recipe.probe.metrics
+    if reason is None or "accuracy" not in named:
+        return request
+    if listener:
+        listener.say(f"accuracy left out: {reason}")
+    return replace(request, metrics=tuple(name for name in named if name != "accuracy"))
+
+
+def require_classified(request: ProbeRequest, recipe: Recipe, embedding: Tap, taps: Sequence[Tap]) -> None:
+    """Check that the layer whose accuracy is asked for is among those measured.
 
     Raises:
-        RecipeError: the loss has none that tells the classes apart, or its layer is not among those measured.
+        RecipeError: it is not.
     """
-    if recipe.train.meta_classes is not None:
-        raise RecipeError(
-            "accuracy: this run's classifier was trained on meta-classes, not on the classes",
-            fix="Leave accuracy out of the metrics",
-        )
-    if not hasattr(load("loss", LOSSES, recipe.loss.name), "logits"):
-        raise RecipeError(f"accuracy: {recipe.loss.name} has no classifier", fix="Leave accuracy out of the metrics")
-    if embedding.key not in [tap.key for tap in taps]:
+    named = request.metrics if request.metrics is not None else recipe.probe.metrics
+    if "accuracy" in named and embedding.key not in [tap.key for tap in taps]:
         raise RecipeError(f"accuracy is measured on {embedding.key}", fix=f"Add {embedding.layer} to --layers")

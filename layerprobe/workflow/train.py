@@ -76,7 +76,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         else:
             _begin(run, request, built)
         try:
-            probing = None if request.probe is None else _probing(run, request, built)
+            probing = None if request.probe is None else _probing(run, request, built, listener)
             _train_epochs(run, request.recipe.train.keep, built, listener, stop, probing)
         except (LayerprobeError, KeyboardInterrupt) as error:  # the latter: a signal ended a wait
             with contextlib.suppress(EnvironmentFault):  # a full disk takes no word of its being full
@@ -235,9 +235,9 @@ def _restore(built: Built, state: dict[str, Any], file: Path) -> None:
         ) from error
 
 
-def _probing(run: Run, request: TrainRequest, built: Built) -> Probing:
+def _probing(run: Run, request: TrainRequest, built: Built, listener: Listener) -> Probing:
     wanted = ProbeRequest(layers=request.probe, device=request.device, workers=request.workers)
-    return prepare(run, wanted, built.dataset)
+    return prepare(run, wanted, built.dataset, listener)
 
 
 def _train_epochs(  # noqa: PLR0913 - what is trained, kept and measured, and who hears of it

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.files import sha256
 from layerprobe.keys import LayerKey
 from layerprobe.runs import Run
-from layerprobe.scores import Score
+from layerprobe.scores import Score, ScoreTable
 from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.probe import probe
 from layerprobe.workflow.selection import ProbeRequest
@@ -106,33 +106,58 @@ def test_classes_held_out_of_training_choose_the_best_epoch(request_for: Request
 
 
 @pytest.mark.parametrize(
-    ("recipe", "layers", "problem"),
+    ("recipe", "settings", "reason"),
     [
-        ("netA", ("fc6",), "accuracy: smooth_triplet has no classifier"),
-        ("netA-softmax", ("pool5.3",), "accuracy is measured on fc6@none. Add fc6 to --layers"),
+        ("netA", (), "smooth_triplet has no classifier"),
+        (
+            "netA-softmax",
+            ("train.meta_classes=2",),
+            "this run's classifier was trained on meta-classes, not on the classes",
+        ),
     ],
 )
-def test_accuracy_without_a_classifier_is_refused(
-    request_for: Requests, recipe: str, layers: tuple[str, ...], problem: str
+def test_accuracy_without_a_classifier_is_left_out_before_the_data_are_read(
+    request_for: Requests, images: Path, recipe: str, settings: tuple[str, ...], reason: str
 ) -> None:
-    run = train(request_for("train.epochs=0", recipe=recipe), Silent())
-    with pytest.raises(RecipeError, match=problem):
-        probe(run, replace(REQUEST, layers=layers, metrics=("accuracy",)), Silent())
+    run = train(request_for("train.epochs=0", *settings, recipe=recipe), Silent())
+    listener, asked = Silent(), replace(REQUEST, metrics=("uniformity", "accuracy"))
+    assert {score.metric for score in probe(run, asked, listener)} == {"R@1", "R@2", "uniformity"}
+    assert listener.heard.count(f"accuracy left out: {reason}") == 1
+    images.rename(images.with_name("gone"))
+    listener = Silent()
+    with pytest.raises(DataError):
+        probe(run, asked, listener)
+    assert listener.heard == [f"accuracy left out: {reason}"]
 
 
-def test_a_recall_among_the_metrics_adds_its_k(run: Run) -> None:
-    assert list(by_metric(probe(run, replace(REQUEST, metrics=("R@3",)), Silent()), "test", "fc6")) == [
-        "R@1", "R@2", "R@3",
-    ]  # fmt: skip
+def test_accuracy_of_another_layer_than_the_classifiers_is_refused(request_for: Requests) -> None:
+    run = train(request_for("train.epochs=0", recipe="netA-softmax"), Silent())
+    with pytest.raises(RecipeError, match="accuracy is measured on fc6@none. Add fc6 to --layers"):
+        probe(run, replace(REQUEST, layers=("pool5.3",), metrics=("accuracy",)), Silent())
 
 
-def test_an_unknown_metric_has_the_near_miss_before_anything_is_extracted(run: Run) -> None:
-    with pytest.raises(UnknownNameError, match="unknown metric 'uniformty'. Did you mean 'uniformity'"):
-        probe(run, replace(REQUEST, metrics=("uniformty",)), Silent())
-    assert not run.feature_file(2, "test").exists()
+def test_an_unknown_similarity_has_the_known_ones() -> None:
+    with pytest.raises(UnknownNameError, match="unknown similarity 'euclid'. Did you mean 'euclidean'"):
+        ProbeRequest(similarity="euclid")
 
 
-@pytest.mark.parametrize("name", ["R@0", "R@x", "R@"])
-def test_a_recall_without_a_k_is_refused(run: Run, name: str) -> None:
-    with pytest.raises(RecipeError, match=f"metric {name}: K must be a whole number above 0"):
-        probe(run, replace(REQUEST, metrics=(name,)), Silent())
+def test_the_recipe_says_the_similarity_unless_the_request_does(request_for: Requests) -> None:
+    run = train(request_for("train.epochs=0", 'probe.similarity="dot"'), Silent())
+    assert {score.similarity for score in probe(run, REQUEST, Silent())} == {"dot"}
+    assert {score.similarity for score in probe(run, replace(REQUEST, similarity="euclidean"), Silent())} == {
+        "euclidean"
+    }
+    assert {score.similarity for score in run.scores()} == {"dot", "euclidean"}
+
+
+def test_the_best_epoch_is_that_of_the_similarity_asked_for(request_for: Requests) -> None:
+    run = train(request_for("data.validation_classes=0.5", "train.batch_size=4"), Silent())
+    asked = replace(REQUEST, layers=("fc6",), epochs="best", similarity="euclidean")
+    probe(run, replace(asked, epochs="all", similarity=None), Silent())
+    with pytest.raises(RecipeError, match="by euclidean. First layerprobe probe tiny .* --similarity euclidean"):
+        probe(run, asked, Silent())
+    probe(run, replace(asked, epochs="all"), Silent())
+    best = {"cosine": 0, "euclidean": 2}
+    table = [replace(score, value=float(score.epoch == best[score.similarity])) for score in run.scores()]
+    ScoreTable(table, stored=[]).write(run.scores_file)
+    assert {score.epoch for score in probe(run, asked, Silent())} == {2}

@@ -391,11 +391,11 @@ def test_a_decay_that_is_never_reached_is_told(request_for: Callable[..., TrainR
 
 
 def test_a_probe_that_cannot_be_measured_leaves_a_failed_run_and_its_reason(request_for: Requests) -> None:
-    request = request_for('probe.metrics=["accuracy"]', probe=("fc6",))
-    with pytest.raises(RecipeError, match="accuracy: smooth_triplet has no classifier"):
+    request = request_for("probe.k=[1000]", probe=("fc6",))
+    with pytest.raises(RecipeError, match="K = 1000 is not below"):
         train(request, Silent())
     assert request.target().read()["state"] == "failed"
-    assert "accuracy" in (request.target().folder / "log.txt").read_text()
+    assert "K = 1000" in (request.target().folder / "log.txt").read_text()
 
 
 def test_a_disk_that_fails_is_told_as_itself_though_the_log_fails_too(
@@ -455,3 +455,11 @@ def test_an_image_in_train_and_test_marks_every_score(request_for: Requests, ima
     assert listener.heard.count(f"note: {note}") == 1
     scores = probe(run, ProbeRequest(layers=("fc6",), ks=(1,), device="cpu", workers=0), Silent())
     assert [note in score.notes for score in scores] == [True, True]
+
+
+def test_probing_while_training_searches_as_the_recipe_says_and_leaves_accuracy_out(request_for: Requests) -> None:
+    listener = Silent()
+    settings = ("train.epochs=1", 'probe.similarity="euclidean"', 'probe.metrics=["accuracy"]', "probe.k=[1]")
+    run = train(request_for(*settings, probe=("fc6",)), listener)
+    assert {(score.metric, score.similarity) for score in run.scores()} == {("R@1", "euclidean")}
+    assert "accuracy left out: smooth_triplet has no classifier" in listener.heard
