@@ -17,6 +17,7 @@ from layerprobe.nets.net import Net
 
 # BatchNorm's count of batches: unused where its momentum is a number, and absent from old files.
 _OPTIONAL = "num_batches_tracked"
+_NAMED = 4  # so many unused tensors stand in a note
 
 
 def _as_they_are(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -106,10 +107,12 @@ class Backbone:
             new = head.children(self.channels)
         module = nn.Sequential(OrderedDict({**trunk, **new}))
         loaded: set[str] = set()
+        notes: tuple[str, ...] = ()
         if weights is not None:
             weights = self.translate(weights)
             _require_trunk(self.name, module, list(trunk), weights)
             loaded = _load(module, weights, paths)
+            notes = _unused(module, weights, paths)
         if freeze_bn and not freeze_batch_norm(module, paths):
             raise RecipeError(f"[net]: {self.name} has no batch normalisation to freeze", fix="Leave freeze_bn out")
         return Net(
@@ -117,6 +120,7 @@ class Backbone:
             layers={**self.layers, **{name: name for name in new if self._is_layer(name)}},
             embedding_dim=fc[-1] if fc else self.channels,
             new_parameters=frozenset(name for name, _ in module.named_parameters() if name not in loaded),
+            notes=notes,
         )
 
     def _is_layer(self, child: str) -> bool:
@@ -164,3 +168,13 @@ def _load(module: nn.Module, weights: Mapping[str, Tensor], anew: tuple[str, ...
     }
     module.load_state_dict(taken, strict=False)
     return set(taken)
+
+
+def _unused(module: nn.Module, weights: Mapping[str, Tensor], anew: tuple[str, ...]) -> tuple[str, ...]:
+    """A note that names the tensors that `_load` left out, such as a head of another size; none where it left none."""
+    own = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
+    given = {key: tuple(tensor.shape) for key, tensor in weights.items() if not key.startswith(anew)}
+    unused = [f"{key} (there is no such layer)" for key in given if key not in own]
+    unused += [f"{key} (shape {given[key]}, not {own[key]})" for key in given if given[key] != own.get(key, given[key])]
+    more = f" and {len(unused) - _NAMED} more" if len(unused) > _NAMED else ""
+    return (f"not used of the weights: {', '.join(unused[:_NAMED])}{more}",) if unused else ()
