@@ -10,6 +10,7 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from layerprobe.errors import DataError
@@ -44,7 +45,8 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Coll
     """
     require_unchanged(path, expected)
     try:
-        tensors = safetensors.torch.load_file(path)
+        # safetensors opens no path that is not UTF-8.
+        tensors = load_file(path) if _is_utf8(path) else safetensors.torch.load(path.read_bytes())
     except (safetensors.SafetensorError, OSError) as error:
         raise DataError(f"not a readable checkpoint ({error})", file=path, fix="Train it again with --fresh") from error
     for key, module in modules.items():
@@ -109,3 +111,7 @@ def require_unchanged(path: Path, expected: Collection[str]) -> None:
         raise DataError(f"cannot be read: {error.strerror}", file=path, fix="Train it again with --fresh") from error
     if expected and digest not in expected:
         raise DataError("is not the file that the run wrote", file=path, fix="Train it again with --fresh")
+
+
+def _is_utf8(path: Path) -> bool:
+    return str(path).encode(errors="replace").decode() == str(path)

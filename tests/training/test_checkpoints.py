@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import stat
@@ -14,9 +15,9 @@ import torch
 from torch import nn
 
 from layerprobe.errors import EnvironmentFault
-from layerprobe.training.checkpoints import load_state, save_state, save_weights
+from layerprobe.training.checkpoints import load_state, load_weights, save_state, save_weights
 
-STATE = {"epoch": 3, "optimizer": {"state": {0: {"momentum_buffer": torch.ones(10_000)}}}}
+STATE = {"epoch": 3, "iteration": 6, "optimizer": {"state": {0: {"momentum_buffer": torch.ones(10_000)}}}}
 
 
 def weights(path: Path) -> str:
@@ -83,3 +84,11 @@ def test_a_kill_in_mid_write_leaves_no_temporary_file_but_our_own(tmp_path: Path
     process = subprocess.Popen([sys.executable, "-c", KILLED, tmp_path / "epoch-0001.safetensors"])
     assert process.wait() == -signal.SIGXFSZ
     assert [path.name for path in tmp_path.iterdir()] == [f".epoch-0001.safetensors.{process.pid}.tmp"]
+
+
+def test_weights_are_read_from_a_folder_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9") / "epoch-0000.safetensors"
+    saved, read = nn.Linear(2, 3), nn.Linear(2, 3)
+    digest = save_weights(path, {"net": saved})
+    load_weights(path, {"net": read}, expected=[digest])
+    assert torch.equal(read.weight, saved.weight)
