@@ -71,6 +71,7 @@ def probe(
     """
     from layerprobe.runs import find_run
     from layerprobe.scores import is_recall
+    from layerprobe.workflow.damage import PartlyMeasuredError
     from layerprobe.workflow.ensemble import estimate_probe_of, probe_any
     from layerprobe.workflow.facts import score_tables
     from layerprobe.workflow.selection import ProbeRequest
@@ -95,7 +96,11 @@ def probe(
     if dry_run:
         terminal.estimate(found.name, estimate_probe_of(found, request))
         return
-    scores = probe_any(found, request, terminal)
+    damaged = None
+    try:
+        scores = probe_any(found, request, terminal)
+    except PartlyMeasuredError as error:
+        damaged, scores = error, error.scores
     terminal.result({"run": found.name, "scores": [score.as_row() for score in scores]}, *score_tables(found, scores))
     terminal.say(
         f"{len(scores)} scores in {found.scores_file};"
@@ -104,6 +109,9 @@ def probe(
     without = [score for score in scores if score.value is None]
     if without:
         terminal.say(f"without a value: {len(without)} of these; the notes say why")
+    if damaged is not None:
+        terminal.say(str(damaged))
+        raise typer.Exit(damaged.exit_code)
     # A further metric may not be defined on features that are finite.
     if any(is_recall(score.metric) for score in without):
         raise typer.Exit(4)

@@ -25,9 +25,10 @@ from layerprobe.store.hdf5 import (
     reading,
     require_format,
     set_attributes,
+    stale_passed,
     stored_dataset,
 )
-from layerprobe.store.rows import CHUNK_ROWS, Rows, write_rows
+from layerprobe.store.rows import CHUNK_ROWS, Rows, require_rows, write_rows
 
 FeatureArray = NDArray[np.float32]  # (N, D)
 
@@ -108,10 +109,14 @@ def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> s
     All features are read and checked against their checksums: a damaged layer is computed again.
 
     Returns:
-        Empty if the file is absent, unreadable, of a newer format or made from something else; `stale_note` says which.
+        Empty if the file is absent, unreadable or made from something else; `stale_note` says which.
+
+    Raises:
+        NewerFormatError: a later version wrote the file.
+        BusyError: another program is writing to it.
     """
     found = set()
-    with contextlib.suppress(DataError), opened(path) as file:
+    with stale_passed(), opened(path) as file:
         for name in [] if _difference(file, key) else file["features"]:
             with contextlib.suppress(DataError, *HDF5_ERRORS):
                 layer = LayerKey.parse(name)
@@ -287,14 +292,14 @@ def _batch_length(batch: Mapping[LayerKey, FeatureArray], dims: Mapping[LayerKey
 
 def _difference(file: h5py.File, key: FeatureKey) -> str:
     """In which part of the key a file differs, as a sentence; empty if in none."""
+    require_rows(file)
     changed = (name for name, wanted in compared(key).items() if attribute(file, name) != str(wanted))
     return next((f"{name} is not what it was" for name in changed), "")
 
 
 def compared(key: FeatureKey) -> dict[str, str | int]:
     """The attributes that a usable file has: the key, and the versions that may change a feature's last bits."""
-    facts: dict[str, str | int] = asdict(key)
-    return {**facts, **{name: metadata.version(name) for name in ("torch", "torchvision")}}
+    return {**asdict(key), **{name: metadata.version(name) for name in ("torch", "torchvision")}}
 
 
 def _require_layer_names(layers: Iterable[LayerKey]) -> None:

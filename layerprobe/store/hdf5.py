@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError
+from layerprobe.errors import BusyError, DataError
 from layerprobe.files import SteadyFile, require_file
 
 SCHEMA = 1
@@ -43,26 +43,64 @@ def opened(path: Path, holds: str = "features") -> Iterator[h5py.File]:
         yield file
 
 
+class NewerFormatError(DataError):
+    """A file that a later version of layerprobe wrote: it is whole, and must not be replaced."""
+
+
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn HDF5's errors about a file into a DataError."""
+    """Turn HDF5's errors about a file into a DataError, or a BusyError where another program writes to it."""
     try:
         yield
     except FileNotFoundError as error:
         raise DataError("no such feature file", file=path, fix="Run layerprobe probe first") from error
+    except PermissionError as error:
+        raise DataError.unreadable(error, file=path) from error
     except HDF5_ERRORS as error:
+        if _is_held(path):
+            fix = "Close it there, then run the same command again"
+            raise BusyError("is open for writing in another program", file=path, fix=fix) from error
         raise damaged(path, "not a readable feature file: truncated or damaged") from error
 
 
+def _is_held(path: Path) -> bool:
+    """Whether a program has the file open for writing: HDF5 holds an exclusive lock then."""
+    import fcntl
+
+    try:
+        with path.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    return False
+
+
+@contextlib.contextmanager
+def stale_passed() -> Iterator[None]:
+    """Pass over a file that cannot be used and will be replaced; one of a newer format is not to be replaced."""
+    try:
+        yield
+    except NewerFormatError:
+        raise
+    except DataError:
+        return
+
+
 def require_format(file: h5py.File, holds: str) -> None:
-    """Raise a DataError if a file is not of this format or an older one, or has no `holds` of its own."""
+    """Check that a file is of this format or an older one, and has a `holds` of its own.
+
+    Raises:
+        NewerFormatError: a later version wrote it.
+        DataError: anything else.
+    """
     schema = attribute(file, "schema")
     if not schema.isdecimal():
         raise damaged(file.filename, "not a feature file")
     if int(schema) > SCHEMA:
-        theirs, ours = attribute(file, "layerprobe"), metadata.version("layerprobe")
+        theirs, ours = attribute(file, "layerprobe") or "of a later version", metadata.version("layerprobe")
         what = f"written by layerprobe {theirs} (format {schema}); this is {ours} (format {SCHEMA})"
-        raise DataError(what, file=file.filename, fix=f"Install layerprobe {theirs}")
+        fix = f"Install layerprobe {theirs}, or move the file away to have it computed again"
+        raise NewerFormatError(what, file=file.filename, fix=fix)
     if not isinstance(file.get(holds, getlink=True), h5py.HardLink):
         raise _elsewhere(file, holds)
 

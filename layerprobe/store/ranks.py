@@ -26,9 +26,10 @@ from layerprobe.store.hdf5 import (
     created,
     opened,
     set_attributes,
+    stale_passed,
     stored_dataset,
 )
-from layerprobe.store.rows import Rows, write_rows, write_values
+from layerprobe.store.rows import Rows, require_rows, write_rows, write_values
 
 _COUNTS = ("closer", "closer_high", "tied_negatives", "tied_positives")
 
@@ -136,9 +137,14 @@ def read_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> dict[Ran
 
     Returns:
         Empty if the file is absent or unreadable.
+
+    Raises:
+        NewerFormatError: a later version wrote the file.
+        BusyError: another program is writing to it.
     """
     found: dict[RankedLayer, RankEntry] = {}
-    with contextlib.suppress(DataError), opened(path, holds="labels") as file:
+    with stale_passed(), opened(path, holds="labels") as file:
+        require_rows(file)
         for ranked, group in _groups(file):
             key = key_of(ranked)
             if all(attribute(group, name) == str(value) for name, value in key.facts().items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.store.hdf5 import damaged, fixed_text, opened, stored_dataset
+from layerprobe.store.hdf5 import attribute, damaged, fixed_text, opened, set_attributes, stored_dataset
 
 CHUNK_ROWS = 512
+_DIGEST = "rows_sha256"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +36,35 @@ class Rows:
 
 
 def write_rows(file: h5py.File, rows: Rows) -> None:
-    """Write labels, ids and classes, if there are any, into a new file."""
+    """Write labels, ids and classes, if there are any, into a new file, and a hash of them all."""
     write_values(file, "labels", rows.labels.astype(np.int32))
     write_values(file, "ids", fixed_text(rows.ids))
     for name, texts in (("class_names", rows.class_names), ("class_ids", rows.class_ids)):
         if texts:
             write_values(file, name, fixed_text(texts))
+    set_attributes(file, {_DIGEST: _digest(file)})
+
+
+def require_rows(file: h5py.File) -> None:
+    """Check that labels, ids and classes are those that were written.
+
+    HDF5's own checksums are right again whenever a program changes them. A file of an earlier version has no hash to
+    compare.
+
+    Raises:
+        DataError: they are not.
+    """
+    if attribute(file, _DIGEST) not in ("", _digest(file)):
+        raise damaged(file.filename, "its labels, ids or classes are not those that layerprobe wrote")
+
+
+def _digest(file: h5py.File) -> str:
+    hashed = hashlib.sha256()
+    for name in ("labels", "ids", "class_names", "class_ids"):
+        if name in file:
+            values = stored_dataset(file, name)[()]
+            hashed.update(f"{name} {values.dtype.str} {values.shape} ".encode() + values.tobytes())
+    return hashed.hexdigest()
 
 
 def write_values(group: h5py.Group, name: str, values: NDArray[Any]) -> None:
@@ -57,6 +82,7 @@ def read_index(path: Path) -> tuple[NDArray[np.int32], tuple[str, ...]]:
         labels, ids = stored_dataset(file, "labels"), stored_dataset(file, "ids")
         if labels.shape != ids.shape or labels.ndim != 1 or labels.dtype != np.int32 or ids.dtype.kind != "S":
             raise damaged(file.filename, "labels and ids are not two lists of one length")
+        require_rows(file)
         return labels[()], tuple(name.decode(errors="surrogateescape") for name in ids[()])
 
 
@@ -70,7 +96,9 @@ def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
         DataError: as for `read_features`.
     """
     with opened(path) as file:
-        return _texts(file, "class_names"), _texts(file, "class_ids")
+        names, ids = _texts(file, "class_names"), _texts(file, "class_ids")
+        require_rows(file)
+        return names, ids
 
 
 def _texts(file: h5py.File, name: str) -> tuple[str, ...]:

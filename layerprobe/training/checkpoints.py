@@ -99,8 +99,8 @@ def load_state(path: Path, *, expected: Collection[str]) -> dict[str, Any]:
     return state
 
 
-def require_unchanged(path: Path, expected: Collection[str]) -> None:
-    """Check a file's sha256 against those it may have; if none is given, only that it can be read.
+def require_unchanged(path: Path, expected: Collection[str]) -> str:
+    """Check a file's sha256 against those it may have, and return it; if none is given, only that it can be read.
 
     Raises:
         DataError: absent, or another sha256.
@@ -110,7 +110,9 @@ def require_unchanged(path: Path, expected: Collection[str]) -> None:
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", file=path, fix="Train it again with --fresh") from error
     if expected and digest not in expected:
-        raise DataError("is not the file that the run wrote", file=path, fix="Train it again with --fresh")
+        fix = "Restore it from a copy, or train the run again with --fresh"
+        raise DataError("is not the file that the run wrote", file=path, fix=fix)
+    return digest
 
 
 def _is_utf8(path: Path) -> bool:

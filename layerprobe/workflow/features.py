@@ -13,12 +13,12 @@ from layerprobe import store
 from layerprobe.analysis import Features
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import DataError
-from layerprobe.files import sha256
 from layerprobe.keys import LayerKey
 from layerprobe.recipe import Recipe
 from layerprobe.runs import Run
 from layerprobe.store.features import FeatureArray
 from layerprobe.taps import Tap
+from layerprobe.training.checkpoints import require_unchanged
 from layerprobe.workflow import parts
 from layerprobe.workflow.kept import kept_epochs
 from layerprobe.workflow.manifests import feature_manifest
@@ -51,7 +51,8 @@ class RunFeatures:
         run: it exists.
         dataset: the run's.
         transform: the whole way from a file to the network's input, as text.
-        weights_sha256: epoch -> hash of the weights that the features are made with.
+        weights_sha256: epoch -> hash of the weights that the features are made with; a DataError where these are no
+            longer what the run wrote.
         manifest_sha256: split -> hash of its images and classes.
     """
 
@@ -133,7 +134,7 @@ def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
             return str(record["hashes"][path.name])
         if not path.exists():
             raise DataError("no such checkpoint", file=path, fix="Train the run again with --fresh")
-        return sha256(path)
+        return require_unchanged(path, [record["hashes"].get(path.name, "")])
 
     @cache
     def manifest_sha256(split: str) -> str:

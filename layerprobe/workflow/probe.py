@@ -25,6 +25,7 @@ from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, ScoreTable, in_network_order, read_scores
 from layerprobe.taps import Tap, execution_order
 from layerprobe.workflow import parts
+from layerprobe.workflow.damage import PartlyMeasuredError, whole_epochs
 from layerprobe.workflow.estimate import Estimate, peak_memory
 from layerprobe.workflow.export import export
 from layerprobe.workflow.extractors import BATCH_SIZE, Extractor, RunExtractor, load_checkpoint
@@ -270,6 +271,7 @@ def probe(
         prepared: `prepare`, or its counterpart for ensembles.
 
     Raises:
+        PartlyMeasuredError: some checkpoints are damaged; it has the scores of the other epochs.
         LayerprobeError: what a user can mend.
     """
     with locked(run):
@@ -282,7 +284,16 @@ def probe(
             dataset, deciding = probing.features.dataset, probing.selection.deciding
             epochs = select_epochs(request.epochs, run, record, dataset, deciding)
             run.write(record)
-            return measure(probing, epochs, listener, stop)
+            whole = whole_epochs(probing.features, epochs, listener)
+            scores = measure(probing, whole, listener, stop)
+    if damaged := [epoch for epoch in epochs if epoch not in whole]:
+        raise PartlyMeasuredError(
+            f"not measured: epochs with a damaged checkpoint ({', '.join(map(str, damaged))})",
+            file=run.folder,
+            fix="Restore these checkpoints from a copy; all other epochs are measured",
+            scores=scores,
+        )
+    return scores
 
 
 def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:

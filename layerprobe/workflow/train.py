@@ -24,6 +24,7 @@ from layerprobe.training.checkpoints import load_state, load_weights, save_state
 from layerprobe.training.loop import EpochResult
 from layerprobe.workflow import parts
 from layerprobe.workflow.building import Built, TrainRequest, build, with_decoded_images, with_hashed_images
+from layerprobe.workflow.damage import damaged_epochs, whole_epochs
 from layerprobe.workflow.estimate import require_space
 from layerprobe.workflow.kept import kept_epochs, remove_checkpoints, require_kept, unwanted_epochs
 from layerprobe.workflow.manifests import Record, manifests_of, require_same_images, upgrade
@@ -42,7 +43,10 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         LayerprobeError: whatever else a user can mend.
     """
     run = request.target()
-    if not request.fresh and request.probe is None and _is_done(run, request.recipe):
+    damaged = [] if request.fresh else damaged_epochs(run, listener)
+    # The last epoch is trained again where its checkpoint is damaged.
+    whole = request.recipe.train.epochs not in damaged
+    if not request.fresh and request.probe is None and _is_done(run, request.recipe) and whole:
         listener.say(f"nothing to do: {run.name} has all its {request.recipe.train.epochs} epochs")
         _keep_probing(run, request.recipe, listener)
         _keep_wanted(run, request.recipe, listener)
@@ -253,7 +257,8 @@ def _train_epochs(  # noqa: PLR0913 - what is trained, kept and measured, and wh
         remove_checkpoints(run, unwanted_epochs(run, keep, finished=finished))
 
     # What an earlier start did not get to is measured too.
-    measure_and_tidy([epoch for epoch in kept_epochs(run, run.read()) if epoch <= trainer.epoch])
+    known = [epoch for epoch in kept_epochs(run, run.read()) if epoch <= trainer.epoch]
+    measure_and_tidy(known if probing is None else whole_epochs(probing.features, known, listener))
     if trainer.epoch >= trainer.plan.epochs:
         return
     batch = len(trainer.plan.batches(1)[0])

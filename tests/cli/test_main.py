@@ -402,3 +402,17 @@ def test_the_next_command_names_the_cache_that_was_given(
     assert err.splitlines() == ["nothing to do: tiny has all its 1 epochs", "next: layerprobe probe tiny"]
     _, _, err = layerprobe(*train_words(root, "--probe", "fc6"))
     assert "nothing to train: tiny has all its 1 epochs" in err.splitlines()
+
+
+def test_a_damaged_checkpoint_is_3_and_the_rest_is_shown(layerprobe: Command, tmp_path: Path) -> None:
+    layerprobe(*train_words(folder(tmp_path / "root", 8)))
+    checkpoint = Run(Path("cache/tiny")).checkpoint_file(0)
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1] + b"\x55")
+    code, out, err = layerprobe("probe", "--layers", "fc6", "--k", "1")
+    assert code == 3
+    assert "fc6" in out
+    assert "epoch 0 is left out: " in err
+    assert "cache/tiny: not measured: epochs with a damaged checkpoint (0). Restore these" in err.splitlines()[-1]
+    code, out, _ = layerprobe("probe", "--layers", "fc6", "--k", "1", "--json")
+    assert code == 3
+    assert {score["epoch"] for score in json.loads(out)["scores"]} == {1}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import resource
 import signal
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from layerprobe import store
-from layerprobe.errors import DataError, EnvironmentFault
+from layerprobe.errors import BusyError, DataError, EnvironmentFault
 from layerprobe.keys import LayerKey
 from layerprobe.store.features import FeatureArray
 
@@ -78,7 +79,7 @@ def test_the_file_is_laid_out_as_promised(path: Path) -> None:
         assert h5py.check_string_dtype(file["ids"].dtype).encoding == "utf-8"
         assert set(file.attrs) == {
             "schema", "run", "epoch", "split", "weights_sha256", "transform", "manifest_sha256", "layerprobe", "torch",
-            "torchvision",
+            "torchvision", "rows_sha256",
         }  # fmt: skip
         assert (file.attrs["schema"], file.attrs["epoch"], file.attrs["transform"]) == (1, 4, b'{"size": 32}')
 
@@ -425,10 +426,42 @@ def test_a_newer_format_names_both_versions(path: Path) -> None:
     with h5py.File(path, "r+") as file:
         file.attrs["schema"] = 3
         file.attrs["layerprobe"] = np.bytes_("9.0")
-    message = r"written by layerprobe 9\.0 \(format 3\); this is \S+ \(format 1\)\. Install layerprobe 9\.0\."
+    message = r"written by layerprobe 9\.0 \(format 3\); this is \S+ \(format 1\)\. Install layerprobe 9\.0, or move"
     with pytest.raises(DataError, match=message):
         store.read_features(path, FC6)
-    assert store.stored_layers(path, KEY) == set()
+    # It is not passed over as if it were absent: it would be replaced.
+    with pytest.raises(DataError, match=message):
+        store.stored_layers(path, KEY)
+
+
+HOLDER = """
+import sys, time
+import h5py
+with h5py.File(sys.argv[1], "r+"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_file_that_another_program_writes_to_is_busy_and_not_damaged(path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLDER, path], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        busy = pytest.raises(BusyError, match=re.escape(f"{path}: is open for writing in another program. Close it"))
+        with busy:
+            store.read_index(path)
+        with busy:
+            store.read_features(path, FC6)
+        with busy:
+            store.stored_layers(path, KEY)
+        holder.kill()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_not_called_damaged(path: Path) -> None:
+    path.chmod(0)
+    with pytest.raises(DataError, match=r"cannot be read \(Permission denied\)"):
+        store.read_index(path)
 
 
 def test_another_hdf5_file_is_not_a_feature_file(tmp_path: Path) -> None:

@@ -137,6 +137,21 @@ def test_no_file_and_a_damaged_file_hold_no_ranks(tmp_path: Path) -> None:
     assert held(tmp_path / "r.h5", KEY) == {}
 
 
+def test_a_file_of_a_newer_format_is_not_passed_over(tmp_path: Path) -> None:
+    path = written(tmp_path / "r.h5")
+    with h5py.File(path, "r+") as file:
+        file.attrs["schema"] = 3
+    with pytest.raises(DataError, match=r"written by layerprobe \S+ \(format 3\); this is \S+ \(format 1\)"):
+        held(path, KEY)
+
+
+def test_ranks_of_queries_that_were_changed_are_counted_again(tmp_path: Path) -> None:
+    path = written(tmp_path / "r.h5")
+    with h5py.File(path, "r+") as file:
+        file["ids"][:] = file["ids"][:][::-1]
+    assert held(path, KEY) == {}
+
+
 def test_a_flipped_byte_costs_its_layer_only(tmp_path: Path) -> None:
     write_ranks(
         tmp_path / "r.h5",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -48,6 +49,28 @@ def test_labels_and_ids_are_read_in_the_order_of_the_rows(path: Path) -> None:
     assert labels.dtype == np.int32
     assert labels.tolist() == ROWS.labels.tolist()
     assert ids == tuple(ROWS.ids)
+
+
+@pytest.mark.parametrize("name", ["labels", "ids", "class_names", "class_ids"])
+def test_rows_that_a_program_changed_are_refused_though_their_checksums_are_right(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "f.h5"
+    rows = replace(ROWS, class_names=[f"c{i}" for i in range(7)], class_ids=[f"{i}" for i in range(7)])
+    layer = LayerKey("a", "max")
+    store.write_features(path, KEY, rows, store.Columns({layer: 2}, "cpu", 96), [{layer: values(1, 2)}])
+    with h5py.File(path, "r+") as file:
+        file[name][:] = file[name][:][::-1]
+    for read in (store.read_index, store.read_classes):
+        with pytest.raises(DataError, match="its labels, ids or classes are not those that layerprobe wrote"):
+            read(path)
+    assert store.stored_layers(path, KEY) == set()
+    assert store.stale_note(path, KEY) == "its labels, ids or classes are not those that layerprobe wrote"
+
+
+def test_a_file_of_a_version_that_kept_no_hash_of_its_rows_is_read(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file.attrs["rows_sha256"]
+    assert store.read_index(path)[1] == tuple(ROWS.ids)
+    assert store.stored_layers(path, KEY) == set(DIMS)
 
 
 def test_an_id_that_is_not_utf8_comes_back_as_it_was(tmp_path: Path) -> None:

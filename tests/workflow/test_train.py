@@ -156,6 +156,26 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(request_for: Requests
     assert sha256(run.checkpoint_file(2)) == sha256(straight.checkpoint_file(2))
 
 
+def test_the_last_checkpoint_of_a_finished_run_is_trained_again_where_it_is_damaged(request_for: Requests) -> None:
+    run = train(request_for(), Silent())
+    whole = sha256(run.checkpoint_file(2))
+    damage(run.checkpoint_file(2))
+    listener = Silent()
+    assert train(request_for(), listener).read()["state"] == "finished"
+    assert listener.heard[1] == "tiny: continuing after epoch 1"
+    assert sha256(run.checkpoint_file(2)) == whole
+
+
+def test_a_damaged_checkpoint_that_training_does_not_need_is_told(request_for: Requests) -> None:
+    run = train(request_for(), Silent())
+    damage(run.checkpoint_file(1))
+    listener = Silent()
+    train(request_for(), listener)
+    damaged = f"{run.checkpoint_file(1)}: is not the file that the run wrote. Restore it from a copy, or train the run"
+    assert [text.startswith(damaged) for text in listener.heard] == [True, False]
+    assert listener.heard[1] == "nothing to do: tiny has all its 2 epochs"
+
+
 def test_two_damaged_states_are_one_clear_error_and_lose_nothing(request_for: Requests) -> None:
     with pytest.raises(InterruptedRun):
         train(request_for(), interrupt_after(1))
@@ -163,7 +183,7 @@ def test_two_damaged_states_are_one_clear_error_and_lose_nothing(request_for: Re
     damage(run.resume_file())
     damage(run.resume_file(previous=True))
     before = sha256(run.checkpoint_file(1))
-    with pytest.raises(DataError, match=r"resume.previous.pt: is not the file that the run wrote. Train it again"):
+    with pytest.raises(DataError, match=r"resume.previous.pt: is not the file that the run wrote. Restore it"):
         train(request_for(), Silent())
     assert sha256(run.checkpoint_file(1)) == before
 

@@ -1,0 +1,62 @@
+"""Checkpoints that are no longer what the run wrote: they are told, and the other epochs are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from layerprobe.errors import DataError
+from layerprobe.progress import Listener
+from layerprobe.runs import Run
+from layerprobe.scores import Score
+from layerprobe.training.checkpoints import require_unchanged
+from layerprobe.workflow.features import RunFeatures
+from layerprobe.workflow.kept import kept_epochs
+
+
+class PartlyMeasuredError(DataError):
+    """Some epochs could not be measured, because their checkpoints are damaged.
+
+    Args:
+        scores: of the other epochs.
+    """
+
+    def __init__(self, message: str, *, file: object = None, fix: str = "", scores: Iterable[Score] = ()) -> None:
+        super().__init__(message, file=file, fix=fix)
+        self.scores = list(scores)
+
+
+def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listener) -> list[int]:
+    """The epochs whose checkpoints are those that the run wrote, or were removed on purpose; the others are told.
+
+    Raises:
+        DataError: there is none.
+    """
+    whole, damaged = [], []
+    for epoch in epochs:
+        try:
+            features.weights_sha256(epoch)
+            whole.append(epoch)
+        except DataError as error:
+            listener.say(f"epoch {epoch} is left out: {error}")
+            damaged.append(error)
+    if damaged and not whole:
+        raise damaged[0]
+    return whole
+
+
+def damaged_epochs(run: Run, listener: Listener) -> list[int]:
+    """The epochs of a run whose checkpoints are not those that it wrote.
+
+    Each is told but the last, which training that goes on tells and replaces.
+    """
+    damaged = []
+    record = run.read() if run.exists() else {}
+    for epoch in kept_epochs(run, record) if record else ():
+        path = run.checkpoint_file(epoch)
+        try:
+            require_unchanged(path, [record["hashes"].get(path.name, "")])
+        except DataError as error:
+            if epoch < record["epochs_done"]:
+                listener.say(str(error))
+            damaged.append(epoch)
+    return damaged
