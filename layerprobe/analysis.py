@@ -153,7 +153,7 @@ def score_metric(
     """What one metric gives of a layer, a score for each of its numbers that was asked for.
 
     Args:
-        metric: gives a number for each of its names.
+        metric: gives a number for each of its names; its `notes`, if it has any, say how.
         names: those asked for; `NMI` brings `NMI-sd` and whatever else begins with `NMI-`.
         given: the layer.
         subject: whose numbers they are.
@@ -167,6 +167,7 @@ def score_metric(
     except (DataError, NumericError) as error:
         return without_value(names, subject, len(given.labels), error.message)
     wanted = [name for name in values if any(name == asked or name.startswith(f"{asked}-") for asked in names)]
+    notes = (*notes, *getattr(metric, "notes", ()))
     return [subject.score(name, values[name], len(given.labels), notes) for name in wanted]
 
 

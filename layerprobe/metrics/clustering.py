@@ -45,7 +45,7 @@ class ClusterAgreement:
         restarts: of k-means from random rows, seeds 0, 1 ...; 100 by Horiguchi et al.
         iterations: at most so many in each restart.
         report: the mean over the restarts, or the values of the one with the least inertia, the first of equals; never
-            those of the one that agrees best with the classes, which a clustering cannot know.
+            those of the one that agrees best with the classes, which a clustering cannot know. `notes` says so.
     """
 
     # Option -> its former name, which the records of older runs have.
@@ -57,6 +57,8 @@ class ClusterAgreement:
         if report not in get_args(Report):
             raise ValueError(f"report = {report!r}: must be one of {', '.join(get_args(Report))}")
         self.restarts, self.iterations, self.report = restarts, iterations, report
+        best = f"NMI and AMI are those of the restart of least inertia of {restarts}"
+        self.notes = (best,) if report == "best" else ()
 
     def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
         """Means over the restarts, or the values of the best, of the queries alone.

@@ -123,6 +123,12 @@ def test_a_finished_run_is_probed_as_its_recipe_now_says(request_for: Requests) 
     assert "AMI" not in found
 
 
+def test_the_nmi_of_the_best_restart_says_so(request_for: Requests) -> None:
+    run = train(request_for('probe.metrics=["NMI"]', "metrics.NMI.restarts=2", 'metrics.NMI.report="best"'), Silent())
+    nmi = by_metric(probe(run, REQUEST, Silent()), "test", "fc6")["NMI"]
+    assert "NMI and AMI are those of the restart of least inertia of 2" in nmi.notes
+
+
 def test_an_option_out_of_range_is_a_recipe_error(request_for: Requests) -> None:
     with pytest.raises(RecipeError, match=r"\[metrics.NMI\]: restarts = 0: must be at least 1. Change it"):
         request_for("metrics.NMI.restarts=0")
