@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -73,5 +74,12 @@ def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback(tmp_path:
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])}
     command = [sys.executable, "-c", "import sys; sys.argv += ['runs']; from layerprobe.__main__ import main; main()"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    result = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever a shell left here
+    )
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "interrupted.\n")
