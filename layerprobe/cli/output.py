@@ -115,18 +115,19 @@ class Terminal:
         self.result({"run": run, "estimate": asdict(estimate)}, shown)
 
 
+def error_values(error: LayerprobeError) -> dict[str, Any]:
+    """An error as JSON has it."""
+    problems = list(error.problems) if isinstance(error, RecipeError) else []
+    fault = {"code": error.code, "file": error.file, "message": error.message, "fix": error.fix}
+    return fault | ({"problems": problems} if problems else {})
+
+
 def show_error(error: LayerprobeError, *, as_json: bool) -> None:
     """Print an error: a line on stderr for each problem, or one JSON object on stdout."""
-    problems = list(error.problems) if isinstance(error, RecipeError) else []
     if as_json:
-        fault: dict[str, Any] = {
-            "code": error.code,
-            "file": error.file,
-            "message": error.message,
-            "fix": error.fix,
-        }
-        print(json.dumps({"schema": SCHEMA, "error": fault | ({"problems": problems} if problems else {})}))
+        print(json.dumps({"schema": SCHEMA, "error": error_values(error)}))
         return
+    problems = list(error.problems) if isinstance(error, RecipeError) else []
     for line in [f"{problem}." for problem in problems] or [str(error)]:
         # Pressing Ctrl-C is no error.
         prefix = "" if isinstance(error, InterruptedRun) else "error: "

@@ -22,7 +22,7 @@ from layerprobe.cli.options import (
     cache_flag,
     split_names,
 )
-from layerprobe.cli.output import Terminal
+from layerprobe.cli.output import Terminal, error_values, show_error
 from layerprobe.errors import RecipeError
 
 
@@ -101,7 +101,9 @@ def probe(
         scores = probe_any(found, request, terminal)
     except PartlyMeasuredError as error:
         damaged, scores = error, error.scores
-    terminal.result({"run": found.name, "scores": [score.as_row() for score in scores]}, *score_tables(found, scores))
+    values = {"run": found.name, "scores": [score.as_row() for score in scores]}
+    told = {} if damaged is None else {"error": error_values(damaged)}
+    terminal.result(values | told, *score_tables(found, scores))
     terminal.say(
         f"{len(scores)} scores in {found.scores_file};"
         f" next: layerprobe plot train-vs-test {found.name}{cache_flag(cache)}"
@@ -110,7 +112,8 @@ def probe(
     if without:
         terminal.say(f"without a value: {len(without)} of these; the notes say why")
     if damaged is not None:
-        terminal.say(str(damaged))
+        if not as_json:
+            show_error(damaged, as_json=False)
         raise typer.Exit(damaged.exit_code)
     # A further metric may not be defined on features that are finite.
     if any(is_recall(score.metric) for score in without):

@@ -416,3 +416,6 @@ def test_a_damaged_checkpoint_is_3_and_the_rest_is_shown(layerprobe: Command, tm
     code, out, _ = layerprobe("probe", "--layers", "fc6", "--k", "1", "--json")
     assert code == 3
     assert {score["epoch"] for score in json.loads(out)["scores"]} == {1}
+    assert json.loads(out)["error"]["message"] == "not measured: epochs with a damaged checkpoint (0)"
+    _, _, err = layerprobe("probe", "--layers", "fc6", "--k", "1", "--quiet")
+    assert err.startswith("error: cache/tiny: not measured: epochs with a damaged checkpoint (0). Restore these")
