@@ -108,7 +108,11 @@ def _is_done(run: Run, recipe: Recipe) -> bool:
 def _keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
     """Take over changes of [probe] and [metrics] into a finished run, so that `probe` follows them."""
     record, new = run.read(), recipe.as_dict()
-    changed = [name for name in ("probe", "metrics") if record["recipe"].get(name) != new[name]]
+    old = record["recipe"]
+    with contextlib.suppress(LayerprobeError):
+        # Through the same defaults, so that a key that is new in this version is no change.
+        old = resolve(record["recipe_name"], old, source=run.record_file).as_dict()
+    changed = [name for name in ("probe", "metrics") if old.get(name) != new[name]]
     if changed:
         with locked(run):
             run.write(record | {"recipe": record["recipe"] | {name: new[name] for name in changed}})

@@ -123,6 +123,19 @@ def test_a_finished_run_is_probed_as_its_recipe_now_says(request_for: Requests) 
     assert "AMI" not in found
 
 
+def test_keys_that_are_new_in_this_version_are_no_change_of_a_finished_run(request_for: Requests) -> None:
+    request = request_for("metrics.NMI.restarts=2")
+    run = train(request, Silent())
+    record = run.read()
+    del record["recipe"]["probe"]["similarity"]
+    # as an earlier version wrote it
+    record["recipe"]["metrics"]["NMI"] = {"seeds": 2, "iterations": 100}
+    run.write(record)
+    listener = Silent()
+    train(request, listener)
+    assert [line for line in listener.heard if "now follows" in line] == []
+
+
 def test_the_nmi_of_the_best_restart_says_so(request_for: Requests) -> None:
     run = train(request_for('probe.metrics=["NMI"]', "metrics.NMI.restarts=2", 'metrics.NMI.report="best"'), Silent())
     nmi = by_metric(probe(run, REQUEST, Silent()), "test", "fc6")["NMI"]
