@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from layerprobe.errors import DataError
+from layerprobe.errors import BusyError, DataError
 from layerprobe.facts import DataFacts, SplitFacts
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.runs import Run
@@ -42,7 +42,7 @@ def _split_facts(run: Run, split: str, scores: Sequence[Score]) -> SplitFacts:
     measured = [score for score in scores if score.split == split]
     for epoch in sorted({score.epoch for score in measured}, reverse=True):
         queries, gallery = run.feature_file(epoch, split), run.feature_file(epoch, "gallery")
-        with contextlib.suppress(DataError):  # the next epoch has the same images
+        with contextlib.suppress(DataError, BusyError):  # the next epoch has the same images
             labels = read_index(queries)[0]
             searched = read_index(gallery)[0] if split == "test" and gallery.exists() else None
             return SplitFacts(

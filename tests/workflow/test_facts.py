@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -71,6 +72,13 @@ def test_features_of_an_earlier_epoch_tell_it_too_and_without_any_it_is_unknown(
     assert data_facts(run, scores).splits == {"test": SplitFacts(4)}
     stored(run, 0, "test", [0, 0, 1, 1])
     assert data_facts(run, scores).splits["test"].classes == 2
+
+
+def test_features_that_another_program_writes_to_leave_it_unknown(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    stored(run, 1, "test", [0, 0, 1, 1])
+    with h5py.File(run.feature_file(1, "test"), "r+"):
+        assert data_facts(run, [SCORE]).splits == {"test": SplitFacts(4)}
 
 
 def test_the_tables_are_of_the_last_epoch_and_know_the_untrained_one(tmp_path: Path) -> None:
