@@ -33,6 +33,7 @@ from layerprobe.progress import Listener
 
 FOLDER = "contents"  # of all tables, in the folder of the decoded images
 _SCHEMA = 1
+_DIGEST_SIZE = 16  # bytes
 _KEPT_EVERY = 30.0  # seconds of reading that a kill may lose
 
 # A file's size, and the times of its last change as programs state it and as the system noted it, in ns. No program can
@@ -160,13 +161,19 @@ def _kinds(stream: BinaryIO, path: Path) -> list[str]:
 
 def _new() -> hashlib.blake2b:
     # Twice as fast as SHA-256 where the processor has no instructions for that.
-    return hashlib.blake2b(digest_size=16)
+    return hashlib.blake2b(digest_size=_DIGEST_SIZE)
 
 
 def _of_pixels(split: Split) -> Iterable[str]:
     for index in range(len(split)):
         pixels = split.image(index)
-        yield hashlib.blake2b(repr(pixels.shape).encode() + pixels.tobytes(), digest_size=16).hexdigest()
+        yield hashlib.blake2b(repr(pixels.shape).encode() + pixels.tobytes(), digest_size=_DIGEST_SIZE).hexdigest()
+
+
+def _whole(digest: str) -> str:
+    if len(bytes.fromhex(digest)) != _DIGEST_SIZE:
+        raise ValueError("a hash of another length")
+    return bytes.fromhex(digest).hex()
 
 
 def _array(hashes: Iterable[str]) -> NDArray[np.int64]:
@@ -180,7 +187,7 @@ def _read_table(path: Path) -> dict[str, _Known]:
         if table["schema"] != _SCHEMA:
             return {}
         return {
-            str(name): _Known([int(size), int(changed), int(noted)], bytes.fromhex(digest).hex(), list(map(str, rules)))
+            str(name): _Known([int(size), int(changed), int(noted)], _whole(digest), list(map(str, rules)))
             for name, ((size, changed, noted), digest, rules) in table["files"].items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

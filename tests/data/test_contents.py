@@ -73,6 +73,13 @@ def test_a_damaged_table_is_made_again(root: Path, tmp_path: Path, damaged: str)
     assert blake(b"other") in table.read_text()
 
 
+def test_a_hash_of_another_length_is_made_again(root: Path, tmp_path: Path) -> None:
+    with_digests(of_files(root), tmp_path, Silent())
+    table = table_of(root, tmp_path)
+    table.write_text(table.read_text().replace(blake(b"first"), blake(b"first")[:16]))
+    assert hashes(with_digests(of_files(root), tmp_path, Silent())) == [blake(b"first"), blake(b"other")]
+
+
 def test_data_sets_below_one_root_keep_each_others_hashes(root: Path, tmp_path: Path) -> None:
     for name in NAMES:
         with_digests(of_files(root, (name,)), tmp_path, Silent())
