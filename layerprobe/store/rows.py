@@ -101,6 +101,16 @@ def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return names, ids
 
 
+def read_transform(path: Path) -> str:
+    """Every step from an image file to the network's input, of the features in a file.
+
+    Raises:
+        DataError: as for `read_features`.
+    """
+    with opened(path) as file:
+        return attribute(file, "transform")
+
+
 def _texts(file: h5py.File, name: str) -> tuple[str, ...]:
     if name not in file:
         return ()

@@ -194,7 +194,7 @@ def prepare_ensemble(
     require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
     extractor = EnsembleExtractor(features, members, opened.device)
     scorer = scorer_of(opened, features, selection, _no_classifier)
-    return Probing(selection, features, extractor, scorer, known_scores(opened, selection))
+    return Probing(selection, features, extractor, scorer, known_scores(opened, features, selection, listener))
 
 
 def _no_classifier(epoch: int, layer: LayerKey) -> None:

@@ -12,10 +12,12 @@ import torch
 from layerprobe import store
 from layerprobe.analysis import Features
 from layerprobe.data.splits import Dataset
-from layerprobe.errors import DataError
+from layerprobe.errors import BusyError, DataError
 from layerprobe.keys import LayerKey
+from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe
 from layerprobe.runs import Run
+from layerprobe.scores import Score
 from layerprobe.store.features import FeatureArray
 from layerprobe.taps import Tap
 from layerprobe.training.checkpoints import require_unchanged
@@ -84,6 +86,26 @@ class RunFeatures:
         path = self.run.feature_file(epoch, split)
         reason = store.stale_note(path, self.key(epoch, split))
         return f"{path.name} is computed again: {reason}" if reason else ""
+
+    def of_this_transform(self, scores: Sequence[Score], listener: Listener | None) -> list[Score]:
+        """The scores without those whose stored features were made by other steps from the image than today's.
+
+        Args:
+            scores: of the run.
+            listener: hears how many are left out.
+        """
+
+        @cache
+        def is_other(epoch: int, split: str) -> bool:
+            with contextlib.suppress(DataError, BusyError):  # features that are gone say nothing
+                return store.read_transform(self.run.feature_file(epoch, split)) != self.transform
+            return False
+
+        found = [score for score in scores if not is_other(score.epoch, score.split)]
+        if listener is not None and len(found) < len(scores):
+            left_out = f"{len(scores) - len(found)} scores of another test transform leave scores.csv"
+            listener.say(f"{left_out}: probe their layers and epochs again")
+        return found
 
     def write(
         self,

@@ -130,7 +130,7 @@ def prepare(
     workers = parts.choose_workers(request.workers, opened.device)
     extractor = RunExtractor(features, opened.recipe, opened.net, opened.device, workers)
     scorer = scorer_of(opened, features, selection, _classifier_of(opened, features, selection.embedding))
-    return Probing(selection, features, extractor, scorer, known_scores(opened, selection))
+    return Probing(selection, features, extractor, scorer, known_scores(opened, features, selection, listener))
 
 
 def _selected(
@@ -159,13 +159,16 @@ def scorer_of(
     return Scorer(features, selection.measures, record["experiment"], record["seed"], opened.device, classifier)
 
 
-def known_scores(opened: ProbedRun, selection: Selection) -> ScoreTable:
+def known_scores(
+    opened: ProbedRun, features: RunFeatures, selection: Selection, listener: Listener | None
+) -> ScoreTable:
     """The scores that a run has, with its present name and experiment; none where it was never probed.
 
     Its layer order has every layer that is selected, was measured or is scored.
     """
     stored = read_scores(opened.run.scores_file) if opened.run.scores_file.exists() else []
     scores = [replace(score, run=opened.run.name, experiment=opened.record["experiment"]) for score in stored]
+    scores = features.of_this_transform(scores, listener)
     names = [*opened.record.get("layer_order", []), *(score.layer for score in scores)]
     names += [tap.layer for tap in selection.taps]
     order = execution_order(dict.fromkeys(names), opened.net, opened.recipe.data.image_size)

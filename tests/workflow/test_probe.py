@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import safetensors.torch
 import torch
@@ -138,3 +139,15 @@ def test_the_order_of_layers_that_an_earlier_version_measured_is_found_from_thei
     run.write({key: value for key, value in run.read().items() if key != "layer_order"})
     probe(run, replace(REQUEST, epochs="last", layers=("pool5.3",)), Silent())
     assert run.read()["layer_order"] == ["pool4.1", "pool5.3", "fc6"]
+
+
+def test_scores_of_features_made_by_another_transform_leave_the_table(run: Run) -> None:
+    probe(run, REQUEST, Silent())
+    for split in ("train", "test"):
+        with h5py.File(run.feature_file(0, split), "r+") as file:
+            file.attrs["transform"] = np.bytes_("steps of an earlier version")
+    listener = Silent()
+    probe(run, replace(REQUEST, layers=("fc6",), epochs="0"), listener)
+    assert {score.layer for score in run.scores() if score.epoch == 0} == {"fc6"}
+    assert {score.layer for score in run.scores() if score.epoch == 1} == {"pool5.3", "fc6"}
+    assert any("of another test transform leave scores.csv" in line for line in listener.heard)
