@@ -153,7 +153,10 @@ class Run:
         """Append a line to log.txt."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         path = self.folder / "log.txt"
-        known = path.read_bytes() if path.exists() else b""
+        known = b""
+        with contextlib.suppress(FileNotFoundError):
+            require_file(path)
+            known = path.read_bytes()
         # Not appended: a hard link, which came with the folder, would be written to.
         with written_whole(path) as aside:
             aside.write_bytes(known + f"{now} {text}\n".encode(errors="surrogateescape"))

@@ -92,6 +92,14 @@ def test_a_pipe_as_lock_file_is_refused_and_not_waited_for(tmp_path: Path) -> No
         pass
 
 
+def test_a_pipe_as_log_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    run = Run(tmp_path / "netA")
+    run.folder.mkdir()
+    os.mkfifo(run.folder / "log.txt")
+    with pytest.raises(DataError, match=r"log\.txt: a pipe, socket or device, not a file"):
+        run.log("one")
+
+
 def test_a_line_is_added_to_the_log_and_to_no_other_name_of_it(tmp_path: Path) -> None:
     run = Run(tmp_path / "netA")
     run.log("one")

@@ -15,7 +15,7 @@ import torchvision
 
 from layerprobe import __version__
 from layerprobe.errors import DataError, EnvironmentFault, LayerprobeError, RecipeError
-from layerprobe.files import sha256, write_text
+from layerprobe.files import require_file, sha256, write_text
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe, resolve
 from layerprobe.runs import Run, command_line, locked, set_aside
@@ -300,6 +300,9 @@ def _where_it_stopped(run: Run, built: Built) -> str:
 
 def _append_metrics(run: Run, result: EpochResult) -> None:
     """Add an epoch's line to metrics.jsonl; lines of epochs that are trained again are dropped."""
-    lines = run.training_log_file.read_text(encoding="utf-8").splitlines() if run.training_log_file.exists() else []
+    lines: list[str] = []
+    with contextlib.suppress(FileNotFoundError):
+        require_file(run.training_log_file)
+        lines = run.training_log_file.read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if json.loads(line)["epoch"] < result.epoch]
     write_text(run.training_log_file, "\n".join([*kept, json.dumps(asdict(result))]) + "\n")
