@@ -33,14 +33,14 @@ from torch import Tensor
 from torchvision.transforms import Compose, Normalize, RandomCrop, RandomHorizontalFlip, Resize, ToTensor
 
 from layerprobe.data.batches import Indices, shuffled_batches
-from layerprobe.data.cache import Digests, Entry, Stored
+from layerprobe.data.cache import Entry, Stored
 from layerprobe.data.contents import with_digests
 from layerprobe.data.decoding import fill
 from layerprobe.data.framing import Framing, framed
 from layerprobe.data.image_files import Files
 from layerprobe.data.loading import load_batches
 from layerprobe.data.resizing import Method
-from layerprobe.data.splits import Dataset, Split
+from layerprobe.data.splits import Dataset, Split, digests_of
 from layerprobe.data.transforms import Normalise
 from layerprobe.losses.smooth_triplet import SmoothTriplet
 from layerprobe.registry import NETS, load
@@ -112,19 +112,13 @@ def split_of(folder: Path, names: list[str], method: Method) -> Split:
     return framed(with_digests(dataset, folder, None), Framing("D2", 224, method)).splits["train"]
 
 
-def hashes(split: Split) -> Digests:
-    """Of the split's files."""
-    assert split.digests is not None  # noqa: S101 - for the type checker
-    return split.digests
-
-
 def ways(folder: Path, names: list[str]) -> dict[str, Callable[[], None]]:
     """What is compared, by name."""
     normalise = Normalise.of(MEAN, STD)
     fast = split_of(folder, names, "fast")
     entry = Entry.of(folder / "decoded", "benchmark", "fast")
     with entry.locked():
-        fill(entry, fast, Nobody(), digests=hashes(fast), about={}, workers=0)
+        fill(entry, fast, Nobody(), digests=digests_of(fast), about={}, workers=0)
     cached = replace(fast, image=Stored(entry))
     return {
         "usual": usual(folder, names),
@@ -172,7 +166,7 @@ def waiting(net_name: str, count: int, workers: int, device: str) -> None:
         decoding = split_of(folder, names, "exact")
         entry = Entry.of(folder / "decoded", "benchmark", "exact")
         with entry.locked():
-            fill(entry, decoding, Nobody(), digests=hashes(decoding), about={}, workers=workers)
+            fill(entry, decoding, Nobody(), digests=digests_of(decoding), about={}, workers=workers)
         for name, split in (("decoding", decoding), ("cached", replace(decoding, image=Stored(entry)))):
             batches = shuffled_batches(split.labels, batch_size=BATCH, seed=0, epoch=1)
             loaded: Iterable[tuple[Tensor, Indices]] = load_batches(

@@ -150,11 +150,20 @@ def contents_sha256(split: Split, class_names: tuple[str, ...]) -> str:
     """Hex hash of a split's ids, class names and contents; a run and its features belong to the images of one.
 
     Raises:
-        ValueError: the split has no digests.
+        ValueError: as for `digests_of`.
+    """
+    return _hashed(digests_of(split).tobytes(), split, class_names)
+
+
+def digests_of(split: Split) -> NDArray[np.int64]:
+    """`Split.digests` of a split whose images are hashed.
+
+    Raises:
+        ValueError: they are not.
     """
     if split.digests is None:
         raise ValueError(f"split {split.name}: its images are not hashed")
-    return _hashed(split.digests.tobytes(), split, class_names)
+    return split.digests
 
 
 def _hashed(images: bytes, split: Split, class_names: tuple[str, ...]) -> str:

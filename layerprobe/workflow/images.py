@@ -12,7 +12,7 @@ from layerprobe.data.contents import with_digests
 from layerprobe.data.decoding import begun, dropped, fill
 from layerprobe.data.image_files import Files
 from layerprobe.data.processes import default_workers
-from layerprobe.data.splits import Dataset, Split
+from layerprobe.data.splits import Dataset, Split, digests_of
 from layerprobe.errors import BusyError, EnvironmentFault, LayerprobeError
 from layerprobe.files import disk_faults_told, free_bytes, require_writable
 from layerprobe.progress import Listener, Task
@@ -70,7 +70,7 @@ def with_decoded(
     """
     folder, listener = decoding.cache / FOLDER, decoding.listener
     found = {name: Entry.of(folder, files[name].paths, steps) for name in dataset.splits}
-    digests = {name: _digests(dataset.splits[name]) for name in found}
+    digests = {name: digests_of(dataset.splits[name]) for name in found}
     stored = {name: Stored(entry) for name, entry in found.items() if entry.is_whole(digests[name])}
     missing = [name for name in found if name not in stored]
     if missing and listener is None:
@@ -82,12 +82,6 @@ def with_decoded(
             stored[name] = _made(found[name], dataset.splits[name], digests[name], source, listener, workers)
     splits = {name: replace(split, image=stored[name]) for name, split in dataset.splits.items()}
     return replace(dataset, splits=splits)
-
-
-def _digests(split: Split) -> Digests:
-    if split.digests is None:
-        raise ValueError(f"split {split.name}: its images are not hashed")
-    return split.digests
 
 
 def _require_room(dataset: Dataset, missing: Mapping[str, tuple[Entry, Digests]], listener: Listener) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from layerprobe.data.splits import Dataset, Image, Split, manifest_sha256, overlaps, require_retrieval
+from layerprobe.data.splits import Dataset, Image, Split, contents_sha256, manifest_sha256, overlaps, require_retrieval
 from layerprobe.errors import DataError
 
 
@@ -98,3 +98,8 @@ def test_an_image_may_be_query_and_gallery_and_occur_twice_in_a_split() -> None:
 
 def test_images_that_are_not_hashed_are_not_compared() -> None:
     assert overlaps(dataset(split("train", 0), split("test", 1))) == ()
+
+
+def test_images_that_are_not_hashed_have_no_hash_of_their_contents() -> None:
+    with pytest.raises(ValueError, match="split test: its images are not hashed"):
+        contents_sha256(split("test", 2, 3), ("ant", "bee", "cat", "dog"))
