@@ -35,6 +35,14 @@ IMAGENET_WEIGHTS = {
     "googlenet": "torchvision.models:GoogLeNet_Weights",
     "resnet18": "torchvision.models:ResNet18_Weights",
 }
+# Models from elsewhere, in `probe --model`, `layers` and [net] name.
+SOURCES = {
+    "timm:": "layerprobe.sources.timm_models:build",
+    "hf:": "layerprobe.sources.hugging_face:build",
+    "open_clip:": "layerprobe.sources.open_clip_models:build",
+    "torchvision:": "layerprobe.sources.torchvision_models:build",
+    "python:": "layerprobe.sources.python_file:build",
+}
 LOSSES = {
     "smooth_triplet": "layerprobe.losses.smooth_triplet:SmoothTriplet",
     "triplet": "layerprobe.losses.triplet:Triplet",
@@ -96,7 +104,7 @@ def load(kind: str, registered: Mapping[str, str], name: str) -> Any:
     Args:
         kind: what it is called in the error ("loss").
         registered: one of the tables above.
-        name: a key of it. The key of a network or reduction that ends in a colon takes an argument: `timm:` stands for
+        name: a key of it. The key of a source or reduction that ends in a colon takes an argument: `timm:` stands for
             `timm:NAME`, and NAME is the first argument of what is returned.
 
     Returns:

@@ -184,6 +184,25 @@ def counted_queries(paired: NDArray[np.bool_], lone: Lone) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, eq=False)
+class SearchRules:
+    """Which items are right for a query, and which are taken out of its results, where the class alone does not say.
+
+    Args:
+        groups: (Q,) group of each query, such as the camera that took it. Items of its class *and* group are neither
+            right nor wrong: they are taken out. None: no groups.
+        gallery_groups: (G,) group of each item searched; None where the queries are searched among themselves.
+        ignored: (P, 2) pairs of a query's row and a row of what is searched: taken out, whatever their class.
+        positives: (P, 2) such pairs: exactly these items are right for a query, whatever their class, and every other
+            item is wrong. None: the items of its class are right.
+    """
+
+    groups: NDArray[np.int64] | None = None
+    gallery_groups: NDArray[np.int64] | None = None
+    ignored: NDArray[np.int64] | None = None
+    positives: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Neighbours:
     """The nearest items of every query, closest first; found by ranking.
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
+
+from layerprobe.own_input import OwnInput
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +20,11 @@ class Net:
         embedding_dim: D.
         new_parameters: names of the module's parameters that were not loaded from anywhere.
         notes: what was done to its weights that a user may not expect.
+        root: path of the model from elsewhere that the module wraps; module paths that a user writes lie below it.
+        own_input: the images that this model was trained on; None where nothing is known of them.
+        final_norm: path of the norm that the model applies after its last block; None where it has none.
+        prefix_tokens: how many tokens before the patches the model says it has; None where it says nothing.
+        versions: the packages that the model comes from, each with its version.
     """
 
     module: nn.Module
@@ -25,3 +32,8 @@ class Net:
     embedding_dim: int
     new_parameters: frozenset[str]
     notes: tuple[str, ...] = ()
+    root: str = ""
+    own_input: OwnInput | None = None
+    final_norm: str | None = None
+    prefix_tokens: int | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
