@@ -59,7 +59,7 @@ def best_text(best: Best, names: Sequence[str], values: Mapping[str, Values]) ->
     return f"best on {best.split}{how}: {names[best.place]}{shown}{equal}{then}"
 
 
-def worse_text(names: Sequence[str], untrained: Values, trained: Values, metric: str) -> str:
+def worse_text(names: Sequence[str], before: Values, trained: Values, metric: str, start: str = "untrained") -> str:
     """What training made worse on test, in one line.
 
     Of the layers that lost at least the last decimal shown, it names the one that was best before training: `training
@@ -67,22 +67,23 @@ def worse_text(names: Sequence[str], untrained: Values, trained: Values, metric:
 
     Args:
         names: of L layers.
-        untrained: their values on test before training.
+        before: their values on test before training.
         trained: the same after it.
         metric: what the values are.
+        start: what the network was before training.
 
     Returns:
         Empty where no layer lost.
     """
-    both = [(b, a, name) for b, a, name in zip(untrained, trained, names, strict=True) if not (b is None or a is None)]
-    lost = [(before, after, name) for before, after, name in both if round(100 * after, 1) < round(100 * before, 1)]
+    both = [(b, a, name) for b, a, name in zip(before, trained, names, strict=True) if not (b is None or a is None)]
+    lost = [(first, after, name) for first, after, name in both if round(100 * after, 1) < round(100 * first, 1)]
     if not lost:
         return ""
-    before, after, name = max(lost, key=lambda layer: layer[0])
-    reached = any(value is not None and value >= before for value in trained)
+    first, after, name = max(lost, key=lambda layer: layer[0])
+    reached = any(value is not None and value >= first for value in trained)
     unreached = "" if reached else ", which no trained layer reaches"
     which = f"{len(lost)} of {len(both)} layers, such as {name}" if len(both) > 1 else name
-    return f"training made test {metric} worse at {which}: {_percent(after)}, untrained {_percent(before)}{unreached}"
+    return f"training made test {metric} worse at {which}: {_percent(after)}, {start} {_percent(first)}{unreached}"
 
 
 def _percent(share: float) -> str:

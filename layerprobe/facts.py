@@ -30,10 +30,13 @@ class DataFacts:
     Args:
         name: of the data set, with its folder's where it has one; empty where it is unknown.
         splits: split -> what is known of it, in the order train, validation, test.
+        start: what the network of epoch 0 is: untrained; pretrained, where its weights come from elsewhere; or just
+            `epoch 0`, where the epochs are the files of somebody else's training.
     """
 
     name: str
     splits: Mapping[str, SplitFacts]
+    start: str = "untrained"
 
 
 def fact_lines(facts: DataFacts) -> list[str]:
@@ -64,6 +67,12 @@ def run_lines(runs: Mapping[str, DataFacts]) -> list[str]:
     if all(other == first for other in lines.values()):
         return first
     return [f"{run}: {'; '.join(own)}" for run, own in lines.items() if own]
+
+
+def common_start(runs: Iterable[DataFacts]) -> str:
+    """What the network of epoch 0 is in all of some runs; `epoch 0` where they differ."""
+    starts = {facts.start for facts in runs} or {DataFacts.start}
+    return starts.pop() if len(starts) == 1 else "epoch 0"
 
 
 def common_chance(runs: Iterable[DataFacts]) -> dict[str, float]:

@@ -76,7 +76,9 @@ def layer_table(
     best = best_layer(values)
     names = [_name(row, rows, shown) for row in rows]
     before = {_row(score): score for score in untrained if (score.split, score.metric) == ("test", metric)}
-    worse = worse_text(names, [_value(before.get(row)) for row in rows], values["test"], metric)
+    worse = worse_text(
+        names, [_value(before.get(row)) for row in rows], values["test"], metric, data.start if data else "untrained"
+    )
     notes = [f"{_BEST} {best_text(best, names, values)}"] if best else []
     notes += [worse] if worse else []
     texts = []

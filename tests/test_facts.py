@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from layerprobe.facts import DataFacts, SplitFacts, common_chance, fact_lines, run_lines
+from layerprobe.facts import DataFacts, SplitFacts, common_chance, common_start, fact_lines, run_lines
 
 GLYPHS = DataFacts("glyphs", {"train": SplitFacts(48, 6, chance=0.149), "test": SplitFacts(1360, 68, chance=0.111)})
 INSHOP = DataFacts("inshop:img", {"test": SplitFacts(14218, 3985, gallery=12612, chance=0.000312)})
@@ -37,3 +37,10 @@ def test_a_chance_level_on_which_runs_differ_is_none_of_them() -> None:
     other = replace(GLYPHS, splits={"train": SplitFacts(48, 6, chance=0.149), "test": SplitFacts(9)})
     assert common_chance([GLYPHS, other]) == {"train": 0.149, "test": 0.111}
     assert common_chance([GLYPHS, INSHOP]) == {"train": 0.149}
+
+
+def test_epoch_0_has_a_name_of_its_own_where_runs_began_differently() -> None:
+    pretrained = DataFacts("glyphs", {}, "pretrained")
+    assert common_start([pretrained, pretrained]) == "pretrained"
+    assert common_start([pretrained, DataFacts("glyphs", {})]) == "epoch 0"
+    assert common_start([]) == "untrained"

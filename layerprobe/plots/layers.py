@@ -26,7 +26,7 @@ _MARKERS = {"train": "s", "validation": "^", "test": "o"}
 
 
 def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, DataFacts] | None = None) -> Figure:
-    """Draw a panel for each run: a line for each split at the last epoch and a lighter one for the untrained network.
+    """Draw a panel for each run: a line for each split at the last epoch and a lighter one for epoch 0.
 
     The gap between train and test is shaded. The best layer, chosen on validation where there is one, has a ring. Where
     there are several similarities, a run has a panel for each of its own.
@@ -51,7 +51,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
     notes = (
         run_lines(data)
         + shared(at_last)
-        + _worse(runs, last, metric)
+        + _worse(runs, last, metric, data)
         + missing(at_last, ("train", "test"))
         + fig.chance_outside(dict.fromkeys(("train", "test"), y_limits), floors)
     )
@@ -62,7 +62,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
     layout = fig.Layout(
         width,
         _HEIGHT,
-        fig.width_of(["validation, untrained"]) + 0.35,
+        fig.width_of([f"validation, {_start(data, run)}" for run in runs]) + 0.35,
         below=(widest if upright else 0.15) + 0.35,
         columns=2,
         notes=notes,
@@ -77,7 +77,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
         fig.in_percent(axes, "y")
         axes.set_ylabel(metric, fontsize=fig.FONT + 1)
         _name_layers(axes, list(series), upright=upright)
-        labels = _draw_splits(axes, series, last[run])
+        labels = _draw_splits(axes, series, last[run], _start(data, run))
         _mark_best(axes, at_last[run])
         fig.label_right(axes, labels + _draw_chance(axes, floors))
     return figure
@@ -112,7 +112,11 @@ def _draw_chance(axes: Axes, floors: Mapping[str, float]) -> list[fig.Label]:
     return labels
 
 
-def _draw_splits(axes: Axes, series: Series, last: int) -> list[fig.Label]:
+def _start(data: Mapping[str, DataFacts], run: str) -> str:
+    return data[run].start if run in data else DataFacts.start
+
+
+def _draw_splits(axes: Axes, series: Series, last: int, start: str) -> list[fig.Label]:
     """Draw the lines and the gap, and return the lines' labels."""
     place = range(len(series))
     labels = []
@@ -124,7 +128,7 @@ def _draw_splits(axes: Axes, series: Series, last: int) -> list[fig.Label]:
             valid = [i for i in place if np.isfinite(values[i])]
             if not valid:
                 continue
-            name = f"{split}, untrained" if epoch == 0 else split
+            name = f"{split}, {start}" if epoch == 0 else split
             (line,) = axes.plot(place, values, color=_COLOURS[split], marker=_MARKERS[split], label=name)
             line.set(linewidth=1.0 if light else 1.8, markersize=4 if light else 6, alpha=0.5 if light else 1)
             if epoch == 0:
@@ -150,11 +154,13 @@ def _best(layers: Series) -> str:
     return best_text(best, list(layers), values) if best else ""
 
 
-def _worse(runs: Mapping[str, Series], last: Mapping[str, int], metric: str) -> list[str]:
+def _worse(
+    runs: Mapping[str, Series], last: Mapping[str, int], metric: str, data: Mapping[str, DataFacts]
+) -> list[str]:
     lines = []
     for run, series in runs.items():
-        untrained, trained = (_fractions(_at(series, epoch), "test") for epoch in (0, last[run]))
-        if told := worse_text(list(series), untrained, trained, metric):
+        before, trained = (_fractions(_at(series, epoch), "test") for epoch in (0, last[run]))
+        if told := worse_text(list(series), before, trained, metric, _start(data, run)):
             lines.append(f"{run}: " * (len(runs) > 1) + told)
     return lines
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from layerprobe.facts import DataFacts, common_chance, level_text, run_lines
+from layerprobe.facts import DataFacts, common_chance, common_start, level_text, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import ScorePlot
 from layerprobe.plots.values import Point, Series, by_run, compared, layer_names, missing, points, points_csv, shared
@@ -30,7 +30,7 @@ Limits = tuple[float, float]
 
 
 def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, DataFacts] | None = None) -> Figure:
-    """Draw a panel for each run, with a path of points for each layer: hollow untrained, large at the last epoch.
+    """Draw a panel for each run, with a path of points for each layer: hollow at epoch 0, large at the last epoch.
 
     Args:
         scores: of one or more runs.
@@ -60,7 +60,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
         _draw_references(axes, floors, _scored(found))
         _draw_paths(axes, series, styles, window)
         fig.label_right(axes, labels[run])
-        fig.key_below(axes, _kinds(found))
+        fig.key_below(axes, _kinds(found, common_start(data.values())))
     return figure
 
 
@@ -204,12 +204,12 @@ def _places(layer: Sequence[Point], window: _Window) -> list[tuple[int, float, f
     ]
 
 
-def _kinds(found: Sequence[Point]) -> list[dict[str, object]]:
+def _kinds(found: Sequence[Point], start: str) -> list[dict[str, object]]:
     """The kinds of markers in the figure, for its key."""
     epochs = sorted({point.epoch for point in found})
     kinds: list[dict[str, object]] = []
     if epochs[0] == 0:
-        kinds.append({"label": "hollow: untrained", "markersize": 6, "markerfacecolor": "white"})
+        kinds.append({"label": f"hollow: {start}", "markersize": 6, "markerfacecolor": "white"})
     if len(epochs) > 1:
         kinds.append({"label": "small: each epoch", "markersize": 3})
     if epochs[-1] > 0:

@@ -26,7 +26,17 @@ def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
     """
     own = [score for score in scores if score.run == run.name]
     splits = [split for split in SPLITS if any(score.split == split for score in own)]
-    return DataFacts(_data_name(run), {split: _split_facts(run, split, own) for split in splits})
+    return DataFacts(_data_name(run), {split: _split_facts(run, split, own) for split in splits}, _start(run))
+
+
+def _start(run: Run) -> str:
+    """What the network of epoch 0 is; the usual where the record cannot be read."""
+    with contextlib.suppress(DataError):
+        record = run.read()
+        if not record.get("untrained", True):
+            return "epoch 0"
+        return "untrained" if record["recipe"].get("net", {}).get("weights", "none") == "none" else "pretrained"
+    return DataFacts.start
 
 
 def _data_name(run: Run) -> str:

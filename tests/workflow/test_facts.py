@@ -93,3 +93,20 @@ def test_the_tables_are_of_the_last_epoch_and_know_the_untrained_one(tmp_path: P
         == "training made test R@1 worse at fc6: 50.0 %, untrained 75.0 %, which no trained layer reaches"
     )
     assert further.rows == (("NMI", "fc6", "none", "50.0"),)
+
+
+@pytest.mark.parametrize(
+    ("weights", "told", "start"),
+    [
+        ("none", {}, "untrained"),
+        ("imagenet", {}, "pretrained"),
+        ("model", {}, "pretrained"),
+        ("ckpt/*.pt", {"untrained": False}, "epoch 0"),
+    ],
+)
+def test_epoch_0_is_called_by_where_its_weights_come_from(
+    tmp_path: Path, weights: str, told: dict[str, object], start: str
+) -> None:
+    run = Run(tmp_path / "one")
+    run.write(RECORD | told | {"recipe": {"data": {"name": "glyphs"}, "net": {"weights": weights}}})
+    assert data_facts(run, [SCORE]).start == start
