@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-import torchvision
-
-from layerprobe import __version__
 from layerprobe.errors import DataError, EnvironmentFault, LayerprobeError, RecipeError
 from layerprobe.files import require_file, sha256, write_text
 from layerprobe.progress import Listener
@@ -27,7 +22,8 @@ from layerprobe.workflow.building import Built, TrainRequest, build, with_decode
 from layerprobe.workflow.damage import damaged_epochs, whole_epochs
 from layerprobe.workflow.estimate import require_space
 from layerprobe.workflow.kept import kept_epochs, remove_checkpoints, require_kept, unwanted_epochs
-from layerprobe.workflow.manifests import Record, manifests_of, require_same_images, upgrade
+from layerprobe.workflow.manifests import Record, require_same_images, upgrade
+from layerprobe.workflow.new_record import new_record
 from layerprobe.workflow.plan import build_schedule, never_reached
 from layerprobe.workflow.probe import Probing, measure, prepare
 from layerprobe.workflow.selection import ProbeRequest
@@ -46,7 +42,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     damaged = [] if request.fresh else damaged_epochs(run, listener)
     # The last epoch is trained again where its checkpoint is damaged.
     whole = request.recipe.train.epochs not in damaged
-    if not request.fresh and request.probe is None and _is_done(run, request.recipe) and whole:
+    if not request.fresh and request.probe is None and is_done(run, request.recipe) and whole:
         listener.say(f"nothing to do: {run.name} has all its {request.recipe.train.epochs} epochs")
         _keep_probing(run, request.recipe, listener)
         _keep_wanted(run, request.recipe, listener)
@@ -98,7 +94,8 @@ def _keep_reason(run: Run, built: Built, error: BaseException, stop: Stop) -> No
         run.write(record | {"state": "interrupted" if stop else "failed"})
 
 
-def _is_done(run: Run, recipe: Recipe) -> bool:
+def is_done(run: Run, recipe: Recipe) -> bool:
+    """Whether a run has all epochs of a recipe, and was trained with this one."""
     if not run.exists():
         return False
     record = run.read()
@@ -155,33 +152,10 @@ def _same_so_far(record: dict[str, Any], built: Built) -> bool:
 
 
 def _begin(run: Run, request: TrainRequest, built: Built) -> None:
-    recipe = request.recipe
-    notes = parts.input_notes(recipe, built.dataset, built.net)
-    record = {
-        "state": "training",
-        "command": command_line(),
-        "recipe_name": recipe.name,
-        "recipe": recipe.as_dict(),
-        "experiment": recipe.identity(with_seed=False)[:12],
-        "seed": recipe.train.seed,
-        "versions": {
-            "layerprobe": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
-        },
-        "device": str(built.trainer.device),
-        "threads": torch.get_num_threads(),
-        "transform": parts.transform_text(recipe),
-        "new_parameters": sorted(built.net.new_parameters),
-        **manifests_of(built.dataset),
-        "notes": notes,
-        "epochs_done": 0,
-        "hashes": {},
-    }
+    record = new_record(request.recipe, built.dataset, built.net, built.trainer.device)
     _save(run, record, built)
     run.log(f"begun: {record['command']}")
-    for note in notes:
+    for note in record["notes"]:
         run.log(f"note: {note}")
 
 

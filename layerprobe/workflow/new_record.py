@@ -1,0 +1,51 @@
+"""What the record of a new run says of how it is made."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import torch
+import torchvision
+
+from layerprobe import __version__
+from layerprobe.data.splits import Dataset
+from layerprobe.nets.net import Net
+from layerprobe.recipe import Recipe
+from layerprobe.runs import command_line
+from layerprobe.workflow import parts
+from layerprobe.workflow.manifests import manifests_of
+
+
+def new_record(recipe: Recipe, dataset: Dataset, net: Net, device: torch.device) -> dict[str, Any]:
+    """run.json of a run that has no epoch yet.
+
+    Args:
+        recipe: resolved.
+        dataset: its images hashed.
+        net: with its weights.
+        device: where the run computes.
+    """
+    return {
+        "state": "training",
+        "command": command_line(),
+        "recipe_name": recipe.name,
+        "recipe": recipe.as_dict(),
+        "experiment": recipe.identity(with_seed=False)[:12],
+        "seed": recipe.train.seed,
+        "versions": {
+            "layerprobe": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+            **net.versions,
+        },
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "transform": parts.transform_text(recipe),
+        "new_parameters": sorted(net.new_parameters),
+        **manifests_of(dataset),
+        "notes": parts.input_notes(recipe, dataset, net),
+        "epochs_done": 0,
+        "hashes": {},
+    }
