@@ -17,13 +17,19 @@ GROUND = {
 }  # fmt: skip
 ROOMS = {
     "data", "nets", "sources", "losses", "taps", "layouts", "store", "runs", "reductions", "ranking", "metrics",
-    "statistics", "attribution", "plots", "report", "papers", "tables",
+    "statistics", "attribution", "plots", "report", "papers", "tables", "formats",
 }  # fmt: skip
 CHECKS = {"validation"}
 STAGES = {"recipe", "training", "extraction", "analysis", "cka"}
 TOP = {"__main__", "cli", "workflow"}
 # Rooms of one level that know each other: importer -> imported.
-NEIGHBOURS = {"metrics": {"ranking"}, "statistics": {"ranking"}, "sources": {"nets"}, "taps": {"layouts"}}
+NEIGHBOURS = {
+    "metrics": {"ranking"},
+    "statistics": {"ranking"},
+    "sources": {"nets"},
+    "taps": {"layouts"},
+    "formats": {"tables"},
+}
 # Lists of names that users of the whole package see; they import nothing until asked.
 LAZY = {"__init__"}
 HEAVY = ("torch", "torchvision", "numpy", "h5py", "matplotlib", "faiss", "captum", "sklearn", "scipy")

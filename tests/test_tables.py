@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from layerprobe.cli.formats import as_rich
 from layerprobe.facts import DataFacts, SplitFacts
+from layerprobe.formats import as_rich
 from layerprobe.scores import Score
 from layerprobe.tables import TextTable, layer_table, metric_table, plain_table
 

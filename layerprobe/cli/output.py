@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from layerprobe.cli.formats import TERMINAL, as_rich, rendered
 from layerprobe.errors import InterruptedRun, LayerprobeError, RecipeError
+from layerprobe.formats import TERMINAL, as_rich, rendered
 from layerprobe.wording import as_duration, as_size, visible
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe.errors import BusyError, DataError
 from layerprobe.facts import DataFacts, SplitFacts
@@ -55,13 +56,23 @@ def _split_facts(run: Run, split: str, scores: Sequence[Score]) -> SplitFacts:
         with contextlib.suppress(DataError, BusyError):  # the next epoch has the same images
             labels = read_index(queries)[0]
             searched = read_index(gallery)[0] if split == "test" and gallery.exists() else None
-            return SplitFacts(
-                queries=len(labels),
-                classes=len(np.unique(labels)),
-                gallery=None if searched is None else len(searched),
-                chance=chance_recall(labels, 1, searched),
-            )
+            return split_facts(labels, searched)
     return SplitFacts(measured[0].n)
+
+
+def split_facts(labels: NDArray[np.integer], searched: NDArray[np.integer] | None = None) -> SplitFacts:
+    """What is known of a split.
+
+    Args:
+        labels: (Q,) classes of the queries.
+        searched: (G,) classes of the gallery; None where the queries are searched among themselves.
+    """
+    return SplitFacts(
+        queries=len(labels),
+        classes=len(np.unique(labels)),
+        gallery=None if searched is None else len(searched),
+        chance=chance_recall(labels, 1, searched),
+    )
 
 
 def score_tables(run: Run, scores: Sequence[Score]) -> list[TextTable]:
@@ -73,9 +84,20 @@ def score_tables(run: Run, scores: Sequence[Score]) -> list[TextTable]:
     """
     last = max(score.epoch for score in scores)
     shown = [score for score in scores if score.epoch == last]
-    recalls = [score.metric for score in shown if is_recall(score.metric)]
-    first = "R@1" if "R@1" in recalls else recalls[0]
     untrained = [score for score in run.scores() if score.epoch == 0 < last]
-    layers = layer_table(shown, metric=first, data=data_facts(run, shown), untrained=untrained)
-    further = metric_table(shown)
+    return epoch_tables(shown, data_facts(run, shown), untrained)
+
+
+def epoch_tables(scores: Sequence[Score], data: DataFacts, untrained: Sequence[Score] = ()) -> list[TextTable]:
+    """The tables of an epoch: Recall by layer, and the further metrics if there are any.
+
+    Args:
+        scores: of one run and epoch, in network order; at least one is Recall@K.
+        data: what they were measured on.
+        untrained: those of epoch 0, where these are of a later one.
+    """
+    recalls = [score.metric for score in scores if is_recall(score.metric)]
+    first = "R@1" if "R@1" in recalls else recalls[0]
+    layers = layer_table(scores, metric=first, data=data, untrained=untrained)
+    further = metric_table(scores)
     return [layers] if further is None else [layers, further]

@@ -1,18 +1,16 @@
-"""Recipe -> the parts it names: data set, network, loss, metrics, device."""
+"""Recipe -> the parts it names: data set, network, loss, device."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from layerprobe import registry
-from layerprobe.analysis import Metric
 from layerprobe.data.framing import Framing, framed
 from layerprobe.data.image_files import Files, read_with
 from layerprobe.data.memory import held, is_small
@@ -106,26 +104,6 @@ def input_notes(recipe: Recipe, dataset: Dataset, net: Net) -> list[str]:
     kinds = [kind for kind in _DONE if kind != "EXIF rotation" or not recipe.data.exif_rotation]
     done = [f"{_DONE[kind]}: {count:,}" for kind in kinds if (count := dataset.rules.get(kind))]
     return [*net.notes, *done, *overlaps(dataset)]
-
-
-def build_metrics(recipe: Recipe, names: Sequence[str]) -> list[tuple[Metric, tuple[str, ...]]]:
-    """Build each metric once, with the recipe's options; beside it the names under which it was asked for.
-
-    Raises:
-        RecipeError: an option that the metric does not take.
-        UnknownNameError: no such metric.
-    """
-    factories: dict[Any, list[str]] = {}
-    for name in names:
-        factories.setdefault(registry.load("metric", registry.METRICS, name), []).append(name)
-    found = []
-    for factory, asked in factories.items():
-        options = {key: value for name in asked for key, value in recipe.metrics.get(name, {}).items()}
-        try:
-            found.append((factory(**options), tuple(asked)))
-        except ValueError as error:
-            raise RecipeError(f"[metrics.{asked[0]}]: {error}", fix="Change it, or leave it out") from error
-    return found
 
 
 def build_normalise(recipe: Recipe) -> Normalise:

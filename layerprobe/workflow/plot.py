@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from layerprobe import registry
 from layerprobe.cka import epoch_cka, layer_cka
 from layerprobe.errors import DataError
+from layerprobe.facts import DataFacts
 from layerprobe.files import write_text
 from layerprobe.keys import LayerKey
 from layerprobe.plots.figure import save
@@ -77,13 +78,35 @@ def drawn(kind: str, runs: Sequence[Run]) -> Drawn:
     scores = [score for run in runs for score in run.scores()]
     if not scores:
         raise DataError("no scores", file=runs[0].scores_file, fix="Run layerprobe probe first")
+    return draw(
+        part,
+        scores,
+        data=lambda: {run.name: data_facts(run, scores) for run in runs},
+        matrices=lambda: [matrix for run in runs for matrix in _matrices(run, scores)],
+    )
+
+
+def draw(
+    part: Plot,
+    scores: Sequence[Score],
+    *,
+    data: Callable[[], Mapping[str, DataFacts]],
+    matrices: Callable[[], Sequence[Matrix]],
+) -> Drawn:
+    """Draw a plot.
+
+    Args:
+        part: the plot.
+        scores: at least one.
+        data: gives what the scores of each run were measured on, if the plot draws scores.
+        matrices: gives the matrices, if it draws these.
+    """
     match part:
         case ScorePlot():
-            data = {run.name: data_facts(run, scores) for run in runs}
-            return Drawn(part.draw(scores, data=data), part.table(scores))
+            return Drawn(part.draw(scores, data=data()), part.table(scores))
         case MatrixPlot():
-            matrices = [matrix for run in runs for matrix in _matrices(run, scores)]
-            return Drawn(part.draw(matrices), part.table(matrices))
+            found = matrices()
+            return Drawn(part.draw(found), part.table(found))
 
 
 def _matrices(run: Run, scores: Sequence[Score]) -> list[Matrix]:

@@ -24,10 +24,45 @@ from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.ranking.ranks import ENGINE, RESOLVE_ALL_BELOW
 from layerprobe.ranking.vectors import TIE_WINDOW
 from layerprobe.registry import REDUCTIONS, load
-from layerprobe.retrieval import Classifier, Ranks
+from layerprobe.retrieval import Classifier, Ranks, Retrieval
 from layerprobe.scores import Score, Subject
 from layerprobe.workflow.features import RunFeatures
-from layerprobe.workflow.selection import FITTED_ON, Measures
+from layerprobe.workflow.measures import Measures
+from layerprobe.workflow.selection import FITTED_ON
+
+
+def ranks_for(
+    measures: Measures, queries: Features, gallery: Features | None, similarity: str, known: Ranks | None = None
+) -> tuple[Ranks | None, str]:
+    """Ranks that are exact for the K to be measured, or None and the reason why there are none.
+
+    Args:
+        measures: K, and the memory that the search may take.
+        queries: searched for in `gallery`, or among themselves where that is None.
+        gallery: what is searched.
+        similarity: cosine, dot or euclidean.
+        known: ranks of the same features that may be exact for fewer K.
+    """
+    # Every count of a small gallery: a further K costs nothing then.
+    few = len((gallery or queries).labels) < RESOLVE_ALL_BELOW
+    ks = None if few else measures.ks
+    try:
+        return rank(queries, gallery, similarity, ks=ks, known=known, memory=measures.memory), ""
+    except NotFiniteError as error:
+        return None, f"NaN ({error.rows} rows)"
+
+
+def further_scores(measures: Measures, given: Retrieval, subject: Subject, notes: Sequence[str]) -> list[Score]:
+    """The scores of a layer beside Recall@K.
+
+    Args:
+        measures: the metrics.
+        given: the layer.
+        subject: whose scores they are.
+        notes: what is to be said of every number of this layer.
+    """
+    found = [score_metric(metric, names, given, subject, notes) for metric, names in measures.metrics]
+    return [score for of_metric in found for score in of_metric]
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,14 +157,8 @@ class Scorer:
             return entry
         memory = self.measures.memory
         with self._features(subject, memory) as (queries, gallery):
-            # Every count of a small gallery: a further K costs nothing then.
-            few = len((gallery or queries).labels) < RESOLVE_ALL_BELOW
-            ks, similarity = None if few else self.measures.ks, subject.ranked.similarity
-            try:
-                ranks = rank(queries, gallery, similarity, ks=ks, known=known, memory=memory)
-            except NotFiniteError as error:
-                return store.RankEntry(key, None, f"NaN ({error.rows} rows)")
-        return store.RankEntry(key, ranks, values=entry.values if entry else {})
+            ranks, invalid = ranks_for(self.measures, queries, gallery, subject.ranked.similarity, known)
+        return store.RankEntry(key, ranks, invalid, values=entry.values if entry and ranks else {})
 
     def _further(self, subject: Subject, ranks: Ranks) -> list[Score]:
         if not self.measures.metrics:
@@ -139,9 +168,7 @@ class Scorer:
                 searched(queries, gallery, subject.ranked.similarity, ranks),
                 classifier=self.classifier(subject.epoch, subject.ranked.layer),
             )
-            notes = layer_notes(ranks)
-            scores = [score_metric(metric, names, given, subject, notes) for metric, names in self.measures.metrics]
-            return [score for of_metric in scores for score in of_metric]
+            return further_scores(self.measures, given, subject, layer_notes(ranks))
 
     @contextlib.contextmanager
     def _features(self, subject: Subject, memory: int | None) -> Iterator[tuple[Features, Features | None]]:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from layerprobe.analysis import Metric
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
-from layerprobe.metrics.recall import recall_name
 from layerprobe.nets.net import Net
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe
 from layerprobe.registry import LOSSES, load
 from layerprobe.runs import Run
 from layerprobe.taps import Tap, resolve_taps
-from layerprobe.workflow import parts
 from layerprobe.workflow.kept import kept_epochs
+from layerprobe.workflow.measures import Measures, build_measures
 
 FITTED_ON = "train"  # the split that reductions learn from
 
@@ -60,28 +57,6 @@ class ProbeRequest:
     def __post_init__(self) -> None:
         if self.similarity not in (None, *VECTOR_SIMILARITIES):
             raise UnknownNameError("similarity", self.similarity or "", VECTOR_SIMILARITIES)
-
-
-@dataclass(frozen=True)
-class Measures:
-    """What is measured of each layer.
-
-    Args:
-        ks: K of Recall@K.
-        metrics: each with those of its names that were asked for.
-        memory: bytes that a ranking may take; features that are larger stay on disk.
-        dropped: K of the recipe that a split has too few items for.
-    """
-
-    ks: Sequence[int]
-    metrics: Sequence[tuple[Metric, tuple[str, ...]]] = ()
-    memory: int | None = None
-    dropped: Sequence[int] = ()
-
-    @property
-    def names(self) -> list[str]:
-        """Every metric asked for."""
-        return [*map(recall_name, self.ks), *(name for _, names in self.metrics for name in names)]
 
 
 @dataclass(frozen=True)
@@ -254,22 +229,11 @@ def select_measures(request: ProbeRequest, recipe: Recipe, dataset: Dataset, spl
         RecipeError: a K that was asked for on the command line is too large.
         UnknownNameError: no such metric; with the near miss.
     """
-    named = request.metrics if request.metrics is not None else recipe.probe.metrics
-    for name in named:
-        if name.startswith("R@") and not re.fullmatch("R@[1-9][0-9]*", name):
-            raise RecipeError(f"metric {name}: K must be a whole number above 0", fix="Write it like R@10")
-    recalls = [int(name[2:]) for name in named if name.startswith("R@")]
-    metrics = parts.build_metrics(recipe, [name for name in named if name not in map(recall_name, recalls)])
+    names = request.metrics if request.metrics is not None else recipe.probe.metrics
     sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(split, split) for split in splits)}
-    smallest = min(sizes, key=sizes.__getitem__)
-    ks = list(dict.fromkeys((*(request.ks or recipe.probe.k), *recalls)))
-    large = [k for k in ks if k >= sizes[smallest]]
-    if large and (request.ks or len(large) == len(ks) or set(large) & set(recalls)):
-        raise RecipeError(
-            f"K = {large[0]} is not below the {sizes[smallest]} images of the {smallest} split",
-            fix="Choose a smaller K",
-        )
-    return Measures([k for k in ks if k not in large], metrics, request.memory, sorted(large))
+    may_drop = not request.ks
+    found = build_measures(names, request.ks or recipe.probe.k, sizes, options=recipe.metrics, may_drop=may_drop)
+    return replace(found, memory=request.memory)
 
 
 def why_no_classifier(recipe: Recipe) -> str | None:

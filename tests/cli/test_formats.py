@@ -1,88 +1,9 @@
 from __future__ import annotations
 
-import csv
-
 import pytest
-from rich.console import Console
 
-from layerprobe.cli.formats import as_rich, chosen_format, rendered
+from layerprobe.cli.formats import chosen_format
 from layerprobe.errors import RecipeError, UnknownNameError
-from layerprobe.tables import TextTable
-
-TABLE = TextTable(
-    ("", "layer", "test\nR@1"),
-    (("", "a_b", "50.0"), ("*", "c|d", "NaN (3 rows)")),
-    numbers=frozenset({2}),
-    heading=("one, epoch 3",),
-    notes=("* best", "50 % tied"),
-    marked=1,
-)
-
-
-def test_markdown_has_the_heading_above_and_the_notes_below() -> None:
-    assert rendered(TABLE, "markdown").splitlines() == [
-        "one, epoch 3",
-        "",
-        "|  | layer | test R@1 |",
-        "| --- | --- | ---: |",
-        r"|  | a\_b | 50.0 |",
-        r"| \* | c\|d | NaN (3 rows) |",
-        "",
-        r"\* best  ",
-        "50 % tied",
-    ]
-
-
-def test_latex_is_a_tabular_between_comments() -> None:
-    # A star after the two backslashes that end a row would be taken as theirs.
-    assert rendered(TABLE, "latex").splitlines() == [
-        "% one, epoch 3",
-        r"\begin{tabular}{llr}",
-        r"\hline",
-        r" & layer & test R@1 \\",
-        r"\hline",
-        r" & a\_b & 50.0 \\",
-        r"{}* & c\textbar{}d & NaN (3 rows) \\",
-        r"\hline",
-        r"\end{tabular}",
-        "% * best",
-        "% 50 % tied",
-    ]
-
-
-def test_latex_shows_its_own_characters_as_they_are() -> None:
-    table = TextTable(("a",), (("\\&%$#_{}~^<>",), ("[x]",)))
-    assert rendered(table, "latex").splitlines()[4:6] == [
-        r"\textbackslash{}\&\%\$\#\_\{\}\textasciitilde{}\textasciicircum{}\textless{}\textgreater{} \\",
-        r"{}[x] \\",
-    ]
-
-
-def test_csv_has_the_cells_alone() -> None:
-    table = TextTable(("layer", "test\nR@1"), (("a,b", "50.0"), ('"c"', "-")), heading=("one",), notes=("n",))
-    rows = list(csv.reader(rendered(table, "csv").split("\n")))
-    assert rows == [["layer", "test R@1"], ["a,b", "50.0"], ['"c"', "-"]]
-
-
-@pytest.mark.parametrize("form", ["markdown", "latex", "csv"])
-def test_control_characters_reach_no_format(form: str) -> None:
-    table = TextTable(("a",), (("x\x1b[31m\ny",),), heading=("h\nh\x07",), notes=("n\rn",))
-    assert all(character.isprintable() or character == "\n" for character in rendered(table, form))
-    assert rendered(table, form).count("\n") == {"markdown": 6, "latex": 8, "csv": 1}[form]
-
-
-def test_the_marked_row_alone_is_bold() -> None:
-    assert [row.style for row in as_rich(TABLE).rows] == [None, "bold"]
-
-
-def test_the_heading_is_bold_in_its_first_line() -> None:
-    console = Console(force_terminal=True, color_system="standard", width=60)
-    table = TextTable(("a",), (("b",),), heading=("first", "second"))
-    with console.capture() as capture:
-        console.print(as_rich(table))
-    first, second, *_ = capture.get().splitlines()
-    assert first.startswith("\x1b[1mfirst\x1b[0m")
-    assert second.startswith("second")
 
 
 def test_a_format_that_is_none_has_the_near_miss() -> None:
