@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -17,10 +18,11 @@ from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.errors import DataError
 from layerprobe.files import require_file
 
-_LAYOUT = "FILE with the columns path,label,split[,is_query,is_gallery], separated by commas"
+_LAYOUT = "FILE with the columns path,label,split[,is_query,is_gallery][,...], separated by commas"
 _EXPECTED = f"Expected {_LAYOUT}; split is train, validation or test"
 _SPLITS = ("train", "validation", "test")
 _REQUIRED = ("path", "label", "split")
+_DIVIDING = ("is_query", "is_gallery")
 _TRUTH = {"true": True, "t": True, "yes": True, "y": True, "1": True, "1.0": True} | {
     "false": False, "f": False, "no": False, "n": False, "0": False, "0.0": False,
 }  # fmt: skip
@@ -39,6 +41,7 @@ class _Row:
     split: str
     is_query: bool
     is_gallery: bool
+    further: Mapping[str, str]  # column -> cell
 
 
 def load(root: Path) -> Dataset:
@@ -48,7 +51,7 @@ def load(root: Path) -> Dataset:
     validation or test). For the test rows, `is_query` says whether the image is searched for, `is_gallery` whether it
     is searched among; an absent column means true for all. If every test row is both, the test split is searched in
     itself. Otherwise the queries are the split `test`, which is searched in the split `gallery`; an image that is both
-    is in both under one id. Further columns are ignored, bounding boxes too.
+    is in both under one id. Further columns are kept as text in `Split.columns`; bounding boxes are not used.
 
     Args:
         root: the csv file, comma-separated, UTF-8 with or without byte order mark, any line ends.
@@ -95,6 +98,7 @@ def _split(name: str, folder: Path, rows: Sequence[_Row], class_names: Sequence[
         ids=names,
         image=Files(folder, names),
         fingerprint=file_sizes(folder, names),
+        columns={column: tuple(row.further[column] for row in rows) for column in rows[0].further},
     )
 
 
@@ -124,9 +128,12 @@ def _rows(file: Path) -> list[_Row]:
 
 def _parsed(file: Path, reader: csv.DictReader[str]) -> Iterator[_Row]:
     try:
-        absent = [name for name in _REQUIRED if name not in (reader.fieldnames or ())]
+        names = reader.fieldnames or ()
+        absent = [name for name in _REQUIRED if name not in names]
         if absent:
             raise DataError(f"no column {', '.join(absent)}", file=file, fix=_EXPECTED)
+        if twice := [name for name, times in Counter(names).items() if times > 1]:
+            raise DataError(f"two columns are called {twice[0]!r}", file=file, fix="Rename one")
         for row in reader:
             yield _row(file, reader.line_num, row)
     except csv.Error as error:
@@ -144,10 +151,12 @@ def _row(file: Path, line: int, row: Mapping[str | None, str | list[str] | None]
             raise _bad(file, line, f"{name} is empty", "Fill the cell or leave the row out")
     if cells["split"] not in _SPLITS:
         raise _bad(file, line, f"split is {cells['split']!r}", f"Known: {', '.join(_SPLITS)}")
-    is_query, is_gallery = (_truth(file, line, name, cells) for name in ("is_query", "is_gallery"))
+    is_query, is_gallery = (_truth(file, line, name, cells) for name in _DIVIDING)
     if not (is_query or is_gallery):
         raise _bad(file, line, "is_query and is_gallery are both false", "Make one of them true or leave the row out")
-    return _Row(line, _inside(file, line, cells["path"]), cells["label"], cells["split"], is_query, is_gallery)
+    path = _inside(file, line, cells["path"])
+    further = {name: cell for name, cell in cells.items() if name not in (*_REQUIRED, *_DIVIDING)}
+    return _Row(line, path, cells["label"], cells["split"], is_query, is_gallery, further)
 
 
 def _truth(file: Path, line: int, name: str, cells: Mapping[str, str]) -> bool:

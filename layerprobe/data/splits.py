@@ -36,6 +36,7 @@ class Split:
             original in a way of its own.
         train_view: turns an image into what the network is trained on, by a random generator; None: an augmentation
             that is chosen by name.
+        columns: what else is known of the images: name -> N texts, such as the camera of each.
     """
 
     name: str
@@ -47,12 +48,16 @@ class Split:
     test_view: Callable[[Image], Image] | None = None
     test_image: Callable[[int], Image] | None = None
     train_view: Callable[[Image, np.random.Generator], Image] | None = None
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.labels.shape != (len(self.ids),):
             raise ValueError(f"split {self.name}: {self.labels.shape} labels for {len(self.ids)} ids")
         if len(set(self.ids)) != len(self.ids):
             raise ValueError(f"split {self.name}: an id occurs twice")
+        for column, texts in self.columns.items():
+            if len(texts) != len(self.ids):
+                raise ValueError(f"split {self.name}: {len(texts)} texts in column {column} for {len(self.ids)} ids")
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -102,6 +102,7 @@ def _part(name: str, split: Split, kept: NDArray[np.bool_]) -> Split:
         image=_Some(split.image, places),
         test_image=_Some(split.test_image, places) if split.test_image else None,
         digests=None if split.digests is None else split.digests[places],
+        columns={column: tuple(texts[i] for i in places) for column, texts in split.columns.items()},
     )
 
 

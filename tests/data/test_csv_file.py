@@ -61,9 +61,25 @@ def test_validation_rows_are_a_split_between(folder: Path) -> None:
     assert dataset.splits["validation"].ids == ("e/1.png", "f/1.png")
 
 
-def test_further_columns_and_any_order_of_them_are_accepted(folder: Path) -> None:
-    text = "split,x_1,label,sequence,path\ntrain,3,ant,,a/1.png\ntrain,3,bee,,b/1.png\ntest,3,cat,,c/1.png\n"
-    assert load(table(folder, text)).splits["test"].ids == ("c/1.png",)
+def test_further_columns_are_kept_as_text_in_any_order(folder: Path) -> None:
+    text = "split,x_1,label,camera,path\ntrain,3,ant,,a/1.png\ntrain,04,bee, 1 ,b/1.png\ntest,3,cat,c2,c/1.png\n"
+    splits = load(table(folder, text)).splits
+    assert splits["test"].ids == ("c/1.png",)
+    assert splits["test"].columns == {"x_1": ("3",), "camera": ("c2",)}
+    assert splits["train"].columns == {"x_1": ("3", "04"), "camera": ("", "1")}
+
+
+def test_queries_and_gallery_have_the_texts_of_their_own_rows(folder: Path) -> None:
+    rows = ["c/1.png,cat,1,0,test,c1", "c/2.png,cat,0,1,test,c2", "d/1.png,dog,0,1,test,c3", "a/1.png,ant,,,train,c4"]
+    dataset = load(table(folder, "path,label,is_query,is_gallery,split,camera\n" + "\n".join(rows)))
+    assert {name: split.columns["camera"] for name, split in dataset.splits.items()} == {
+        "train": ("c4",), "test": ("c1",), "gallery": ("c2", "c3"),
+    }  # fmt: skip
+
+
+def test_a_column_that_is_there_twice_is_refused(folder: Path) -> None:
+    with pytest.raises(DataError, match="set.csv: two columns are called 'x'. Rename one"):
+        load(table(folder, "path,x,label,x,split\na/1.png,1,ant,2,train\n"))
 
 
 @pytest.mark.parametrize(

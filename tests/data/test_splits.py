@@ -36,6 +36,11 @@ def test_an_id_that_occurs_twice_is_refused() -> None:
         Split("train", np.array([0, 1]), ("a", "a"), black)
 
 
+def test_a_column_needs_a_text_for_each_image() -> None:
+    with pytest.raises(ValueError, match="split train: 1 texts in column camera for 2 ids"):
+        Split("train", np.array([0, 1]), ("a", "b"), black, columns={"camera": ("c1",)})
+
+
 def test_a_zero_shot_data_set_passes() -> None:
     good = dataset(split("train", 0, 1), split("test", 2, 3))
     assert require_retrieval(good, source="x") is good

@@ -47,6 +47,16 @@ def test_an_image_keeps_its_id_and_its_label() -> None:
         assert found.labels[i] == whole.splits["train"].labels[original]
 
 
+def test_an_image_keeps_the_texts_of_its_columns() -> None:
+    whole = dataset()
+    train = whole.splits["train"]
+    named = replace(whole, splits={**whole.splits, "train": replace(train, columns={"twin": train.ids})})
+    found = with_share(with_validation(named, 0.3), 0.5, seed=0)
+    assert {name: len(found.splits[name]) for name in ("train", "validation")} == {"train": 70, "validation": 60}
+    for name in ("train", "validation"):
+        assert found.splits[name].columns["twin"] == found.splits[name].ids
+
+
 def test_the_same_classes_are_held_out_each_time() -> None:
     first, second = (with_validation(dataset(), 0.2).splits["validation"] for _ in range(2))
     assert first.ids == second.ids
