@@ -1,29 +1,38 @@
-"""The data set `folder`: images in a folder for each class."""
+"""The data set `folder`: images in a folder for each class, perhaps divided into queries and a gallery."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from layerprobe.data.annotation_files import Annotations, every_image
-from layerprobe.data.image_files import Files, file_sizes, require_utf8
+from layerprobe.data.image_files import Files, file_sizes, first_named, require_utf8
 from layerprobe.data.images import EXTENSIONS
 from layerprobe.data.spec import DatasetSpec
-from layerprobe.data.splits import Dataset, Split
+from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.errors import DataError, RecipeError
 
-_LAYOUT = "DIR/CLASS/IMAGE, classes at any depth"
+_LAYOUT = (
+    "DIR/CLASS/IMAGE, classes at any depth; or DIR/query/CLASS/IMAGE and DIR/gallery/CLASS/IMAGE, with or without"
+    " DIR/train/CLASS/IMAGE"
+)
+# Folder -> split, where queries are searched in a gallery.
+_PARTS = {"train": "train", "query": "test", "gallery": "gallery"}
 
 
 def load(root: Path, *, train_classes: int | None = None) -> Dataset:
-    """The images below a folder, their classes divided into training and test classes.
+    """The images below a folder, their classes divided into training and test classes, or into queries and a gallery.
 
     A class is a folder that directly holds images. Its name is its path below the root, so that each of the nested
     folders `<Alphabet>/<character>` is a class. Classes and images are sorted by name. Hidden files, hidden folders and
     files whose names do not end like an image's are ignored; links are followed. Nothing is written.
+
+    Where the root has the folders `query` and `gallery` with class folders in them, the queries are the split `test`,
+    which is searched in the split `gallery`, and the folder `train`, if there is one, is the split of that name. A
+    class's name is then its path below these folders.
 
     Args:
         root: the folder.
@@ -31,12 +40,22 @@ def load(root: Path, *, train_classes: int | None = None) -> Dataset:
             half, C // 2.
 
     Raises:
-        DataError: no such folder, fewer than 4 classes, images outside every class folder, or a name that is not UTF-8.
-        RecipeError: train_classes leaves fewer than 2 classes for training or for testing.
+        DataError: no such folder, fewer than 4 classes, images outside every class folder, `query` without `gallery` or
+            the other way round, or a name that is not UTF-8.
+        RecipeError: train_classes leaves fewer than 2 classes for training or for testing, or stands beside `query` and
+            `gallery`.
     """
     classes = _classes(root)
     for names in classes.values():
         require_utf8(root, names)
+    if _is_divided(root, classes):
+        if train_classes is not None:
+            raise RecipeError(
+                f"data.train_classes = {train_classes}: the folder train says which classes are for training",
+                file=root,
+                fix="Leave it out",
+            )
+        return _divided(root, classes)
     if "." in classes:
         raise DataError(
             f"{len(classes['.'])} images lie outside every class folder", file=root, fix=f"Expected {_LAYOUT}"
@@ -56,16 +75,64 @@ def load(root: Path, *, train_classes: int | None = None) -> Dataset:
         )
     sorted_classes = sorted(classes)
     splits = {
-        "train": _split("train", root, classes, range(count), sorted_classes),
-        "test": _split("test", root, classes, range(count, len(classes)), sorted_classes),
+        "train": _split("train", root, [(label, classes[sorted_classes[label]]) for label in range(count)]),
+        "test": _split("test", root, [(i, classes[sorted_classes[i]]) for i in range(count, len(classes))]),
     }
     return Dataset(splits, tuple(sorted_classes))
 
 
-def _split(
-    name: str, root: Path, classes: Mapping[str, list[str]], labels: Iterable[int], class_names: Sequence[str]
-) -> Split:
-    members = [(label, file) for label in labels for file in sorted(classes[class_names[label]])]
+def _is_divided(root: Path, classes: Mapping[str, list[str]]) -> bool:
+    """Whether queries are searched in a gallery.
+
+    Raises:
+        DataError: that cannot be told, or there are images beside those folders.
+    """
+    found = _parted(classes)
+    if not found:
+        return False
+    if len(found) == 1:
+        (other,) = {"query", "gallery"} - set(found)
+        raise DataError(
+            f"{found[0]}/ has class folders, {other}/ has none", file=root, fix=f"Expected {_LAYOUT}; else rename it"
+        )
+    outside = [
+        image
+        for folder, images in sorted(classes.items())
+        if "/" not in folder or folder.partition("/")[0] not in _PARTS
+        for image in images
+    ]
+    if outside:
+        raise DataError(
+            f"{len(outside):,} images outside the class folders of query/ and gallery/: {first_named(outside)}",
+            file=root,
+            fix=f"Expected {_LAYOUT}",
+        )
+    return True
+
+
+def _parted(classes: Iterable[str]) -> list[str]:
+    """Which of `query` and `gallery` have class folders in them."""
+    within = {folder.partition("/")[0] for folder in classes if "/" in folder}
+    return [part for part in ("query", "gallery") if part in within]
+
+
+def _divided(root: Path, classes: Mapping[str, list[str]]) -> Dataset:
+    parts: dict[str, dict[str, list[str]]] = {part: {} for part in _PARTS}
+    for folder, images in classes.items():
+        part, _, name = folder.partition("/")
+        parts[part][name] = images
+    class_names = tuple(sorted({name for part in parts.values() for name in part}))
+    numbers = {name: number for number, name in enumerate(class_names)}
+    splits = {
+        _PARTS[part]: _split(_PARTS[part], root, [(numbers[name], images) for name, images in sorted(found.items())])
+        for part, found in parts.items()
+        if found
+    }
+    return Dataset(splits, class_names, IN_GALLERY)
+
+
+def _split(name: str, root: Path, images: Iterable[tuple[int, list[str]]]) -> Split:
+    members = [(label, file) for label, files in images for file in sorted(files)]
     names = tuple(file for _, file in members)
     return Split(
         name=name,
@@ -105,14 +172,15 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _unchecked(root: Path) -> Dataset:
-    """Every image, also of fewer than 4 classes and outside every class folder."""
+    """Every image, also of fewer than 4 classes and outside every class folder.
+
+    Images that are badly divided into queries and gallery are one split: nothing says then which may be alike.
+    """
     classes = _classes(root)
     names = sorted(classes)
     half = len(names) // 2
-    splits = {
-        split: [(file, name) for name in part for file in sorted(classes[name])]
-        for split, part in (("train", names[:half]), ("test", names[half:]))
-    }
+    parts = {"test": names} if _parted(classes) else {"train": names[:half], "test": names[half:]}
+    splits = {split: [(file, name) for name in part for file in sorted(classes[name])] for split, part in parts.items()}
     return every_image(Annotations(root, splits))
 
 
@@ -121,5 +189,5 @@ SPEC = DatasetSpec(
     unchecked=_unchecked,
     argument="DIR",
     holds="images in a folder for each class",
-    layout=f"{_LAYOUT}; the first half of the classes by name trains, the rest tests",
+    layout=f"{_LAYOUT}; without query/ and gallery/ the first half of the classes by name trains, the rest tests",
 )

@@ -9,7 +9,7 @@ import PIL.Image
 import pytest
 
 from layerprobe.data.folder import load
-from layerprobe.data.splits import manifest_sha256
+from layerprobe.data.splits import manifest_sha256, require_retrieval
 from layerprobe.errors import DataError, RecipeError
 
 
@@ -129,6 +129,63 @@ def test_images_outside_every_class_are_refused(tmp_path: Path) -> None:
     add_image(tmp_path / "stray.png")
     with pytest.raises(DataError, match="1 images lie outside every class folder. Expected DIR/CLASS"):
         load(tmp_path)
+
+
+def divided(root: Path, **parts: tuple[str, ...]) -> Path:
+    """Folders with class folders in them."""
+    for part, names in parts.items():
+        add_classes(root / part, *names)
+    return root
+
+
+def test_queries_are_searched_in_a_gallery(tmp_path: Path) -> None:
+    dataset = load(divided(tmp_path, query=("b", "c"), gallery=("d", "c", "b"), train=("a", "x/e")))
+    assert dataset.class_names == ("a", "b", "c", "d", "x/e")
+    assert {name: split.labels.tolist() for name, split in dataset.splits.items()} == {
+        "train": [0, 0, 4, 4], "test": [1, 1, 2, 2], "gallery": [1, 1, 2, 2, 3, 3],
+    }  # fmt: skip
+    assert dataset.search_in == {"test": "gallery"}
+    assert require_retrieval(dataset, source=tmp_path) is dataset
+
+
+def test_ids_of_queries_and_gallery_are_relative_to_the_folder_above_both(tmp_path: Path) -> None:
+    splits = load(divided(tmp_path, query=("b", "c"), gallery=("b", "c"))).splits
+    assert list(splits) == ["test", "gallery"]
+    assert splits["test"].ids == ("query/b/0.png", "query/b/1.png", "query/c/0.png", "query/c/1.png")
+    assert splits["gallery"].ids[0] == "gallery/b/0.png"
+    assert int(splits["gallery"].image(1)[0, 0, 0]) == 1
+
+
+def test_a_class_that_is_trained_on_and_searched_for_is_refused(tmp_path: Path) -> None:
+    dataset = load(divided(tmp_path, query=("b", "c"), gallery=("b", "c"), train=("a", "b")))
+    with pytest.raises(DataError, match="class b is in train and test"):
+        require_retrieval(dataset, source=tmp_path)
+
+
+@pytest.mark.parametrize(("there", "absent"), [("query", "gallery"), ("gallery", "query")])
+@pytest.mark.parametrize("has_images", [False, True])
+def test_one_without_the_other_is_refused(tmp_path: Path, there: str, absent: str, has_images: bool) -> None:
+    divided(tmp_path, **{there: ("a", "b"), "train": ("c", "d")})
+    if has_images:
+        add_classes(tmp_path, absent)
+    with pytest.raises(DataError, match=f"{there}/ has class folders, {absent}/ has none. Expected DIR/CLASS/IMAGE"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("stray", ["x.png", "query/x.png", "train/x.png", "cat/x.png", "test/cat/x.png"])
+def test_images_beside_queries_and_gallery_are_refused(tmp_path: Path, stray: str) -> None:
+    add_image(divided(tmp_path, query=("a", "b"), gallery=("a", "b")) / stray)
+    with pytest.raises(DataError, match=f"1 images outside the class folders of query/ and gallery/: {stray}. Expe"):
+        load(tmp_path)
+
+
+def test_classes_that_are_called_query_and_gallery_stay_classes(tmp_path: Path) -> None:
+    assert load(add_classes(tmp_path, "a", "gallery", "query", "z")).class_names == ("a", "gallery", "query", "z")
+
+
+def test_train_classes_are_not_asked_for_beside_a_gallery(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="data.train_classes = 2: the folder train says which .* Leave it out"):
+        load(divided(tmp_path, query=("a", "b"), gallery=("a", "b")), train_classes=2)
 
 
 @pytest.mark.parametrize("count", [-1, 0, 1, 4, 5])

@@ -68,6 +68,25 @@ def test_a_sound_folder_has_no_findings(tmp_path: Path) -> None:
     ]
 
 
+def test_queries_and_gallery_may_show_the_same_image(tmp_path: Path) -> None:
+    sound(tmp_path / "query", 2)
+    (sound(tmp_path / "gallery", 3) / "c2/0.jpg").write_bytes(photo(99))
+    checked = check(f"folder:{tmp_path}")
+    assert [(s.split, s.images, s.classes) for s in checked.splits] == [("test", 6, 2), ("gallery", 9, 3)]
+    assert checked.errors == []
+    assert found(checked) == [("duplicate", "gallery", f"gallery/c{c}/{i}.jpg") for c in range(2) for i in range(3)]
+
+
+def test_a_badly_divided_folder_is_one_error_and_every_image_is_read(tmp_path: Path) -> None:
+    sound(tmp_path / "query", 2)
+    sound(tmp_path / "train", 2)
+    checked = check(f"folder:{tmp_path}")
+    assert [(finding.kind, finding.message) for finding in checked.errors] == [
+        ("data set", f"{tmp_path}: query/ has class folders, gallery/ has none")
+    ]
+    assert checked.read == 12
+
+
 def test_the_generated_images_are_sound() -> None:
     assert check("glyphs").findings == ()
 
