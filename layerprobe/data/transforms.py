@@ -18,6 +18,7 @@ from layerprobe import imagenet
 from layerprobe.data import resizing
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.errors import RecipeError
+from layerprobe.own_input import Filter
 
 Channels = float | Sequence[float] | str
 Augmentation = Callable[[Image, np.random.Generator], Image]
@@ -135,18 +136,29 @@ def describe_transform(  # noqa: PLR0913 - an argument for each step
     std: Channels,
     framing: str = "square",
     method: resizing.Method = "exact",
+    filter: Filter = "bilinear",
     exif_rotation: bool = False,
 ) -> str:
     """All steps from a file to the network's input, as canonical JSON that is stored with features.
 
     Equal texts mean equal inputs from equal files. The decoder's version is included, as it may change pixels.
+
+    Args:
+        image_size: the network's side in pixels.
+        invert: whether pixels are inverted.
+        mean: of the normalisation.
+        std: likewise.
+        framing: "square", D1, D2, D3, or what else is done besides resizing, in words.
+        method: of resizing.
+        filter: of resizing.
+        exif_rotation: whether images are turned as their EXIF orientation says.
     """
     normalise = Normalise.of(mean, std)
     steps = {
         "decoder": f"PIL {PIL.__version__}",
         "alpha": "on white",
         "exif": _exif(exif_rotation),
-        "resize": [image_size, image_size, resizing.describe(method) + _FRAMED.get(framing, f", {framing}")],
+        "resize": [image_size, image_size, resizing.describe(method, filter) + _FRAMED.get(framing, f", {framing}")],
         "invert": invert,
         "mean": normalise.mean,
         "std": normalise.std,
@@ -154,7 +166,9 @@ def describe_transform(  # noqa: PLR0913 - an argument for each step
     return json.dumps(steps, sort_keys=True, separators=(",", ":"))
 
 
-def describe_decoding(kept: str, *, method: resizing.Method = "exact", exif_rotation: bool = False) -> str:
+def describe_decoding(
+    kept: str, *, method: resizing.Method = "exact", filter: Filter = "bilinear", exif_rotation: bool = False
+) -> str:
     """The steps from a file to the pixels that are kept decoded, in words.
 
     Equal texts mean equal pixels from equal files.
@@ -162,10 +176,11 @@ def describe_decoding(kept: str, *, method: resizing.Method = "exact", exif_rota
     Args:
         kept: the size of the result ("224x224").
         method: of resizing.
+        filter: likewise.
         exif_rotation: whether images are turned as their EXIF orientation says.
     """
     exif = _exif(exif_rotation)
-    return f"PIL {PIL.__version__}; alpha on white; EXIF {exif}; {kept}, {resizing.describe(method)}"
+    return f"PIL {PIL.__version__}; alpha on white; EXIF {exif}; {kept}, {resizing.describe(method, filter)}"
 
 
 def _exif(rotation: bool) -> str:

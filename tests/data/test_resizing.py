@@ -77,3 +77,8 @@ def test_mirroring_exchanges_left_and_right_of_any_part_of_an_image() -> None:
     image.flags.writeable = False
     np.testing.assert_array_equal(mirrored(image), image[:, ::-1])
     np.testing.assert_array_equal(mirrored(image[5:30, 7:22]), image[5:30, 7:22][:, ::-1])
+
+
+def test_the_words_name_the_filter() -> None:
+    assert describe("exact", "bicubic") == "bicubic, antialiased"
+    assert describe("exact", "nearest") == "nearest"
