@@ -5,16 +5,37 @@ from __future__ import annotations
 TYPE_CHECKING = False  # not imported from typing: until the command has begun, Ctrl-C would print a traceback
 
 if TYPE_CHECKING:
+    from layerprobe import registry
+    from layerprobe.losses.by_name import loss
     from layerprobe.ranking import nearest_neighbours, nearest_positive_ranks, recall_at_k
+    from layerprobe.workflow.opened_run import open_run
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "nearest_neighbours", "nearest_positive_ranks", "recall_at_k"]
+__all__ = [
+    "__version__",
+    "loss",
+    "nearest_neighbours",
+    "nearest_positive_ranks",
+    "open_run",
+    "recall_at_k",
+    "registry",
+]
+
+_MODULES = {
+    "loss": "losses.by_name",
+    "nearest_neighbours": "ranking",
+    "nearest_positive_ranks": "ranking",
+    "open_run": "workflow.opened_run",
+    "recall_at_k": "ranking",
+}
 
 
 def __getattr__(name: str) -> object:
     # On first use, so that `import layerprobe` (and its --help) imports no torch.
-    if name in ("nearest_neighbours", "nearest_positive_ranks", "recall_at_k"):
-        from layerprobe import ranking
+    if name in (*_MODULES, "registry"):
+        from importlib import import_module
 
-        return getattr(ranking, name)
+        if name == "registry":
+            return import_module("layerprobe.registry")
+        return getattr(import_module(f"layerprobe.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'layerprobe' has no attribute {name!r}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.pooling import POOLS
 
 NO_REDUCTION = "none"
@@ -42,6 +43,21 @@ class LayerKey:
         if not (layer and at and pool):
             raise ValueError(f"{text!r} is not a layer and its pool, like 'pool5.3@max'")
         return cls(layer, pool)
+
+
+def find_layer(text: str, known: Collection[LayerKey]) -> LayerKey:
+    """The one of some layers that `pool5.3@avg` names, or `pool5.3` where it is there with a single pool.
+
+    Raises:
+        UnknownNameError: none of them; with the near miss.
+        RecipeError: a name without a pool, where there are several.
+    """
+    found = [key for key in known if text in (str(key), key.layer)]
+    if not found:
+        raise UnknownNameError("layer", text, map(str, known))
+    if len(found) > 1:
+        raise RecipeError(f"{text} has several pools", fix=f"Choose one of {', '.join(map(str, found))}")
+    return found[0]
 
 
 @dataclass(frozen=True, order=True)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from layerprobe.keys import LayerKey, RankedLayer, network_order
+from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.keys import LayerKey, RankedLayer, find_layer, network_order
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,21 @@ def test_layers_side_by_side_follow_the_last_of_them() -> None:
 def test_layers_whose_place_is_unknown_follow_as_they_are_found() -> None:
     found = ordered("b@max", "b+c@max", "a@max", "fc6@none", "b@avg", known="fc6")
     assert found == ["fc6@none", "b@max", "b@avg", "b+c@max", "a@max"]
+
+
+STORED = [LayerKey("pool5.3", "max"), LayerKey("pool5.3", "avg"), LayerKey("fc6", "none")]
+
+
+def test_a_layer_is_found_by_its_name_and_its_pool() -> None:
+    assert find_layer("pool5.3@avg", STORED) == LayerKey("pool5.3", "avg")
+    assert find_layer("fc6", STORED) == LayerKey("fc6", "none")
+
+
+def test_a_layer_of_several_pools_is_not_guessed() -> None:
+    with pytest.raises(RecipeError, match=r"pool5.3 has several pools. Choose one of pool5.3@max, pool5.3@avg\."):
+        find_layer("pool5.3", STORED)
+
+
+def test_a_layer_that_is_not_there_has_the_near_miss() -> None:
+    with pytest.raises(UnknownNameError, match="unknown layer 'pool5.3@gem'. Did you mean 'pool5.3@max'"):
+        find_layer("pool5.3@gem", STORED)

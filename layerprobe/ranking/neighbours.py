@@ -58,6 +58,13 @@ def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's par
     `nearest_positive_ranks`. Both backends give the same neighbours, those of a float64 sort by this rule; only where a
     difference is a window to the last digits of float64 may its rounding decide.
 
+    >>> import numpy as np
+    >>> from layerprobe import nearest_neighbours
+    >>> angles = np.radians([0, 10, 15, 90])
+    >>> features = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    >>> nearest_neighbours(features, k=2).indices.tolist()
+    [[1, 2], [2, 0], [1, 0], [2, 1]]
+
     Args:
         features: (Q, D) array or tensor on any device, of any real type; for hamming uint8 of packed bits, 8
             dimensions a byte.

@@ -64,6 +64,16 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
     Without a gallery the queries are searched among themselves, each without itself. In a gallery nothing is excluded,
     unless `ids` and `gallery_ids` are given: then an item with the query's id is the query and no neighbour of it.
 
+    >>> import numpy as np
+    >>> from layerprobe import nearest_positive_ranks
+    >>> angles = np.radians([0, 10, 15, 90])
+    >>> features = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    >>> ranks = nearest_positive_ranks(features, labels=[0, 0, 1, 1])
+    >>> ranks.closer.tolist()  # items of the other class that are closer than the nearest of the own
+    [0, 1, 2, 0]
+    >>> ranks.recall(1), ranks.recall(2)
+    (0.5, 0.75)
+
     Args:
         features: (Q, D) array, tensor on any device, or table on disk that is read in slices (an HDF5 data set), of any
             real type; for hamming uint8 of packed bits, 8 dimensions a byte.

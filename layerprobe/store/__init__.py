@@ -16,10 +16,10 @@ if TYPE_CHECKING:
         write_features,
     )
     from layerprobe.store.ranks import RankEntry, RankKey, read_ranks, write_ranks
-    from layerprobe.store.rows import Rows, read_classes, read_index, read_transform
+    from layerprobe.store.rows import Rows, read_classes, read_index, read_layers, read_transform
 
 _RANKS = ("RankEntry", "RankKey", "read_ranks", "write_ranks")
-_ROWS = ("Rows", "read_classes", "read_index", "read_transform")
+_ROWS = ("Rows", "read_classes", "read_index", "read_layers", "read_transform")
 __all__ = [
     "Columns",
     "FeatureKey",
@@ -31,6 +31,7 @@ __all__ = [
     "read_classes",
     "read_features",
     "read_index",
+    "read_layers",
     "read_ranks",
     "read_transform",
     "stale_note",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.keys import LayerKey
 from layerprobe.store.hdf5 import attribute, damaged, fixed_text, opened, set_attributes, stored_dataset
 
 CHUNK_ROWS = 512
@@ -109,6 +111,20 @@ def read_transform(path: Path) -> str:
     """
     with opened(path) as file:
         return attribute(file, "transform")
+
+
+def read_layers(path: Path) -> tuple[LayerKey, ...]:
+    """The layers whose features are in a file, by name.
+
+    Raises:
+        DataError: as for `read_features`.
+    """
+    with opened(path) as file:
+        found = []
+        for name in file["features"]:
+            with contextlib.suppress(ValueError):  # not written by layerprobe
+                found.append(LayerKey.parse(name))
+        return tuple(found)
 
 
 def _texts(file: h5py.File, name: str) -> tuple[str, ...]:

@@ -93,3 +93,7 @@ def test_labels_and_ids_of_different_length_are_refused(path: Path) -> None:
         file.create_dataset("labels", data=np.zeros(3, np.int32), chunks=(3,), fletcher32=True)
     with pytest.raises(DataError, match="labels and ids are not two lists of one length"):
         store.read_index(path)
+
+
+def test_the_layers_of_a_file_are_listed(path: Path) -> None:
+    assert set(store.read_layers(path)) == set(DIMS)
