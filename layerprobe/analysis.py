@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from layerprobe.errors import DataError, NumericError
 from layerprobe.metrics.recall import recall_name
 from layerprobe.ranking import nearest_positive_ranks, retrieval
-from layerprobe.retrieval import Ranks, Retrieval
+from layerprobe.retrieval import Ranks, Retrieval, SearchRules
 from layerprobe.scores import Score, Subject
 
 if TYPE_CHECKING:
@@ -52,12 +52,14 @@ class Labelled(Protocol):
         """N names."""
 
 
-def search_sha256(queries: Labelled, gallery: Labelled | None) -> str:
-    """Hash of what decides which items each query may find: rows, classes, and the rule for lone queries.
+def search_sha256(queries: Labelled, gallery: Labelled | None, rules: SearchRules | None = None) -> str:
+    """Hash of what decides which items each query may find: rows, classes, rules, and the rule for lone queries.
 
     Args:
         queries: searched for in `gallery`, or among themselves without the query where that is None.
         gallery: what is searched.
+        rules: which items are right, or taken out, where the class does not say. Lists are hashed in whatever order;
+            without any rule the hash is that of None.
     """
     digest = hashlib.sha256(b"lone queries count as misses")
     for items in (queries, gallery):
@@ -65,6 +67,12 @@ def search_sha256(queries: Labelled, gallery: Labelled | None) -> str:
         if items is not None:
             digest.update(np.ascontiguousarray(items.labels, np.int64).data)
             digest.update("\0".join(items.ids).encode(errors="surrogateescape"))
+    for rule in fields(rules) if rules else ():
+        values = getattr(rules, rule.name)
+        if values is not None:
+            digest.update(f"\0\0{rule.name}\0".encode())
+            ordered = values if values.ndim == 1 else values[np.lexsort(values.T[::-1])]
+            digest.update(np.ascontiguousarray(ordered, np.int64).data)
     return digest.hexdigest()
 
 
@@ -76,6 +84,7 @@ def rank(  # noqa: PLR0913 - what is searched, how exactly, and in how much memo
     ks: Collection[int] | None = None,
     known: Ranks | None = None,
     memory: int | None = None,
+    rules: SearchRules | None = None,
 ) -> Ranks:
     """Rank of each query's nearest same-class item, among the other queries or in a gallery of its own.
 
@@ -84,8 +93,9 @@ def rank(  # noqa: PLR0913 - what is searched, how exactly, and in how much memo
         gallery: what is searched, for data sets that have one.
         similarity: cosine, dot, euclidean or hamming.
         ks: K of Recall@K for which the counts must be exact; None for all counts.
-        known: ranks of the same features that may be exact for fewer.
+        known: ranks of the same features by the same rules that may be exact for fewer.
         memory: bytes that the search may take.
+        rules: which items are right, or taken out, where the class does not say; None: the classes alone.
 
     Raises:
         NumericError: a feature is not finite.
@@ -93,23 +103,24 @@ def rank(  # noqa: PLR0913 - what is searched, how exactly, and in how much memo
     return nearest_positive_ranks(
         queries.values,
         queries.labels,
-        **_search(queries, gallery, similarity),
+        **_search(queries, gallery, similarity, rules),
         resolve="all" if ks is None else ks,
         known=known,
         memory=memory,
     )
 
 
-def _search(queries: Features, gallery: Features | None, similarity: str) -> dict[str, Any]:
+def _search(queries: Features, gallery: Features | None, similarity: str, rules: SearchRules | None) -> dict[str, Any]:
     """What ranking takes beside the queries."""
     if gallery is None:
-        return {"similarity": similarity}
+        return {"similarity": similarity, "rules": rules}
     return {
         "gallery": gallery.values,
         "gallery_labels": gallery.labels,
         "ids": queries.ids,
         "gallery_ids": gallery.ids,
         "similarity": similarity,
+        "rules": rules,
     }
 
 
@@ -134,7 +145,9 @@ def without_value(metrics: Sequence[str], subject: Subject, n: int, reason: str)
     return [subject.score(name, None, n, [reason]) for name in metrics]
 
 
-def searched(queries: Features, gallery: Features | None, similarity: str, ranks: Ranks) -> Retrieval:
+def searched(
+    queries: Features, gallery: Features | None, similarity: str, ranks: Ranks, rules: SearchRules | None = None
+) -> Retrieval:
     """What a metric takes.
 
     Args:
@@ -142,9 +155,10 @@ def searched(queries: Features, gallery: Features | None, similarity: str, ranks
         gallery: in memory; None for the queries themselves.
         similarity: as for `rank`.
         ranks: of the same, perhaps not exact for every K: completed when a metric asks for them.
+        rules: as for `rank`.
     """
-    made = retrieval(queries.values, queries.labels, **_search(queries, gallery, similarity))  # type: ignore[arg-type] # in memory
-    return replace(made, count=partial(rank, queries, gallery, similarity, known=ranks))
+    made = retrieval(queries.values, queries.labels, **_search(queries, gallery, similarity, rules))  # type: ignore[arg-type] # in memory
+    return replace(made, count=partial(rank, queries, gallery, similarity, known=ranks, rules=rules))
 
 
 def score_metric(

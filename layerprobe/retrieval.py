@@ -28,10 +28,10 @@ COLLAPSED_SHARE = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Where each query's nearest same-class item stands; filled in by ranking.
+    """Where each query's nearest positive stands; filled in by ranking.
 
-    Every Recall@K follows from it. A query without another item of its class is *lone*: `tied_positives` is 0, every
-    negative is `closer`, and it never scores.
+    Every Recall@K follows from it. Positives are the other items of its class, unless `SearchRules` say otherwise. A
+    query without one is *lone*: `tied_positives` is 0, every negative is `closer`, and it never scores.
 
     Args:
         closer: (Q,) negatives strictly closer than the nearest positive.
@@ -78,7 +78,7 @@ class Ranks:
 
     @property
     def lone(self) -> int:
-        """How many queries have no other item of their class."""
+        """How many queries have no positive."""
         return int((self.tied_positives == 0).sum())
 
     @property
@@ -93,7 +93,7 @@ class Ranks:
         return self.tied_share > COLLAPSED_SHARE
 
     def hits(self, k: int, ties: Ties = "expected") -> NDArray[np.float64]:
-        """Each query's probability that one of its `k` nearest items has its class.
+        """Each query's probability that one of its `k` nearest items is a positive.
 
         With g negatives closer than the nearest positive, and t_n negatives and t_p positives tied with it, a random
         order of the tied fills m = k - g places: the probability is 1 - C(t_n, m) / C(t_n + t_p, m), 0 where
@@ -162,7 +162,7 @@ def counted_queries(paired: NDArray[np.bool_], lone: Lone) -> NDArray[np.bool_]:
     """Which queries a mean over queries takes in.
 
     Args:
-        paired: (Q,) queries with another item of their class; the others are lone.
+        paired: (Q,) queries with a positive; the others are lone.
         lone: lone queries stay in the mean, where they score 0 ("miss"), are left out, or are an error.
 
     Returns:
@@ -187,11 +187,17 @@ def counted_queries(paired: NDArray[np.bool_], lone: Lone) -> NDArray[np.bool_]:
 class SearchRules:
     """Which items are right for a query, and which are taken out of its results, where the class alone does not say.
 
+    What is taken out is neither right nor wrong and no neighbour: the query itself, items of its class and group, and
+    ignored ones, also where `positives` list them. A query that is left without a right item is lone. All numbers that
+    come from ranks or neighbours follow these rules; NMI, accuracy and the geometry of features do not rank, and the
+    rules change nothing about them.
+
     Args:
-        groups: (Q,) group of each query, such as the camera that took it. Items of its class *and* group are neither
-            right nor wrong: they are taken out. None: no groups.
+        groups: (Q,) group of each query, such as the camera that took it. Items of its class *and* group are taken out.
+            None: no groups.
         gallery_groups: (G,) group of each item searched; None where the queries are searched among themselves.
-        ignored: (P, 2) pairs of a query's row and a row of what is searched: taken out, whatever their class.
+        ignored: (P, 2) pairs of a query's row and a row of what is searched, none twice: taken out, whatever their
+            class.
         positives: (P, 2) such pairs: exactly these items are right for a query, whatever their class, and every other
             item is wrong. None: the items of its class are right.
     """
@@ -207,10 +213,11 @@ class Neighbours:
     """The nearest items of every query, closest first; found by ranking.
 
     Args:
-        indices: (Q, k) int64, rows of the gallery, or of the queries where they were searched among themselves.
+        indices: (Q, k) int64, rows of the gallery, or of the queries where they were searched among themselves; -1 at
+            the end of a row to which `SearchRules` left fewer items.
         similarities: (Q, k) float64, a higher one is closer: the cosine in [-1, 1], the dot product, minus the
             Euclidean distance, or minus the number of bits that differ. They fall along a row, except among tied items,
-            which come in the order of their indices.
+            which come in the order of their indices; -inf where the index is -1.
         similarity: cosine, dot, euclidean or hamming.
         backend: what proposed the candidates, torch or faiss.
     """
@@ -247,6 +254,8 @@ class Retrieval:
         own: (Q,) index in the gallery of the item that is the query, -1 where none is.
         count: gives the ranks; called at most once, when they are first asked for.
         classifier: the one that was trained on this layer; None if there is none.
+        rules: which items are right, or taken out, where the class does not say; None: the classes alone. Only metrics
+            that rank follow them.
     """
 
     features: NDArray[Any] | Tensor
@@ -257,8 +266,9 @@ class Retrieval:
     own: NDArray[np.intp]
     count: Callable[[], Ranks]
     classifier: Classifier | None = None
+    rules: SearchRules | None = None
 
     @cached_property
     def ranks(self) -> Ranks:
-        """Rank of each query's nearest item of its class, every query resolved."""
+        """Rank of each query's nearest positive, every query resolved."""
         return self.count()

@@ -18,7 +18,8 @@ class Accuracy:
 
     Of training images (Zhang et al. 2018, table 7), and of test images where their classes were trained (table 4 there:
     the official splits of fine-grained classification). Where several classes have the largest logit, it is the
-    expected value of choosing one of them at random: 1 / C where all logits are equal.
+    expected value of choosing one of them at random: 1 / C where all logits are equal. Nothing is searched: the
+    rules of a search (`SearchRules`) change nothing.
     """
 
     def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:

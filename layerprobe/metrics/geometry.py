@@ -1,7 +1,8 @@
 """Geometry of a layer's features: how tight the classes are, how many directions are used, how evenly they spread.
 
 All metrics here measure the queries alone, in float64, each L2-normalised whatever similarity it is searched by. A zero
-vector stays zero, at distance 1 from every unit vector. Nothing is centred. No matrix of all pairs is formed:
+vector stays zero, at distance 1 from every unit vector. Nothing is centred, and the rules of a search
+(`SearchRules`) change nothing. No matrix of all pairs is formed:
 squared distances within a set follow from its mean, and the one sum that needs all pairs goes over tiles.
 
 All raise NumericError for features that are not finite and DataError for packed bits.

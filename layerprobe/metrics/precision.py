@@ -1,6 +1,7 @@
 """Measures of the whole ranking: MAP@R, R-precision, mAP and MRR, fair on ties.
 
-A query has R positives: the other items of its class among those searched. Every measure is a mean over the queries,
+A query has R positives: the other items of its class among those searched, or those that the search's rules
+(`SearchRules`) make right; what they take out has no place in the ranking. Every measure is a mean over the queries,
 and 1 where all positives come first. A query without a positive counts 0, is left out, or is an error, as for Recall@K
 (pytorch-metric-learning leaves it out).
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.vectors import comparable, similarity_blocks
 from layerprobe.retrieval import Lone, Ranks, Retrieval, counted_queries
 
@@ -30,7 +32,9 @@ FloatArray = NDArray[np.float64]
 class PrecisionAtPositives:
     """`MAP@R`, `R-precision` and `mAP`, from one pass over all pairs in float64.
 
-    With P(i) the share of positives among the i closest: mAP is the mean of P(i) over the ranks i of the R positives;
+    With P(i) the share of positives among the i closest: mAP is the mean of P(i) over the ranks i of the R positives
+    (the code of the Revisited Oxford and Paris benchmark takes instead of P(i) its mean with the share among the i - 1
+    closest, 1 for i = 1, and leaves lone queries out: its numbers are others);
     MAP@R the sum of P(i) over those of them that are among the R closest, divided by R; R-precision is P(R). MAP@R and
     the case for it: Musgrave, Belongie & Lim, A Metric Learning Reality Check, ECCV 2020. The expected precision in a
     group of ties is that of McSherry & Najork, Computing Information Retrieval Performance Measures Efficiently in the
@@ -122,14 +126,12 @@ def precision_of_queries(retrieval: Retrieval) -> tuple[dict[str, FloatArray], N
 
     items = comparable(retrieval.features, retrieval.gallery, retrieval.similarity)
     device = items.windows.device
-    labels = torch.from_numpy(retrieval.labels).to(device)
-    searched = labels if retrieval.gallery_labels is None else torch.from_numpy(retrieval.gallery_labels).to(device)
-    harmonic = torch.arange(len(searched) + 1, dtype=torch.float64, device=device)
+    relevance = relevance_of(retrieval.labels, retrieval.gallery_labels, retrieval.own, retrieval.rules)
+    harmonic = torch.arange(len(items.gallery) + 1, dtype=torch.float64, device=device)
     harmonic[1:] = (1 / harmonic[1:]).cumsum(0)
     found = []
-    for block, similarities in similarity_blocks(items, retrieval.own):
-        same = labels[block, None] == searched
-        groups = _Groups(similarities, same, items.windows[block])
+    for block, similarities in similarity_blocks(items, relevance):
+        groups = _Groups(similarities, relevance[block].right(device), items.windows[block])
         found.append(groups.scores(harmonic))
     average_at_r, precision, average, positives = torch.cat(found, 1).cpu().numpy()
     return {"MAP@R": average_at_r, "R-precision": precision, "mAP": average}, positives.astype(np.int64)
@@ -139,8 +141,8 @@ class _Groups:
     """Groups of ties around the positives of some queries, each named by its closest positive.
 
     Args:
-        similarities: (B, G) float64, the query's own item at -inf.
-        same: (B, G) whether an item has the query's class.
+        similarities: (B, G) float64, what is taken out at -inf.
+        same: (B, G) whether an item is right, unless it is taken out.
         windows: (B,) tie windows.
     """
 

@@ -18,12 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 from layerprobe.errors import EnvironmentFault
 from layerprobe.numerics import full_precision
 from layerprobe.ranking.faiss_search import Finder, faiss_finder, import_faiss
-from layerprobe.ranking.items import BLOCK_ROWS, Items, items_of, own_items
+from layerprobe.ranking.items import BLOCK_ROWS, Items, items_of, label_array, own_items
 from layerprobe.ranking.products import Product, float32
+from layerprobe.ranking.relevance import Relevance, relevance_of
 from layerprobe.ranking.rounded import Rounded
 from layerprobe.ranking.tiles import cuts
 from layerprobe.ranking.vectors import Form, form_of
-from layerprobe.retrieval import Neighbours, Similarity
+from layerprobe.retrieval import Neighbours, SearchRules, Similarity
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +47,9 @@ def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's par
     similarity: Similarity = "cosine",
     ids: Sequence[str] | None = None,
     gallery_ids: Sequence[str] | None = None,
+    rules: SearchRules | None = None,
+    labels: ArrayLike | Tensor | None = None,
+    gallery_labels: ArrayLike | Tensor | None = None,
 ) -> Neighbours:
     """The `k` nearest items of every query, closest first.
 
@@ -75,30 +79,58 @@ def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's par
         similarity: cosine (a zero vector has 0 with everything), dot, euclidean or hamming.
         ids: Q names, used with `gallery_ids` only.
         gallery_ids: G different names.
+        rules: what else is left out: items of the query's class and group, and ignored ones. `positives` say what is
+            right and change nothing here.
+        labels: (Q,) integers, the class of each query; needed with groups only.
+        gallery_labels: (G,) those of the gallery.
 
     Returns:
-        Indices and similarities (Q, k).
+        Indices and similarities (Q, k). Where the rules leave a query fewer than k items, its last ones are -1, at the
+        similarity -inf.
 
     Raises:
         NumericError: a row holds NaN or Inf; with the number of rows.
         EnvironmentFault: faiss was asked for and cannot be imported.
-        ValueError: shapes, types or ids that do not fit together, a k out of range, an unknown similarity or backend.
+        ValueError: shapes, types, ids or rules that do not fit together, a k out of range, an unknown similarity or
+            backend.
     """
     queries = _items(features, "features", similarity)
     searched = queries if gallery is None else _items(gallery, "gallery", similarity)
     own = own_items(len(queries), ids, None if gallery is None else len(searched), gallery_ids)
     if not 1 <= k < len(searched):
         raise ValueError(f"k = {k}: must be at least 1 and below the gallery's size, {len(searched)}")
+    relevance = _relevance(queries, None if gallery is None else searched, own, rules, (labels, gallery_labels))
     faiss = _library(backend, searched.device)
     with full_precision(queries.device):
         form = form_of(queries, searched, similarity)
-        search = _Search.of(searched, form, k, faiss)
+        spare = _SPARE + (1 if rules is None else _often_taken_out(relevance))
+        search = _Search.of(searched, form, k, spare, faiss)
         indices = np.empty((len(queries), k), np.int64)
         similarities = np.empty((len(queries), k))
         for rows in cuts(len(queries), BLOCK_ROWS):
-            found = search.nearest(form.vectors(queries.take(rows)), own[rows])
+            found = search.nearest(form.vectors(queries.take(rows)), relevance[rows])
             indices[rows], similarities[rows] = (part.cpu().numpy() for part in found)
     return Neighbours(indices, similarities, similarity, "torch" if faiss is None else "faiss")
+
+
+def _relevance(
+    queries: Items,
+    gallery: Items | None,
+    own: NDArray[np.intp],
+    rules: SearchRules | None,
+    labels: tuple[ArrayLike | Tensor | None, ArrayLike | Tensor | None],
+) -> Relevance:
+    """What is taken out; the classes matter to groups alone."""
+    if rules is None or rules.groups is None:
+        return relevance_of(queries.labels, None if gallery is None else gallery.labels, own, rules)
+    classes = label_array(labels[0], len(queries), "features")
+    searched = None if gallery is None else label_array(labels[1], len(gallery), "gallery")
+    return relevance_of(classes, searched, own, rules)
+
+
+def _often_taken_out(relevance: Relevance) -> int:
+    """How many candidates nine queries in ten lose to the rules; the others are compared with the whole gallery."""
+    return int(np.quantile(relevance.taken_out(), 0.9, method="higher"))
 
 
 def _items(features: ArrayLike | Tensor, name: str, similarity: Similarity) -> Items:
@@ -152,10 +184,10 @@ class _Search:
     find: Finder
 
     @classmethod
-    def of(cls, gallery: Items, form: Form, k: int, faiss: Any) -> _Search:
+    def of(cls, gallery: Items, form: Form, k: int, spare: int, faiss: Any) -> _Search:
         product = float32(gallery.device)
         rounded = Rounded.of(map(form.vectors, gallery.blocks()), len(gallery), form, product)
-        count = min(k + 1 + _SPARE, len(gallery))
+        count = min(k + spare, len(gallery))
         if faiss is None:
             find = _torch_finder(product, rounded.values, count)
         else:
@@ -164,15 +196,15 @@ class _Search:
             find = faiss_finder(faiss, rounded.values, count)
         return cls(gallery, form, k, product, rounded, find)
 
-    def nearest(self, queries: Tensor, own: NDArray[np.intp]) -> tuple[Tensor, Tensor]:
-        """Indices and similarities (B, k) of the neighbours of queries (B, D); `own` (B,) as from `own_items`."""
+    def nearest(self, queries: Tensor, relevance: Relevance) -> tuple[Tensor, Tensor]:
+        """Indices and similarities (B, k) of the neighbours of queries (B, D); `relevance` is that of the queries."""
         import torch
 
-        itself = torch.from_numpy(own).to(queries.device)[:, None]
         windows = self.form.windows(queries)
         scores, candidates, margin = self._candidates(queries)
         candidates = candidates.sort(1).values
-        similarities = self._of_pairs(queries, candidates).masked_fill_(candidates == itself, -torch.inf)
+        similarities = self._of_pairs(queries, candidates)
+        similarities.masked_fill_(relevance.out_of(candidates), -torch.inf)
         chosen = _closest(similarities, windows, self.k)
         indices, similar = candidates.gather(1, chosen), similarities.gather(1, chosen)
         if candidates.shape[1] < len(self.gallery):
@@ -181,10 +213,12 @@ class _Search:
             unsure = torch.nonzero(~(similarities.topk(self.k).values[:, -1] - windows > ceiling))[:, 0]
             for rows in unsure.split(max(1, _CELLS // len(self.gallery))) if len(unsure) else ():
                 every = self._of_all(queries[rows])
-                every.masked_fill_(torch.arange(every.shape[1], device=every.device) == itself[rows], -torch.inf)
+                relevance[rows.cpu().numpy()].take_out(every)
                 indices[rows] = _closest(every, windows[rows], self.k)
                 similar[rows] = every.gather(1, indices[rows])
-        return indices, self._told(queries, indices, similar)
+        missing = similar == -torch.inf
+        told = self._told(queries, indices, similar).masked_fill_(missing, -torch.inf)
+        return indices.masked_fill_(missing, -1), told
 
     def _candidates(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scores (B, C), their rows of the gallery (B, C), and how far a similarity may lie above its score (B,)."""
@@ -239,7 +273,8 @@ def _closest(similarities: Tensor, windows: Tensor, k: int) -> Tensor:
     """Columns (B, k) of the closest items, ties in the order of the columns.
 
     Args:
-        similarities: (B, C) float64; items that must not be chosen are at -inf, and at least k are not.
+        similarities: (B, C) float64; items that must not be chosen are at -inf; they come last where fewer than k
+            are not.
         windows: (B,) how much two may differ and be tied.
         k: at most C.
     """

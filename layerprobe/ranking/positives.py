@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from layerprobe.ranking.relevance import Relevance
     from layerprobe.ranking.vectors import Form
 
 # Small classes are multiplied together until they have so many rows: smaller products are mostly overhead.
@@ -41,19 +42,19 @@ class Chosen:
 
 
 def positive_similarities(
-    queries: Chosen, gallery: Chosen, own: NDArray[np.intp], form: Form, share: slice
+    queries: Chosen, gallery: Chosen, relevance: Relevance, form: Form, share: slice
 ) -> Iterator[tuple[slice, Tensor]]:
     """Each query with the items of its class, in blocks.
 
     Args:
         queries: the same object as `gallery` where the rows are the same.
         gallery: what is searched.
-        own: (Q,) place in the gallery's set of the item that is the query, by the queries' index; -1 where none is.
+        relevance: of the queries, by their index, in the gallery's set; without listed positives.
         form: of the vectors.
         share: which of the groups of classes to take.
 
     Yields:
-        Queries and their similarities (B, C); items of other classes and the query's own at -inf. Every query whose
+        Queries and their similarities (B, C); items of other classes and those taken out at -inf. Every query whose
         class is in the gallery comes once, with all items of its class.
     """
     import torch
@@ -69,8 +70,36 @@ def positive_similarities(
             block = slice(rows.start + start, min(rows.start + start + step, rows.stop))
             similarities = form.similarities(found[start : start + step], searched)
             others = torch.from_numpy(queries.labels[block]).to(device)[:, None] != classes
-            itself = torch.from_numpy(own[queries.index[block]]).to(device)[:, None] == places
-            yield block, similarities.masked_fill_(others | itself, -torch.inf)
+            index = queries.index[block]
+            itself = torch.from_numpy(relevance.own[index]).to(device)[:, None] == places
+            similarities.masked_fill_(others | itself, -torch.inf)
+            _take_out(similarities, relevance, index, gallery.index[columns])
+            yield block, similarities
+
+
+def _take_out(similarities: Tensor, relevance: Relevance, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> None:
+    """Put items of the query's group and ignored ones at -inf; others of its class are already.
+
+    Args:
+        similarities: (B, C).
+        relevance: says which.
+        rows: (B,) which queries they are.
+        columns: (C,) which items.
+    """
+    import torch
+
+    device = similarities.device
+    if relevance.groups is not None and relevance.gallery_groups is not None:
+        groups = torch.from_numpy(relevance.groups[rows]).to(device)
+        similarities.masked_fill_(
+            groups[:, None] == torch.from_numpy(relevance.gallery_groups[columns]).to(device), -torch.inf
+        )
+    if len(relevance.ignored):
+        pairs, order = relevance.ignored.among(rows), np.argsort(columns)
+        places = order[np.searchsorted(columns, pairs.items, sorter=order).clip(max=len(columns) - 1)]
+        found = columns[places] == pairs.items
+        index = np.stack([pairs.queries[found], places[found]])
+        similarities[tuple(torch.from_numpy(index).to(device))] = -torch.inf
 
 
 def _groups(queries: NDArray[np.int64], gallery: NDArray[np.int64]) -> list[tuple[slice, slice]]:

@@ -22,10 +22,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.numerics import full_precision
 from layerprobe.ranking.items import BLOCK_ROWS, Items, Table, items_of, label_array, own_items
+from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.search import Search
 from layerprobe.ranking.team import Team
 from layerprobe.ranking.vectors import form_of
-from layerprobe.retrieval import Ranks, Retrieval, Similarity
+from layerprobe.retrieval import Ranks, Retrieval, SearchRules, Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +59,7 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
     known: Ranks | None = None,
     memory: int | None = None,
     group: ProcessGroup | None = None,
+    rules: SearchRules | None = None,
 ) -> Ranks:
     """Count, for every query, the items closer than its nearest one of the same class.
 
@@ -93,13 +95,14 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
             200 MB); features on disk are then read in blocks, and those in memory not copied as a whole. None: 1 GiB
             from disk, else about 3 bytes a number and 200 MB.
         group: processes of torch.distributed that share the work; each calls with the same arguments and gets all.
+        rules: which items are right, or taken out, where the class does not say; None: the classes alone.
 
     Returns:
         Counts of Q queries in their order.
 
     Raises:
         NotFiniteError: a row holds NaN or Inf; with the number of rows.
-        ValueError: shapes, labels or ids that do not fit together, a K below 1, or an unknown similarity.
+        ValueError: shapes, labels, ids or rules that do not fit together, a K below 1, or an unknown similarity.
     """
     queries = items_of(features, labels, "features", similarity)
     if gallery is None:
@@ -109,6 +112,7 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
     else:
         searched = items_of(gallery, gallery_labels, "gallery", similarity)
     own = own_items(len(queries), ids, None if gallery is None else len(searched), gallery_ids)
+    relevance = relevance_of(queries.labels, None if gallery is None else searched.labels, own, rules)
     ks = _ks(resolve, len(searched))
     if memory is not None and memory < 1:
         raise ValueError(f"memory = {memory}: must be at least 1 byte")
@@ -116,7 +120,10 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
         raise ValueError(f"known: ranks of {len(known)} queries, not {len(queries)}")
     with full_precision(queries.device):
         form = form_of(queries, searched, similarity)
-        search = Search(queries, searched, own, form, Team(group))
+        marks, searched_marks = relevance.marks
+        marked = Items(queries.rows, marks)
+        found_in = marked if gallery is None else Items(searched.rows, searched_marks)
+        search = Search(marked, found_in, relevance, form, Team(group))
         if known is not None:
             return _completed(search, known, ks, memory)
         return _ranks(_counts(search, ks, memory), form.zeros)
@@ -156,7 +163,7 @@ def _counts(search: Search, ks: frozenset[int] | None, memory: int | None) -> ND
     for start in range(0, len(queries), rows):
         part = slice(start, start + rows)
         some = Items(queries.take(part), queries.labels[part])
-        parts.append(_numpy(replace(search, queries=some, own=search.own[part], in_order=True).counts(ks)))
+        parts.append(_numpy(replace(search, queries=some, relevance=search.relevance[part], in_order=True).counts(ks)))
     return np.concatenate(parts, 1)
 
 
@@ -186,7 +193,7 @@ def _completed(search: Search, known: Ranks, ks: frozenset[int] | None, memory: 
     for start in range(0, len(open_), size):
         rows = open_[start : start + size]
         some = Items(_picked(search.queries, rows), search.queries.labels[rows])
-        part = replace(search, queries=some, own=search.own[rows], in_order=in_order)
+        part = replace(search, queries=some, relevance=search.relevance[rows], in_order=in_order)
         merged[:, rows] = _numpy(part.counts(None))
     return _ranks(merged, known.zeros)
 
@@ -217,6 +224,7 @@ def retrieval(  # noqa: PLR0913 - as nearest_positive_ranks
     similarity: Similarity = "cosine",
     ids: Sequence[str] | None = None,
     gallery_ids: Sequence[str] | None = None,
+    rules: SearchRules | None = None,
 ) -> Retrieval:
     """Make a `Retrieval`; arguments and errors as for `nearest_positive_ranks`, but values are not checked."""
     count = partial(
@@ -229,6 +237,7 @@ def retrieval(  # noqa: PLR0913 - as nearest_positive_ranks
         ids=ids,
         gallery_ids=gallery_ids,
         resolve="all",
+        rules=rules,
     )
     return Retrieval(
         features=features,
@@ -238,4 +247,5 @@ def retrieval(  # noqa: PLR0913 - as nearest_positive_ranks
         similarity=similarity,
         own=own_items(len(features), ids, None if gallery is None else len(gallery), gallery_ids),
         count=count,
+        rules=rules,
     )

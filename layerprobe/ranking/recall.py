@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from numpy.typing import ArrayLike
 
 from layerprobe.ranking.ranks import nearest_positive_ranks, whole_k
-from layerprobe.retrieval import Lone, Similarity, Ties
+from layerprobe.retrieval import Lone, SearchRules, Similarity, Ties
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +26,7 @@ def recall_at_k(  # noqa: PLR0913 - the public signature
     gallery_ids: Sequence[str] | None = None,
     ties: Ties = "expected",
     lone: Lone = "miss",
+    rules: SearchRules | None = None,
 ) -> dict[int, float]:
     """Share of the queries that have an item of their class among their K nearest, themselves excluded.
 
@@ -53,6 +54,7 @@ def recall_at_k(  # noqa: PLR0913 - the public signature
         gallery_ids: G different names, used with `ids`.
         ties: expected value under a random order of tied items, or positives first (optimistic) or last (pessimistic).
         lone: queries without another item of their class are a miss, excluded from the mean, or an error.
+        rules: which items are right, or taken out, where the class does not say; None: the classes alone.
 
     Returns:
         K -> fraction in [0, 1], in the order of `ks`.
@@ -60,7 +62,7 @@ def recall_at_k(  # noqa: PLR0913 - the public signature
     Raises:
         NotFiniteError: a row holds NaN or Inf.
         DataError: lone queries where they are an error, or nothing else where they are excluded.
-        ValueError: a K out of range; shapes, labels or ids that do not fit together; or an unknown similarity.
+        ValueError: a K out of range; shapes, labels, ids or rules that do not fit together; or an unknown similarity.
     """
     ks = [whole_k(k) for k in ks]
     size = len(features if gallery is None else gallery)  # type: ignore[arg-type] # whatever has rows has a length
@@ -76,5 +78,6 @@ def recall_at_k(  # noqa: PLR0913 - the public signature
         ids=ids,
         gallery_ids=gallery_ids,
         resolve=ks,
+        rules=rules,
     )
     return {k: ranks.recall(k, ties, lone) for k in ks}

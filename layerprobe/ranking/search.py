@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.ranking.items import BLOCK_ROWS, Items
+from layerprobe.ranking.pairs import pair_similarities
 from layerprobe.ranking.positives import Chosen, positive_similarities
 from layerprobe.ranking.products import Product, bfloat16, float32
+from layerprobe.ranking.relevance import Pairs, Relevance
 from layerprobe.ranking.sweep import Targets, count_blocks, count_symmetric
 from layerprobe.ranking.team import Team
 from layerprobe.ranking.tiles import cuts
@@ -47,7 +49,7 @@ class Search:
     Args:
         queries: not on disk.
         gallery: the same object where the queries are searched among themselves.
-        own: (Q,) place in the gallery of the item that is the query, -1 where none is.
+        relevance: of these queries, in the gallery. The labels of both are its marks.
         form: what makes both comparable.
         team: the processes that share the work; each has the same queries and gallery.
         in_order: read the gallery in its own order, block by block, as a disk likes it.
@@ -55,7 +57,7 @@ class Search:
 
     queries: Items
     gallery: Items
-    own: NDArray[np.intp]
+    relevance: Relevance
     form: Form
     team: Team
     in_order: bool = False
@@ -76,12 +78,12 @@ class Search:
         windows = self._windows(chosen)
         nearest, tied_positives = self._positives(chosen, windows)
         targets = Targets(chosen, nearest, windows)
-        contradicted = torch.from_numpy(self._contradicted()[order]).to(nearest.device)
-        low, high, tied = self._counted(targets, ks)
-        asked = torch.full_like(contradicted, False)
+        removed = self._removed(targets)
+        low, high, tied = self._counted(targets, ks, removed)
+        asked = torch.zeros_like(low, dtype=torch.bool)
         for k in ks or ():
             asked |= (low < k) & (k <= high)
-        asked = ((low != high if ks is None else asked) | contradicted) & nearest.isfinite()
+        asked = (low != high if ks is None else asked) & nearest.isfinite()
         exact = float32(asked.device)
         # Similarities of bits are whole numbers, which bfloat16 does not hold exactly.
         fast = exact if self.form.similarity == "hamming" else bfloat16(asked.device) or exact
@@ -90,13 +92,10 @@ class Search:
             for start in range(0, int(which.sum()), _QUERIES_AT_ONCE):
                 rows = torch.nonzero(which)[start : start + _QUERIES_AT_ONCE, 0]
                 some = targets[rows.cpu().numpy()]
-                low[rows], tied[rows] = self.team.total(
-                    count_blocks(some, self._blocks(), self.form, product, exactly=True)
-                )
+                found = count_blocks(some, self._blocks(), self.form, product, exactly=True)
+                low[rows], tied[rows] = self.team.total(found) - removed[:, rows]
                 high[rows] = low[rows]
-        for i in torch.nonzero(contradicted & asked)[:, 0].tolist():
-            self._exclude(targets, i, low, high, tied)
-        lone = torch.from_numpy(self._negatives()[order]).to(low.device)
+        lone = torch.from_numpy(self.relevance.counts()[1][order]).to(low.device)
         counts = torch.stack([low, high, tied, tied_positives])
         counts[:2] = counts[:2].where(nearest.isfinite(), lone)
         back = torch.from_numpy(np.argsort(order, kind="stable")).to(low.device)
@@ -154,19 +153,26 @@ class Search:
 
         nearest = torch.full_like(windows, -torch.inf)
         tied = torch.zeros_like(windows, dtype=torch.int64)
+        if self.relevance.positives is not None:
+            places, listed = self._of_pairs(queries, self.relevance.positives)
+            self.team.maximum(nearest.scatter_reduce_(0, places, listed, "amax"))
+            tied.index_add_(0, places, (listed >= (nearest - windows)[places]).long())
+            return nearest, self.team.total(tied)
         if not self.in_order:
             gallery = queries if self._itself else self._sorted_gallery
-            for rows, similarities in positive_similarities(queries, gallery, self.own, self.form, self.team.share):
+            for rows, similarities in positive_similarities(
+                queries, gallery, self.relevance, self.form, self.team.share
+            ):
                 nearest[rows] = similarities.amax(1)
                 tied[rows] = self._at(similarities, nearest[rows], windows[rows])
             return self.team.maximum(nearest), self.team.total(tied)
         whole = slice(None)
         for block in self._blocks():
-            for rows, similarities in positive_similarities(queries, block, self.own, self.form, whole):
+            for rows, similarities in positive_similarities(queries, block, self.relevance, self.form, whole):
                 nearest[rows] = torch.maximum(nearest[rows], similarities.amax(1))
         self.team.maximum(nearest)
         for block in self._blocks():
-            for rows, similarities in positive_similarities(queries, block, self.own, self.form, whole):
+            for rows, similarities in positive_similarities(queries, block, self.relevance, self.form, whole):
                 tied[rows] += self._at(similarities, nearest[rows], windows[rows])
         return nearest, self.team.total(tied)
 
@@ -175,7 +181,10 @@ class Search:
         # The query itself and other classes are at -inf, where a lone query's nearest is too.
         return ((similarities >= (nearest - windows)[:, None]) & similarities.isfinite()).sum(1)
 
-    def _counted(self, targets: Targets, ks: frozenset[int] | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _of_pairs(self, queries: Chosen, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        return pair_similarities(queries, self.gallery, pairs, self.form, self.team.share)
+
+    def _counted(self, targets: Targets, ks: frozenset[int] | None, removed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The lowest and highest possible count of closer negatives, and the ties where the two are equal."""
         import torch
 
@@ -184,8 +193,11 @@ class Search:
             found = count_symmetric(targets, self.form, product, self.team.share, exactly=exactly)
         else:
             found = count_blocks(targets, self._blocks(), self.form, product, exactly=exactly)
-        closer, others = self.team.total(found)
-        return (closer, closer.clone(), others) if exactly else (closer, others, torch.zeros_like(closer))
+        closer, others = self.team.total(found) - removed
+        if exactly:
+            return closer, closer.clone(), others
+        # Those that may be closer include those that surely are. A removed one may be no more than possible.
+        return closer.clamp_(min=0), others - removed[0], torch.zeros_like(closer)
 
     def _way(self, targets: Targets, ks: frozenset[int] | None) -> tuple[Product, bool]:
         """The product that makes the whole count fastest, and whether pairs that it leaves unclear are computed now."""
@@ -212,24 +224,18 @@ class Search:
         closer, possible = count_blocks(some, [block], self.form, product, exactly=False)
         return float((possible - closer).double().mean()) * len(self.gallery) / len(block.labels)
 
-    def _contradicted(self) -> NDArray[np.bool_]:
-        """(Q,) queries whose own item in the gallery has another class; it still does not count as a negative."""
-        other: NDArray[np.bool_] = self.gallery.labels[self.own] != self.queries.labels
-        return other & (self.own >= 0)
+    def _removed(self, targets: Targets) -> Tensor:
+        """int64 (2, Q): items of other marks that are no negatives: closer than the nearest positive, and tied."""
+        import torch
 
-    def _exclude(self, targets: Targets, i: int, low: Tensor, high: Tensor, tied: Tensor) -> None:
-        """Take query i's own item out of its counts."""
-        place = int(self.own[targets.queries.index[i]])
-        own = self.form.vectors(self.gallery.take(slice(place, place + 1)))
-        above = self.form.of_pairs(targets.queries.vectors(np.array([i])), own) - targets.nearest[i]
-        if above > targets.windows[i]:
-            low[i] -= 1
-            high[i] -= 1
-        elif above >= -targets.windows[i]:
-            tied[i] -= 1
-
-    def _negatives(self) -> NDArray[np.int64]:
-        """(Q,) how many items of other classes there are, without the query's own."""
-        labels = np.sort(self.gallery.labels)
-        same = np.searchsorted(labels, self.queries.labels, "right") - np.searchsorted(labels, self.queries.labels)
-        return len(labels) - same - self._contradicted()
+        removed = torch.zeros(2, len(targets.nearest), dtype=torch.int64, device=targets.nearest.device)
+        pairs = self.relevance.no_negatives()
+        pairs = pairs.where(self.queries.labels[pairs.queries] != self.gallery.labels[pairs.items])
+        if not len(pairs):
+            return removed
+        places, similarities = self._of_pairs(targets.queries, pairs)
+        above = similarities - targets.nearest[places]
+        closer = above > targets.windows[places]
+        removed[0].index_add_(0, places, closer.long())
+        removed[1].index_add_(0, places, ((above >= -targets.windows[places]) & ~closer).long())
+        return self.team.total(removed)

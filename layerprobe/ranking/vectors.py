@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from layerprobe.errors import NotFiniteError
 from layerprobe.ranking.items import Items, items_of
@@ -16,6 +16,8 @@ from layerprobe.retrieval import SIMILARITIES, Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from layerprobe.ranking.relevance import Relevance
 
 # Similarities of vectors of length 1 that differ by no more are tied: equal vectors must not be ordered by the rounding
 # of a matrix product.
@@ -248,23 +250,19 @@ def _unit(raw: Tensor) -> Tensor:
     return vectors.div_(lengths)  # new memory, whatever the type of the raw rows
 
 
-def similarity_blocks(items: Comparable, own: NDArray[np.intp]) -> Iterator[tuple[slice, Tensor]]:
+def similarity_blocks(items: Comparable, relevance: Relevance) -> Iterator[tuple[slice, Tensor]]:
     """Blocks of queries in order, with their similarities to the whole gallery.
 
     Args:
         items: queries and gallery.
-        own: (Q,) as from `own_items`.
+        relevance: of all queries.
 
     Yields:
-        The queries and their (B, G) float64 similarities, new memory each; the query's own item is at -inf.
+        The queries and their (B, G) float64 similarities, new memory each; what is taken out is at -inf.
     """
-    import torch
-
-    columns = torch.from_numpy(own).to(items.queries.device)
     rows = max(1, _BLOCK // len(items.gallery))
     for start in range(0, len(items.queries), rows):
         block = slice(start, start + rows)
         similarities = items.queries[block] @ items.gallery.T
-        found = torch.nonzero(columns[block] >= 0)[:, 0]
-        similarities[found, columns[block][found]] = -math.inf
+        relevance[block].take_out(similarities)
         yield block, similarities

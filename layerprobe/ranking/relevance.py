@@ -1,0 +1,265 @@
+"""Which items are right for a query and which are taken out of its results: classes, groups and lists of pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from layerprobe.retrieval import SearchRules
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Labels = NDArray[np.int64]
+_NO_RULES = SearchRules()
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of a query and an item that is searched, sorted by query.
+
+    Args:
+        queries: (P,) int64, ascending.
+        items: (P,) int64.
+    """
+
+    queries: Labels
+    items: Labels
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def where(self, chosen: NDArray[np.bool_]) -> Pairs:
+        """The chosen (P,) of the pairs."""
+        return Pairs(self.queries[chosen], self.items[chosen])
+
+    def among(self, rows: NDArray[Any]) -> Pairs:
+        """The pairs of some queries (R,), which are called by their place among them."""
+        first = np.searchsorted(self.queries, rows, "left")
+        lengths = np.searchsorted(self.queries, rows, "right") - first
+        # Places of all runs, one run after the other.
+        places = np.arange(int(lengths.sum())) + np.repeat(first - (np.cumsum(lengths) - lengths), lengths)
+        return Pairs(np.repeat(np.arange(len(rows)), lengths), self.items[places])
+
+    def per_query(self, count: int) -> Labels:
+        """(count,) how many pairs each query has."""
+        return np.bincount(self.queries, minlength=count)
+
+
+_NO_PAIRS = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Relevance:
+    """What is right for each query and what is taken out of its results; every other item is wrong.
+
+    Args:
+        labels: (Q,) class of each query.
+        gallery_labels: (G,) class of each item.
+        own: (Q,) place of the item that is the query, -1 where none is; taken out.
+        groups: (Q,) group of each query, None without groups: items of its class and group are taken out.
+        gallery_groups: (G,) group of each item.
+        ignored: what else is taken out: neither the query's own item nor of its class and group.
+        positives: the right items, none of which is taken out; None: those of the query's class that are not.
+    """
+
+    labels: Labels
+    gallery_labels: Labels
+    own: NDArray[np.intp]
+    groups: Labels | None = None
+    gallery_groups: Labels | None = None
+    ignored: Pairs = _NO_PAIRS
+    positives: Pairs | None = None
+
+    def __getitem__(self, rows: slice | NDArray[np.intp]) -> Relevance:
+        """That of some queries."""
+        index = np.arange(len(self.labels))[rows]
+        return Relevance(
+            self.labels[rows],
+            self.gallery_labels,
+            self.own[rows],
+            None if self.groups is None else self.groups[rows],
+            self.gallery_groups,
+            self.ignored.among(index) if len(self.ignored) else self.ignored,
+            None if self.positives is None else self.positives.among(index),
+        )
+
+    def grouped(self, pairs: Pairs) -> NDArray[np.bool_]:
+        """(P,) whether an item has the query's class and group."""
+        if self.groups is None or self.gallery_groups is None:
+            return np.zeros(len(pairs), bool)
+        queries, items = pairs.queries, pairs.items
+        same_class = self.labels[queries] == self.gallery_labels[items]
+        grouped: NDArray[np.bool_] = same_class & (self.groups[queries] == self.gallery_groups[items])
+        return grouped
+
+    @property
+    def own_pairs(self) -> Pairs:
+        """Each query with the item that it is."""
+        found = np.flatnonzero(self.own >= 0)
+        return Pairs(found, self.own[found].astype(np.int64))
+
+    @property
+    def marks(self) -> tuple[Labels, Labels]:
+        """(Q,) and (G,): an item with the query's mark is no negative of it.
+
+        The classes, unless the right items are listed: then class and group, or without groups the item itself.
+        """
+        if self.positives is None:
+            return self.labels, self.gallery_labels
+        if self.groups is None or self.gallery_groups is None:
+            return self.own.astype(np.int64), np.arange(len(self.gallery_labels))
+        return self._class_and_group(self.groups, self.gallery_groups)
+
+    def _class_and_group(self, groups: Labels, gallery_groups: Labels) -> tuple[Labels, Labels]:
+        """(Q,) and (G,) a number for each class and group."""
+        _, classes = np.unique(np.concatenate([self.labels, self.gallery_labels]), return_inverse=True)
+        names, places = np.unique(np.concatenate([groups, gallery_groups]), return_inverse=True)
+        codes = classes * len(names) + places
+        return codes[: len(groups)], codes[len(groups) :]
+
+    def no_negatives(self) -> Pairs:
+        """Pairs that are no negatives, beside those of one class or group; in no order."""
+        parts = [self.own_pairs, self.ignored, *([] if self.positives is None else [self.positives])]
+        return Pairs(np.concatenate([part.queries for part in parts]), np.concatenate([part.items for part in parts]))
+
+    def counts(self) -> tuple[Labels, Labels]:
+        """(Q,) how many items are right for each query, and how many are wrong."""
+        own = self.own_pairs
+        others = self.ignored, own.where(~self.grouped(own))
+        taken = np.sum([pairs.per_query(len(self.labels)) for pairs in others], axis=0)
+        grouped = np.zeros_like(taken)
+        if self.groups is not None and self.gallery_groups is not None:
+            grouped = _occurrences(*self._class_and_group(self.groups, self.gallery_groups))
+        if self.positives is not None:
+            right = self.positives.per_query(len(self.labels))
+        else:
+            right = _occurrences(self.labels, self.gallery_labels) - grouped
+            for pairs in others:
+                same = self.labels[pairs.queries] == self.gallery_labels[pairs.items]
+                right -= pairs.where(same).per_query(len(self.labels))
+        return right, len(self.gallery_labels) - grouped - taken - right
+
+    def taken_out(self) -> Labels:
+        """(Q,) how many items are taken out of each query's results."""
+        right, wrong = self.counts()
+        return len(self.gallery_labels) - right - wrong
+
+    def take_out(self, similarities: Tensor) -> None:
+        """Put what is taken out at -inf, in the similarities (Q, G) of all queries to the whole gallery."""
+        import torch
+
+        device = similarities.device
+        if self.groups is not None and self.gallery_groups is not None:
+            same = _equal(self.labels, self.gallery_labels, device) & _equal(self.groups, self.gallery_groups, device)
+            similarities.masked_fill_(same, -torch.inf)
+        for pairs in (self.own_pairs, self.ignored):
+            similarities[_index(pairs, device)] = -torch.inf
+
+    def right(self, device: torch.device) -> Tensor:
+        """(Q, G) Booleans: which items are right, among those that are not taken out."""
+        import torch
+
+        if self.positives is None:
+            return _equal(self.labels, self.gallery_labels, device)
+        right = torch.zeros(len(self.labels), len(self.gallery_labels), dtype=torch.bool, device=device)
+        right[_index(self.positives, device)] = True
+        return right
+
+    def out_of(self, candidates: Tensor) -> Tensor:
+        """(Q, C) Booleans: which of some items (Q, C) of each query are taken out."""
+        import torch
+
+        items = candidates.cpu().numpy()
+        out = items == self.own[:, None]
+        if self.groups is not None and self.gallery_groups is not None:
+            same_class = self.gallery_labels[items] == self.labels[:, None]
+            out |= same_class & (self.gallery_groups[items] == self.groups[:, None])
+        if len(self.ignored):
+            size = len(self.gallery_labels)
+            keys = np.arange(len(items))[:, None] * size + items
+            out |= np.isin(keys, self.ignored.queries * size + self.ignored.items)
+        return torch.from_numpy(out).to(candidates.device)
+
+
+def relevance_of(
+    labels: Labels, gallery_labels: Labels | None, own: NDArray[np.intp], rules: SearchRules | None
+) -> Relevance:
+    """Check the rules of a search.
+
+    Args:
+        labels: (Q,) class of each query.
+        gallery_labels: (G,) class of each item; None where the queries are searched among themselves.
+        own: (Q,) as from `own_items`.
+        rules: None for none.
+
+    Raises:
+        ValueError: groups or pairs of another shape or type, a row that there is not, or a pair that is there twice.
+    """
+    itself, rules = gallery_labels is None, rules or _NO_RULES
+    searched = labels if gallery_labels is None else gallery_labels
+    if rules.gallery_groups is not None and (itself or rules.groups is None):
+        raise ValueError("gallery_groups need groups and a gallery")
+    groups = gallery_groups = None
+    if rules.groups is not None:
+        groups = gallery_groups = _whole(rules.groups, (len(labels),), "groups")
+        if not itself:
+            if rules.gallery_groups is None:
+                raise ValueError("groups need gallery_groups where a gallery is searched")
+            gallery_groups = _whole(rules.gallery_groups, (len(searched),), "gallery_groups")
+    plain = Relevance(labels, searched, own, groups, gallery_groups)
+    ignored = _pairs(rules.ignored, plain, "ignored")
+    if rules.positives is None:
+        return Relevance(labels, searched, own, groups, gallery_groups, ignored)
+    positives = _pairs(rules.positives, plain, "positives")
+    keys, taken = (pairs.queries * len(searched) + pairs.items for pairs in (positives, ignored))
+    positives = positives.where(~np.isin(keys, taken))
+    return Relevance(labels, searched, own, groups, gallery_groups, ignored, positives)
+
+
+def _pairs(values: ArrayLike | None, relevance: Relevance, name: str) -> Pairs:
+    """Pairs of one rule that groups and the query itself do not take out."""
+    if values is None:
+        return _NO_PAIRS
+    pairs = _whole(values, (len(np.asarray(values)), 2), name)
+    size = len(relevance.gallery_labels)
+    for column, count, what in ((0, len(relevance.labels), "query"), (1, size, "item")):
+        for row in np.flatnonzero((pairs[:, column] < 0) | (pairs[:, column] >= count))[:1]:
+            raise ValueError(f"{name}, row {row}: {what} {pairs[row, column]} is not one of {count}, counted from 0")
+    keys = pairs[:, 0] * size + pairs[:, 1]
+    order = np.argsort(keys, kind="stable")
+    for place in np.flatnonzero(np.diff(keys[order]) == 0)[:1]:
+        first, row = order[place], order[place + 1]
+        raise ValueError(f"{name}, row {row}: query {pairs[row, 0]} and item {pairs[row, 1]} stand in row {first}, too")
+    found = Pairs(pairs[order, 0], pairs[order, 1])
+    return found.where(~relevance.grouped(found) & (relevance.own[found.queries] != found.items))
+
+
+def _whole(values: Any, shape: tuple[int, ...], name: str) -> Labels:
+    """Values as int64 of a shape."""
+    array = np.asarray(values)
+    if array.shape != shape or array.dtype.kind not in "iu":
+        raise ValueError(f"{name}: expected integers of shape {shape}, got {array.dtype} of {array.shape}")
+    return array.astype(np.int64)
+
+
+def _occurrences(values: Labels, among: Labels) -> Labels:
+    """How often each value is among others."""
+    ordered = np.sort(among)
+    return np.searchsorted(ordered, values, "right") - np.searchsorted(ordered, values)
+
+
+def _equal(rows: Labels, columns: Labels, device: torch.device) -> Tensor:
+    import torch
+
+    return torch.from_numpy(rows).to(device)[:, None] == torch.from_numpy(columns).to(device)
+
+
+def _index(pairs: Pairs, device: torch.device) -> tuple[Tensor, Tensor]:
+    import torch
+
+    return torch.from_numpy(pairs.queries).to(device), torch.from_numpy(pairs.items).to(device)
