@@ -21,6 +21,7 @@ _LAYOUT = (
 )
 # Folder -> split, where queries are searched in a gallery.
 _PARTS = {"train": "train", "query": "test", "gallery": "gallery"}
+_DIVIDED = 4  # classes that are needed for two of them to train and two to test
 
 
 def load(root: Path, *, train_classes: int | None = None) -> Dataset:
@@ -36,12 +37,12 @@ def load(root: Path, *, train_classes: int | None = None) -> Dataset:
 
     Args:
         root: the folder.
-        train_classes: how many of the sorted classes are for training, the rest being for testing; None: the first
-            half, C // 2.
+        train_classes: how many of the sorted classes are for training, the rest being for testing; 0: all are for
+            testing, and there is no split `train`; None: the first half, C // 2.
 
     Raises:
-        DataError: no such folder, fewer than 4 classes, images outside every class folder, `query` without `gallery` or
-            the other way round, or a name that is not UTF-8.
+        DataError: no such folder, fewer than 4 classes (2 where all are for testing), images outside every class
+            folder, `query` without `gallery` or the other way round, or a name that is not UTF-8.
         RecipeError: train_classes leaves fewer than 2 classes for training or for testing, or stands beside `query` and
             `gallery`.
     """
@@ -60,25 +61,31 @@ def load(root: Path, *, train_classes: int | None = None) -> Dataset:
         raise DataError(
             f"{len(classes['.'])} images lie outside every class folder", file=root, fix=f"Expected {_LAYOUT}"
         )
-    if len(classes) < 4:
-        raise DataError(
-            f"{len(classes)} classes with images; 2 to train and 2 to test are needed",
-            file=root,
-            fix=f"Expected {_LAYOUT}",
-        )
-    count = len(classes) // 2 if train_classes is None else train_classes
-    if not 2 <= count <= len(classes) - 2:
-        raise RecipeError(
-            f"data.train_classes = {count}: of {len(classes)} classes, at least 2 must train and 2 test",
-            file=root,
-            fix=f"Give a number from 2 to {len(classes) - 2}",
-        )
+    count = _train_classes(root, len(classes), train_classes)
     sorted_classes = sorted(classes)
     splits = {
-        "train": _split("train", root, [(label, classes[sorted_classes[label]]) for label in range(count)]),
-        "test": _split("test", root, [(i, classes[sorted_classes[i]]) for i in range(count, len(classes))]),
+        name: _split(name, root, [(label, classes[sorted_classes[label]]) for label in labels])
+        for name, labels in (("train", range(count)), ("test", range(count, len(classes))))
+        if labels
     }
     return Dataset(splits, tuple(sorted_classes))
+
+
+def _train_classes(root: Path, classes: int, asked: int | None) -> int:
+    least, needed = (2, "2 to test") if asked == 0 else (_DIVIDED, "2 to train and 2 to test")
+    if classes < least:
+        instead = "; or put all into test by --set data.train_classes=0" if classes >= 2 else ""
+        raise DataError(
+            f"{classes} classes with images; {needed} are needed", file=root, fix=f"Expected {_LAYOUT}{instead}"
+        )
+    count = classes // 2 if asked is None else asked
+    if count and not 2 <= count <= classes - 2:
+        raise RecipeError(
+            f"data.train_classes = {count}: of {classes} classes, at least 2 must train and 2 test",
+            file=root,
+            fix=f"Give a number from 2 to {classes - 2}, or 0 to put all into test",
+        )
+    return count
 
 
 def _is_divided(root: Path, classes: Mapping[str, list[str]]) -> bool:
@@ -174,12 +181,14 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
 def _unchecked(root: Path) -> Dataset:
     """Every image, also of fewer than 4 classes and outside every class folder.
 
-    Images that are badly divided into queries and gallery are one split: nothing says then which may be alike.
+    Too few classes to be divided are one split. So are images that are badly divided into queries and gallery: nothing
+    says then which may be alike.
     """
     classes = _classes(root)
     names = sorted(classes)
     half = len(names) // 2
-    parts = {"test": names} if _parted(classes) else {"train": names[:half], "test": names[half:]}
+    undivided = len(names) < _DIVIDED or _parted(classes)
+    parts = {"test": names} if undivided else {"train": names[:half], "test": names[half:]}
     splits = {split: [(file, name) for name in part for file in sorted(classes[name])] for split, part in parts.items()}
     return every_image(Annotations(root, splits))
 

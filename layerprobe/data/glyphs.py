@@ -64,7 +64,7 @@ def load(
     All images are drawn here, at half a millisecond each, and kept in memory, one byte a pixel.
 
     Args:
-        train_classes: at least 2.
+        train_classes: at least 2; or 0: all are for testing, and there is no split `train`.
         test_classes: at least 2.
         images_per_class: at least 2.
         image_size: side in pixels, at least 8.
@@ -73,7 +73,8 @@ def load(
     Raises:
         RecipeError: an option below its range.
     """
-    _require("train_classes", train_classes, 2)
+    if train_classes:
+        _require("train_classes", train_classes, 2)
     _require("test_classes", test_classes, 2)
     _require("images_per_class", images_per_class, 2)
     _require("image_size", image_size, 8)
@@ -82,6 +83,8 @@ def load(
     sides = {"train": classes[:train_classes], "test": classes[train_classes:]}
     splits = {}
     for name, side in sides.items():
+        if not side:
+            continue
         members = [(c, i) for c in side for i in range(images_per_class)]
         pixels = np.stack([draw(seed, c, i, image_size=image_size) for c, i in members])
         splits[name] = Split(

@@ -103,8 +103,8 @@ def load(root: Path, *, set: str = "", train_classes: int | None = None, downloa
     Args:
         root: the folder that torchvision calls the set's root.
         set: a name of SETS, such as CIFAR100.
-        train_classes: how many of the classes are for training, the rest being for testing; None: the first half,
-            C // 2.
+        train_classes: how many of the classes are for training, the rest being for testing; 0: all are for testing,
+            and there is no split `train`; None: the first half, C // 2.
         download: download the set if it is not there.
 
     Raises:
@@ -135,6 +135,8 @@ def unchecked(root: Path, *, set: str = "", train_classes: int | None = None, do
     pixels = np.concatenate(arrays) if arrays else None
     splits = {}
     for name, is_member in (("train", labels < count), ("test", labels >= count)):
+        if not is_member.any():
+            continue
         members = order[is_member[order]]
         chosen = tuple(ids[i] for i in members.tolist())
         image = Files(root, chosen) if pixels is None else _Pixels(pixels[members])
@@ -144,14 +146,13 @@ def unchecked(root: Path, *, set: str = "", train_classes: int | None = None, do
 
 def _train_classes(classes: int, asked: int | None, set: str) -> int:
     count = classes // 2 if asked is None else asked
-    if classes < 4:
-        raise DataError(
-            f"{set} has {classes} classes here; 2 to train and 2 to test are needed", fix="Get the set again"
-        )
-    if not 2 <= count <= classes - 2:
+    least, needed = (2, "2 to test") if asked == 0 else (4, "2 to train and 2 to test")
+    if classes < least:
+        raise DataError(f"{set} has {classes} classes here; {needed} are needed", fix="Get the set again")
+    if count and not 2 <= count <= classes - 2:
         raise RecipeError(
             f"data.train_classes = {count}: of {set}'s {classes} classes, at least 2 must train and 2 test",
-            fix=f"Give a number from 2 to {classes - 2}",
+            fix=f"Give a number from 2 to {classes - 2}, or 0 to put all into test",
         )
     return count
 

@@ -188,12 +188,30 @@ def test_train_classes_are_not_asked_for_beside_a_gallery(tmp_path: Path) -> Non
         load(divided(tmp_path, query=("a", "b"), gallery=("a", "b")), train_classes=2)
 
 
-@pytest.mark.parametrize("count", [-1, 0, 1, 4, 5])
+@pytest.mark.parametrize("names", [("a", "b"), ("a", "b", "c", "d", "e")])
+def test_no_training_classes_put_all_into_test(tmp_path: Path, names: tuple[str, ...]) -> None:
+    dataset = load(add_classes(tmp_path, *names), train_classes=0)
+    assert list(dataset.splits) == ["test"]
+    assert dataset.splits["test"].labels.tolist() == [label for label in range(len(names)) for _ in range(2)]
+    assert require_retrieval(dataset, source=tmp_path) is dataset
+
+
+def test_two_classes_to_train_none_are_said_to_do_for_testing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="2 classes .* 2 to train and 2 to test .* by --set data.train_classes=0"):
+        load(add_classes(tmp_path, "a", "b"))
+
+
+def test_one_class_does_not_do_for_testing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="1 classes with images; 2 to test are needed"):
+        load(add_classes(tmp_path, "a"), train_classes=0)
+
+
+@pytest.mark.parametrize("count", [-1, 1, 4, 5])
 def test_train_classes_that_leave_a_side_too_few_are_refused(tmp_path: Path, count: int) -> None:
     add_classes(tmp_path, "a", "b", "c", "d", "e")
     with pytest.raises(
         RecipeError,
-        match=f"data.train_classes = {count}: of 5 classes, .* must train and 2 test. Give a number from 2 to 3",
+        match=f"data.train_classes = {count}: of 5 classes, .* must train and 2 test. Give a number from 2 to 3, or 0",
     ):
         load(tmp_path, train_classes=count)
 

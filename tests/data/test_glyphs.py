@@ -38,6 +38,12 @@ def test_the_first_classes_train_and_the_next_test() -> None:
     assert require_retrieval(dataset, source="glyphs") is dataset
 
 
+def test_no_training_classes_leave_the_test_split_alone() -> None:
+    dataset = load(train_classes=0, test_classes=3, images_per_class=2)
+    assert list(dataset.splits) == ["test"]
+    assert dataset.splits["test"].labels.tolist() == [0, 0, 1, 1, 2, 2]
+
+
 def test_an_image_is_the_same_however_many_there_are(default: Dataset) -> None:
     small = load(train_classes=2, test_classes=4, images_per_class=3).splits["test"]
     large = default.splits["train"]

@@ -286,6 +286,12 @@ def test_another_number_of_classes_may_train(tmp_path: Path, monkeypatch: Patch)
     assert classes(dataset, dataset.splits["train"]) == ["747-100", "A300B4", "F/A-18"]
 
 
+def test_no_class_may_train(tmp_path: Path, monkeypatch: Patch) -> None:
+    dataset = made("FGVCAircraft", tmp_path, monkeypatch, train_classes=0)
+    assert list(dataset.splits) == ["test"]
+    assert dataset.splits["test"].num_classes == 5
+
+
 @pytest.mark.parametrize("count", [1, 4])
 def test_two_classes_must_be_left_on_each_side(tmp_path: Path, monkeypatch: Patch, count: int) -> None:
     with pytest.raises(RecipeError, match=f"data.train_classes = {count}: of FGVCAircraft's 5 .* a number from 2 to 3"):

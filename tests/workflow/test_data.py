@@ -87,6 +87,14 @@ def test_a_badly_divided_folder_is_one_error_and_every_image_is_read(tmp_path: P
     assert checked.read == 12
 
 
+def test_a_folder_of_too_few_classes_is_one_split_with_one_error(tmp_path: Path) -> None:
+    checked = check(f"folder:{sound(tmp_path, 3)}")
+    assert [(s.split, s.classes) for s in checked.splits] == [("test", 3)]
+    (error,) = checked.errors
+    assert "3 classes with images; 2 to train and 2 to test are needed" in error.message
+    assert error.fix.endswith("or put all into test by --set data.train_classes=0")
+
+
 def test_the_generated_images_are_sound() -> None:
     assert check("glyphs").findings == ()
 

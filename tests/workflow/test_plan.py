@@ -9,6 +9,7 @@ import pytest
 from layerprobe.errors import DataError, RecipeError
 from layerprobe.overrides import Overrides
 from layerprobe.recipe import load_recipe
+from layerprobe.registry import PLOTS
 from layerprobe.workflow import parts
 from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.plan import build_plan, never_reached, rates_apart
@@ -81,6 +82,16 @@ def test_a_run_of_no_epochs_needs_no_training_images(only_test: Make) -> None:
     scores = probe(run, ProbeRequest(layers=("pool5.3", "fc6"), device="cpu", workers=0), Silent())
     assert {(score.split, score.epoch, score.n) for score in scores} == {("test", 0, 32)}
     assert plot(PlotRequest("layers", [run])).is_file()
+
+
+def test_every_plot_is_drawn_of_a_folder_whose_classes_are_all_in_test(request_for: Make, images: Path) -> None:
+    request = request_for()
+    settings = ("data.image_size=16", "net.fc=[8]", "probe.k=[1,2]", "data.train_classes=0", "train.epochs=0")
+    recipe = load_recipe(str(RECIPES / "netA.toml"), Overrides(f"folder:{images}", settings))
+    run = train(replace(request, recipe=recipe), Silent())
+    scores = probe(run, ProbeRequest(layers=("pool5.3", "fc6"), metrics=("MAP@R",), device="cpu", workers=0), Silent())
+    assert {(score.split, score.n) for score in scores} == {("test", 32)}
+    assert all(plot(PlotRequest(kind, [run])).is_file() for kind in PLOTS)
 
 
 def test_epochs_need_training_images(only_test: Make) -> None:
