@@ -20,6 +20,7 @@ class Net:
         embedding_dim: D.
         new_parameters: names of the module's parameters that were not loaded from anywhere.
         notes: what was done to its weights that a user may not expect.
+        parts: names of parts of these layers, such as a block's attention -> module paths; not among the layers.
         root: path of the model from elsewhere that the module wraps; module paths that a user writes lie below it.
         own_input: the images that this model was trained on; None where nothing is known of them.
         final_norm: path of the norm that the model applies after its last block; None where it has none.
@@ -32,6 +33,7 @@ class Net:
     embedding_dim: int
     new_parameters: frozenset[str]
     notes: tuple[str, ...] = ()
+    parts: Mapping[str, str] = field(default_factory=dict)
     root: str = ""
     own_input: OwnInput | None = None
     final_norm: str | None = None
