@@ -27,7 +27,7 @@ from layerprobe.files import (
     written_whole,
 )
 from layerprobe.keys import LayerKey
-from layerprobe.nets.weights import file_weights
+from layerprobe.nets.checkpoint_files import read_checkpoint
 from layerprobe.runs import Run
 from layerprobe.scores import read_scores
 from layerprobe.store import read_features
@@ -161,8 +161,8 @@ def pipe(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "read",
     [
-        require_file, sha256, read_image, read_scores, file_weights, csv_file.load,
-        lambda path: file_weights(path.rename(path.with_suffix(".safetensors"))),
+        require_file, sha256, read_image, read_scores, read_checkpoint, csv_file.load,
+        lambda path: read_checkpoint(path.rename(path.with_suffix(".safetensors"))),
         lambda path: read_rows(path, {"a": str}), lambda path: Run(path.parent).read(),
         lambda path: read_features(path, LayerKey("fc6", "none")),
     ],

@@ -10,18 +10,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.nets.checkpoint_files import FileWeights
+from layerprobe.nets.fitting import Fit, Translate, as_they_are, fit, shapes, unused
 from layerprobe.nets.freezing import freeze_batch_norm
 from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
-
-# BatchNorm's count of batches: unused where its momentum is a number, and absent from old files.
-_OPTIONAL = "num_batches_tracked"
-_NAMED = 4  # so many unused tensors stand in a note
-
-
-def _as_they_are(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    return weights
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,7 @@ class Backbone:
     channels: int
     pool: str = "avg"
     lists_pool: bool = True
-    translate: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = _as_they_are
+    translate: Translate = as_they_are
 
     def build(  # noqa: PLR0913 - the keys of a recipe's [net]
         self,
@@ -59,7 +53,7 @@ class Backbone:
         fc_norm: Literal["none", "layer", "batch"] = "none",
         fc_dropout: float = 0.0,
         freeze_bn: bool = False,
-        weights: Mapping[str, Tensor] | None = None,
+        weights: FileWeights | Mapping[str, Tensor] | None = None,
         from_scratch: Sequence[str] = (),
         seed: int = 0,
     ) -> Net:
@@ -83,7 +77,8 @@ class Backbone:
                 the normalised proxies of Fehervari et al. 2019.
             freeze_bn: keep the trunk's batch normalisation as it was loaded, except in `from_scratch`: statistics,
                 weight and bias become buffers, which `train()` does not move. Without weights it normalises nothing.
-            weights: names -> tensors, with the whole trunk; None: everything starts from its initialisation.
+            weights: what `read_checkpoint` read, or names -> tensors, with the whole trunk under one prefix; None:
+                everything starts from its initialisation.
             from_scratch: blocks or layers that start from their initialisation, with their batch normalisation.
             seed: of the initialisation; the global generators are not touched.
 
@@ -109,10 +104,11 @@ class Backbone:
         loaded: set[str] = set()
         notes: tuple[str, ...] = ()
         if weights is not None:
-            weights = self.translate(weights)
-            _require_trunk(self.name, module, list(trunk), weights)
-            loaded = _load(module, weights, paths)
-            notes = _unused(module, weights, paths)
+            own = shapes(module)
+            head_of = [key for key in own if key.partition(".")[0] not in trunk]
+            found = fit(weights, own, name=self.name, head=head_of, translate=self.translate)
+            loaded = _load(module, found, paths)
+            notes = (*found.notes, *unused(own, found.left, paths))
         if freeze_bn and not freeze_batch_norm(module, paths):
             raise RecipeError(f"[net]: {self.name} has no batch normalisation to freeze", fix="Leave freeze_bn out")
         return Net(
@@ -136,45 +132,11 @@ class Backbone:
         return tuple(f"{path}." for name in names for path in units[name])
 
 
-def _require_trunk(name: str, module: nn.Module, trunk: Sequence[str], weights: Mapping[str, Tensor]) -> None:
-    """Check that weights have every tensor of the trunk, in its shape, and none more of it."""
-    own = {key: tensor.shape for key, tensor in module.state_dict().items() if key.partition(".")[0] in trunk}
-    given = {key: tensor.shape for key, tensor in weights.items() if key.partition(".")[0] in trunk}
-    problems = [f"{key} is missing" for key in own if key not in given and not key.endswith(_OPTIONAL)]
-    problems += [
-        f"{key} has shape {tuple(given[key])}, not {tuple(own[key])}"
-        for key in own
-        if given.get(key, own[key]) != own[key]
-    ]
-    problems += [f"there is no place for {key}" for key in given if key not in own]
-    if problems:
-        raise DataError(
-            f"weights of another network than {name}: {problems[0]}",
-            fix="Set net.name to the network of the weights, or net.weights to a file of this one",
-        )
+def _load(module: nn.Module, found: Fit, anew: tuple[str, ...]) -> set[str]:
+    """Copy the tensors that fit, except below the prefixes `anew`; returns the names of those copied.
 
-
-def _load(module: nn.Module, weights: Mapping[str, Tensor], anew: tuple[str, ...]) -> set[str]:
-    """Copy the tensors whose name and shape agree, except below the prefixes `anew`; returns the names of those copied.
-
-    A head of another size is left out, and so are torchvision's classifiers, whose names no module here has. What
-    starts anew is never loaded, so that it keeps the seed's draw and BatchNorm's fresh statistics.
+    What starts anew is never loaded, so that it keeps the seed's draw and BatchNorm's fresh statistics.
     """
-    own = module.state_dict()
-    taken = {
-        key: tensor
-        for key, tensor in weights.items()
-        if key in own and tensor.shape == own[key].shape and not key.startswith(anew)
-    }
+    taken = {key: tensor for key, tensor in found.tensors.items() if not key.startswith(anew)}
     module.load_state_dict(taken, strict=False)
     return set(taken)
-
-
-def _unused(module: nn.Module, weights: Mapping[str, Tensor], anew: tuple[str, ...]) -> tuple[str, ...]:
-    """A note that names the tensors that `_load` left out, such as a head of another size; none where it left none."""
-    own = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
-    given = {key: tuple(tensor.shape) for key, tensor in weights.items() if not key.startswith(anew)}
-    unused = [f"{key} (there is no such layer)" for key in given if key not in own]
-    unused += [f"{key} (shape {given[key]}, not {own[key]})" for key in given if given[key] != own.get(key, given[key])]
-    more = f" and {len(unused) - _NAMED} more" if len(unused) > _NAMED else ""
-    return (f"not used of the weights: {', '.join(unused[:_NAMED])}{more}",) if unused else ()

@@ -17,10 +17,12 @@ from layerprobe.data.memory import held, is_small
 from layerprobe.data.splits import Dataset, overlaps, require_retrieval
 from layerprobe.data.subsets import with_share, with_validation
 from layerprobe.data.transforms import Channels, Normalise, describe_decoding, describe_transform, inverted, resized
-from layerprobe.errors import DataError, EnvironmentFault, RecipeError
+from layerprobe.errors import EnvironmentFault, RecipeError
 from layerprobe.losses.loss import Loss
+from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
 from layerprobe.nets.net import Net
-from layerprobe.nets.weights import file_weights, imagenet_weights
+from layerprobe.nets.weight_paths import split_part
+from layerprobe.nets.weights import imagenet_weights
 from layerprobe.recipe import Recipe
 from layerprobe.runs import find_run
 from layerprobe.workflow.images import Decoding, with_contents, with_decoded
@@ -145,22 +147,18 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
     """
     net = recipe.net
     build = registry.load("network", registry.NETS, net.name)
-    weights, notes = (None, ()) if cache is None else _pretrained(net.weights, net.name, cache)
-    try:
-        built: Net = build(
-            fc=net.fc,
-            pool=net.pool,
-            weights=weights,
-            from_scratch=net.from_scratch,
-            seed=recipe.train.seed,
-            **net.options(),
-        )
-    except DataError as error:
-        # The network knows only tensors; the user needs the file that they came from.
-        raise DataError(error.message, file=net.weights, fix=error.fix) from error
+    weights = None if cache is None else _pretrained(net.weights, net.name, cache)
+    built: Net = build(
+        fc=net.fc,
+        pool=net.pool,
+        weights=weights,
+        from_scratch=net.from_scratch,
+        seed=recipe.train.seed,
+        **net.options(),
+    )
     if cache is not None:
         require_input(recipe, built)
-    return replace(built, notes=(*built.notes, *notes))
+    return built
 
 
 def require_input(recipe: Recipe, net: Net) -> None:
@@ -185,18 +183,16 @@ def require_input(recipe: Recipe, net: Net) -> None:
         )
 
 
-def _pretrained(weights: str, net: str, cache: Path) -> tuple[dict[str, torch.Tensor] | None, tuple[str, ...]]:
-    """The tensors by name, if any, and the notes about them."""
+def _pretrained(weights: str, net: str, cache: Path) -> FileWeights | None:
+    """The tensors of the file that the weights come from, if they come from one."""
     if weights == "none":
-        return None, ()
+        return None
     if weights == "imagenet":
-        return imagenet_weights(net), ()
+        return imagenet_weights(net)
     if weights.startswith("run:"):
         run = find_run(cache, weights.removeprefix("run:"))
-        found = file_weights(run.checkpoint_file(run.read()["epochs_done"]))
-    else:
-        found = file_weights(Path(weights))
-    return found.tensors, found.notes
+        return read_checkpoint(run.checkpoint_file(run.read()["epochs_done"]))
+    return read_checkpoint(*split_part(weights))
 
 
 def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:

@@ -1,0 +1,280 @@
+"""Find a network's weights among all tensors of a file, by their names and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from layerprobe.errors import DataError, NumericError, UnknownNameError
+from layerprobe.nets.checkpoint_files import FileWeights
+
+# What wrappers put before the names of what they wrap: several devices, torch.compile.
+_WRAPPERS = ("module", "_orig_mod")
+# Buffers that follow from a network's settings, or that nothing reads; versions of a library differ in storing them.
+_DERIVED = (
+    "num_batches_tracked", "relative_position_index", "relative_coords_table", "attn_mask", "position_ids", "inv_freq",
+)  # fmt: skip
+_NAMED = 4  # so many tensors stand in a note or an error
+
+Shape = tuple[int, ...]
+Translate = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The tensors under one prefix of a file, as far as they are a network's.
+
+    Args:
+        prefix: what stands before the network's names in the file, such as `state_dict.model`; empty for nothing.
+        tensors: the network's names -> tensors of the shape that it has there.
+        left: names -> the other tensors under the prefix, such as a classifier or a head of another shape.
+        notes: which prefix was taken off, and what of the file lies elsewhere.
+    """
+
+    prefix: str
+    tensors: Mapping[str, Tensor]
+    left: Mapping[str, Tensor]
+    notes: tuple[str, ...] = ()
+
+
+def as_they_are(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The same names: the translation where a file has the network's own."""
+    return weights
+
+
+def shapes(module: nn.Module) -> dict[str, Shape]:
+    """Names of a module's parameters and stored buffers -> their shapes."""
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+
+
+def fitted(weights: FileWeights | Mapping[str, Tensor], module: nn.Module, *, name: str = "this network") -> Fit:
+    """The tensors of a file that belong into a module, for `module.load_state_dict(fit.tensors, strict=False)`.
+
+    All tensors of the module must be in the file in their shapes, under one prefix of any length (`state_dict.model`,
+    `teacher.module.backbone`), except buffers that the module makes itself. `module.` and `_orig_mod.` may stand
+    anywhere in the names.
+
+    Args:
+        weights: what `read_checkpoint` read, or names -> tensors.
+        module: the bare network, without what its trainer put around it; it is not changed.
+        name: of the network, for errors.
+
+    Returns:
+        The module's names -> tensors; the notes name the prefix and what of the file is not used.
+
+    Raises:
+        DataError, NumericError, UnknownNameError: as `fit`.
+    """
+    own = shapes(module)
+    found = fit(weights, own, name=name)
+    return Fit(found.prefix, found.tensors, found.left, (*found.notes, *unused(own, found.left)))
+
+
+def fit(
+    weights: FileWeights | Mapping[str, Tensor],
+    own: Mapping[str, Shape],
+    *,
+    name: str,
+    head: Collection[str] = (),
+    translate: Translate = as_they_are,
+) -> Fit:
+    """The one prefix of a file under which all tensors of a network lie in their shapes, and these tensors.
+
+    Args:
+        weights: what `read_checkpoint` read, or names -> tensors.
+        own: the network's names -> shapes.
+        name: of the network, for errors.
+        head: names in `own` that a file need not have, nor in this shape.
+        translate: gives tensors, named as in a file after the prefix, the network's names.
+
+    Raises:
+        DataError: no prefix has every tensor; or several have, with different numbers; or there are more tensors than
+            the network has places for; or the file holds fewer numbers than a tensor has by its shape.
+        NumericError: a tensor is not finite.
+        UnknownNameError: the file lacks the part asked for.
+    """
+    given = weights if isinstance(weights, FileWeights) else FileWeights(weights)
+    required = [key for key in own if key not in head and not key.endswith(_DERIVED)]
+    places = {_bare(key): key for key in own}
+    found = _of_part(_matched(given.tensors, places, translate), given)
+    right = {prefix: _of_shape(tensors, own) for prefix, tensors in found.items()}
+    complete = [prefix for prefix, tensors in right.items() if all(key in tensors for key in required)]
+    if not complete:
+        raise _other_network(name, _lacks(found, right, required, own), given)
+    fits = []
+    for prefix in complete:
+        under = _under(prefix, given.tensors, places, translate)
+        left = {key: tensor for key, tensor in under if right[prefix].get(key) is None}
+        fits.append(Fit(prefix, right[prefix], left))
+    whole = [one for one in fits if not _without_place(one, required, own)]
+    if not whole:
+        first, *more = _without_place(fits[0], required, own)
+        raise _other_network(name, f"there is no place for {first}{_and_more(len(more))}", given)
+    for one in whole:
+        _require_storage(one.tensors, given.source)
+    chosen = _only(whole, required, given)
+    _require_finite(chosen.tensors, given.source)
+    return Fit(chosen.prefix, chosen.tensors, chosen.left, _notes(chosen, given))
+
+
+def unused(own: Mapping[str, Shape], left: Mapping[str, Tensor], anew: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """A note that names the tensors that a network has no use for, such as a head of another size; none without any.
+
+    Args:
+        own: the network's names -> shapes.
+        left: names -> the tensors of `Fit.left`.
+        anew: prefixes of what starts anew by the recipe's wish, and is not named.
+    """
+    shaped = {key: tuple(value.shape) for key, value in left.items() if not key.startswith(anew)}
+    named = [f"{key} (there is no such layer)" for key in shaped if key not in own and not key.endswith(_DERIVED)]
+    named += [f"{key} (shape {shape}, not {own[key]})" for key, shape in shaped.items() if key in own]
+    return (f"not used of the weights: {_first(named)}",) if named else ()
+
+
+def _bare(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def _first(texts: Collection[str]) -> str:
+    return f"{', '.join(list(texts)[:_NAMED])}{_and_more(len(texts) - _NAMED)}"
+
+
+def _and_more(count: int) -> str:
+    return f" and {count:,} more" if count > 0 else ""
+
+
+def _matched(
+    tensors: Mapping[str, Tensor], places: Mapping[str, str], translate: Translate
+) -> dict[str, dict[str, Tensor]]:
+    """Of each prefix after which a name of the network stands: the network's names -> tensors, in any shape."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        parts = name.split(".")
+        for start, part in enumerate(parts):
+            if part in _WRAPPERS:  # they belong to the prefix
+                continue
+            for key, value in translate({_bare(".".join(parts[start:])): tensor}).items():
+                if key in places:
+                    found.setdefault(".".join(parts[:start]), {})[places[key]] = value
+    return found
+
+
+def _under(
+    prefix: str, tensors: Mapping[str, Tensor], places: Mapping[str, str], translate: Translate
+) -> Iterator[tuple[str, Tensor]]:
+    """All tensors below a prefix, by the network's names where it has such."""
+    for name, tensor in tensors.items():
+        if name.startswith(f"{prefix}." if prefix else ""):
+            rest = name[len(prefix) + 1 :] if prefix else name
+            for key, value in translate({_bare(rest): tensor}).items():
+                yield places.get(key, key), value
+
+
+def _of_part(found: Mapping[str, dict[str, Tensor]], given: FileWeights) -> Mapping[str, dict[str, Tensor]]:
+    """The prefixes in the part that was asked for."""
+    if not given.part:
+        return found
+    part = _bare(given.part)
+    if not any(_bare(name).startswith(f"{part}.") for name in given.tensors):
+        known = dict.fromkeys(_bare(name).partition(".")[0] for name in given.tensors)
+        raise UnknownNameError("part of the file", given.part, known, file=given.source)
+    return {prefix: tensors for prefix, tensors in found.items() if f"{_bare(prefix)}.".startswith(f"{part}.")}
+
+
+def _of_shape(tensors: Mapping[str, Tensor], own: Mapping[str, Shape]) -> dict[str, Tensor]:
+    return {key: tensor for key, tensor in tensors.items() if tuple(tensor.shape) == own[key]}
+
+
+def _lacks(
+    found: Mapping[str, Mapping[str, Tensor]],
+    right: Mapping[str, Mapping[str, Tensor]],
+    required: Collection[str],
+    own: Mapping[str, Shape],
+) -> str:
+    """What is wrong under the prefix that has most of the network."""
+    if not found:
+        return f"none of its {len(required):,} tensors is there"
+    best = max(right, key=lambda prefix: (len(right[prefix]), len(found[prefix])))
+    named = found[best]
+    problems = [f"{key} is missing" for key in required if key not in named]
+    problems += [
+        f"{key} has shape {tuple(named[key].shape)}, not {own[key]}"
+        for key in required
+        if key in named and key not in right[best]
+    ]
+    where = f" under {best!r}" if best else ""
+    if len(problems) == 1:
+        return f"{problems[0]}{where}"
+    count = f"{len(problems):,} of {len(required):,} tensors are missing or have another shape{where}"
+    return f"{count}: {_first(problems)}"
+
+
+def _other_network(name: str, what: str, given: FileWeights) -> DataError:
+    fix = "Set net.name to the network of the weights, or net.weights to a file of this one"
+    return DataError(f"weights of another network than {name}: {what}", file=given.source, fix=fix)
+
+
+def _without_place(one: Fit, required: Iterable[str], own: Mapping[str, Shape]) -> list[str]:
+    """Tensors beside those of the network, as a deeper one has them: to leave them out would be to cut it."""
+    children = {key.partition(".")[0] for key in required}
+    spare = (key for key in one.left if key not in own and not key.endswith(_DERIVED))
+    return [key for key in spare if key.partition(".")[0] in children]
+
+
+def _only(fits: Collection[Fit], required: Iterable[str], given: FileWeights) -> Fit:
+    """The one complete fit; of those with the same numbers the one with most of a head, since it makes no difference.
+
+    Raises:
+        DataError: there are several.
+    """
+    different: list[Fit] = []
+    for one in sorted(fits, key=lambda each: -len(each.tensors)):
+        if not any(all(torch.equal(one.tensors[key], other.tensors[key]) for key in required) for other in different):
+            different.append(one)
+    if given.part is not None and len(different) > 1:
+        exact = [one for one in different if _bare(one.prefix) == _bare(given.part)]
+        different = exact or different
+    if len(different) > 1:
+        prefixes = [_bare(one.prefix) for one in different]
+        found = ", ".join(repr(prefix) if prefix else "the top of the file" for prefix in prefixes)
+        file = given.source or "FILE"
+        raise DataError(
+            f"several sets of weights fit: {found}",
+            file=given.source,
+            fix=f"Choose one: {' or '.join(f'{file}#{prefix}' for prefix in prefixes)}",
+        )
+    return different[0]
+
+
+def _require_storage(tensors: Mapping[str, Tensor], source: Path | None) -> None:
+    for name, tensor in tensors.items():
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            what = f"the file holds fewer numbers than {name} has by its shape"
+            raise DataError(what, file=source, fix="Download it again")
+
+
+def _require_finite(tensors: Mapping[str, Tensor], source: Path | None) -> None:
+    for name, tensor in tensors.items():
+        values = tensor.float() if tensor.element_size() == 1 else tensor  # torch asks no 8-bit number
+        if not values.isfinite().all():
+            kind = "NaN" if values.isnan().any() else "infinite"
+            raise NumericError(f"{name} has {kind} values", file=source, fix="Use weights from an earlier epoch")
+
+
+def _notes(chosen: Fit, given: FileWeights) -> tuple[str, ...]:
+    """The prefix that was taken off, and the tensors outside of it; nothing of a checkpoint of layerprobe."""
+    if not chosen.prefix:
+        return ()
+    outside = [name for name in given.tensors if not name.startswith(f"{chosen.prefix}.")]
+    if chosen.prefix == "net" and all(name.startswith("loss.") for name in outside):
+        return ()
+    file = f"{given.source.name}: " if given.source else ""
+    count = len(given.tensors) - len(outside)
+    taken = f"{file}{f'{chosen.prefix}.'!r} is taken off the names of {count:,} tensors"
+    if not outside:
+        return (taken,)
+    return taken, f"{file}not used, since not under {chosen.prefix!r}: {_first(outside)}"

@@ -1,0 +1,164 @@
+"""Torch files that name classes of their own: inert stand-ins take the classes' place, and no code of a file runs.
+
+A checkpoint of somebody's training holds their options as well: an `argparse.Namespace`, a configuration, numpy's
+numbers, a loss. `torch.load(weights_only=True)` refuses the whole file for one such name. Here it gets a class of ours
+for the name, which takes any arguments and keeps none, so that the tensors beside it can be read. Nothing is imported
+by a name in a file, and the restricted unpickler calls only its own list of functions and these stand-ins.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import re
+import struct
+import sys
+import warnings
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Self
+
+import torch
+
+from layerprobe.errors import DataError
+
+# Exceptions that torch may raise on bytes that are no checkpoint.
+_UNREADABLE = (
+    pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
+    OverflowError, MemoryError, struct.error, zipfile.BadZipFile,
+)  # fmt: skip
+# Of Python's own modules, those whose names in a file are data. A name of any other is code: os.system, eval, partial.
+_DATA = ("argparse", "collections", "datetime", "decimal", "enum", "fractions", "pathlib", "uuid")
+_DATA_NAMES = {"types.SimpleNamespace"} | {
+    f"builtins.{kind.__name__}" for kind in (bool, bytes, dict, float, frozenset, int, list, object, range, slice, str)
+}
+
+
+class _StandIn:
+    """An object of a class that a file names: nothing is known of it, and nothing is kept."""
+
+    __slots__ = ()
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        return super().__new__(cls)
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        """Drop what the file says about the object."""
+
+
+class _PlainDict:
+    """Stands for a subclass of dict: its objects are plain ones, which torch fills with their items."""
+
+    def __new__(cls, *_: object, **__: object) -> OrderedDict[object, object]:  # type: ignore[misc]
+        return OrderedDict()
+
+
+class _PlainList:
+    """Stands for a subclass of list, likewise."""
+
+    def __new__(cls, *_: object, **__: object) -> list[object]:  # type: ignore[misc]
+        return []
+
+
+def load_inert(path: Path) -> object:
+    """What a torch file holds, with tensors on the CPU and stand-ins for objects of foreign classes.
+
+    Objects of subclasses of dict and list become an OrderedDict and a list of their items.
+
+    Raises:
+        DataError: compressed, truncated, no torch file, or one that names a function of Python's or torch's, whose
+            place a stand-in could take as well: such a file was not written by a training script.
+    """
+    try:
+        _require_plain_archive(path)
+        with warnings.catch_warnings(action="ignore"):  # on the pickle's version, before it is refused
+            names = _foreign_names(path)
+            for name in names:
+                if _is_code(name):
+                    raise _holds_code(path, name)
+            return _load(path, names)
+    except _UNREADABLE as error:
+        # torch's own message recommends switching the protection off.
+        code = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if code is not None:
+            raise _holds_code(path, code[1]) from error
+        if "persistent_load of storage" in str(error):
+            what = "holds a module as an object, in torch's old format"
+            raise DataError(what, file=path, fix="Save the network's state_dict() alone") from error
+        raise DataError("truncated, or no weights file", file=path, fix="Download it again") from error
+
+
+def _holds_code(path: Path, name: str) -> DataError:
+    what = f"holds Python code ({name}); layerprobe does not run it"
+    return DataError(what, file=path, fix="Ask for a safetensors file")
+
+
+def _is_code(name: str) -> bool:
+    """Whether a name is a function, as far as can be told without importing it."""
+    module, last = name.partition(".")[0], name.rpartition(".")[2]
+    if module == "torch":
+        return not last.lstrip("_")[:1].isupper()
+    standard = module in sys.stdlib_module_names or module == "commands"  # as a file calls subprocess
+    return standard and module not in _DATA and name not in _DATA_NAMES
+
+
+def _require_plain_archive(path: Path) -> None:
+    """A small file could unfold to any size: by compression, or by entries that share their bytes."""
+    if _is_archive(path):
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise DataError("compressed, which torch.save never does", file=path, fix="Save the weights again")
+        if sum(entry.file_size for entry in entries) > path.stat().st_size:
+            raise DataError("claims more bytes than the file has", file=path, fix="Download it again")
+
+
+def _is_archive(path: Path) -> bool:
+    """Whether torch takes a file for an archive: by its first bytes, while zipfile looks for the table at the end."""
+    with path.open("rb") as stream:
+        return stream.read(4) == b"PK\x03\x04"
+
+
+def _foreign_names(path: Path) -> list[str]:
+    """The classes and functions that a file names and torch does not know as safe; found without unpickling."""
+    if _is_archive(path):
+        return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+    with path.open("rb") as stream:
+        for _ in range(3):  # a magic number, the format's version, sizes of integers
+            _skip_pickle(stream)
+        start = stream.tell()
+        _skip_pickle(stream)
+        size = stream.tell() - start
+        stream.seek(start)
+        content = stream.read(size)
+    # torch lists the names of its present format alone, a zip archive; the pickle inside is the same in both.
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as entries:
+        entries.writestr("archive/version", "3\n")
+        entries.writestr("archive/data.pkl", content)
+    archive.seek(0)
+    return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(archive))
+
+
+def _skip_pickle(stream: io.BufferedReader) -> None:
+    for _ in pickletools.genops(stream):
+        pass
+
+
+def _load(path: Path, names: list[str]) -> object:
+    """Load with a stand-in for each name; only when items are put into one is it known to be a dict or a list."""
+    kinds: list[type] = [type(f"StandIn{index}", (_StandIn,), {"__slots__": ()}) for index in range(len(names))]
+    while True:
+        try:
+            with torch.serialization.safe_globals(list(zip(kinds, names, strict=True))):
+                return torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            container = re.search(r"Can only (\w+) .*but got <class '[\w.]+\.StandIn(\d+)'>", str(error))
+            if container is None:
+                raise
+            kinds[int(container[2])] = _PlainDict if container[1].startswith("SETITEM") else _PlainList

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from layerprobe.errors import DataError
+from layerprobe.nets.weight_paths import expand, natural_order, split_part
+
+
+def touched(folder: Path, *names: str) -> list[Path]:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return [folder / name for name in names]
+
+
+def test_numbers_in_names_are_ordered_by_size() -> None:
+    names = ["a", "epoch2.pt", "epoch10.pt", "epoch10-step3.pt", "epoch10-step20.pt", "epoch11.pt", "last.pt"]
+    ordered = [
+        Path(name) for name in ["a", "epoch2.pt", "epoch10-step3.pt", "epoch10-step20.pt", *names[2:3], *names[5:]]
+    ]
+    shuffled = list(map(Path, names))
+    random.Random(0).shuffle(shuffled)
+    assert natural_order(shuffled) == ordered
+
+
+def test_equal_numbers_keep_one_order() -> None:
+    ordered = [Path("epoch2.pt"), Path("epoch02.pt"), Path("epoch3.pt")]
+    assert natural_order(ordered[::-1]) == ordered
+
+
+def test_a_pattern_gives_its_files_in_natural_order_and_no_folder(tmp_path: Path) -> None:
+    files = touched(tmp_path, "epoch2.pt", "epoch10.pt", "epoch11.pt")
+    touched(tmp_path, "epoch1.pt/inside")
+    assert expand(f"{tmp_path}/*.pt") == [(file, None) for file in files]
+    assert expand(f"{tmp_path}/epoch1?.pt#teacher") == [(file, "teacher") for file in files[1:]]
+
+
+def test_a_pattern_without_files_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"ckpt/\*\.pt: no file has such a name\. Name at least one"):
+        expand(f"{tmp_path}/ckpt/*.pt#teacher")
+
+
+def test_a_file_alone_is_itself_though_it_does_not_exist(tmp_path: Path) -> None:
+    assert expand(f"{tmp_path}/a.pt") == [(tmp_path / "a.pt", None)]
+    assert expand(f"{tmp_path}/a.pt#state_dict.model") == [(tmp_path / "a.pt", "state_dict.model")]
+
+
+@pytest.mark.parametrize("name", ["a#b.pt", "a[1].pt", "a*.pt", "what?.pt", "a#*.pt"])
+def test_a_file_with_signs_in_its_name_is_taken_literally(tmp_path: Path, name: str) -> None:
+    touched(tmp_path, name, "a1.pt", "ab.pt", "a")
+    assert expand(f"{tmp_path}/{name}") == [(tmp_path / name, None)]
+    assert expand(f"{tmp_path}/{name}#ema") == [(tmp_path / name, "ema")]
+    assert split_part(f"{tmp_path}/{name}") == (tmp_path / name, None)
+
+
+def test_an_empty_part_is_the_top_of_the_file(tmp_path: Path) -> None:
+    assert split_part("a.pt#") == (Path("a.pt"), "")
