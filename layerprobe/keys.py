@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from layerprobe.errors import RecipeError, UnknownNameError
-from layerprobe.pooling import POOLS
+from layerprobe.pooling import POOLS, TOKEN_POOLS
 
 NO_REDUCTION = "none"
 
@@ -78,8 +78,8 @@ class RankedLayer:
 def network_order(rankings: Iterable[RankedLayer], layer_order: Sequence[str]) -> list[RankedLayer]:
     """Each of some rankings once: by layer as the network runs them, then by pool, reduction and similarity.
 
-    The pools max, avg and gem come first, in this order, and `none` before any reduction; further pools, reductions and
-    similarities follow their names, `pca:8` before `pca:64`. `A+B` follows the last of its layers.
+    The pools max, avg, gem, cls and cls+avg come first, in this order, and `none` before any reduction; further pools,
+    reductions and similarities follow their names, `pca:8` before `pca:64`. `A+B` follows the last of its layers.
 
     Args:
         rankings: of one network.
@@ -95,7 +95,7 @@ def network_order(rankings: Iterable[RankedLayer], layer_order: Sequence[str]) -
         members = [name for name in layer.split("+") if name in known] or [layer]
         return (
             sorted((order[name] for name in members), reverse=True),
-            [*POOLS, pool].index(pool),
+            [*POOLS, *TOKEN_POOLS, pool].index(pool),
             _natural(pool),
             ranked.reduction != NO_REDUCTION,
             _natural(ranked.reduction),

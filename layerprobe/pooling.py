@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 Pool = Literal["max", "avg", "gem"]  # taps have grid:s, too, for any s
 POOLS: tuple[Pool, ...] = get_args(Pool)
+TOKEN_POOLS = ("cls", "cls+avg")  # of tokens with a class token: it, and it followed by the mean of the patches
 NO_POOL = "none"  # what a vector has, which needs none
 
 _GEM_POWER = 3

@@ -152,7 +152,7 @@ class Probe(Section):
     """What `probe` measures unless told otherwise; no part of a run's identity."""
 
     layers: tuple[str, ...] = Field(("*",), min_length=1)
-    pool: tuple[str, ...] = Field(("max",), min_length=1)
+    pool: tuple[str, ...] | None = Field(None, min_length=1)  # None: what suits each layer
     similarity: VectorSimilarity = "cosine"
     k: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 2, 4, 8, 16, 32), min_length=1)
     metrics: tuple[str, ...] = ()

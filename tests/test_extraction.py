@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from layerprobe.extraction import extract
 from layerprobe.keys import LayerKey
+from layerprobe.layouts import Layout
 from layerprobe.nets.vgg16_bn import build
 from layerprobe.taps import Tap, resolve_taps
 
@@ -30,7 +31,7 @@ class Sums(nn.Module):
         return torch.as_tensor(self.fc6(self.norm(images).sum((1, 2, 3))[:, None]))
 
 
-TAPS = [Tap("fc6", "fc6", 1, "none", 1)]
+TAPS = [Tap("fc6", "fc6", 1, "none", 1, Layout("vector", shape=(1,)))]
 
 
 def pixels(*values: int) -> Tensor:

@@ -37,7 +37,8 @@ def probe(
         str | None, typer.Option("--layers", metavar="L,...", help="Layers' names, globs or module paths.")
     ] = None,
     pool: Annotated[
-        str | None, typer.Option("--pool", metavar="P,...", help="How maps are pooled: max, avg, gem or grid:s.")
+        str | None,
+        typer.Option("--pool", metavar="P,...", help="The pools: max, avg, gem, grid:s, cls or cls+avg."),
     ] = None,
     epochs: Annotated[str, typer.Option("--epochs", metavar="all|last|best|0,5", help="Epochs to probe.")] = "all",
     splits: Annotated[

@@ -14,7 +14,7 @@ from layerprobe.nets.net import Net
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe
 from layerprobe.runs import Run, named_run
-from layerprobe.taps import resolve_taps
+from layerprobe.taps import Measured, find_taps, measure_layers
 from layerprobe.training.loop import Trainer
 from layerprobe.workflow import parts
 from layerprobe.workflow.features import feature_disk
@@ -83,18 +83,19 @@ def build(request: TrainRequest) -> Built:
     net = _build_net(request)
     # A misspelt layer, or an image too small for the network, is told before anything is written.
     layers = (*recipe.probe.layers, *(request.probe or ()))
-    resolve_taps(layers, net, pools=recipe.probe.pool, image_size=recipe.data.image_size)
+    measured = measure_layers(net, recipe.data.image_size)
+    find_taps(layers, measured, pools=recipe.probe.pool)
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
     targets = build_targets(recipe, split_to_train(recipe, dataset).labels)
     loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1).to(device)
     trainer = _build_trainer(request, dataset, net, loss)
-    return Built(loaded, dataset, net, loss, trainer, _feature_bytes(request, dataset, net))
+    return Built(loaded, dataset, net, loss, trainer, _feature_bytes(request, dataset, measured))
 
 
-def _feature_bytes(request: TrainRequest, dataset: Dataset, net: Net) -> dict[str, int]:
+def _feature_bytes(request: TrainRequest, dataset: Dataset, measured: Measured) -> dict[str, int]:
     if request.probe is None:
         return {}
-    dims = [tap.dim for tap in select_taps(ProbeRequest(layers=request.probe), request.recipe, net)]
+    dims = [tap.dim for tap in select_taps(ProbeRequest(layers=request.probe), request.recipe, measured)]
     splits = splits_to_store(select_splits(None, dataset), dataset)
     return {name: feature_disk(dims, len(dataset.splits[name])) for name in splits}
 

@@ -167,7 +167,7 @@ def prepare_ensemble(
         DataError: a member is not there, or has other images.
     """
     opened = open_for_probing(run, request)
-    recipe, embedding = opened.recipe, embedding_tap(opened.recipe, opened.net)
+    recipe, embedding = opened.recipe, embedding_tap(opened.recipe, opened.measured)
     if any(name not in ("*", embedding.layer) for name in request.layers or ()):
         raise RecipeError(
             f"an ensemble has its members' embeddings alone: {embedding.layer}",

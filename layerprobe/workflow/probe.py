@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from layerprobe.recipe import Recipe, recorded_recipe
 from layerprobe.retrieval import Classifier
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, ScoreTable, in_network_order, read_scores
-from layerprobe.taps import Tap, execution_order
+from layerprobe.taps import Measured, Tap, execution_order, measure_layers
 from layerprobe.workflow import parts
 from layerprobe.workflow.damage import PartlyMeasuredError, whole_epochs
 from layerprobe.workflow.estimate import Estimate, peak_memory
@@ -88,6 +89,11 @@ class ProbedRun:
     net: Net
     device: torch.device
 
+    @functools.cached_property
+    def measured(self) -> Measured:
+        """The network's layers, told from dry forwards once."""
+        return measure_layers(self.net, self.recipe.data.image_size)
+
 
 def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
     """A run's recipe and network.
@@ -136,9 +142,9 @@ def prepare(
 def _selected(
     opened: ProbedRun, request: ProbeRequest, dataset: Dataset | None, listener: Listener | None
 ) -> tuple[Selection, RunFeatures]:
-    recipe, net = opened.recipe, opened.net
+    recipe, measured = opened.recipe, opened.measured
     # A misspelt layer is told before images are decoded.
-    taps, embedding = select_taps(request, recipe, net), embedding_tap(recipe, net)
+    taps, embedding = select_taps(request, recipe, measured), embedding_tap(recipe, measured)
     request = without_accuracy(request, recipe, why_no_classifier(recipe), listener)
     require_classified(request, recipe, embedding, taps)
     built = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))
@@ -171,7 +177,7 @@ def known_scores(
     scores = features.of_this_transform(scores, listener)
     names = [*opened.record.get("layer_order", []), *(score.layer for score in scores)]
     names += [tap.layer for tap in selection.taps]
-    order = execution_order(dict.fromkeys(names), opened.net, opened.recipe.data.image_size)
+    order = execution_order(dict.fromkeys(names), opened.measured)
     return ScoreTable(scores, layer_order=order, stored=stored)
 
 

@@ -9,12 +9,11 @@ from typing import Any
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
-from layerprobe.nets.net import Net
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe
 from layerprobe.registry import LOSSES, load
 from layerprobe.runs import Run
-from layerprobe.taps import Tap, resolve_taps
+from layerprobe.taps import Measured, Tap, find_taps
 from layerprobe.workflow.kept import kept_epochs
 from layerprobe.workflow.measures import Measures, build_measures
 
@@ -27,7 +26,7 @@ class ProbeRequest:
 
     Args:
         layers: layer expressions.
-        pools: max, avg, gem or grid:s.
+        pools: max, avg, gem, grid:s, cls or cls+avg.
         epochs: all, last, best, or epochs with commas between.
         splits: names of splits.
         similarity: cosine, euclidean or dot.
@@ -100,7 +99,7 @@ class Selection:
         return RankedLayer(self.embedding.key, NO_REDUCTION, self.similarity)
 
 
-def select_taps(request: ProbeRequest, recipe: Recipe, net: Net) -> list[Tap]:
+def select_taps(request: ProbeRequest, recipe: Recipe, measured: Measured) -> list[Tap]:
     """The layers asked for.
 
     Raises:
@@ -108,14 +107,13 @@ def select_taps(request: ProbeRequest, recipe: Recipe, net: Net) -> list[Tap]:
         RecipeError: a layer that cannot be probed.
     """
     layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
-    return resolve_taps(layers, net, pools=pools, image_size=recipe.data.image_size)
+    return find_taps(layers, measured, pools=pools)
 
 
-def embedding_tap(recipe: Recipe, net: Net) -> Tap:
+def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:
     """What the loss takes: the last layer, pooled as the network pools it where it is a map."""
-    pool = recipe.net.pool or "max"
-    (tap,) = resolve_taps([list(net.layers)[-1]], net, pools=[pool], image_size=recipe.data.image_size)
-    return tap
+    pools = None if recipe.net.pool is None else [recipe.net.pool]
+    return find_taps([list(measured.net.layers)[-1]], measured, pools=pools)[0]
 
 
 def select_splits(asked: Sequence[str] | None, dataset: Dataset) -> list[str]:

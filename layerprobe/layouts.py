@@ -1,0 +1,280 @@
+"""Which axis of a module's output is what, told from the shapes that dry forwards gave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import isqrt
+from typing import Literal
+
+from torch import Tensor
+
+Kind = Literal["map", "tokens", "vector"]
+Shape = tuple[int, ...]
+Part = tuple[str | int, ...]  # the way from a module's output to a tensor in it
+
+_MOST_PREFIX_TOKENS = 8  # that are believed where nothing but the number of tokens tells of them
+_GRID = 4  # a square of tokens of fewer a side is also a smaller square with prefix tokens
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an output is read.
+
+    Args:
+        kind: map, tokens or vector.
+        part: where the tensor is in the output; empty where the output is the tensor.
+        batch: its axis of images.
+        channels: its axis of channels.
+        shape: of one image: (C, H, W), (T, D) or (D,), whatever the order of the axes.
+        prefix: tokens before those of the patches.
+        class_token: whether the first token is a class token.
+    """
+
+    kind: Kind
+    part: Part = ()
+    batch: int = 0
+    channels: int = 1
+    shape: Shape = ()
+    prefix: int = 0
+    class_token: bool = False
+
+    @property
+    def dim(self) -> int:
+        """Number of channels."""
+        return self.shape[-1] if self.kind == "tokens" else self.shape[0]
+
+    @property
+    def grid(self) -> Shape:
+        """(H, W) of a map or of the patches of tokens."""
+        return self.shape[1:] if self.kind == "map" else (isqrt(self.shape[0] - self.prefix),) * 2
+
+    def arranged(self, tensor: Tensor) -> Tensor:
+        """The output's tensor with its axes in one order: map (B, C, H, W), tokens (B, T, D), vector (B, D); a view."""
+        rest = [axis for axis in range(tensor.ndim) if axis not in (self.batch, self.channels)]
+        if self.kind == "map":
+            return tensor.permute(self.batch, self.channels, *rest)
+        tensor = tensor.permute(self.batch, *rest, self.channels)
+        return tensor.flatten(1) if self.kind == "vector" else tensor
+
+    def patches(self, tensor: Tensor) -> Tensor:
+        """What `arranged` gave of a map or of tokens -> the map (B, C, H, W), without the prefix tokens."""
+        if self.kind == "map":
+            return tensor
+        patches = tensor[:, self.prefix :].transpose(1, 2)
+        return patches.reshape(*patches.shape[:2], *self.grid)
+
+    def __str__(self) -> str:
+        before = f", {self.prefix} before the patches" if self.prefix else ""
+        where = f" of {part_name(self.part)}" if self.part else ""
+        return f"{self.kind} {self.shape}{before}{where}"
+
+
+@dataclass(frozen=True)
+class Unclear:
+    """Why an output cannot be read."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The shapes of a tensor in dry forwards, with the batch.
+
+    Args:
+        part: where it is in the module's output.
+        two: with two images.
+        three: with three.
+        other: with two of another size; None where there was no such forward.
+        normed: whether its last axis has channels for certain, as its module normalises over that axis.
+    """
+
+    part: Part
+    two: Shape
+    three: Shape
+    other: Shape | None = None
+    normed: bool = False
+
+    def __str__(self) -> str:
+        other = "" if self.other is None else f" and {self.other} at another size"
+        return f"{self.two} with 2 images, {self.three} with 3{other}"
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the outputs of one model share.
+
+    Args:
+        size: of the images, a side.
+        other: the other size; None where the model took none.
+        prefix_tokens: how many the model says it has; None where it says nothing.
+        class_token: whether the first of its prefix tokens, if it has any, is a class token.
+    """
+
+    size: int
+    other: int | None = None
+    prefix_tokens: int | None = None
+    class_token: bool = True
+
+
+def find_layouts(seen: Sequence[Seen], model: Model) -> list[Layout | Unclear]:
+    """The layout of each output of a model, or why it cannot be told."""
+    counts = _token_counts(seen)
+    grids = {shape[2] * shape[3] for shape in (one.two for one in seen) if len(shape) == 4 and shape[2] == shape[3]}
+    return [_layout(one, model, counts, grids) for one in seen]
+
+
+def _layout(seen: Seen, model: Model, counts: _Counts, grids: set[int]) -> Layout | Unclear:
+    batch = _batch_axis(seen)
+    if isinstance(batch, Unclear):
+        return batch
+    rest, other = _without(seen.two, batch), None if seen.other is None else _without(seen.other, batch)
+    if other is not None and len(other) != len(rest):
+        return Unclear(f"its number of axes changes with the image size: {seen}")
+    if len(rest) == 3:
+        place = _map_channels(rest, other, counts)
+    elif len(rest) == 2:
+        place = _token_channels(rest, other, counts)
+    elif len(rest) == 1:
+        place = 0
+    else:
+        return Unclear(f"neither a map, tokens nor a vector: {seen}")
+    if isinstance(place, Unclear):
+        return Unclear(f"{place.reason}: {seen}")
+    channels = place if place < batch else place + 1
+    space = _without(rest, place)
+    if len(rest) == 3:
+        return Layout("map", seen.part, batch, channels, (rest[place], *space))
+    if len(rest) == 1 or (space == (1,) and other in (None, rest)):
+        return Layout("vector", seen.part, batch, channels, (rest[place],))
+    prefix = _prefix(space[0], None if other is None else other[1 - place], model, grids)
+    if isinstance(prefix, Unclear):
+        return Unclear(f"{prefix.reason}: {seen}")
+    class_token = prefix > 0 and model.class_token
+    return Layout("tokens", seen.part, batch, channels, (*space, rest[place]), prefix, class_token)
+
+
+def _without(shape: Shape, axis: int) -> Shape:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _batch_axis(seen: Seen) -> int | Unclear:
+    """The axis that grows by one for each image."""
+    two, three = seen.two, seen.three
+    grown = [i for i in range(len(two)) if two[i] != three[i]] if len(two) == len(three) else []
+    if len(grown) != 1:
+        return Unclear(f"no one axis grows with the number of images: {seen}")
+    (axis,) = grown
+    if (two[axis], three[axis]) == (2, 3):
+        return axis
+    if 3 * two[axis] == 2 * three[axis]:
+        return Unclear(f"axis {axis} has {two[axis] // 2} rows an image, such as its windows: {seen}")
+    return Unclear(f"axis {axis} does not grow by one for each image: {seen}")
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """Numbers of tokens that are known for certain.
+
+    Args:
+        paired: at the model's size and at the other.
+        alone: at the model's size.
+        flattened: the places of a map, and its channels: tokens of this shape are that map, flattened.
+    """
+
+    paired: frozenset[tuple[int, int]]
+    alone: frozenset[int]
+    flattened: frozenset[Shape]
+
+
+def _token_counts(seen: Iterable[Seen]) -> _Counts:
+    paired, alone, flattened = set(), set(), set()
+    for one in seen:
+        batch = _batch_axis(one)
+        if isinstance(batch, Unclear):
+            if len(one.two) == 2 and 3 * one.two[0] == 2 * one.three[0] and one.two[1] == one.three[1]:
+                alone.add(one.two[0] // 2)  # tokens of all images in one axis, as a BatchNorm1d takes them
+            continue
+        rest = _without(one.two, batch)
+        if len(rest) == 3 and rest[1] == rest[2] != rest[0]:
+            flattened.add((rest[1] * rest[2], rest[0]))
+        if len(rest) != 2:
+            continue
+        other = () if one.other is None else _without(one.other, batch)
+        changed = [pair for pair in zip(rest, other, strict=False) if pair[0] != pair[1]]
+        if len(changed) == 1:
+            paired.add(changed[0])
+        if one.normed and batch < len(rest):
+            alone.add(rest[0])
+    return _Counts(frozenset(paired), frozenset(alone | {count for count, _ in paired}), frozenset(flattened))
+
+
+def _map_channels(rest: Shape, other: Shape | None, counts: _Counts) -> int | Unclear:
+    """The axis of channels of a map's three: the one that another image size leaves."""
+    if other is not None and other != rest:
+        changed = [i for i in range(3) if rest[i] != other[i]]
+        if len(changed) != 2:
+            return Unclear("not two of its axes change with the image size, as those of a map do")
+        if all((rest[i], other[i]) in counts.paired for i in changed):
+            return Unclear("two of its axes are as long as the tokens, as those of attention weights are")
+        (channels,) = {0, 1, 2} - set(changed)
+        return channels
+    if rest[1] == rest[2] != rest[0] and rest[1] not in counts.alone:
+        return 0
+    if rest[0] == rest[1] != rest[2] and rest[0] not in counts.alone:
+        return 2
+    return Unclear("which axes are those of a map cannot be told from one image size")
+
+
+def _token_channels(rest: Shape, other: Shape | None, counts: _Counts) -> int | Unclear:
+    """The axis of channels of two: the one that another image size leaves."""
+    if other is not None and other != rest:
+        if rest[0] != other[0] and rest[1] != other[1]:
+            return Unclear("both of its axes change with the image size")
+        return 0 if rest[0] == other[0] else 1
+    if (rest[0] == 1) != (rest[1] == 1):
+        return 1 if rest[0] == 1 else 0
+    if other is not None:
+        return Unclear("neither of its axes changes with the image size, as that of tokens does")
+    counted = [count in counts.alone for count in rest]
+    flattened = [shape in counts.flattened for shape in (rest, rest[::-1])]
+    for first, second in (counted, flattened):
+        if first != second:
+            return 1 if first else 0
+    return Unclear("which axis is that of tokens cannot be told from one image size")
+
+
+def _prefix(tokens: int, other: int | None, model: Model, grids: set[int]) -> int | Unclear:
+    """How many tokens stand before those of a square of patches."""
+    if other is not None and model.other is not None:
+        found = [p for p in range(min(tokens, other)) if _are_grids(tokens - p, other - p, model)]
+        if len(found) == 1:
+            return found[0]
+        return Unclear(f"{tokens} and {other} tokens are no square of patches with tokens before it")
+    side, own = isqrt(tokens), model.prefix_tokens
+    prefix = tokens - side**2
+    if own == prefix:
+        return prefix
+    if own is not None and (side < _GRID or _is_square(tokens - own)):
+        return Unclear(f"{tokens} tokens are a square and {prefix} before it, but {own} by what the model says")
+    doubtful = own is None and side < _GRID and side**2 not in grids
+    if doubtful or prefix > _MOST_PREFIX_TOKENS:
+        return Unclear(f"how many of {tokens} tokens stand before the patches cannot be told")
+    return prefix
+
+
+def _is_square(number: int) -> bool:
+    return number > 0 and isqrt(number) ** 2 == number
+
+
+def _are_grids(patches: int, others: int, model: Model) -> bool:
+    """Whether two numbers of patches are squares whose sides are to each other as the sizes, to one patch."""
+    if not (_is_square(patches) and _is_square(others)):
+        return False
+    sizes = (model.size, model.other or model.size)
+    return abs(isqrt(patches) * sizes[1] - isqrt(others) * sizes[0]) <= max(sizes)
+
+
+def part_name(part: Part) -> str:
+    """As text: `last_hidden_state`, `[0]`."""
+    return "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in part).removeprefix(".")

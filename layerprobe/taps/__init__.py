@@ -1,0 +1,44 @@
+"""Forward hooks: find a network's layers by name, and pool their output during a forward."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from layerprobe.taps.capture import Tap, tapped
+    from layerprobe.taps.expressions import LayerInfo, execution_order, find_taps, list_layers, resolve_taps
+    from layerprobe.taps.measuring import Measured, NamedLayers, measure_layers
+
+__all__ = [
+    "LayerInfo",
+    "Measured",
+    "NamedLayers",
+    "Tap",
+    "execution_order",
+    "find_taps",
+    "list_layers",
+    "measure_layers",
+    "resolve_taps",
+    "tapped",
+]
+
+_MODULES = {
+    "LayerInfo": "expressions",
+    "Measured": "measuring",
+    "NamedLayers": "measuring",
+    "Tap": "capture",
+    "execution_order": "expressions",
+    "find_taps": "expressions",
+    "list_layers": "expressions",
+    "measure_layers": "measuring",
+    "resolve_taps": "expressions",
+    "tapped": "capture",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use, so that a list of names needs no torch.
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

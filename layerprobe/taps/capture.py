@@ -1,0 +1,193 @@
+"""Pool the outputs of a network's layers during a forward."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from layerprobe.errors import NumericError, RecipeError, UnknownNameError
+from layerprobe.keys import LayerKey
+from layerprobe.layouts import Layout
+from layerprobe.pooling import NO_POOL, POOLS, TOKEN_POOLS, gem
+from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+from layerprobe.taps.outputs import taken
+
+_NEGATIVE = "the layer has values below 0, which GeM would raise to 0"
+
+
+@dataclass(frozen=True)
+class Tap:
+    """Where features are taken: a layer's output, and how it is pooled.
+
+    Args:
+        layer: the paper's name, else the module path; with `#i` if the module is called several times, and in
+            `normed(...)` if the output goes through a norm.
+        module: its path.
+        call: number of the call of the module in a forward, from 1.
+        pool: max, avg, gem or grid:s for a map and for the patches of tokens, cls or cls+avg for tokens; none for a
+            vector.
+        dim: length of an image's feature vector.
+        layout: how the output is read.
+        norm: path of the module that the output goes through before it is pooled, if it does.
+    """
+
+    layer: str
+    module: str
+    call: int
+    pool: str
+    dim: int
+    layout: Layout
+    norm: str | None = None
+
+    @property
+    def key(self) -> LayerKey:
+        """The layer with its pool."""
+        return LayerKey(self.layer, self.pool)
+
+
+class _ForwardEnded(Exception):  # noqa: N818 - no error
+    """Ends a forward whose further layers nobody wants."""
+
+
+@contextlib.contextmanager
+def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor], dict[LayerKey, Tensor]]]:
+    """Hooks on a module that take features for as long as the block lasts.
+
+    The hook pools a map and copies a vector at once, as the next module may overwrite it in place. The last hook ends
+    the forward. In the block the module is in evaluation mode and runs in inference mode, compiled modules as they were
+    before. Afterwards, also after an error, every hook is removed and every submodule has its own mode again.
+    Parameters, statistics, gradients and random generators do not change.
+
+    Args:
+        module: not wrapped for several devices, where hooks would see a part.
+        taps: of this module.
+
+    Yields:
+        A function: images -> {tap.key: (B, dim) float32 on the module's device}, computed and pooled in the module's
+        own type. It raises ValueError if a tap's module did not run, and NumericError if GeM meets a negative value.
+    """
+    features: dict[LayerKey, Tensor] = {}
+    called: Counter[str] = Counter()
+    wanted: dict[str, list[Tap]] = defaultdict(list)
+    for tap in taps:
+        wanted[tap.module].append(tap)
+    keys = {tap.key for tap in taps}
+    parts = parts_by_path(module)
+
+    def hook(path: str, _module: nn.Module, _inputs: object, output: object) -> None:
+        called[path] += 1
+        for tap in wanted[path]:
+            if tap.call == called[path]:
+                # Without hooks: the norm's own call is still to come.
+                norm = None if tap.norm is None else parts[tap.norm].forward
+                features[tap.key] = _features(output, tap, norm)
+        if features.keys() == keys:
+            raise _ForwardEnded
+
+    def features_of(images: Tensor) -> dict[LayerKey, Tensor]:
+        features.clear()
+        called.clear()
+        with torch.inference_mode(), contextlib.suppress(_ForwardEnded):
+            module(prepared(images, module))
+        for tap in taps:
+            if tap.key not in features:
+                raise ValueError(f"{tap.module} was called {called[tap.module]} times, {tap.key} needs {tap.call}")
+        return {tap.key: features[tap.key] for tap in taps}
+
+    with hooked(module, {path: partial(hook, path) for path in wanted}):
+        yield features_of
+
+
+def _features(output: object, tap: Tap, norm: Callable[[Tensor], Tensor] | None) -> Tensor:
+    """Pool a layer's output to (B, dim) float32 that shares no memory with it."""
+    tensor = taken(output, tap.layout.part)
+    tensor = tap.layout.arranged(tensor if norm is None else norm(tensor))
+    if tap.pool == NO_POOL:
+        return tensor.to(torch.float32, copy=True)
+    if tap.pool == "cls":
+        return tensor[:, 0].to(torch.float32, copy=True)
+    patches = tap.layout.patches(tensor)
+    if tap.pool == "cls+avg":
+        return torch.cat([tensor[:, 0], patches.mean((2, 3))], dim=1).float()
+    if tap.pool == "max":
+        return patches.amax((2, 3)).float()
+    if tap.pool == "avg":
+        return patches.mean((2, 3)).float()
+    if tap.pool == "gem":
+        if (patches < 0).any():
+            raise NumericError(f"{tap.key}: {_NEGATIVE}", fix="Choose another pool")
+        # In float32, as cubes of ordinary activations overflow float16.
+        return gem(patches.float())
+    return F.adaptive_max_pool2d(patches, _grid_side(tap.pool)).flatten(1).float()
+
+
+def default_pools(layout: Layout) -> tuple[str, ...]:
+    """The pools of a layer where nobody chose any."""
+    if layout.kind == "vector":
+        return (NO_POOL,)
+    if layout.kind == "map":
+        return ("max",)
+    return ("cls", "avg") if layout.class_token else ("avg",)
+
+
+def pooled_dim(name: str, layout: Layout, pool: str, *, negative: bool) -> int:
+    """Length of the feature vector that a pool makes of an output.
+
+    Args:
+        name: of the layer, for errors.
+        layout: of its output.
+        pool: a known one.
+        negative: whether the output may have values below 0.
+
+    Raises:
+        RecipeError: the output cannot have this pool.
+    """
+    if layout.kind == "vector":
+        return layout.dim
+    if pool == NO_POOL:
+        what = f"{name} is {_a(layout)} {layout.shape} and needs a pool"
+        raise RecipeError(what, fix=f"Choose {_choices(layout)}")
+    if pool in TOKEN_POOLS and not layout.class_token:
+        what = f"{name}@{pool}: {_a(layout)} {layout.shape} has no class token"
+        raise RecipeError(what, fix=f"Choose {_choices(layout)}")
+    if pool == "gem" and negative:
+        what = f"{name}@gem: {_NEGATIVE}"
+        raise RecipeError(what, fix="Choose another pool, or the layer after a ReLU")
+    if not pool.startswith("grid:"):
+        return layout.dim * (2 if pool == "cls+avg" else 1)
+    side = _grid_side(pool)
+    if side > min(layout.grid):
+        what = f"{name}@{pool}: the map is {layout.grid[0]} x {layout.grid[1]}"
+        raise RecipeError(what, fix="Choose a smaller grid, or max")
+    return layout.dim * side**2
+
+
+def require_pool(pool: str) -> None:
+    """Check that a pool is known.
+
+    Raises:
+        UnknownNameError: it is not.
+    """
+    if pool not in (*POOLS, *TOKEN_POOLS, NO_POOL) and not re.fullmatch("grid:[1-9][0-9]*", pool):
+        raise UnknownNameError("pool", pool, (*POOLS, *TOKEN_POOLS, "grid:s"))
+
+
+def _a(layout: Layout) -> str:
+    return "a map" if layout.kind == "map" else layout.kind
+
+
+def _choices(layout: Layout) -> str:
+    own = TOKEN_POOLS if layout.class_token else ()
+    return f"{', '.join([*own, *POOLS])} or grid:s"
+
+
+def _grid_side(pool: str) -> int:
+    return int(pool.removeprefix("grid:"))

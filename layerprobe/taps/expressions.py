@@ -1,0 +1,282 @@
+"""Layer expressions -> taps: which modules they name, by which pools, and how long each result is."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.layouts import Layout, Unclear
+from layerprobe.taps.capture import Tap, default_pools, pooled_dim, require_pool
+from layerprobe.taps.hooks import hooked, parts_by_path, plain_path, prepared
+from layerprobe.taps.measuring import REFUSALS, Call, Measured, NamedLayers, measure_layers
+
+_OUTPUT = "output"  # the model's own output, where no layer and no module is called so
+_MODULES = "modules"  # every named layer and every named part of one
+_NORMED = "normed("  # `normed(NAME)`: the layer's output through the model's final norm
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """A named layer of a network."""
+
+    name: str
+    module: str  # its path
+    dim: int  # length of the feature vector after max or avg pooling
+    kind: str  # map, tokens or vector
+    calls: int  # of the module in a forward
+    layout: Layout  # as text: shape, prefix tokens, and which part of the output it is
+
+
+def list_layers(net: NamedLayers, image_size: int) -> list[LayerInfo]:
+    """The network's named layers in execution order, found by forwards that change nothing.
+
+    Raises:
+        RecipeError: the network does not take images of that size, or a layer's output cannot be read.
+    """
+    measured, found = measure_layers(net, image_size), []
+    for name, path in net.layers.items():
+        path = plain_path(path)
+        last = _require_calls(name, path, measured)[-1]
+        layout = _require_layout(name, last)
+        info = LayerInfo(name, path, layout.dim, layout.kind, len(measured.calls[path]), layout)
+        found.append((last.order, info))
+    return [info for _, info in sorted(found, key=lambda pair: pair[0])]
+
+
+def resolve_taps(
+    expressions: Sequence[str], net: NamedLayers, *, pools: Sequence[str] | None = None, image_size: int
+) -> list[Tap]:
+    """As `find_taps`, of a network that was not measured yet.
+
+    Args:
+        expressions: of layers.
+        net: the network.
+        pools: for expressions without a pool.
+        image_size: side of the square images in pixels, which decides the maps' sizes.
+
+    Raises:
+        UnknownNameError: no such layer, module or pool, with the near miss.
+        RecipeError: as for `measure_layers` and `find_taps`.
+    """
+    return find_taps(expressions, measure_layers(net, image_size), pools=pools)
+
+
+def find_taps(expressions: Sequence[str], measured: Measured, *, pools: Sequence[str] | None = None) -> list[Tap]:
+    """Layer expressions -> taps in execution order, each once.
+
+    Args:
+        expressions: `NAME[#i][@pool]` or `normed(NAME[#i])[@pool]`. NAME is a layer's name or a glob over those names
+            (`*` is all of them); `modules`, which adds the layers' parts; a module path or, where no layer's name
+            matches, a glob over module paths, in which `*` stands for one step; or `output`, which is the model's own.
+            `#i` is the i-th call of a module, from 1; a glob takes all calls. `normed` is the output through the
+            model's final norm. Globs over paths, and `modules`, leave out what cannot be tapped.
+        measured: the network.
+        pools: for expressions without a pool: max, avg, gem (cube root of the mean cube) or grid:s (s x s adaptive
+            maxima, C * s * s numbers), of tokens those of the patches; cls and cls+avg, where there is a class token.
+            A pool that a layer cannot have is left out there, if it can have another one. None: max for maps, cls and
+            avg for tokens. A vector has one tap, with the pool `none`, whatever is asked.
+
+    Raises:
+        UnknownNameError: no such layer, module or pool, with the near miss.
+        RecipeError: a module that never runs; one that runs several times, without `#i`; output that cannot be read or
+            pooled so.
+    """
+    found: dict[tuple[int, bool, str], Tap] = {}
+    for expression in expressions:
+        layer, _, pool = expression.partition("@")
+        for kind in [pool] if pool else pools or ():
+            require_pool(kind)
+        for call, tap in _taps(layer, [pool] if pool else pools, measured):
+            found.setdefault((call.order, tap.norm is not None, tap.pool), tap)
+    return [tap for _, tap in sorted(found.items(), key=lambda item: item[0][:2])]
+
+
+def execution_order(names: Iterable[str], measured: Measured) -> list[str]:
+    """Sort layers by the order in which the network runs them; names that it does not have are left out.
+
+    Args:
+        names: layers' names, or module paths, with `#i` where a module is called several times.
+        measured: the network.
+    """
+    found = {}
+    for name in names:
+        plain, normed = _without_normed(name)
+        target, _, number = plain.partition("#")
+        path = _path(target, measured)
+        called = () if path is None else measured.calls.get(path, ())
+        place = int(number) if number.isdecimal() else 1
+        if 1 <= place <= len(called):
+            found[name] = (called[place - 1].order, normed)
+    return sorted(found, key=found.__getitem__)
+
+
+def _taps(layer: str, pools: Sequence[str] | None, measured: Measured) -> list[tuple[Call, Tap]]:
+    """The taps of one expression without its pool."""
+    plain, normed = _without_normed(layer)
+    target, _, number = plain.partition("#")
+    path = _path(target, measured)
+    if path is not None:
+        return _taps_of(path, number, normed, pools, measured)
+    globbed, lenient = _globbed(target, measured)
+    ran = [path for path in globbed if measured.calls.get(path)] or globbed
+    found: list[tuple[Call, Tap]] = []
+    problems = []
+    for path in ran:
+        for call in [number] if number else [str(i + 1) for i in range(len(measured.calls.get(path, ())))] or [""]:
+            try:
+                found += _taps_of(path, call, normed, pools, measured)
+            except RecipeError as error:
+                if not lenient:
+                    raise
+                problems.append(error)
+    if not found:
+        raise problems[0]
+    return found
+
+
+def _taps_of(
+    path: str, number: str, normed: bool, pools: Sequence[str] | None, measured: Measured
+) -> list[tuple[Call, Tap]]:
+    """The taps of one call of a module: one for each pool that its output can have.
+
+    Raises:
+        RecipeError: it can have none of them.
+    """
+    name, calls = _name(path, measured.net), measured.calls.get(path, ())
+    place = _choose_call(name, path, number, measured)
+    call = calls[place - 1]
+    layout = _require_layout(name, call)
+    name = name if len(calls) == 1 else f"{name}#{place}"
+    norm = _final_norm(name, call, measured) if normed else None
+    name = f"{_NORMED}{name})" if normed else name
+    found, problems = [], []
+    for pool in pools or default_pools(layout):
+        pool = "none" if layout.kind == "vector" else pool
+        try:
+            dim = pooled_dim(name, layout, pool, negative=call.negative or normed)
+        except RecipeError as error:
+            problems.append(error)
+        else:
+            found.append((call, Tap(name, path, place, pool, dim, layout, norm)))
+    if not found:
+        raise problems[0]
+    return found
+
+
+def _without_normed(layer: str) -> tuple[str, bool]:
+    """What stands in `normed(...)`, and whether it does."""
+    normed = layer.startswith(_NORMED) and layer.endswith(")")
+    return (layer.removeprefix(_NORMED)[:-1], True) if normed else (layer, False)
+
+
+def _absolute(path: str, net: NamedLayers) -> str:
+    return ".".join(part for part in (net.root, path) if part)
+
+
+def _name(path: str, net: NamedLayers) -> str:
+    """What a module is called: by its registered name, else by its path below the model."""
+    names = {plain_path(own): name for name, own in [*net.parts.items(), *net.layers.items()]}
+    if path in names:
+        return names[path]
+    if path == net.root:
+        return _OUTPUT
+    return path.removeprefix(f"{net.root}.") if net.root else path
+
+
+def _path(target: str, measured: Measured) -> str | None:
+    """The path of the one module that a name or path names; None where it names none."""
+    net = measured.net
+    named = net.layers.get(target, net.parts.get(target))
+    if named is not None:
+        return plain_path(named)
+    path = _absolute(plain_path(target), net)
+    if path in measured.calls:
+        return path
+    return net.root if target == _OUTPUT else None
+
+
+def _globbed(target: str, measured: Measured) -> tuple[list[str], bool]:
+    """The module paths that a glob names, and whether those that cannot be tapped are left out.
+
+    Raises:
+        UnknownNameError: it names none.
+    """
+    net = measured.net
+    if target == _MODULES:
+        return [plain_path(path) for path in {**net.layers, **net.parts}.values()], True
+    named = [plain_path(path) for name, path in net.layers.items() if fnmatch.fnmatchcase(name, target)]
+    if named:
+        return named, False
+    root = f"{net.root}." if net.root else ""
+    below = {path.removeprefix(root): path for path in measured.calls if path.startswith(root) and path != net.root}
+    steps = target.split(".")
+    matching = [path for name, path in below.items() if _matches(name.split("."), steps)]
+    if not matching:
+        near = difflib.get_close_matches(target, list(below), n=1)
+        raise UnknownNameError("layer", target, [*net.layers, *(name for name in near if name not in net.layers)])
+    return matching, True
+
+
+def _matches(path: Sequence[str], steps: Sequence[str]) -> bool:
+    return len(path) == len(steps) and all(map(fnmatch.fnmatchcase, path, steps))
+
+
+def _choose_call(name: str, path: str, number: str, measured: Measured) -> int:
+    """The call that `#number` names, or the only one."""
+    calls = _require_calls(name, path, measured)
+    if not number and len(calls) == 1:
+        return 1
+    listed = ", ".join(f"#{i} {call.structure}" for i, call in enumerate(calls, start=1))
+    if not number:
+        raise RecipeError(f"{name} is called {len(calls)} times: {listed}", fix=f"Choose one, like {name}#1")
+    if number not in map(str, range(1, len(calls) + 1)):
+        raise RecipeError(f"{name}#{number}: there is no such call", fix=f"Known: {listed}")
+    return int(number)
+
+
+def _require_calls(name: str, path: str, measured: Measured) -> Sequence[Call]:
+    calls = measured.calls.get(path, ())
+    if calls:
+        return calls
+    above = parts_by_path(measured.net.module).get(path.rpartition(".")[0])
+    if isinstance(above, nn.MultiheadAttention):
+        what = f"{name} does not run as a module, as nn.MultiheadAttention computes with its weights itself"
+        raise RecipeError(what, fix="Choose the attention, whose first output has gone through it")
+    raise RecipeError(f"{name} does not run in evaluation", fix="Choose another layer")
+
+
+def _require_layout(name: str, call: Call) -> Layout:
+    if isinstance(call.layout, Unclear):
+        what = f"the output of {name} is {call.structure}: {call.layout.reason}"
+        raise RecipeError(what, fix="Choose a module inside or after it")
+    return call.layout
+
+
+def _final_norm(name: str, call: Call, measured: Measured) -> str:
+    """The path of the model's final norm, if it takes the output of a call.
+
+    Raises:
+        RecipeError: there is none, or it takes other shapes.
+    """
+    net = measured.net
+    if net.final_norm is None:
+        raise RecipeError(f"{_NORMED}{name}): the network has no final norm", fix=f"Leave it out: {name}")
+    path = plain_path(net.final_norm)
+    norm = parts_by_path(net.module)[path]
+    forward: Callable[[torch.Tensor], object] = norm.forward
+    given: object = None
+    with hooked(net.module, {}), torch.inference_mode():
+        try:
+            given = forward(prepared(torch.zeros(call.shape), net.module))
+        except REFUSALS:
+            given = None
+    if not isinstance(given, torch.Tensor) or given.shape != call.shape:
+        what = f"{_NORMED}{name}): the final norm {_name(path, net)} does not take {call.structure}"
+        raise RecipeError(what, fix="Choose a layer of as many channels as the last")
+    return path

@@ -1,0 +1,62 @@
+"""A module's parts by path, and hooks on them that go away."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+_COMPILED = "_orig_mod"  # the name under which torch.compile keeps the module that it compiled
+
+Hook = Callable[[nn.Module, object, object], None]
+
+
+def plain_path(path: str) -> str:
+    """A module's path as it is without torch.compile."""
+    return ".".join(name for name in path.split(".") if name != _COMPILED)
+
+
+def parts_by_path(module: nn.Module) -> dict[str, nn.Module]:
+    """Every module by its path, itself under the empty one; of a compiled module that which was compiled."""
+    return {plain_path(path): part for path, part in module.named_modules()}
+
+
+def prepared(images: Tensor, module: nn.Module) -> Tensor:
+    """Images in the type that a module computes in and on its device; as they are where it has no parameters."""
+    tensors = [*module.parameters(), *module.buffers()]
+    floats = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
+    return images if floats is None else images.to(device=floats.device, dtype=floats.dtype)
+
+
+@contextlib.contextmanager
+def hooked(module: nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
+    """Evaluation mode and a hook on each module path; at the end hooks are removed and all modes restored.
+
+    In the block, compiled modules run as they were before, since hooks see nothing of compiled code, and attention runs
+    without torch's fused path, which passes over modules.
+
+    Raises:
+        AttributeError: there is no module of that path.
+    """
+    modes = [(part, part.training) for part in module.modules()]
+    parts = parts_by_path(module)
+    with contextlib.ExitStack() as stack:
+        for path, hook in hooks.items():
+            if path not in parts:
+                raise AttributeError(f"there is no module {path!r}")
+            stack.callback(parts[path].register_forward_hook(hook).remove)
+        # One by one, as train() on the whole module would also put frozen batch normalisation into training mode.
+        for part, training in modes:
+            stack.callback(setattr, part, "training", training)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        if any(_is_compiled(part) for part in module.modules()):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        module.eval()
+        yield
+
+
+def _is_compiled(part: nn.Module) -> bool:
+    return _COMPILED in part._modules or part._compiled_call_impl is not None

@@ -1,0 +1,213 @@
+"""Dry forwards: which modules a network runs, in which order, and what their outputs are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from layerprobe.errors import RecipeError
+from layerprobe.layouts import Layout, Model, Part, Seen, Shape, Unclear, find_layouts
+from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+from layerprobe.taps.outputs import structure, taken, tensor_part
+
+# What models raise on images that they do not take.
+REFUSALS = (
+    RuntimeError, AssertionError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError,
+)  # fmt: skip
+_SMALL = 128  # pixels a side, of which twice as many cost little
+
+
+class NamedLayers(Protocol):
+    """A network whose layers have names; `layerprobe.nets.net.Net` says what each field is."""
+
+    @property
+    def module(self) -> nn.Module:
+        """(B, 3, H, W) -> (B, D)."""
+
+    @property
+    def layers(self) -> Mapping[str, str]:
+        """Name of a layer -> path of its module, in execution order."""
+
+    @property
+    def parts(self) -> Mapping[str, str]:
+        """Name of a part of a layer -> path of its module."""
+
+    @property
+    def root(self) -> str:
+        """Path below which module paths lie that a user writes."""
+
+    @property
+    def final_norm(self) -> str | None:
+        """Path of the norm after the last block."""
+
+    @property
+    def prefix_tokens(self) -> int | None:
+        """How many tokens the model says it has before the patches."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a module in a forward.
+
+    Args:
+        order: place among the calls of all modules, by their ends.
+        structure: the output as text, without the batch.
+        shape: of its tensor, with a batch of 2; empty where there is none.
+        layout: how the output is read, or why it cannot be.
+        negative: whether any of its values was below 0.
+    """
+
+    order: int
+    structure: str
+    shape: Shape
+    layout: Layout | Unclear
+    negative: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A network, and what its dry forwards showed.
+
+    Args:
+        net: the network.
+        calls: module path -> its calls in a forward, in their order; empty for a module that did not run.
+    """
+
+    net: NamedLayers
+    calls: Mapping[str, Sequence[Call]]
+
+
+@dataclass(frozen=True)
+class _Output:
+    """What one call of a module gave in one forward."""
+
+    path: str
+    number: int  # of the call of this module, from 1
+    structure: str
+    part: Part | None
+    shape: Shape
+    negative: bool
+
+
+def measure_layers(net: NamedLayers, image_size: int) -> Measured:
+    """Run noise images through a network, which changes nothing of it, and tell the layout of every output.
+
+    Two and three images show the axis of images, and two of another size, where the network takes them, the axes of
+    channels.
+
+    Raises:
+        RecipeError: the network does not take images of that size.
+    """
+    module = net.module
+    try:
+        two, three = _outputs(module, 2, image_size), _outputs(module, 3, image_size)
+    except REFUSALS as error:
+        raise RecipeError(
+            f"the network does not take images of {image_size} px: {_reason(error)}",
+            fix="Choose another size with --set data.image_size=N",
+        ) from error
+    other_size, other = _at_another_size(module, image_size)
+    model = Model(image_size, other_size, net.prefix_tokens, _has_class_token(module))
+    return Measured(net, _calls(module, two, [three, other], model))
+
+
+def _calls(
+    module: nn.Module, outputs: Sequence[_Output], further: Sequence[Sequence[_Output]], model: Model
+) -> dict[str, list[Call]]:
+    """The calls of each module, from the outputs with two images, and further ones: with three, and at another size."""
+    parts, runs = parts_by_path(module), Counter(output.path for output in outputs)
+    three, other = (_alike(again, runs) for again in further)
+    clear: list[tuple[int, Seen]] = []
+    layouts: dict[int, Layout | Unclear] = {}
+    for place, output in enumerate(outputs):
+        key = (output.path, output.number, output.part)
+        if output.part is None:
+            layouts[place] = Unclear("there is no tensor in it")
+        elif key not in three:
+            layouts[place] = Unclear("what it is, or how often its module runs, depends on the number of images")
+        else:
+            seen = Seen(output.part, output.shape, three[key], other.get(key), _normalises_last(parts[output.path]))
+            clear.append((place, seen))
+    layouts.update(zip((place for place, _ in clear), find_layouts([seen for _, seen in clear], model), strict=True))
+    calls: dict[str, list[Call]] = {path: [] for path in parts}
+    for place, output in enumerate(outputs):
+        calls[output.path].append(Call(place, output.structure, output.shape, layouts[place], output.negative))
+    return calls
+
+
+def _alike(outputs: Sequence[_Output], runs: Mapping[str, int]) -> dict[tuple[str, int, Part | None], Shape]:
+    """Shapes by path, call and part, of the modules that ran as often as in another forward."""
+    again = Counter(output.path for output in outputs)
+    return {
+        (output.path, output.number, output.part): output.shape
+        for output in outputs
+        if again[output.path] == runs[output.path]
+    }
+
+
+def _at_another_size(module: nn.Module, image_size: int) -> tuple[int | None, list[_Output]]:
+    """Another size that the network takes, and its outputs there."""
+    # Half the size costs least; the others are whole numbers of patches where half is not.
+    sizes = [image_size // 2, *(round(image_size / 2 / step) * step for step in (32, 28, 16))]
+    if image_size <= _SMALL:
+        sizes.append(2 * image_size)
+    for size in dict.fromkeys(sizes):
+        if size not in (0, image_size):
+            with contextlib.suppress(*REFUSALS):
+                return size, _outputs(module, 2, size)
+    return None, []
+
+
+def _outputs(module: nn.Module, count: int, image_size: int) -> list[_Output]:
+    """What every call of every module gives, in one forward of noise images, in the order in which the calls end."""
+    found: list[_Output] = []
+    called: Counter[str] = Counter()
+
+    def hook(path: str, _module: nn.Module, _inputs: object, output: object) -> None:
+        called[path] += 1
+        part = tensor_part(output)
+        shape: Shape = ()
+        negative = False
+        if part is not None:
+            tensor = taken(output, part)
+            shape, negative = tuple(tensor.shape), _has_negatives(tensor)
+        found.append(_Output(path, called[path], structure(output), part, shape, negative))
+
+    noise = torch.randn(count, 3, image_size, image_size, generator=torch.Generator().manual_seed(0))
+    with hooked(module, {path: partial(hook, path) for path in parts_by_path(module)}), torch.inference_mode():
+        module(prepared(noise, module))
+    return found
+
+
+def _has_negatives(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.numel() > 0 and bool(tensor.min() < 0)
+
+
+def _normalises_last(module: nn.Module) -> bool:
+    """Whether a module normalises over its input's last axis, which then has the channels."""
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        return len(module.normalized_shape) == 1
+    return type(module).__name__.lower().endswith(("layernorm", "rmsnorm"))
+
+
+def _has_class_token(module: nn.Module) -> bool:
+    """Whether tokens before the patches begin with a class token, by what the model calls its own tensors.
+
+    A model with registers alone has none. Where no name tells, the first token is one.
+    """
+    names = [name.rpartition(".")[2] for name in module.state_dict()]
+    return any("cls" in name or "class" in name for name in names) or not any("reg" in name for name in names)
+
+
+def _reason(error: Exception) -> str:
+    """An exception in one line."""
+    line = str(error).strip().partition("\n")[0]
+    named = "" if type(error) is RuntimeError and line else type(error).__name__
+    return ": ".join(text for text in (named, line) if text)

@@ -1,0 +1,60 @@
+"""What modules give: a tensor, or several parts of which one stands for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+
+from torch import Tensor
+
+from layerprobe.layouts import Part, part_name
+
+# In outputs of several parts, these come first: what their libraries call the image's embedding or last layer.
+_PARTS = ("image_embeds", "image_features", "pooler_output", "last_hidden_state")
+
+
+def tensor_part(output: object) -> Part | None:
+    """Where the tensor that stands for an output is: the part with a known name, else the first; None: nowhere."""
+    if isinstance(output, Tensor):
+        return ()
+    parts = _parts(output)
+    known = [name for name in _PARTS if parts.get(name) is not None]
+    for name in [*known[:1], *list(parts)[:1]]:
+        inner = tensor_part(parts[name])
+        if inner is not None:
+            return (name, *inner)
+    return None
+
+
+def taken(output: object, part: Part) -> Tensor:
+    """The tensor at a part of an output.
+
+    Raises:
+        ValueError: there is no tensor.
+    """
+    for name in part:
+        output = _parts(output).get(name)
+    if not isinstance(output, Tensor):
+        raise ValueError(f"no tensor at {part_name(part) or 'its place'}, but {type(output).__name__}")
+    return output
+
+
+def structure(output: object) -> str:
+    """An output as text, without the batch: `(512, 7, 7)`, `tuple of (64, 8, 8), None`."""
+    if isinstance(output, Tensor):
+        return str(tuple(output.shape[1:]))
+    parts = _parts(output)
+    named = [structure(part) if isinstance(name, int) else f"{name}: {structure(part)}" for name, part in parts.items()]
+    if named:
+        return f"{type(output).__name__} of {', '.join(named)}"
+    return "None" if output is None else type(output).__name__
+
+
+def _parts(output: object) -> Mapping[str | int, object]:
+    if isinstance(output, Mapping):
+        return output
+    if isinstance(output, tuple | list):
+        return dict(enumerate(output))
+    if is_dataclass(output) and not isinstance(output, type):
+        return {field.name: getattr(output, field.name) for field in fields(output)}
+    return {}
