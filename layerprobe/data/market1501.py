@@ -33,6 +33,9 @@ def load(root: Path, *, allow_partial: bool = False) -> Dataset:
     person -1 are junk, neither right nor wrong for any query: they are left out, and `notes` says how many. Those of
     the person 0 are distractors, wrong for every query: they stay in the gallery, as a class that no query has.
 
+    By `data.group = "camera"`, the default here, images of a query's person that its own camera took are taken out of
+    its results, as the benchmark does.
+
     Args:
         root: Market-1501-v15.09.15, or the folder that holds it.
         allow_partial: accept splits of another size than the published one; `notes` says so.
@@ -97,6 +100,7 @@ def _read(folder: Path, name: str) -> tuple[int, str]:
 SPEC = DatasetSpec(
     load=load,
     unchecked=annotation_files.unchecked(_annotated),
+    defaults={"group": "camera"},
     holds="Market-1501, people seen by six cameras",
     layout=_LAYOUT,
     where="https://zheng-lab.cecs.anu.edu.au/Project/project_reid.html",

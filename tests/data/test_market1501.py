@@ -48,12 +48,13 @@ def test_queries_are_searched_in_a_gallery_with_distractors_and_without_junk(cop
     assert not [name for split in dataset.splits.values() for name in split.ids if "-1_" in name]
 
 
-def test_the_camera_is_a_column(copy: Path) -> None:
+def test_the_camera_is_a_column_and_the_default_group(copy: Path) -> None:
     splits = small(copy).splits
     assert splits["test"].columns == {"camera": ("1", "2", "1", "3")}
     assert splits["gallery"].columns["camera"] == tuple("1161125144333")
     for split in splits.values():
         assert all(f"_c{camera}s" in name for camera, name in zip(split.columns["camera"], split.ids, strict=True))
+    assert market1501.SPEC.defaults == {"group": "camera"}
 
 
 def test_a_copy_of_another_size_is_refused_unless_it_is_asked_for(copy: Path) -> None:
