@@ -1,6 +1,7 @@
 """Layers of models from elsewhere: their names, and features equal to what each model's own library gives.
 
-Weights are random, models are built from names or configurations, and nothing is downloaded.
+Weights are random, models are built from names or configurations, and nothing is downloaded. tests/test_layouts.py
+has plain loops over indices.
 """
 
 from __future__ import annotations
@@ -416,37 +417,3 @@ def test_blocks_of_whole_models_are_listed_and_their_features_are_the_librarys(n
 
 def test_at_least_36_models_are_compared() -> None:
     assert len(SMALL) + len(LARGE) >= 36
-
-
-def test_swins_features_are_those_of_plain_loops() -> None:
-    """timm's Swin keeps its channels last: max is over rows and columns, one channel at a time."""
-    torch.manual_seed(0)
-    net, images = net_of(tiny_swin()), torch.randn(2, 3, 48, 48)
-    with torch.inference_mode():
-        output = net.module.get_submodule("layers.0")(net.module.get_submodule("patch_embed")(images))
-    taps = resolve_taps(["layers.0.blocks.0@max"], net, image_size=48)
-    with tapped(net.module, taps) as features_of:
-        (features,) = features_of(images).values()
-    batch, rows, columns, channels = output.shape
-    expected = [
-        [max(float(output[b, i, j, c]) for i in range(rows) for j in range(columns)) for c in range(channels)]
-        for b in range(batch)
-    ]
-    assert features.tolist() == expected
-
-
-def test_a_vits_features_are_those_of_plain_loops() -> None:
-    """The class token is the first of 17; the mean is over the 16 patches alone."""
-    torch.manual_seed(0)
-    net, images = net_of(tiny_vit()), torch.randn(2, 3, 32, 32)
-    caught: list[Tensor] = []
-    with torch.inference_mode():
-        net.module.get_submodule("norm").register_forward_pre_hook(lambda _module, inputs: caught.append(inputs[0]))
-        net.module(images)
-    taps = resolve_taps(["blocks.2"], net, image_size=32)
-    with tapped(net.module, taps) as features_of:
-        features = {tap.pool: features_of(images)[tap.key] for tap in taps}
-    output = caught[0].double()
-    means = [[float(sum(output[b, t, c] for t in range(1, 17)) / 16) for c in range(32)] for b in range(2)]
-    assert features["cls"].tolist() == output[:, 0].tolist()
-    torch.testing.assert_close(features["avg"].double(), torch.tensor(means, dtype=torch.float64), rtol=0, atol=1e-6)
