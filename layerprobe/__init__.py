@@ -9,23 +9,31 @@ if TYPE_CHECKING:
     from layerprobe.losses.by_name import loss
     from layerprobe.ranking import nearest_neighbours, nearest_positive_ranks, recall_at_k
     from layerprobe.workflow.opened_run import open_run
+    from layerprobe.workflow.own_model import extract, layers
+    from layerprobe.workflow.probe_model import probe
 
 __version__ = "0.1.0"
 __all__ = [
     "__version__",
+    "extract",
+    "layers",
     "loss",
     "nearest_neighbours",
     "nearest_positive_ranks",
     "open_run",
+    "probe",
     "recall_at_k",
     "registry",
 ]
 
 _MODULES = {
+    "extract": "workflow.own_model",
+    "layers": "workflow.own_model",
     "loss": "losses.by_name",
     "nearest_neighbours": "ranking",
     "nearest_positive_ranks": "ranking",
     "open_run": "workflow.opened_run",
+    "probe": "workflow.probe_model",
     "recall_at_k": "ranking",
 }
 

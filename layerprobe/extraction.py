@@ -17,8 +17,8 @@ from layerprobe.taps import Tap, tapped
 def extract(
     module: nn.Module,
     taps: Sequence[Tap],
-    pixels: Iterable[Tensor],
-    normalise: Callable[[Tensor], Tensor],
+    batches: Iterable[Tensor],
+    normalise: Callable[[Tensor], Tensor] | None = None,
     *,
     device: torch.device,
 ) -> Iterator[dict[LayerKey, NDArray[np.float32]]]:
@@ -28,17 +28,19 @@ def extract(
     no TF32, no autocast.
 
     Args:
-        module: on `device`, in channels_last format.
+        module: on `device`.
         taps: of this module.
-        pixels: uint8 (B, H, W, 3) batches, in the order of the split; the last may be smaller.
-        normalise: uint8 (B, H, W, 3) on `device` -> float32 (B, 3, H, W) in channels_last format.
-        device: where the network runs; pixels travel there as bytes.
+        batches: of images, in the order of the split; the last may be smaller.
+        normalise: a batch on `device`, such as bytes (B, H, W, 3) -> float32 (B, 3, H, W); None where the batches are
+            already what the network takes.
+        device: where the network runs; batches travel there as they are.
 
     Yields:
         For each batch {tap.key: float32 (B, dim)}.
     """
-    for batch in pixels:
+    for batch in batches:
         with full_precision(device), tapped(module, taps) as features_of:
-            features = features_of(normalise(batch.to(device)))
+            placed = batch.to(device)
+            features = features_of(normalise(placed) if normalise else placed)
             arrays = {key: values.cpu().numpy() for key, values in features.items()}
         yield arrays

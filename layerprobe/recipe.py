@@ -13,8 +13,9 @@ from typing import Any
 from layerprobe.errors import DataError, LayerprobeError, RecipeError, near_miss
 from layerprobe.overrides import Overrides, overridden
 from layerprobe.recipe_files import find_recipe
+from layerprobe.records import FROM_PYTHON
 from layerprobe.registry import LOSSES
-from layerprobe.sections import SEARCH_KEYS, SECTIONS, Data, Ensemble, LossSection, Network, Probe, Problem, Train
+from layerprobe.sections import SECTIONS, Data, Ensemble, LossSection, Network, Probe, Problem, Train
 from layerprobe.validation import (
     batch_problems,
     checked_loss,
@@ -28,12 +29,9 @@ from layerprobe.validation import (
 )
 
 _KNOWN = (*SECTIONS, "metrics")
-# What decides the trained weights, without the keys that say where images come from, what is kept on the disk and how
-# queries are searched.
+# What decides the trained weights, without the keys that say where images come from and what is kept on the disk.
 _DECIDING = ("data", "net", "loss", "train", "ensemble")
-_NOT_DECIDING = {("data", "root"), ("data", "download"), ("data", "cache"), ("train", "keep")} | {
-    ("data", key) for key in SEARCH_KEYS
-}
+_NOT_DECIDING = {("data", "root"), ("data", "download"), ("data", "cache"), ("train", "keep")}
 
 
 @dataclass(frozen=True)
@@ -160,7 +158,14 @@ def recorded_recipe(record: Mapping[str, Any], file: Path) -> Recipe:
 
     Raises:
         DataError: it is no recipe; with the first problem.
+        RecipeError: the run was measured from Python, and has none.
     """
+    if record.get(FROM_PYTHON):
+        raise RecipeError(
+            "measured from Python: the run has no model and no images to go on with",
+            file=file,
+            fix="Measure it there again, by layerprobe.probe(model, splits, cache=...)",
+        )
     try:
         return resolve(record["recipe_name"], record["recipe"], source=file)
     except RecipeError as error:

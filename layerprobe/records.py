@@ -7,6 +7,8 @@ from typing import Any
 
 _Check = Callable[[Any], bool]
 
+FROM_PYTHON = "from_python"  # true in the record of a run that layerprobe.probe wrote: its model is not stored
+
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
@@ -48,6 +50,7 @@ _OPTIONAL: Mapping[str, tuple[_Check, str]] = {
     "contents": (_section_of(_is_text), "the hash of each split"),
     "features_by_size": (_list_of(_is_text), "a list of splits"),
     "checkpoints_removed": (_list_of(_is_whole), "a list of epochs"),
+    FROM_PYTHON: (lambda value: isinstance(value, bool), "true or false"),
 }
 
 

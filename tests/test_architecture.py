@@ -133,7 +133,8 @@ def in_circles(sources: Mapping[str, str]) -> list[str]:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     sources = {
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path.read_text()
-        for path in modules()
+        for path, room in modules().items()
+        if room not in LAZY
     }
     assert in_circles(sources) == []
 

@@ -48,7 +48,8 @@ def build_measures(
     Args:
         names: metrics; `R@K` among them adds that K.
         ks: K of Recall@K.
-        galleries: split that is searched -> number of its images.
+        galleries: split that is searched -> number of its images; empty where these are not known yet, so that K is
+            not checked.
         options: metric -> its options.
         may_drop: leave out those of `ks` that a gallery is too small for, unless none is left.
 
@@ -61,8 +62,10 @@ def build_measures(
             raise RecipeError(f"metric {name}: K must be a whole number above 0", fix="Write it like R@10")
     recalls = [int(name[2:]) for name in names if name.startswith("R@")]
     metrics = _build_metrics([name for name in names if name not in map(recall_name, recalls)], options)
-    smallest = min(galleries, key=galleries.__getitem__)
     wanted = list(dict.fromkeys((*ks, *recalls)))
+    if not galleries:
+        return Measures(wanted, metrics)
+    smallest = min(galleries, key=galleries.__getitem__)
     large = [k for k in wanted if k >= galleries[smallest]]
     if large and (not may_drop or len(large) == len(wanted) or set(large) & set(recalls)):
         raise RecipeError(

@@ -23,7 +23,7 @@ from layerprobe.workflow.facts import data_facts
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COMPARED = "test"  # the split whose features CKA compares
+COMPARED = "test"  # the split whose features CKA compares
 
 
 @dataclass(frozen=True)
@@ -120,14 +120,14 @@ def _matrices(run: Run, scores: Sequence[Score]) -> list[Matrix]:
     """
     layers: dict[int, dict[LayerKey, None]] = {}  # in the order of the scores, as other plots have them
     for score in scores:
-        if (score.run, score.split, score.reduction) == (run.name, _COMPARED, "none") and "+" not in score.layer:
+        if (score.run, score.split, score.reduction) == (run.name, COMPARED, "none") and "+" not in score.layer:
             layers.setdefault(score.epoch, {})[score.layer_key] = None
     if not layers:
         raise DataError(
-            f"no layer was probed on the {_COMPARED} split", file=run.folder, fix="Run layerprobe probe --splits test"
+            f"no layer was probed on the {COMPARED} split", file=run.folder, fix="Run layerprobe probe --splits test"
         )
     last = max(layers)
-    paths = {epoch: run.feature_file(epoch, _COMPARED) for epoch in sorted(layers)}
+    paths = {epoch: run.feature_file(epoch, COMPARED) for epoch in sorted(layers)}
     _, images = read_index(paths[last])
     stored = {epoch: list(layers[epoch]) for epoch, path in paths.items() if path.exists()}
     for epoch in stored:
@@ -135,8 +135,8 @@ def _matrices(run: Run, scores: Sequence[Score]) -> list[Matrix]:
             raise DataError(
                 f"other images than those of epoch {last}", file=paths[epoch], fix="Run layerprobe probe again"
             )
-    facts = {"run": run.name, "split": _COMPARED}
-    notes = shared_notes(score.notes for score in scores if (score.run, score.split) == (run.name, _COMPARED))
+    facts = {"run": run.name, "split": COMPARED}
+    notes = shared_notes(score.notes for score in scores if (score.run, score.split) == (run.name, COMPARED))
     return [
         replace(matrix, notes=(*notes, *matrix.notes))
         for matrix in (

@@ -122,7 +122,8 @@ def select_splits(asked: Sequence[str] | None, dataset: Dataset) -> list[str]:
     Raises:
         UnknownNameError: no such split.
     """
-    known = dataset.searched
+    galleries = {gallery for query, gallery in dataset.search_in.items() if gallery != query}
+    known = [name for name in dataset.splits if name not in galleries]
     for name in asked or ():
         if name not in known:
             raise UnknownNameError("split", name, known)

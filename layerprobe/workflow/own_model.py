@@ -1,0 +1,177 @@
+"""A user's own module: its layers, and features of images that it is given."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from layerprobe import extraction
+from layerprobe.errors import RecipeError
+from layerprobe.formats import Shown
+from layerprobe.layouts import Unclear
+from layerprobe.nets.blocks import block_names, part_names
+from layerprobe.nets.net import Net
+from layerprobe.tables import TextTable
+from layerprobe.taps import LayerInfo, Measured, find_taps, list_layers, measure_layers
+from layerprobe.workflow.extractors import BATCH_SIZE
+from layerprobe.workflow.loaders import in_batches
+from layerprobe.workflow.parts import choose_device
+
+OUTPUT = "output"  # the model's own output as a layer
+
+
+def net_of(model: nn.Module | Net) -> Net:
+    """A module with names for its layers: its blocks and their parts by their paths, and `output`."""
+    if isinstance(model, Net):
+        return model
+    module = model.module if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) else model
+    while isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):  # compiled as a whole
+        module = inner
+    blocks = block_names(module)
+    prefix_tokens = getattr(module, "num_prefix_tokens", None)  # timm's
+    return Net(
+        module=module,
+        layers={OUTPUT: ""} | {name: name for name in blocks},
+        embedding_dim=0,  # nobody asks for it where no loss is trained
+        new_parameters=frozenset(),
+        parts={name: name for name in part_names(module, blocks)},
+        prefix_tokens=prefix_tokens if isinstance(prefix_tokens, int) else None,
+    )
+
+
+def measured(net: Net, image_size: int) -> Measured:
+    """The layers of a network for images of a size; without its output where that is no map, tokens or vector.
+
+    Raises:
+        RecipeError: it does not take such images.
+    """
+    try:
+        found = measure_layers(net, image_size)
+    except RecipeError as error:
+        raise RecipeError(error.message, fix="Give images of another size") from error
+    if net.layers.get(OUTPUT) == "" and any(isinstance(call.layout, Unclear) for call in found.calls.get("", ())):
+        layers = {name: path for name, path in net.layers.items() if name != OUTPUT}
+        return replace(found, net=replace(net, layers=layers))
+    return found
+
+
+@contextlib.contextmanager
+def placed(module: nn.Module, device: str) -> Iterator[torch.device]:
+    """A module on a device as long as the block lasts; afterwards it is where it was.
+
+    Args:
+        module: any.
+        device: auto, which is where the module is; cpu, cuda or cuda:i.
+
+    Yields:
+        The device.
+
+    Raises:
+        RecipeError: no such device, or a module on several devices, which cannot be moved back.
+        EnvironmentFault: CUDA is not there.
+    """
+    before = list(dict.fromkeys(tensor.device for tensor in (*module.parameters(), *module.buffers())))
+    own = before[0] if before else torch.device("cpu")
+    if device == "auto":
+        yield own
+        return
+    if len(before) > 1:
+        raise RecipeError(f"the model lies on {', '.join(map(str, before))}", fix='Leave it there: device="auto"')
+    try:
+        module.to(choose_device(device))
+        yield choose_device(device)
+    finally:
+        module.to(own)
+
+
+def names_of(asked: str | Sequence[str]) -> list[str]:
+    """Names in a list, or in one text with commas between, as on the command line."""
+    return [name.strip() for name in asked.split(",")] if isinstance(asked, str) else list(asked)
+
+
+class Layers(tuple[LayerInfo, ...]):
+    """The layers of a model in execution order; shown as a table."""
+
+    __slots__ = ()
+
+    def _table(self) -> Shown:
+        rows = tuple((layer.name, str(layer.layout), str(layer.dim), str(layer.calls)) for layer in self)
+        return Shown((TextTable(("layer", "output", "dim", "calls"), rows, numbers=frozenset({2, 3})),))
+
+    def __repr__(self) -> str:
+        return str(self._table())
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+
+def layers(model: nn.Module | Net, image_size: int = 224) -> Layers:
+    """List a model's layers: its blocks, which `layers="*"` of `probe` takes, and its own output.
+
+    Any other module can be probed by its path.
+
+    >>> import layerprobe
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten())
+    >>> found = layerprobe.layers(model, image_size=8)
+    >>> [(layer.name, layer.kind, layer.dim) for layer in found]
+    [('1', 'map', 4), ('3', 'map', 8), ('output', 'vector', 128)]
+
+    Args:
+        model: any module that maps images (B, 3, H, W) to something; it is not changed.
+        image_size: side of the square images in pixels.
+
+    Returns:
+        A tuple that is shown as a table; each layer has `name`, `module` (its path), `dim` (numbers of an image's
+        feature vector), `kind` (map, tokens or vector), `layout` (its shape) and `calls` (how often it runs in a
+        forward). The output is missing where it is none of these, such as boxes.
+
+    Raises:
+        RecipeError: the model does not take such images.
+    """
+    return Layers(list_layers(measured(net_of(model), image_size).net, image_size))
+
+
+def extract(
+    model: nn.Module | Net, layers: str | Sequence[str], images: Tensor | Iterable[Any]
+) -> dict[str, NDArray[np.float32]]:
+    """Features of images at some layers, pooled to a vector each.
+
+    The model runs in evaluation mode on the device where it is, and is not changed.
+
+    >>> import torch, layerprobe
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
+    >>> features = layerprobe.extract(model, ["0@max", "1@avg"], torch.ones(5, 3, 8, 8))
+    >>> {name: values.shape for name, values in features.items()}
+    {'0@max': (5, 4), '1@avg': (5, 4)}
+
+    Args:
+        model: any module that takes images (B, 3, S, S).
+        layers: layer expressions, as on the command line: names that `layers` lists, globs, module paths, each with a
+            pool or without (`blocks.5@avg`, `blocks.*`, `*`).
+        images: floats (N, 3, S, S) as the model takes them; or batches of these, with labels or without, such as a
+            loader gives.
+
+    Returns:
+        Layer with its pool -> float32 (N, D), in execution order.
+
+    Raises:
+        UnknownNameError: no such layer, with the near miss.
+        RecipeError: a layer that cannot be pooled so.
+        DataError: images that are no such floats.
+    """
+    net = net_of(model)
+    batches = in_batches(images, BATCH_SIZE)
+    first = next(batches)
+    with placed(net.module, "auto") as device:
+        taps = find_taps(names_of(layers), measured(net, first.shape[-1]))
+        found = list(extraction.extract(net.module, taps, chain([first], batches), device=device))
+    return {str(tap.key): np.concatenate([batch[tap.key] for batch in found]) for tap in taps}

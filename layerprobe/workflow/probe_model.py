@@ -1,0 +1,214 @@
+"""probe: a user's own model and loaders -> features, ranks and scores of its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from layerprobe.data.splits import IN_GALLERY
+from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.extraction import extract
+from layerprobe.keys import NO_REDUCTION, VECTOR_SIMILARITIES, LayerKey, RankedLayer, network_order
+from layerprobe.nets.net import Net
+from layerprobe.scores import SPLITS
+from layerprobe.taps import Tap, execution_order, find_taps
+from layerprobe.workflow.layer_search import LayerSearch, SplitFeatures, gallery_of
+from layerprobe.workflow.loaders import Batch, progress, read_batches
+from layerprobe.workflow.measures import build_measures
+from layerprobe.workflow.own_model import measured, names_of, net_of, placed
+from layerprobe.workflow.probed import ByLayer, Probed
+from layerprobe.workflow.stored_probe import Origin, image_digests, known_layers, store_probe, weights_sha256
+
+
+def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
+    model: nn.Module | Net,
+    splits: Mapping[str, Iterable[Any]],
+    *,
+    layers: str | Sequence[str] = "*",
+    pools: str | Sequence[str] | None = None,
+    similarity: str = "cosine",
+    ks: Sequence[int] = (1, 2, 4, 8),
+    metrics: str | Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
+    device: str = "auto",
+    cache: str | Path | None = None,
+) -> Probed:
+    """Measure how well each layer of a model tells classes apart, those it was trained on and unseen ones.
+
+    It computes what `layerprobe probe` does. Each loader is read once, so it may shuffle. The model runs in evaluation
+    mode and is not changed: afterwards each of its modules has its own mode again, and no hook is left.
+
+    >>> import torch, layerprobe
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 8, 3))
+    >>> labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    >>> colours = torch.eye(3)[labels].reshape(6, 3, 1, 1).expand(-1, -1, 8, 8)
+    >>> result = layerprobe.probe(model, {"test": [(colours, labels)]}, layers="0,2", ks=[1], metrics=["MAP@R"])
+    >>> result
+    Probed(Sequential: 2 layers on test, 4 scores)
+    >>> result.ranks["test", "0@max"].recall(1)
+    1.0
+    >>> result.frame()[["layer", "metric", "value"]].values.tolist()[:2]
+    [['0', 'R@1', 1.0], ['0', 'MAP@R', 1.0]]
+    >>> result.features["test", "2"].shape
+    (6, 8)
+
+    Args:
+        model: any module that takes images (B, 3, S, S).
+        splits: train, validation and test, at least one of them, and with `gallery` what test is searched in -> batches
+            of (images, labels), such as a DataLoader gives: floats (B, 3, S, S) as the model takes them, and (B,) whole
+            numbers. A number means the same class in every split; no class is in two splits, but in test and gallery.
+        layers: layer expressions, as on the command line: names that `layerprobe.layers` lists, globs, module paths,
+            each with a pool (`blocks.5@avg`) or without. `*` is the blocks and the model's own output.
+        pools: of expressions without a pool: max, avg, gem, grid:s, cls, cls+avg. None: max for maps, cls and avg for
+            tokens. A layer that gives vectors needs none.
+        similarity: cosine, euclidean or dot.
+        ks: K of Recall@K, below the number of images that are searched.
+        metrics: names in `layerprobe.registry.METRICS`, or a mapping from these to their options.
+        device: where the model runs and features are ranked: auto, which is where the model is; or cpu, cuda, cuda:i,
+            from where it is moved back at the end.
+        cache: folder of runs, into which a run of this model and these images is written, or one that is there is
+            extended: `layerprobe plot` draws it beside others, and `open_run` reads it. Its name is the result's. None:
+            no file is written.
+
+    Returns:
+        Scores, ranks and features in memory. A layer with features that are not finite has no
+        value; the notes of its scores say so.
+
+    Raises:
+        UnknownNameError: no such split, layer, pool, metric or similarity; with the near miss.
+        RecipeError: a layer that cannot be pooled so, a K that is too large, a metric that needs a classifier.
+        DataError: batches of something else, a split of fewer than 2 classes, a class in two splits.
+        BusyError: another process uses the run in `cache`.
+    """
+    if similarity not in VECTOR_SIMILARITIES:
+        raise UnknownNameError("similarity", similarity, VECTOR_SIMILARITIES)
+    names, options = (list(metrics), metrics) if isinstance(metrics, Mapping) else (names_of(metrics), {})
+    if "accuracy" in names:
+        raise RecipeError("accuracy needs the classifier of a training run", fix="Leave it out")
+    measures = partial(build_measures, names, ks, options=options, may_drop=False)
+    measures({})  # a misspelt metric is told before the work
+    net, order = net_of(model), _order(splits)
+    with placed(net.module, device) as where, progress() as track:
+        size, batches = _opened({name: track(splits[name], f"extracting {name}") for name in order})
+        network = measured(net, size)
+        taps = find_taps(names_of(layers), network, pools=None if pools is None else names_of(pools))
+        found = _extracted(net.module, taps, batches, where, hashed=cache is not None)
+        _require_classes({name: split.labels for name, split in found.items()})
+        origin = None if cache is None else _origin(net.module, found)
+        sizes = {name: len(split.labels) for name, split in found.items() if name in _searched(found)}
+        search = LayerSearch(
+            run=type(net.module).__name__ if origin is None else origin.run_name,
+            experiment="" if origin is None else origin.experiment,
+            splits=found,
+            measures=measures(sizes),
+            similarity=similarity,
+            device=where,
+        )
+        result = search.found(_in_order(taps), track)
+        if cache is not None and origin is not None:
+            layer_order = dict.fromkeys([*known_layers(Path(cache), origin), *(tap.layer for tap in taps)])
+            store_probe(Path(cache), origin, search, result, execution_order(layer_order, network))
+    return Probed(
+        search.run,
+        tuple(result.scores),
+        ByLayer(result.ranks, result.reasons),
+        ByLayer({(name, key): values for name, split in found.items() for key, values in split.features.items()}),
+        {name: split.labels for name, split in found.items()},
+        {name: gallery for name in found if (gallery := gallery_of(name, found))},
+    )
+
+
+def _order(splits: Mapping[str, object]) -> list[str]:
+    """The splits' names: those to search for in the order of rows, then the gallery.
+
+    Raises:
+        UnknownNameError: a split of another name.
+        RecipeError: no split to search for.
+    """
+    known = (*SPLITS, *IN_GALLERY.values())
+    for name in splits:
+        if name not in known:
+            raise UnknownNameError("split", name, known)
+    if not splits or any(gallery in splits and query not in splits for query, gallery in IN_GALLERY.items()):
+        given = "only a gallery" if splits else "no split"
+        raise RecipeError(f"there is {given}, and nothing to search for", fix="Give a test split")
+    return [name for name in known if name in splits]
+
+
+def _opened(loaders: Mapping[str, Iterable[Any]]) -> tuple[int, dict[str, Iterable[Batch]]]:
+    """The side of the images in the first batch, and the batches of all loaders, whose images must have it."""
+    (name, loader), *others = loaders.items()
+    batches = read_batches(loader, name)
+    first = next(batches)
+    size = first.images.shape[-1]
+    return size, {name: chain([first], batches)} | {other: read_batches(given, other, size) for other, given in others}
+
+
+def _extracted(
+    module: nn.Module,
+    taps: Sequence[Tap],
+    batches: Mapping[str, Iterable[Batch]],
+    device: torch.device,
+    *,
+    hashed: bool,
+) -> dict[str, SplitFeatures]:
+    """What the layers give of each split."""
+    found = {}
+    for name, of_split in batches.items():
+        labels: list[NDArray[np.int64]] = []
+        parts: list[dict[LayerKey, NDArray[np.float32]]] = []
+        digests: list[str] = []
+        for batch in of_split:
+            labels.append(batch.labels)
+            parts += extract(module, taps, [batch.images], device=device)
+            digests += image_digests(batch.images, batch.labels) if hashed else []
+        features = {tap.key: np.concatenate([part.pop(tap.key) for part in parts]) for tap in taps}
+        found[name] = SplitFeatures(name, np.concatenate(labels), features, max(map(len, labels)), tuple(digests))
+    return found
+
+
+def _in_order(taps: Sequence[Tap]) -> list[LayerKey]:
+    """The layers in the order of rows."""
+    ranked = [RankedLayer(tap.key, NO_REDUCTION, "") for tap in taps]
+    return [each.layer for each in network_order(ranked, [tap.layer for tap in taps])]
+
+
+def _origin(module: nn.Module, splits: Mapping[str, SplitFeatures]) -> Origin:
+    images = {name: split.digests for name, split in splits.items()}
+    return Origin(type(module).__name__, weights_sha256(module), images)
+
+
+def _searched(splits: Mapping[str, object]) -> set[str]:
+    """The splits that something is searched in."""
+    return {gallery_of(name, splits) or name for name in splits if name in SPLITS}
+
+
+def _require_classes(labels: Mapping[str, NDArray[np.int64]]) -> None:
+    """Check that each split has 2 classes and that no class is in two splits, unless one is searched in the other.
+
+    Raises:
+        DataError: otherwise.
+    """
+    seen: dict[int, str] = {}
+    for name, of_split in labels.items():
+        classes = np.unique(of_split).tolist()
+        if len(classes) < 2:
+            raise DataError(
+                f"the {name} split has {len(of_split)} images of 1 class; Recall@K needs 2 classes",
+                fix=f"Give images of 2 classes or more as {name}",
+            )
+        for label in classes:
+            other = seen.setdefault(label, name)
+            if name not in (other, gallery_of(other, labels)):
+                raise DataError(
+                    f"class {label} is in {other} and {name}, but no class may be in two splits",
+                    fix="Put all images of a class into one split. A number means the same class in every split: where"
+                    " loaders number their classes on their own, add the number of training classes to the others",
+                )

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import layerprobe
+from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from tests.workflow.test_probe_model import small_model
+
+
+def test_the_layers_are_the_blocks_and_the_output() -> None:
+    found = layerprobe.layers(small_model(), image_size=12)
+    assert [(layer.name, layer.kind, layer.dim, layer.calls) for layer in found] == [
+        ("0.0", "map", 4, 1),
+        ("0.1", "map", 6, 1),
+        ("output", "vector", 5, 1),
+    ]
+    header, _, first, *_ = (line.split() for line in repr(found).splitlines())
+    assert (header, first) == (["layer", "output", "dim", "calls"], ["0.0", "map", "(4,", "10,", "10)", "4", "1"])
+    assert '<td style="text-align: left">output</td>' in found._repr_html_()
+
+
+def test_features_are_those_of_a_forward() -> None:
+    model, images = small_model().train(), torch.randn(70, 3, 12, 12)
+    found = layerprobe.extract(model, "0.1@avg,0.1@max,output", images)
+    assert model.training
+    with torch.no_grad():
+        maps = model.eval()[0](images)
+        expected = {"0.1@avg": maps.mean((2, 3)), "0.1@max": maps.amax((2, 3)), "output@none": model(images)}
+    assert list(found) == list(expected)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values.numpy(), rtol=1e-5, atol=1e-6)
+        assert found[name].dtype == np.float32
+    in_batches = layerprobe.extract(model, ["output"], [(images[:30], [0] * 30), (images[30:], [1] * 40)])
+    np.testing.assert_allclose(in_batches["output@none"], found["output@none"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_wrapped_model_has_the_layers_of_the_model() -> None:
+    model = small_model()
+    assert layerprobe.layers(nn.DataParallel(model), 12) == layerprobe.layers(model, 12)
+
+
+def test_a_layer_or_images_that_are_not_there_are_told() -> None:
+    with pytest.raises(UnknownNameError, match="unknown layer '0.11'"):
+        layerprobe.extract(small_model(), "0.11", torch.zeros(1, 3, 12, 12))
+    with pytest.raises(DataError, match=r"images of `images` are float32 \(3, 12, 12\)"):
+        layerprobe.extract(small_model(), "output", torch.zeros(3, 12, 12))
+
+
+class WithBoxes(nn.Module):
+    """A block and an output that is no features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = small_model()
+
+    def forward(self, images: torch.Tensor) -> list[str]:
+        self.block(images)
+        return ["no tensor"]
+
+
+def test_an_output_that_is_no_features_is_no_layer() -> None:
+    assert [layer.name for layer in layerprobe.layers(WithBoxes(), 12)] == ["block.0.0", "block.0.1"]
+    assert list(layerprobe.extract(WithBoxes(), "*", torch.zeros(1, 3, 12, 12))) == ["block.0.0@max", "block.0.1@max"]
+
+
+def test_images_that_the_model_does_not_take_are_told_without_a_flag() -> None:
+    with pytest.raises(RecipeError, match="does not take images of 2 px: .*. Give images of another size"):
+        layerprobe.layers(small_model(), 2)
+
+
+def test_a_transformer_has_its_class_token_and_the_mean_of_its_patches() -> None:
+    timm = pytest.importorskip("timm")
+    model = timm.models.VisionTransformer(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, num_classes=0)
+    images = torch.randn(3, 3, 32, 32)
+    found = layerprobe.extract(model, "blocks.*", images)
+    tokens = model.eval().forward_intermediates(
+        images, intermediates_only=True, return_prefix_tokens=True, output_fmt="NLC", norm=False
+    )
+    for block, (patches, prefix) in enumerate(tokens):
+        for pool, expected in (("cls", prefix[:, 0]), ("avg", patches.mean(1))):
+            values = expected.detach().numpy()
+            np.testing.assert_allclose(found[f"blocks.{block}@{pool}"], values, rtol=1e-4, atol=1e-5)
+    assert list(found) == ["blocks.0@cls", "blocks.0@avg", "blocks.1@cls", "blocks.1@avg"]

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+
+import layerprobe
+from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.scores import Score
+from layerprobe.workflow.probed import Probed
+from tests.workflow.test_probe_model import TEST, TRAIN, small_model
+
+
+@pytest.fixture(scope="module")
+def result() -> Probed:
+    splits = {"train": TRAIN, "test": TEST}
+    return layerprobe.probe(small_model(), splits, pools=("max", "avg"), ks=(1, 2), metrics=["NMI"])
+
+
+def test_the_table_is_that_of_the_command_line(result: Probed) -> None:
+    lines = str(result.table()).splitlines()
+    assert lines[:3] == [
+        "Sequential, epoch 0, R@1 in %, cosine",
+        "train: 8 queries, 3 classes, chance R@1 25.0 %",
+        "test: 9 queries, 3 classes, chance R@1 25.0 %",
+    ]
+    value = 100 * result.ranks["test", "0.1@avg"].recall(1)
+    assert any(re.match(rf"\*? *0.1 +avg .* {value:.1f} ", line) for line in lines)
+    assert any("NMI" in line for line in lines)
+
+
+def test_the_frame_has_a_row_for_each_score(result: Probed) -> None:
+    frame = result.frame()
+    assert list(frame.columns) == [*(name for name in Score.__annotations__ if name != "notes"), "note"]
+    assert frame["value"].tolist() == [score.value for score in result.scores]
+
+
+def test_a_notebook_shows_the_tables(result: Probed) -> None:
+    shown = result._repr_html_()
+    assert shown.count("<table>") == 2
+    assert shown == result.table()._repr_html_()
+    assert repr(result) == f"Probed(Sequential: 5 layers on train and test, {len(result.scores)} scores)"
+
+
+@pytest.mark.parametrize("kind", ["layers", "train-vs-test", "curves", "cka"])
+def test_every_plot_is_drawn(result: Probed, kind: str) -> None:
+    figure = result.plot(kind)
+    texts = {text.get_text() for axes in figure.axes for text in axes.get_xticklabels() + axes.texts}
+    assert figure.axes
+    assert kind != "layers" or any("output" in text for text in texts)
+
+
+def test_cka_needs_test_images() -> None:
+    trained = layerprobe.probe(small_model(), {"train": TRAIN}, ks=(1,))
+    with pytest.raises(DataError, match="CKA compares features of the test split. Probe a test split"):
+        trained.plot("cka")
+    with pytest.raises(UnknownNameError, match="unknown plot 'layer'. Did you mean 'layers'"):
+        trained.plot("layer")
+
+
+def test_a_layer_is_read_by_split_and_name(result: Probed) -> None:
+    assert result.ranks["test", "output"] is result.ranks["test", "output@none"]
+    assert result.features["train", "0.0@avg"].shape == (8, 4)
+    with pytest.raises(RecipeError, match="0.0 has several pools. Choose one of 0.0@max, 0.0@avg"):
+        result.features["test", "0.0"]
+    with pytest.raises(UnknownNameError, match="unknown split 'tset'. Did you mean 'test'"):
+        result.ranks["tset", "output"]
+    with pytest.raises(UnknownNameError, match="unknown layer 'outptu'"):
+        result.ranks["test", "outptu"]
+    assert ("test", "outptu") not in result.ranks
+
+
+def test_a_result_is_kept_by_pickle(result: Probed) -> None:
+    again = pickle.loads(pickle.dumps(result))
+    assert again.scores == result.scores
+    assert again.ranks["test", "output"].closer.tolist() == result.ranks["test", "output"].closer.tolist()
