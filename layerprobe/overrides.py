@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerprobe.errors import RecipeError, UnknownNameError
-from layerprobe.registry import DATASETS
+from layerprobe.registry import DATASETS, is_source
 
 # A key that chooses a part -> the keys that were meant for the part chosen before, and are dropped with it.
 _BELONGING = {
@@ -78,7 +78,7 @@ def overridden(sections: dict[str, Any], overrides: Overrides, known: Iterable[s
         changes = keys.get(key) != value
         if (section, key) == ("loss", "name") and changes:
             keys.clear()
-        for other, name in _BELONGING.get((section, key), ()) if changes else ():
+        for other, name in _belonging(section, key, value) if changes else ():
             if isinstance(sections.get(other), dict):
                 sections[other].pop(name, None)
         if section == "metrics":
@@ -91,6 +91,14 @@ def overridden(sections: dict[str, Any], overrides: Overrides, known: Iterable[s
     if isinstance(data, dict) and isinstance(data.get("root"), str):
         data["root"] = str(Path(data["root"]).expanduser().absolute())
     return sections
+
+
+def _belonging(section: str, key: str, value: Any) -> tuple[tuple[str, str], ...]:
+    """The keys that are dropped where a key that chooses a part gets this value."""
+    found = _BELONGING.get((section, key), ())
+    if (section, key) == ("net", "name") and isinstance(value, str) and is_source(value):
+        return (*found, ("net", "fc"), ("net", "weights"))
+    return found
 
 
 def _data(text: str) -> dict[str, Any]:

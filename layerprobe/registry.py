@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,12 +38,14 @@ IMAGENET_WEIGHTS = {
 }
 # Models from elsewhere, in `probe --model`, `layers` and [net] name.
 SOURCES = {
-    "timm:": "layerprobe.sources.timm_models:build",
-    "hf:": "layerprobe.sources.hugging_face:build",
-    "open_clip:": "layerprobe.sources.open_clip_models:build",
-    "torchvision:": "layerprobe.sources.torchvision_models:build",
-    "python:": "layerprobe.sources.python_file:build",
+    "timm:": "layerprobe.sources.timm_models:SOURCE",
+    "hf:": "layerprobe.sources.hugging_face:SOURCE",
+    "open_clip:": "layerprobe.sources.open_clip_models:SOURCE",
+    "torchvision:": "layerprobe.sources.torchvision_models:SOURCE",
+    "python:": "layerprobe.sources.python_file:SOURCE",
 }
+# What [net] name takes: both.
+NETWORKS = ChainMap(SOURCES, NETS)
 LOSSES = {
     "smooth_triplet": "layerprobe.losses.smooth_triplet:SmoothTriplet",
     "triplet": "layerprobe.losses.triplet:Triplet",
@@ -104,8 +107,8 @@ def load(kind: str, registered: Mapping[str, str], name: str) -> Any:
     Args:
         kind: what it is called in the error ("loss").
         registered: one of the tables above.
-        name: a key of it. The key of a source or reduction that ends in a colon takes an argument: `timm:` stands for
-            `timm:NAME`, and NAME is the first argument of what is returned.
+        name: a key of it. The key of a reduction that ends in a colon takes an argument: `pca:` stands for `pca:D`, and
+            D is the first argument of what is returned.
 
     Returns:
         The factory, class or function; a DatasetSpec for a data set.
@@ -113,10 +116,20 @@ def load(kind: str, registered: Mapping[str, str], name: str) -> Any:
     Raises:
         UnknownNameError: no such name; the message has the near miss.
     """
+    part, argument = load_apart(kind, registered, name)
+    return functools.partial(part, argument) if argument else part
+
+
+def load_apart(kind: str, registered: Mapping[str, str], name: str) -> tuple[Any, str]:
+    """As `load`, but the part and its argument apart, as sources have it: NAME of `timm:NAME`; else an empty text."""
     stem, colon, argument = name.partition(":")
     key = name if name in registered else f"{stem}{colon}"
     if key not in registered or (key.endswith(":") and not argument):
         raise UnknownNameError(kind, name, registered)
     module, _, attribute = registered[key].partition(":")
-    part = getattr(importlib.import_module(module), attribute)
-    return functools.partial(part, argument) if key.endswith(":") else part
+    return getattr(importlib.import_module(module), attribute), argument if key.endswith(":") else ""
+
+
+def is_source(name: str) -> bool:
+    """Whether a network comes from elsewhere, as `timm:NAME` does."""
+    return f"{name.partition(':')[0]}:" in SOURCES

@@ -93,6 +93,13 @@ class Network(Section):
     from_scratch: tuple[str, ...] = ()
 
 
+class SourceNetwork(Network):
+    """A network of `registry.SOURCES`: it has no head unless asked for, and says where its weights come from."""
+
+    fc: tuple[Annotated[int, Field(ge=1, le=65536)], ...] = ()
+    weights: str
+
+
 class LossSection(Section):
     """The loss's name; its further keys are its own options."""
 

@@ -16,17 +16,27 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from pydantic import ValidationError, create_model
 
 from layerprobe.errors import LayerprobeError, near_miss
-from layerprobe.registry import DATASETS, LOSSES, METRICS, NETS, load
-from layerprobe.sections import LARGEST_SEED, SECTIONS, Data, Ensemble, LossSection, Problem, Section, Train
+from layerprobe.registry import DATASETS, LOSSES, METRICS, NETWORKS, is_source, load, load_apart
+from layerprobe.sections import (
+    LARGEST_SEED,
+    SECTIONS,
+    Data,
+    Ensemble,
+    LossSection,
+    Problem,
+    Section,
+    SourceNetwork,
+    Train,
+)
 
 if TYPE_CHECKING:
     from layerprobe.losses.loss import Loss
 
 # Parameters of a data set, network or loss that no recipe states.
-_NOT_OPTIONS = {"self", "root", "embedding_dim", "num_classes", "seed", "weights"}
+_NOT_OPTIONS = {"self", "root", "embedding_dim", "num_classes", "seed", "weights", "image_size"}
 # What a loss's constructor raises: its own ValueError, and torch's errors about a number that fits into no tensor.
 _REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError)
-_TABLES = {"data": ("data set", DATASETS), "net": ("network", NETS), "loss": ("loss", LOSSES)}
+_TABLES = {"data": ("data set", DATASETS), "net": ("network", NETWORKS), "loss": ("loss", LOSSES)}
 
 
 def validated(section: str, values: Mapping[str, Any], problems: list[Problem]) -> Section | None:
@@ -40,7 +50,7 @@ def validated(section: str, values: Mapping[str, Any], problems: list[Problem]) 
     model = SECTIONS[section]
     if section in _TABLES and isinstance(values.get("name"), str):
         try:
-            part = load(*_TABLES[section], values["name"])
+            part, argument = load_apart(*_TABLES[section], values["name"])
         except LayerprobeError as error:
             problems.append(Problem(section, str(error).rstrip("."), ("name",)))
             values = {key: value for key, value in values.items() if key in model.model_fields}
@@ -48,6 +58,9 @@ def validated(section: str, values: Mapping[str, Any], problems: list[Problem]) 
             first_released = getattr(part, "first_released", {})
             if section == "data":
                 values, part = {**part.defaults, **values}, part.load
+            if section == "net" and is_source(values["name"]):
+                model, part = SourceNetwork, partial(part.build, argument)
+                values = _with_weights(values, problems)
             model = create_model(values["name"], __base__=model, **_option_fields(part, model))
             model.first_released = {**model.first_released, **first_released}
     try:
@@ -55,6 +68,17 @@ def validated(section: str, values: Mapping[str, Any], problems: list[Problem]) 
     except ValidationError as error:
         problems += [_problem(section, item, model) for item in error.errors()]
         return None
+
+
+def _with_weights(values: Mapping[str, Any], problems: list[Problem]) -> Mapping[str, Any]:
+    """[net] of a model from elsewhere; a problem where its weights are not stated, or are another network's."""
+    given = values.get("weights")
+    if given not in (None, "imagenet"):
+        return values
+    what = "weights is missing" if given is None else 'weights = "imagenet" is for the networks of layerprobe'
+    text = f'{what}. Set it to "model" for those of {values["name"]} itself, to "none", a file or "run:NAME"'
+    problems.append(Problem("net", text, ("name", "weights")))
+    return {**values, "weights": "none"}
 
 
 def metric_options(values: Any, problems: list[Problem]) -> dict[str, dict[str, Any]]:

@@ -283,6 +283,32 @@ def test_another_network_takes_its_own_pool_and_all_its_layers() -> None:
     assert load("net.name=vgg16_bn").identity() == load().identity()
 
 
+def test_a_model_from_elsewhere_has_no_head_and_no_layers_of_another_network() -> None:
+    recipe = load("net.name=timm:resnet50", "net.weights=none", name="netB")
+    assert (recipe.net.fc, recipe.net.pool, recipe.net.from_scratch, recipe.probe.layers) == ((), None, (), ("*",))
+    assert load("net.name=timm:resnet50", "net.weights=none", "net.fc=[8]").net.fc == (8,)
+    assert load("net.name=timm:resnet50", "net.weights=none", "net.fc_bias=false").net.options()["fc_bias"] is False
+
+
+@pytest.mark.parametrize(
+    ("weights", "what"),
+    [
+        ((), "weights is missing"),
+        (("net.weights=imagenet",), 'weights = "imagenet" is for the networks of layerprobe'),
+    ],
+)
+def test_a_model_from_elsewhere_must_say_where_its_weights_come_from(weights: tuple[str, ...], what: str) -> None:
+    fix = 'Set it to "model" for those of timm:resnet50 itself, to "none", a file or "run:NAME"'
+    with pytest.raises(RecipeError, match=re.escape(f"[net]: {what}. {fix}")):
+        load("net.name=timm:resnet50", *weights, name="netB")
+
+
+def test_the_weights_and_the_head_of_a_model_from_elsewhere_are_part_of_its_identity() -> None:
+    settings = ("net.name=timm:resnet50", "net.weights=none")
+    others = ("net.weights=model", "net.fc=[512]", "net.name=timm:resnet18")
+    assert len({load(*settings, *other).identity() for other in ((), *((other,) for other in others))}) == 4
+
+
 def test_a_local_recipe_hides_the_packaged_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "netA.toml").write_text("")

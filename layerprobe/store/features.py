@@ -44,6 +44,7 @@ class FeatureKey:
         weights_sha256: hash of the checkpoint.
         transform: every step from an image file to the network's input, as text.
         manifest_sha256: hash of the split's ids, classes and pixels.
+        network: the package that the model comes from, with its version; empty for layerprobe's own networks.
     """
 
     run: str
@@ -52,6 +53,7 @@ class FeatureKey:
     weights_sha256: str
     transform: str
     manifest_sha256: str
+    network: str = ""
 
 
 @dataclass(frozen=True)
@@ -299,7 +301,10 @@ def _difference(file: h5py.File, key: FeatureKey) -> str:
 
 def compared(key: FeatureKey) -> dict[str, str | int]:
     """The attributes that a usable file has: the key, and the versions that may change a feature's last bits."""
-    return {**asdict(key), **{name: metadata.version(name) for name in ("torch", "torchvision")}}
+    made_from = asdict(key)
+    if not key.network:
+        del made_from["network"]  # files of layerprobe's own networks have no such attribute
+    return {**made_from, **{name: metadata.version(name) for name in ("torch", "torchvision")}}
 
 
 def _require_layer_names(layers: Iterable[LayerKey]) -> None:

@@ -56,6 +56,7 @@ class RunFeatures:
         weights_sha256: epoch -> hash of the weights that the features are made with; a DataError where these are no
             longer what the run wrote.
         manifest_sha256: split -> hash of its images and classes.
+        network: the package that the model comes from, with its version; empty for layerprobe's own networks.
     """
 
     run: Run
@@ -63,6 +64,7 @@ class RunFeatures:
     transform: str
     weights_sha256: Callable[[int], str]
     manifest_sha256: Callable[[str], str]
+    network: str = ""
 
     def key(self, epoch: int, split: str) -> store.FeatureKey:
         """What the features of an epoch and split must be made from."""
@@ -73,6 +75,7 @@ class RunFeatures:
             weights_sha256=self.weights_sha256(epoch),
             transform=self.transform,
             manifest_sha256=self.manifest_sha256(split),
+            network=self.network,
         )
 
     def missing(self, epoch: int, split: str, taps: Sequence[Tap]) -> Missing:
@@ -162,7 +165,9 @@ def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
     def manifest_sha256(split: str) -> str:
         return feature_manifest(record, dataset, split)
 
-    return RunFeatures(run, dataset, parts.transform_text(recipe), weights_sha256, manifest_sha256)
+    return RunFeatures(
+        run, dataset, parts.transform_text(recipe), weights_sha256, manifest_sha256, parts.network_text(recipe)
+    )
 
 
 def feature_disk(dims: Iterable[int], images: int) -> int:

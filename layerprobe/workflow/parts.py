@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -23,8 +24,10 @@ from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
 from layerprobe.nets.net import Net
 from layerprobe.nets.weight_paths import split_part
 from layerprobe.nets.weights import imagenet_weights
+from layerprobe.own_input import OwnInput
 from layerprobe.recipe import Recipe
 from layerprobe.runs import find_run
+from layerprobe.sources.source import Source
 from layerprobe.workflow.images import Decoding, with_contents, with_decoded
 
 
@@ -133,6 +136,29 @@ def transform_text(recipe: Recipe) -> str:
     )
 
 
+def _source(name: str) -> tuple[Source, str] | None:
+    """The source of a network from elsewhere, and the model's name there; None for layerprobe's own networks."""
+    return registry.load_apart("network", registry.SOURCES, name) if registry.is_source(name) else None
+
+
+def own_input(recipe: Recipe) -> OwnInput | None:
+    """The images that a model from elsewhere was trained on; None where they are not known. Loads no weights."""
+    return _own_input(recipe.net.name)
+
+
+@cache
+def _own_input(net: str) -> OwnInput | None:
+    source = _source(net)
+    return None if source is None else source[0].own_input(source[1])
+
+
+def network_text(recipe: Recipe) -> str:
+    """The package that a model comes from, with its version, as stored with features; empty for layerprobe's own."""
+    source = _source(recipe.net.name)
+    versions = {} if source is None else source[0].versions(source[1])
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
 def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
     """Build the network.
 
@@ -146,7 +172,11 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
         LayerprobeError: of the network or its weights.
     """
     net = recipe.net
-    build = registry.load("network", registry.NETS, net.name)
+    own: dict[str, int] = {}
+    if (source := _source(net.name)) is None:
+        build = registry.load("network", registry.NETS, net.name)
+    else:
+        build, own = partial(source[0].build, source[1]), {"image_size": recipe.data.image_size}
     weights = None if cache is None else _pretrained(net.weights, net.name, cache)
     built: Net = build(
         fc=net.fc,
@@ -154,6 +184,7 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
         weights=weights,
         from_scratch=net.from_scratch,
         seed=recipe.train.seed,
+        **own,
         **net.options(),
     )
     if cache is not None:
@@ -183,10 +214,12 @@ def require_input(recipe: Recipe, net: Net) -> None:
         )
 
 
-def _pretrained(weights: str, net: str, cache: Path) -> FileWeights | None:
-    """The tensors of the file that the weights come from, if they come from one."""
+def _pretrained(weights: str, net: str, cache: Path) -> FileWeights | Literal["model"] | None:
+    """The tensors of the file that the weights come from, if they come from one; "model" for those of a source."""
     if weights == "none":
         return None
+    if weights == "model":
+        return "model"
     if weights == "imagenet":
         return imagenet_weights(net)
     if weights.startswith("run:"):

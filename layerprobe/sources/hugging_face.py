@@ -1,0 +1,234 @@
+"""Hugging Face: `hf:ORG/NAME` or `hf:FOLDER`; of a model of images and texts, the part that sees images."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from layerprobe.errors import DataError, RecipeError
+from layerprobe.own_input import OwnInput
+from layerprobe.sources.hub import absent, first_line, unreachable
+from layerprobe.sources.libraries import imported, quiet, version
+from layerprobe.sources.source import Foreign, Source, interpolated
+
+_Found = TypeVar("_Found")
+_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # PIL's numbers
+_FINAL_NORMS = (
+    "layernorm", "norm", "post_layernorm", "vision_model.post_layernorm", "vision_model.vision_model.post_layernorm",
+    "encoder.layernorm", "encoder.norm",
+)  # fmt: skip
+_MANY = 3  # so many missing tensors stand in an error
+# Steps of a processor that are not those of an OwnInput; where it says that it takes one, its input is not known.
+_OTHER_STEPS = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order", "rescale_offset")
+
+
+def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all models
+    return version("transformers", "hf")
+
+
+class VisionTower(nn.Module):
+    """The part of a model of images and texts that sees images, and its projection into their common space.
+
+    Args:
+        vision_model: images -> an output with `pooler_output`.
+        visual_projection: of it.
+    """
+
+    def __init__(self, vision_model: nn.Module, visual_projection: nn.Module) -> None:
+        super().__init__()
+        self.vision_model, self.visual_projection = vision_model, visual_projection
+
+    def forward(self, pixel_values: Tensor, **options: Any) -> Tensor:
+        """(B, 3, H, W) -> (B, D)."""
+        projected: Tensor = self.visual_projection(self.vision_model(pixel_values, **options).pooler_output)
+        return projected
+
+
+def _loaded(name: str, what: str, load: Callable[..., _Found]) -> _Found:
+    """What transformers makes of a folder, or of a repository in the local cache, fetched where it is not there.
+
+    Args:
+        name: of the folder or repository.
+        what: is wanted of it, for the error.
+        load: takes where it is, and `local_files_only`.
+
+    Raises:
+        EnvironmentFault: it is not in the local cache and cannot be fetched.
+        DataError: of a folder, it has not what is wanted.
+        RecipeError: it needs Python code of its own, or is of a kind that transformers does not know.
+    """
+    folder = Path(name).expanduser()
+    where = str(folder) if folder.is_dir() else name
+    options: dict[str, Any] = {"trust_remote_code": False}
+    try:
+        with _silent():
+            return load(where, local_files_only=True, **options)
+    except OSError as error:
+        if folder.is_dir():
+            raise DataError(f"has not {what}: {first_line(error)}", file=folder, fix="Give another folder") from error
+        if "/" not in name or name.count("/") > 1 or name.startswith((".", "/", "~")):
+            raise DataError("no such folder", file=name, fix="Give an existing folder, or ORG/NAME") from error
+        reason = unreachable()
+        if not reason:
+            try:
+                with _silent():
+                    return load(where, local_files_only=False, **options)
+            except (OSError, ValueError, RuntimeError) as other:
+                reason = first_line(other)
+        raise absent(f"hf:{name}", what, name, reason) from error
+    except (ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise RecipeError(
+            f"hf:{name} cannot be loaded: {first_line(error)}",
+            fix="Give a model that transformers knows without code of the model's own, or wrap it by python:",
+        ) from error
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Without what transformers logs, and its progress bars."""
+    logging = imported("transformers.utils.logging", "hf")
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        with quiet():
+            yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _own_input(name: str) -> OwnInput | None:
+    transformers = imported("transformers", "hf")
+    _loaded(name, "config.json", transformers.AutoConfig.from_pretrained)
+    try:
+        processor = _loaded(name, "preprocessor_config.json", transformers.AutoImageProcessor.from_pretrained)
+    except (DataError, RecipeError):
+        return None  # a folder of the model alone
+    return _as_input(processor)
+
+
+def _as_input(processor: Any) -> OwnInput | None:
+    """The input that a processor of images makes; None where its steps are others than those of an OwnInput."""
+
+    def given(key: str) -> Any:
+        return getattr(processor, key, None)
+
+    scale = given("rescale_factor")
+    if any(given(step) for step in _OTHER_STEPS) or not (given("do_resize") and given("do_rescale")):
+        return None
+    if scale is None or abs(scale * 255 - 1) > 1e-6 or given("resample") is None:
+        return None
+    sizes = {key: value for key, value in dict(given("size") or {}).items() if value}
+    crop = (
+        {key: value for key, value in dict(given("crop_size") or {}).items() if value}
+        if given("do_center_crop")
+        else {}
+    )
+    resized = _resized(sizes, given("crop_pct"))
+    if resized is None or len(set(crop.values())) > 1 or not set(crop) <= {"height", "width"}:
+        return None
+    side, squeezed, cropped = resized
+    size = crop.get("height", cropped)
+    if size is None or size > side:
+        return None  # the crop would be padded, or the image is no square
+    statistics = {}
+    if given("do_normalize"):
+        statistics = {"mean": tuple(given("image_mean")), "std": tuple(given("image_std"))}
+        if {len(values) for values in statistics.values()} != {3}:
+            return None
+    else:
+        statistics = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+    exact = squeezed and size == side
+    return OwnInput(
+        size=size,
+        resized=None if exact else side,
+        filter=_FILTERS[int(_pil_number(given("resample")))],  # type: ignore[arg-type] # the values are filters
+        crop_rounding="down",
+        squeezed=squeezed and not exact,
+        **statistics,
+    )
+
+
+def _resized(sizes: dict[str, int], kept: float | None) -> tuple[int, bool, int | None] | None:
+    """The side after resizing, whether the image is squeezed to it, and the side that the resizing itself crops to.
+
+    Args:
+        sizes: as a processor states them.
+        kept: ConvNeXT's share of the resized side that its crop keeps.
+    """
+    if set(sizes) == {"height", "width"} and sizes["height"] == sizes["width"]:
+        return sizes["height"], True, sizes["height"]
+    if set(sizes) != {"shortest_edge"}:
+        return None
+    side = sizes["shortest_edge"]
+    if kept is None:
+        return side, False, None
+    return (side, True, side) if side >= 384 else (int(side / kept), False, side)
+
+
+def _pil_number(resample: Any) -> int:
+    """PIL's number of a filter, which a processor states as such or as torchvision's name."""
+    if hasattr(resample, "value") and isinstance(resample.value, str):
+        return next(number for number, name in _FILTERS.items() if name == resample.value)
+    return int(resample)
+
+
+def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
+    transformers = imported("transformers", "hf")
+    config = _loaded(name, "config.json", transformers.AutoConfig.from_pretrained)
+    with torch.device("meta"):
+        kind = type(_loaded(name, "config.json", lambda *_, **__: transformers.AutoModel.from_config(config)))
+    # A pooler is often absent from the file, and would be drawn at random.
+    options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(kind).parameters else {}
+    if pretrained:
+        model, found = _loaded(
+            name, "its weights", partial(kind.from_pretrained, config=config, output_loading_info=True, **options)
+        )
+        if found["missing_keys"]:
+            missing = sorted(found["missing_keys"])
+            more = f" and {len(missing) - _MANY} more" if len(missing) > _MANY else ""
+            raise DataError(
+                f"hf:{name}: its weights have not {', '.join(missing[:_MANY])}{more}, which would be drawn at random",
+                fix="Give a model whose file is complete",
+            )
+    else:
+        with _silent():
+            model = kind(config, **options)
+    return _seeing(name, model, config, image_size, pretrained=pretrained)
+
+
+def _seeing(name: str, model: Any, config: Any, image_size: int | None, *, pretrained: bool) -> Foreign:
+    """The part of a model that sees images, taking images of a size."""
+    if isinstance(getattr(model, "vision_model", None), nn.Module):
+        config = getattr(config, "vision_config", config)
+        projection = getattr(model, "visual_projection", None)
+        model = VisionTower(model.vision_model, projection) if projection is not None else model.vision_model
+    parameters = inspect.signature(getattr(model, "vision_model", model).forward).parameters
+    if next(iter(parameters)) != "pixel_values":
+        raise RecipeError(
+            f"hf:{name} takes {', '.join(list(parameters)[:1])}, not images", fix="Give a model that takes pixel_values"
+        )
+    own, notes = _own_input(name), []
+    own_size = getattr(config, "image_size", None)
+    positions = any("position_embedding" in key for key, _ in model.named_parameters())
+    if isinstance(own_size, int) and image_size not in (None, own_size):
+        if "interpolate_pos_encoding" in parameters:
+            model.register_forward_pre_hook(_interpolating, with_kwargs=True)
+        if positions and pretrained:
+            notes.append(interpolated(f"hf:{name}", own_size, image_size or own_size))
+    size = image_size or (own_size if isinstance(own_size, int) else None)
+    return Foreign(model, own, size, _FINAL_NORMS, notes=tuple(notes))
+
+
+def _interpolating(_module: nn.Module, images: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    return images, {**options, "interpolate_pos_encoding": True}
+
+
+SOURCE = Source(prefix="hf:", model=_model, own_input=_own_input, versions=_versions)

@@ -1,0 +1,124 @@
+"""A model that a user's own Python builds: `python:FILE.py:FUNCTION`."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import get_args
+
+import torch
+from torch import nn
+
+from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.files import sha256
+from layerprobe.imagenet import DEVIATION, MEAN
+from layerprobe.own_input import Filter, OwnInput
+from layerprobe.sources.source import Foreign, Source
+
+_KEYS = ("size", "filter", "crop", "mean", "std")
+_SHAPE = "FILE.py:FUNCTION"
+
+
+def _parsed(name: str) -> tuple[Path, str]:
+    file, colon, function = name.rpartition(":")
+    if not (colon and file.endswith(".py") and function.isidentifier()):
+        raise RecipeError(f"python:{name} is not of the form python:{_SHAPE}", fix="For example python:mine.py:build")
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise DataError("no such file", file=file, fix=f"Give python:{_SHAPE}, from the folder that you are in")
+    return path, function
+
+
+def _versions(name: str) -> dict[str, str]:
+    path, _ = _parsed(name)
+    return {path.name: sha256(path)[:12]}
+
+
+def _given(name: str) -> tuple[nn.Module, OwnInput | None]:
+    """What the user's function gives, called without arguments: a module, or a module and what its input is."""
+    path, function = _parsed(name)
+    given = _called(path, function)
+    module, facts = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+    if not isinstance(module, nn.Module):
+        raise RecipeError(
+            f"python:{name} gives {type(module).__name__}", fix="Return a torch.nn.Module, or (module, {size, ...})"
+        )
+    return module, None if facts is None else _as_input(name, facts)
+
+
+def _called(path: Path, function: str) -> object:
+    """What a function of a file returns.
+
+    Raises:
+        RecipeError: the file has no such function, or its code raises an error; with the line.
+    """
+    # A name of its own, so that the file hides no package; dataclasses look their module up by name.
+    name = f"_layerprobe_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise RecipeError("cannot be imported", file=path, fix="Give a Python file")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+        build = getattr(module, function, None)
+        if callable(build):
+            return build()
+    except Exception as error:  # whatever the user's code raises
+        where = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(path) else (where or [None])[-1]
+        at = f"line {line}: " if line else ""
+        what = f"{at}{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise RecipeError(what, file=path, fix="Correct the file") from error
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    raise UnknownNameError("function", function, functions, file=path)
+
+
+def _as_input(name: str, facts: object) -> OwnInput:
+    """The input that a user states: {size, filter, crop, mean, std}; all but the size may be left out.
+
+    As in timm, `crop` is the share of the shorter side that the crop keeps; without it the image is squeezed.
+    """
+    if not isinstance(facts, Mapping) or not set(facts) <= set(_KEYS) or "size" not in facts:
+        what = f"python:{name} states its input as {facts!r}"
+        raise RecipeError(what, fix=f"Give a dict with size and, if it has them, {', '.join(_KEYS[1:])}")
+    size, crop, resampling = facts["size"], facts.get("crop"), facts.get("filter", "bilinear")
+    statistics = {key: facts[key] for key in ("mean", "std") if key in facts}
+    if (
+        type(size) is not int
+        or size < 1
+        or not (crop is None or (isinstance(crop, int | float) and 0 < crop <= 1))
+        or resampling not in get_args(Filter)
+        or not all(_is_triple(values) for values in statistics.values())
+    ):
+        raise RecipeError(
+            f"python:{name} states its input as {dict(facts)!r}",
+            fix="size is a number of pixels, crop the share of the shorter side that is kept (above 0, at most 1),"
+            f" filter one of {', '.join(get_args(Filter))}, mean and std are three numbers each",
+        )
+    resized = None if crop is None else math.floor(size / crop)
+    mean, std = (tuple(statistics.get(key, value)) for key, value in (("mean", MEAN), ("std", DEVIATION)))
+    return OwnInput(size, resized, resampling, mean, std)
+
+
+def _is_triple(values: object) -> bool:
+    return isinstance(values, list | tuple) and len(values) == 3 and all(isinstance(x, int | float) for x in values)
+
+
+def _own_input(name: str) -> OwnInput | None:
+    with torch.random.fork_rng(devices=[]):
+        return _given(name)[1]
+
+
+def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:  # noqa: ARG001 - the file's own weights
+    module, own = _given(name)
+    return Foreign(module, own, image_size, ("norm", "fc_norm"))
+
+
+SOURCE = Source(prefix="python:", model=_model, own_input=_own_input, versions=_versions)

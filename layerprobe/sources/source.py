@@ -1,0 +1,156 @@
+"""Source: a library of models, or a user's file, whose models become Nets."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from layerprobe.errors import UnknownNameError
+from layerprobe.nets.blocks import block_names, part_names
+from layerprobe.nets.checkpoint_files import FileWeights
+from layerprobe.nets.fitting import Wanted, fit, shapes, unused
+from layerprobe.nets.head import Head
+from layerprobe.nets.net import Net
+from layerprobe.own_input import OwnInput
+from layerprobe.sources.readout import Readout, measured_output
+
+_MODEL, _READOUT = "model", "readout"
+_NO_OWN_SIZE = 224  # of a model that says nothing of its input
+
+
+@dataclass(frozen=True, eq=False)
+class Foreign:
+    """A model as its library builds it.
+
+    Args:
+        module: images (B, 3, H, W) -> what the model gives; its classifier is taken off.
+        own_input: the images that it was trained on, if they are known.
+        image_size: side of the images that it was built for; None for its own.
+        final_norms: paths of modules that may be the norm after its last block; the first that is one counts.
+        prefix_tokens: how many tokens before the patches it says it has, if it says so.
+        notes: what was done to its weights that a user may not expect.
+    """
+
+    module: nn.Module
+    own_input: OwnInput | None = None
+    image_size: int | None = None
+    final_norms: tuple[str, ...] = ()
+    prefix_tokens: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """One of `registry.SOURCES`.
+
+    Args:
+        prefix: its name there, as `timm:`.
+        model: builds a model by name, with its library's weights (`pretrained=True`) or untrained, for images of
+            another size than its own where `image_size` is not None.
+        own_input: name -> the images that the model was trained on; None where they are not known. Loads no weights.
+        versions: name -> the packages that the model comes from, each with its version; imports nothing.
+    """
+
+    prefix: str
+    model: Callable[..., Foreign]
+    own_input: Callable[[str], OwnInput | None]
+    versions: Callable[[str], Mapping[str, str]]
+
+    def build(  # noqa: PLR0913 - the keys of a recipe's [net]
+        self,
+        name: str,
+        *,
+        fc: Sequence[int] = (),
+        pool: str | None = None,
+        norm: Literal["none", "layer", "batch"] = "none",
+        dropout: float = 0.0,
+        fc_bias: bool = True,
+        fc_norm: Literal["none", "layer", "batch"] = "none",
+        fc_dropout: float = 0.0,
+        weights: FileWeights | Mapping[str, Tensor] | Literal["model"] | None = None,
+        from_scratch: Sequence[str] = (),
+        seed: int = 0,
+        image_size: int | None = None,
+    ) -> Net:
+        """The model without its classifier, its output as a vector, and a head.
+
+        Args:
+            name: of the model, without the source's own name.
+            fc: outputs of fc6, fc7 ..., with a ReLU between two; with none the embedding is the model's output.
+            pool: `max` or `avg`, where the model's output is a map or tokens; None: the mean of a map, the class token,
+                else the mean of the tokens. A vector has none.
+            norm: as `dropout`, `fc_bias`, `fc_norm` and `fc_dropout` in `nets.assembly.Backbone.build`.
+            dropout: see there.
+            fc_bias: see there.
+            fc_norm: see there.
+            fc_dropout: see there.
+            weights: what `read_checkpoint` read, or names -> tensors, with the whole model under one prefix; "model":
+                the library's own; None: everything is drawn.
+            from_scratch: fully connected layers that start from their initialisation.
+            seed: of what is drawn; the global generators are not touched.
+            image_size: side of the images that will come; None for the model's own.
+
+        Returns:
+            Its layers are the model's blocks and `output`, what it gives; then those of the head.
+
+        Raises:
+            LayerprobeError: of the library's package, the name, the weights, the head or the size.
+        """
+        full = f"{self.prefix}{name}"
+        anew = _anew(from_scratch, len(fc))
+        head = Head(fc, "avg", norm, dropout, fc_bias, fc_norm, fc_dropout)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            foreign = self.model(name, pretrained=weights == "model", image_size=image_size)
+            model = foreign.module.cpu().float()
+            size = foreign.image_size or (foreign.own_input.size if foreign.own_input else _NO_OWN_SIZE)
+            output = measured_output(full, model, size, foreign.final_norms)
+            readout = Readout.of(full, output, pool, foreign.prefix_tokens)
+            new = head.children(readout.dim)
+        del new["pool5"]  # the readout stands in its place
+        module = nn.Sequential(OrderedDict({_MODEL: model, _READOUT: readout, **new}))
+        loaded, notes = {key for key in shapes(module) if key.startswith(f"{_MODEL}.")}, foreign.notes
+        if weights is None:
+            loaded = set()
+        elif weights != "model":
+            own = shapes(module)
+            found = fit(weights, Wanted(full, own, own.keys() - loaded, root=_MODEL))
+            tensors = {key: tensor for key, tensor in found.tensors.items() if not key.startswith(anew)}
+            module.load_state_dict(tensors, strict=False)
+            loaded, notes = set(tensors), (*notes, *found.notes, *unused(own, found.left, anew))
+        blocks = block_names(model)
+        return Net(
+            module=module,
+            layers={
+                **{block: f"{_MODEL}.{block}" for block in blocks},
+                "output": _MODEL,
+                **{name: name for name in new if name.startswith(("norm", "fc"))},
+            },
+            embedding_dim=fc[-1] if fc else readout.dim,
+            new_parameters=frozenset(name for name, _ in module.named_parameters() if name not in loaded),
+            notes=notes,
+            parts={part: f"{_MODEL}.{part}" for part in part_names(model, blocks)},
+            root=_MODEL,
+            own_input=foreign.own_input,
+            final_norm=None if output.final_norm is None else f"{_MODEL}.{output.final_norm}",
+            prefix_tokens=foreign.prefix_tokens,
+            versions=self.versions(name),
+        )
+
+
+def interpolated(name: str, own_size: int, size: int) -> str:
+    """The note on a model with position embeddings that takes images of another size than its own."""
+    return f"{name} is made for {own_size} px: its position embeddings are interpolated to {size} px"
+
+
+def _anew(names: Sequence[str], layers: int) -> tuple[str, ...]:
+    known = [f"fc{number}" for number in range(6, 6 + layers)]
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("fully connected layer to train from scratch", name, known)
+    return tuple(f"{name}." for name in names)

@@ -1,0 +1,118 @@
+"""timm: `timm:NAME`, such as `timm:vit_small_patch14_dinov2.lvd142m`; the classifier is left out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from layerprobe.errors import RecipeError
+from layerprobe.nets.checkpoint_files import read_checkpoint
+from layerprobe.own_input import OwnInput
+from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, hub_file, url_file
+from layerprobe.sources.libraries import imported, quiet, unknown_model, version
+from layerprobe.sources.source import Foreign, Source, interpolated
+
+_FILES = ("model.safetensors", "pytorch_model.bin")
+_NESTED = ("state_dict", "model")  # keys of files under which the tensors may lie
+_FILTERS = ("nearest", "bilinear", "bicubic", "lanczos")
+# Modules that follow the last block, of transformers.
+_FINAL_NORMS = ("norm", "fc_norm")
+# What timm raises of a size that a model does not take.
+_REFUSALS = (RuntimeError, AssertionError, ValueError, TypeError)
+
+
+def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all models
+    return version("timm", "timm")
+
+
+def _configuration(name: str) -> Any:
+    """What timm says of a model, by its name with or without a tag.
+
+    Raises:
+        RecipeError: timm does not know it.
+    """
+    timm = imported("timm", "timm")
+    architecture, _, tag = name.partition(".")
+    if not timm.is_model(architecture) or ":" in name or "/" in name:
+        raise unknown_model("timm:", name, timm.list_models(), "timm.list_models()")
+    try:
+        found = timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        tags = timm.list_models(f"{architecture}.*", pretrained=True)
+        raise RecipeError(
+            f"timm:{name}: timm has no weights {tag!r} of {architecture}", fix=f"Known: {', '.join(tags) or 'none'}"
+        ) from error
+    return found or timm.models.PretrainedCfg()
+
+
+def _own_input(name: str) -> OwnInput | None:
+    configuration = _configuration(name).to_dict()
+    data = imported("timm.data", "timm").resolve_data_config(pretrained_cfg=configuration)
+    channels, height, width = data["input_size"]
+    size, kept = height, data["crop_pct"]
+    squeezed = data["crop_mode"] == "squash"
+    if channels != 3 or height != width or data["interpolation"] not in _FILTERS or data["crop_mode"] == "border":
+        return None
+    return OwnInput(
+        size=size,
+        resized=None if squeezed and kept == 1 else math.floor(size / kept),
+        squeezed=squeezed and kept != 1,
+        filter=data["interpolation"],
+        mean=tuple(data["mean"]),
+        std=tuple(data["std"]),
+    )
+
+
+def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
+    timm, configuration, own = imported("timm", "timm"), _configuration(name), _own_input(name)
+    options: dict[str, Any] = {"num_classes": 0}
+    notes: tuple[str, ...] = ()
+    own_size = configuration.input_size[-1]
+    if image_size not in (None, own_size) and configuration.fixed_input_size:
+        options["img_size"] = image_size
+        notes = (interpolated(f"timm:{name}", own_size, image_size or own_size),)
+    if pretrained:
+        options |= {"pretrained": True, "pretrained_cfg_overlay": _weights(name, configuration)}
+    try:
+        with quiet():
+            model = timm.create_model(name, **options)
+    except _REFUSALS as error:
+        size = f" of {image_size} px" if "img_size" in options else ""
+        raise RecipeError(
+            f"timm:{name} cannot be built{size}: {first_line(error)}",
+            fix="Choose another size with --set data.image_size=N" if size else "Choose another model or other weights",
+        ) from error
+    model.pretrained_cfg.pop("state_dict", None)  # a second copy of all weights
+    prefix = getattr(model, "num_prefix_tokens", None)
+    return Foreign(
+        module=model,
+        own_input=own,
+        image_size=image_size,
+        final_norms=_FINAL_NORMS,
+        prefix_tokens=prefix if isinstance(prefix, int) else None,
+        notes=notes if pretrained else (),
+    )
+
+
+def _weights(name: str, configuration: Any) -> dict[str, Any]:
+    """The weights of a model as timm takes them, fetched where they are not in the local cache."""
+    full = f"timm:{name}"
+    if configuration.hf_hub_id:
+        names = (configuration.hf_hub_filename,) if configuration.hf_hub_filename else _FILES
+        path = hub_file(full, configuration.hf_hub_id, names)
+    elif configuration.url:
+        path = url_file(full, configuration.url)
+    else:
+        raise RecipeError(f"timm has no weights of {name}", fix=f"Name a model with a tag, or use {OTHER_WEIGHTS}")
+    if path.suffix == ".npz":
+        return {"file": str(path), "custom_load": True}
+    if path.suffix == ".safetensors":
+        return {"file": str(path)}
+    # Not every version of timm refuses the code in a file.
+    tensors = read_checkpoint(path).tensors
+    outer = {key.partition(".")[0] for key in tensors}
+    nested = next((f"{key}." for key in _NESTED if outer == {key}), "")
+    return {"state_dict": {key.removeprefix(nested): tensor for key, tensor in tensors.items()}}
+
+
+SOURCE = Source(prefix="timm:", model=_model, own_input=_own_input, versions=_versions)

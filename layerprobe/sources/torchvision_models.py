@@ -1,0 +1,112 @@
+"""torchvision: `torchvision:NAME[/WEIGHTS]`, such as `torchvision:vit_b_16/IMAGENET1K_V1`; no classifier."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from importlib import metadata
+from typing import Any
+
+from torch import nn
+from torchvision import models
+from torchvision.models.vision_transformer import interpolate_embeddings
+from torchvision.transforms import InterpolationMode
+
+from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.nets.checkpoint_files import read_checkpoint
+from layerprobe.own_input import OwnInput
+from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, url_file
+from layerprobe.sources.libraries import quiet, unknown_model
+from layerprobe.sources.source import Foreign, Source, interpolated
+
+_FILTERS = {
+    InterpolationMode.NEAREST: "nearest",
+    InterpolationMode.BILINEAR: "bilinear",
+    InterpolationMode.BICUBIC: "bicubic",
+    InterpolationMode.LANCZOS: "lanczos",
+}
+_CLASSIFIERS = ("fc", "classifier", "heads", "head")
+# Their published weights expect the pixels that the network converts itself, and have classifiers inside.
+_CONVERTING = {"googlenet", "inception_v3"}
+_AUXILIARY = ("AuxLogits.", "aux1.", "aux2.")
+_NO_OWN_SIZE = 224
+_FINAL_NORMS = ("encoder.ln", "norm", "features.norm5")
+
+
+def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all models
+    return {"torchvision": metadata.version("torchvision")}
+
+
+def _parsed(name: str) -> tuple[str, Any]:
+    """The network's name and its published weights: the named ones, else the default; None where there are none.
+
+    Raises:
+        RecipeError: torchvision does not know the network, or it is not one that classifies images.
+        UnknownNameError: it does not know the weights.
+    """
+    network, slash, tag = name.partition("/")
+    known = models.list_models(module=models)
+    if network not in known:
+        raise unknown_model("torchvision:", name, known, "torchvision.models.list_models()")
+    published = models.get_model_weights(network)
+    if slash:
+        if tag not in published.__members__ or tag == "DEFAULT":
+            raise UnknownNameError(f"weights of torchvision:{network}", tag, [found.name for found in published])
+        return network, published[tag]
+    return network, getattr(published, "DEFAULT", None)
+
+
+def _own_input(name: str) -> OwnInput | None:
+    _, weights = _parsed(name)
+    if weights is None:
+        return None
+    preset = weights.transforms()
+    return OwnInput(
+        size=preset.crop_size[0],
+        resized=preset.resize_size[0],
+        filter=_FILTERS[preset.interpolation],  # type: ignore[arg-type] # the values are filters
+        mean=tuple(preset.mean),
+        std=tuple(preset.std),
+    )
+
+
+def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
+    network, weights = _parsed(name)
+    full, own = f"torchvision:{name}", _own_input(name)
+    if pretrained and weights is None:
+        raise RecipeError(f"torchvision has no weights of {network}", fix=f"Use {OTHER_WEIGHTS}")
+    options: dict[str, Any] = {"weights": None}
+    if network in _CONVERTING:
+        options |= {"transform_input": True, "aux_logits": False, "init_weights": True}
+    notes = [f"{full}: {weights.name}"] if pretrained and "/" not in name else []
+    own_size = own.size if own else _NO_OWN_SIZE
+    if takes_size := network.startswith("vit_"):
+        options["image_size"] = image_size or own_size
+    try:
+        with quiet():
+            model = models.get_model(network, **options)
+    except (RuntimeError, ValueError) as error:
+        what = f"{full} cannot be built for {image_size} px: {first_line(error)}"
+        raise RecipeError(what, fix="Choose another size with --set data.image_size=N") from error
+    if pretrained:
+        tensors = dict(read_checkpoint(url_file(full, weights.url)).tensors)
+        if takes_size and options["image_size"] != own_size:
+            notes.append(interpolated(full, own_size, options["image_size"]))
+            tensors = dict(interpolate_embeddings(options["image_size"], model.patch_size, OrderedDict(tensors)))
+        model.load_state_dict({key: tensor for key, tensor in tensors.items() if not key.startswith(_AUXILIARY)})
+    _take_classifier_off(model)
+    return Foreign(model, own, image_size, _FINAL_NORMS, notes=tuple(notes))
+
+
+def _take_classifier_off(model: nn.Module) -> None:
+    """Put nothing in the place of the layer that gives the classes; what comes before it stays."""
+    path = next(path for path in _CLASSIFIERS if hasattr(model, path))
+    linear = [
+        name for name, part in model.get_submodule(path).named_modules(prefix=path) if isinstance(part, nn.Linear)
+    ]
+    # SqueezeNet's is a convolution, whose input is a map.
+    last, instead = (linear[-1], nn.Identity()) if linear else (path, nn.AdaptiveAvgPool2d(1))
+    parent, _, child = last.rpartition(".")
+    setattr(model.get_submodule(parent), child, instead)
+
+
+SOURCE = Source(prefix="torchvision:", model=_model, own_input=_own_input, versions=_versions)
