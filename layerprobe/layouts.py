@@ -180,15 +180,17 @@ class _Counts:
         paired: at the model's size and at the other.
         alone: at the model's size.
         flattened: the places of a map, and its channels: tokens of this shape are that map, flattened.
+        normed: tokens, and their channels, which a norm of these channels tells apart.
     """
 
     paired: frozenset[tuple[int, int]]
     alone: frozenset[int]
     flattened: frozenset[Shape]
+    normed: frozenset[Shape]
 
 
 def _token_counts(seen: Iterable[Seen]) -> _Counts:
-    paired, alone, flattened = set(), set(), set()
+    paired, alone, flattened, normed = set(), set(), set(), set()
     for one in seen:
         batch = _batch_axis(one)
         if isinstance(batch, Unclear):
@@ -206,7 +208,9 @@ def _token_counts(seen: Iterable[Seen]) -> _Counts:
             paired.add(changed[0])
         if one.normed and batch < len(rest):
             alone.add(rest[0])
-    return _Counts(frozenset(paired), frozenset(alone | {count for count, _ in paired}), frozenset(flattened))
+            normed.add(rest)
+    alone |= {count for count, _ in paired}
+    return _Counts(frozenset(paired), frozenset(alone), frozenset(flattened), frozenset(normed))
 
 
 def _map_channels(rest: Shape, other: Shape | None, counts: _Counts) -> int | Unclear:
@@ -219,10 +223,12 @@ def _map_channels(rest: Shape, other: Shape | None, counts: _Counts) -> int | Un
             return Unclear("two of its axes are as long as the tokens, as those of attention weights are")
         (channels,) = {0, 1, 2} - set(changed)
         return channels
-    if rest[1] == rest[2] != rest[0] and rest[1] not in counts.alone:
-        return 0
-    if rest[0] == rest[1] != rest[2] and rest[0] not in counts.alone:
-        return 2
+    for channels in (0, 2):
+        rows, columns = _without(rest, channels)
+        # Attention weights have as many rows and columns as there are tokens; a map's places may be tokens elsewhere.
+        is_map = rows not in counts.alone or (rows * columns, rest[channels]) in counts.normed
+        if rows == columns != rest[channels] and is_map:
+            return channels
     return Unclear("which axes are those of a map cannot be told from one image size")
 
 

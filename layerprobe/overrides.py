@@ -20,6 +20,7 @@ _BELONGING = {
     ("train", "decay"): (("train", "decay_at"), ("train", "decay_epochs"), ("train", "decay_iterations")),
 }
 _CHOICES = list(_BELONGING)
+_PATHS = ("root", "positives", "ignore")  # keys of [data] that are files or folders
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,10 @@ def overridden(sections: dict[str, Any], overrides: Overrides, known: Iterable[s
     if overrides.seed is not None and isinstance(sections.setdefault("train", {}), dict):
         sections["train"]["seed"] = overrides.seed
     data = sections.get("data")
-    if isinstance(data, dict) and isinstance(data.get("root"), str):
-        data["root"] = str(Path(data["root"]).expanduser().absolute())
+    if isinstance(data, dict):
+        for key in _PATHS:
+            if isinstance(data.get(key), str) and (data[key] or key == "root"):
+                data[key] = str(Path(data[key]).expanduser().absolute())
     return sections
 
 

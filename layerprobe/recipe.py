@@ -15,7 +15,7 @@ from layerprobe.overrides import Overrides, overridden
 from layerprobe.recipe_files import find_recipe
 from layerprobe.records import FROM_PYTHON
 from layerprobe.registry import LOSSES
-from layerprobe.sections import SECTIONS, Data, Ensemble, LossSection, Network, Probe, Problem, Train
+from layerprobe.sections import SEARCH_KEYS, SECTIONS, Data, Ensemble, LossSection, Network, Probe, Problem, Train
 from layerprobe.validation import (
     batch_problems,
     checked_loss,
@@ -29,9 +29,12 @@ from layerprobe.validation import (
 )
 
 _KNOWN = (*SECTIONS, "metrics")
-# What decides the trained weights, without the keys that say where images come from and what is kept on the disk.
+# What decides the trained weights, without the keys that say where images come from, what is kept on the disk and how
+# queries are searched.
 _DECIDING = ("data", "net", "loss", "train", "ensemble")
-_NOT_DECIDING = {("data", "root"), ("data", "download"), ("data", "cache"), ("train", "keep")}
+_NOT_DECIDING = {("data", "root"), ("data", "download"), ("data", "cache"), ("train", "keep")} | {
+    ("data", key) for key in SEARCH_KEYS
+}
 
 
 @dataclass(frozen=True)

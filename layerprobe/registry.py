@@ -18,6 +18,7 @@ DATASETS = {
     "cars196": "layerprobe.data.cars196:SPEC",
     "sop": "layerprobe.data.sop:SPEC",
     "inshop": "layerprobe.data.inshop:SPEC",
+    "market1501": "layerprobe.data.market1501:SPEC",
     "torchvision": "layerprobe.data.torchvision_sets:SPEC",
 }
 NETS = {

@@ -16,6 +16,8 @@ LARGEST_SEED = 2**64 - 1  # that torch takes
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 # Whose checkpoints stay: of all epochs, of the last one, or of the epochs 0, N, 2N ... and the last.
 Keep = Literal["all", "last"] | Annotated[int, Field(ge=1)]
+# Keys of [data] that decide ranks, and neither images nor weights.
+SEARCH_KEYS = ("group", "positives", "ignore")
 _Channels = float | tuple[float, float, float] | Literal["imagenet"]
 
 
@@ -81,6 +83,10 @@ class Data(Section):
     validation_classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     cache: Literal["auto", "off"] = "auto"
+    # What decides which items a query may find (SEARCH_KEYS): a column, and csv files; empty text is None.
+    group: str | None = None
+    positives: str | None = None
+    ignore: str | None = None
 
 
 class Network(Section):

@@ -205,3 +205,14 @@ def test_attention_weights_are_no_map() -> None:
     found = find_layouts([tokens, weights], TAKES_HALF)
     assert isinstance(found[1], Unclear)
     assert "attention weights" in found[1].reason
+
+
+def test_maps_are_known_from_attention_weights_by_their_tokens() -> None:
+    """Swin v2 at 256 px has maps of 64 x 64 places in its first stage, and 8 x 8 = 64 tokens in its last."""
+    first_map = Seen((), (2, 64, 64, 96), (3, 64, 64, 96))
+    first_tokens = Seen((), (2, 4096, 96), (3, 4096, 96), normed=True)
+    last_tokens = Seen((), (2, 64, 768), (3, 64, 768), normed=True)
+    weights = Seen((), (2, 64, 64, 3), (3, 64, 64, 3))
+    found = find_layouts([first_map, first_tokens, last_tokens, weights], Model(256))
+    assert found[0] == Layout("map", (), 0, 3, (96, 64, 64))
+    assert isinstance(found[3], Unclear)

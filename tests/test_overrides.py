@@ -48,6 +48,18 @@ def test_the_recipes_own_data_set_keeps_what_the_recipe_says_of_it() -> None:
     assert other == {"name": "cars196", "root": "/new"}
 
 
+def test_lists_lie_where_the_command_is_given_and_empty_text_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sections = {"data": {"name": "csv", "root": "set.csv", "positives": "easy.csv"}}
+    settings = ("data.positives=", "data.ignore=lists/junk.csv")
+    assert overridden(sections, Overrides(), ["data"])["data"]["positives"] == str(tmp_path / "easy.csv")
+    assert overridden(sections, Overrides(settings=settings), ["data"])["data"] == {
+        "name": "csv", "root": str(tmp_path / "set.csv"), "positives": "", "ignore": str(tmp_path / "lists/junk.csv"),
+    }  # fmt: skip
+
+
 def test_another_set_of_torchvisions_is_another_data_set() -> None:
     sections = {"data": {"name": "torchvision", "set": "CIFAR100", "transform": "D2"}}
     other = overridden(sections, Overrides("torchvision:Food101:/new"), ["data"])["data"]

@@ -161,6 +161,12 @@ def test_the_identity_ignores_root_and_probe_and_sees_the_seed(tmp_path: Path) -
     assert seeded.identity(with_seed=False) == one.identity(with_seed=False)
 
 
+@pytest.mark.parametrize("setting", ["data.group=camera", "data.positives=easy.csv", "data.ignore=junk.csv"])
+def test_what_decides_ranks_alone_is_no_part_of_the_identity(setting: str) -> None:
+    assert load(setting).identity() == load().identity()
+    assert load(setting).changes_since({"recipe_name": "netA", "recipe": load().as_dict()}) == []
+
+
 def test_a_default_that_is_written_out_changes_nothing() -> None:
     assert load("loss.margin=0.2").identity() != load().identity()
     assert load("train.decay_factor=0.1").identity() == load().identity()

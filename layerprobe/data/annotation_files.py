@@ -34,12 +34,14 @@ class Annotations:
         splits: name -> its images, in the files' order.
         class_names: class id -> name; a class that is not in it is called by its id. All ids are of one type.
         search_in: see Dataset.
+        columns: name of a column -> the text of every image, by its path.
     """
 
     folder: Path
     splits: Mapping[str, Sequence[Member]]
     class_names: Mapping[ClassId, str] = field(default_factory=dict)
     search_in: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -192,7 +194,8 @@ def _dataset(annotations: Annotations, fingerprints: Sequence[str]) -> Dataset:
     for (name, split), sizes in zip(annotations.splits.items(), fingerprints, strict=True):
         names = tuple(image for image, _ in split)
         labels = np.array([numbers[class_id] for _, class_id in split], np.int64)
-        splits[name] = Split(name, labels, names, Files(annotations.folder, names), sizes)
+        columns = {column: tuple(texts[image] for image in names) for column, texts in annotations.columns.items()}
+        splits[name] = Split(name, labels, names, Files(annotations.folder, names), sizes, columns=columns)
     called = distinct_names({class_id: annotations.class_names.get(class_id, str(class_id)) for class_id in ids})
     return Dataset(splits, called, annotations.search_in, class_ids=tuple(map(str, ids)))
 

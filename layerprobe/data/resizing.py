@@ -1,4 +1,4 @@
-"""Resizing with antialiasing, by PIL or, bilinear and several times faster, by torch on 8-bit tensors; mirroring."""
+"""Bilinear resizing with antialiasing, by PIL or, several times faster, by torch on 8-bit tensors; and mirroring."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from layerprobe.own_input import Filter
 Method = Literal["exact", "fast"]
 
 
-def resize(image: Image, height: int, width: int, method: Method, filter: Filter = "bilinear") -> Image:
+def resize(image: Image, height: int, width: int, method: Method) -> Image:
     """An image at another size; unchanged if it has that size already.
 
     Args:
@@ -27,7 +27,6 @@ def resize(image: Image, height: int, width: int, method: Method, filter: Filter
         method: "exact" is PIL's, as in the papers' pipelines. "fast" is torch's with the same filter; it has weights of
             16 bits and rounds in other places. It differs by at most 1 grey level; in very smooth images, by 2 in one
             of 10^8 values, where both of its passes round to the other side.
-        filter: for "exact"; "fast" is bilinear. All but nearest are antialiased.
 
     Returns:
         uint8 (height, width, 3), which may be read-only.
@@ -35,7 +34,7 @@ def resize(image: Image, height: int, width: int, method: Method, filter: Filter
     if image.shape[:2] == (height, width):
         return image if image.shape[2] == 3 else image[:, :, :3]
     if method == "exact":
-        return np.asarray(PIL.Image.fromarray(image).resize((width, height), Resampling[filter.upper()]))
+        return np.asarray(PIL.Image.fromarray(image).resize((width, height), Resampling.BILINEAR))
     pixels = _tensor(image)
     # The permuted view is in channels_last format, which is the fastest in torch.
     resized = F.interpolate(

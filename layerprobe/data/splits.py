@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.errors import DataError
+from layerprobe.retrieval import SearchRules
 
 LabelArray = NDArray[np.int64]  # (N,)
 Image = NDArray[np.uint8]  # (H, W, 3), RGB
@@ -81,6 +82,9 @@ class Dataset:
         class_ids: the data set's own id of each class, as text; empty where it has none.
         rules: kind of rule by which some images are turned into RGB -> how many files it concerns; empty until the
             files are read.
+        search_rules: split -> what is right for its images and what is taken out of their results, where the class
+            alone does not say.
+        search_notes: split -> what every result under its rules has to say.
     """
 
     splits: Mapping[str, Split]
@@ -90,6 +94,14 @@ class Dataset:
     classification: bool = False
     class_ids: tuple[str, ...] = ()
     rules: Mapping[str, int] = field(default_factory=dict)
+    search_rules: Mapping[str, SearchRules] = field(default_factory=dict)
+    search_notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def searched(self) -> list[str]:
+        """The splits whose images are searched for: all but those that others are searched in."""
+        galleries = {gallery for query, gallery in self.search_in.items() if gallery != query}
+        return [name for name in self.splits if name not in galleries]
 
     def together(self, one: str, other: str) -> bool:
         """Whether two splits are the same, or one is searched in the other."""
@@ -104,12 +116,14 @@ def require_retrieval(dataset: Dataset, *, source: object) -> Dataset:
         source: the root or file that the errors name.
 
     Raises:
-        DataError: a split has fewer than 2 classes, or a class is in two splits of which neither is searched in the
-            other.
+        DataError: a split has fewer than 2 classes, unless a list says what is right for its images or in it, or a
+            class is in two splits of which neither is searched in the other.
     """
     seen: dict[int, str] = {}
+    listed = {name for name, rules in dataset.search_rules.items() if rules.positives is not None}
+    listed |= {dataset.search_in.get(name, name) for name in listed}
     for split in dataset.splits.values():
-        if split.num_classes < 2:
+        if split.num_classes < 2 and split.name not in listed:
             raise DataError(
                 f"{split.name} split has {len(split)} images of {split.num_classes} classes; Recall@K needs 2 classes",
                 file=source,

@@ -6,6 +6,8 @@ Here it is a fraction, for any K, with the query itself excluded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -19,8 +21,14 @@ def recall_name(k: int) -> str:
     return f"R@{k}"
 
 
-def chance_recall(
-    labels: ArrayLike, k: int, gallery_labels: ArrayLike | None = None, *, rules: SearchRules | None = None
+def chance_recall(  # noqa: PLR0913 - what is searched, and by which rules
+    labels: ArrayLike,
+    k: int,
+    gallery_labels: ArrayLike | None = None,
+    *,
+    ids: Sequence[str] | None = None,
+    gallery_ids: Sequence[str] | None = None,
+    rules: SearchRules | None = None,
 ) -> float:
     """Recall@K that a random order of the gallery is expected to reach, exactly.
 
@@ -30,7 +38,9 @@ def chance_recall(
     Args:
         labels: (Q,) class of each query.
         k: at least 1 and below the gallery's size (Q without a gallery).
-        gallery_labels: (G,) classes of what is searched, the queries not among it; None for the other queries.
+        gallery_labels: (G,) classes of what is searched; None for the other queries.
+        ids: Q names, used with `gallery_ids` only.
+        gallery_ids: G different names; a query does not find the item of its name. None: no query is among them.
         rules: which items are right, or taken out, where the class does not say; None: the classes alone.
 
     Returns:
@@ -45,8 +55,9 @@ def chance_recall(
         raise ValueError(f"labels: expected vectors, got {queries.shape} and {gallery.shape}")
     if not 1 <= k < len(gallery):
         raise ValueError(f"K = {k}: must be at least 1 and below the gallery's size, {len(gallery)}")
-    own = own_items(len(queries), None, None if gallery_labels is None else len(gallery), None)
-    relevance = relevance_of(queries, None if gallery_labels is None else gallery, own, rules)
+    itself = gallery_labels is None
+    own = own_items(len(queries), None if itself else ids, None if itself else len(gallery), gallery_ids)
+    relevance = relevance_of(queries, None if itself else gallery, own, rules)
     positives, negatives = relevance.counts()
     none = np.zeros(len(queries), np.int32)
     # In a random order everything is tied.

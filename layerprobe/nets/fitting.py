@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -24,6 +25,49 @@ Shape = tuple[int, ...]
 Translate = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 
+def as_they_are(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The same names: the translation where a file has the network's own."""
+    return weights
+
+
+def shapes(module: nn.Module) -> dict[str, Shape]:
+    """Names of a module's parameters and stored buffers -> their shapes."""
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """The network whose tensors are looked for in a file.
+
+    Args:
+        name: of the network, for errors.
+        own: its names -> shapes.
+        head: names in `own` that a file need not have, nor in this shape.
+        root: path of the network in a module around it, whose names `own` has; a file may have the names below it.
+        translate: gives tensors, named as in a file after the prefix, the network's names.
+    """
+
+    name: str
+    own: Mapping[str, Shape]
+    head: Collection[str] = ()
+    root: str = ""
+    translate: Translate = as_they_are
+
+    @cached_property
+    def required(self) -> list[str]:
+        """Names that a file must have."""
+        return [key for key in self.own if key not in self.head and not key.endswith(_DERIVED)]
+
+    @cached_property
+    def places(self) -> Mapping[str, str]:
+        """Names as they may stand in a file after the prefix, without wrappers -> the network's names."""
+        return {self.below(_bare(key)): key for key in self.own} | {_bare(key): key for key in self.own}
+
+    def below(self, name: str) -> str:
+        """The name without the root before it."""
+        return name.removeprefix(f"{self.root}.") if self.root else name
+
+
 @dataclass(frozen=True, eq=False)
 class Fit:
     """The tensors under one prefix of a file, as far as they are a network's.
@@ -39,16 +83,6 @@ class Fit:
     tensors: Mapping[str, Tensor]
     left: Mapping[str, Tensor]
     notes: tuple[str, ...] = ()
-
-
-def as_they_are(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The same names: the translation where a file has the network's own."""
-    return weights
-
-
-def shapes(module: nn.Module) -> dict[str, Shape]:
-    """Names of a module's parameters and stored buffers -> their shapes."""
-    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
 
 
 def fitted(weights: FileWeights | Mapping[str, Tensor], module: nn.Module, *, name: str = "this network") -> Fit:
@@ -70,26 +104,12 @@ def fitted(weights: FileWeights | Mapping[str, Tensor], module: nn.Module, *, na
         DataError, NumericError, UnknownNameError: as `fit`.
     """
     own = shapes(module)
-    found = fit(weights, own, name=name)
+    found = fit(weights, Wanted(name, own))
     return Fit(found.prefix, found.tensors, found.left, (*found.notes, *unused(own, found.left)))
 
 
-def fit(
-    weights: FileWeights | Mapping[str, Tensor],
-    own: Mapping[str, Shape],
-    *,
-    name: str,
-    head: Collection[str] = (),
-    translate: Translate = as_they_are,
-) -> Fit:
+def fit(weights: FileWeights | Mapping[str, Tensor], wanted: Wanted) -> Fit:
     """The one prefix of a file under which all tensors of a network lie in their shapes, and these tensors.
-
-    Args:
-        weights: what `read_checkpoint` read, or names -> tensors.
-        own: the network's names -> shapes.
-        name: of the network, for errors.
-        head: names in `own` that a file need not have, nor in this shape.
-        translate: gives tensors, named as in a file after the prefix, the network's names.
 
     Raises:
         DataError: no prefix has every tensor; or several have, with different numbers; or there are more tensors than
@@ -98,25 +118,22 @@ def fit(
         UnknownNameError: the file lacks the part asked for.
     """
     given = weights if isinstance(weights, FileWeights) else FileWeights(weights)
-    required = [key for key in own if key not in head and not key.endswith(_DERIVED)]
-    places = {_bare(key): key for key in own}
-    found = _of_part(_matched(given.tensors, places, translate), given)
-    right = {prefix: _of_shape(tensors, own) for prefix, tensors in found.items()}
-    complete = [prefix for prefix, tensors in right.items() if all(key in tensors for key in required)]
+    found = _of_part(_matched(given.tensors, wanted), given)
+    right = {prefix: _of_shape(tensors, wanted.own) for prefix, tensors in found.items()}
+    complete = [prefix for prefix, tensors in right.items() if all(key in tensors for key in wanted.required)]
     if not complete:
-        raise _other_network(name, _lacks(found, right, required, own), given)
+        raise _other_network(_lacks(found, right, wanted), wanted, given)
     fits = []
     for prefix in complete:
-        under = _under(prefix, given.tensors, places, translate)
-        left = {key: tensor for key, tensor in under if right[prefix].get(key) is None}
-        fits.append(Fit(prefix, right[prefix], left))
-    whole = [one for one in fits if not _without_place(one, required, own)]
+        under = _under(prefix, given.tensors, wanted)
+        fits.append(Fit(prefix, right[prefix], {key: tensor for key, tensor in under if key not in right[prefix]}))
+    whole = [one for one in fits if not _without_place(one, wanted)]
     if not whole:
-        first, *more = _without_place(fits[0], required, own)
-        raise _other_network(name, f"there is no place for {first}{_and_more(len(more))}", given)
+        first, *more = _without_place(fits[0], wanted)
+        raise _other_network(f"there is no place for {first}{_and_more(len(more))}", wanted, given)
     for one in whole:
         _require_storage(one.tensors, given.source)
-    chosen = _only(whole, required, given)
+    chosen = _only(whole, wanted, given)
     _require_finite(chosen.tensors, given.source)
     return Fit(chosen.prefix, chosen.tensors, chosen.left, _notes(chosen, given))
 
@@ -139,17 +156,15 @@ def _bare(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
-def _first(texts: Collection[str]) -> str:
-    return f"{', '.join(list(texts)[:_NAMED])}{_and_more(len(texts) - _NAMED)}"
+def _first(texts: Collection[str], between: str = ", ") -> str:
+    return f"{between.join(list(texts)[:_NAMED])}{_and_more(len(texts) - _NAMED)}"
 
 
 def _and_more(count: int) -> str:
     return f" and {count:,} more" if count > 0 else ""
 
 
-def _matched(
-    tensors: Mapping[str, Tensor], places: Mapping[str, str], translate: Translate
-) -> dict[str, dict[str, Tensor]]:
+def _matched(tensors: Mapping[str, Tensor], wanted: Wanted) -> dict[str, dict[str, Tensor]]:
     """Of each prefix after which a name of the network stands: the network's names -> tensors, in any shape."""
     found: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -157,21 +172,19 @@ def _matched(
         for start, part in enumerate(parts):
             if part in _WRAPPERS:  # they belong to the prefix
                 continue
-            for key, value in translate({_bare(".".join(parts[start:])): tensor}).items():
-                if key in places:
-                    found.setdefault(".".join(parts[:start]), {})[places[key]] = value
+            for key, value in wanted.translate({_bare(".".join(parts[start:])): tensor}).items():
+                if key in wanted.places:
+                    found.setdefault(".".join(parts[:start]), {})[wanted.places[key]] = value
     return found
 
 
-def _under(
-    prefix: str, tensors: Mapping[str, Tensor], places: Mapping[str, str], translate: Translate
-) -> Iterator[tuple[str, Tensor]]:
+def _under(prefix: str, tensors: Mapping[str, Tensor], wanted: Wanted) -> Iterator[tuple[str, Tensor]]:
     """All tensors below a prefix, by the network's names where it has such."""
     for name, tensor in tensors.items():
         if name.startswith(f"{prefix}." if prefix else ""):
             rest = name[len(prefix) + 1 :] if prefix else name
-            for key, value in translate({_bare(rest): tensor}).items():
-                yield places.get(key, key), value
+            for key, value in wanted.translate({_bare(rest): tensor}).items():
+                yield wanted.places.get(key, key), value
 
 
 def _of_part(found: Mapping[str, dict[str, Tensor]], given: FileWeights) -> Mapping[str, dict[str, Tensor]]:
@@ -189,43 +202,38 @@ def _of_shape(tensors: Mapping[str, Tensor], own: Mapping[str, Shape]) -> dict[s
     return {key: tensor for key, tensor in tensors.items() if tuple(tensor.shape) == own[key]}
 
 
-def _lacks(
-    found: Mapping[str, Mapping[str, Tensor]],
-    right: Mapping[str, Mapping[str, Tensor]],
-    required: Collection[str],
-    own: Mapping[str, Shape],
-) -> str:
+def _lacks(found: Mapping[str, Mapping[str, Tensor]], right: Mapping[str, Mapping[str, Tensor]], wanted: Wanted) -> str:
     """What is wrong under the prefix that has most of the network."""
     if not found:
-        return f"none of its {len(required):,} tensors is there"
+        return f"none of its {len(wanted.required):,} tensors is there"
     best = max(right, key=lambda prefix: (len(right[prefix]), len(found[prefix])))
     named = found[best]
-    problems = [f"{key} is missing" for key in required if key not in named]
+    problems = [f"{wanted.below(key)} is missing" for key in wanted.required if key not in named]
     problems += [
-        f"{key} has shape {tuple(named[key].shape)}, not {own[key]}"
-        for key in required
+        f"{wanted.below(key)} has shape {tuple(named[key].shape)}, not {wanted.own[key]}"
+        for key in wanted.required
         if key in named and key not in right[best]
     ]
     where = f" under {best!r}" if best else ""
     if len(problems) == 1:
         return f"{problems[0]}{where}"
-    count = f"{len(problems):,} of {len(required):,} tensors are missing or have another shape{where}"
+    count = f"{len(problems):,} of {len(wanted.required):,} tensors are missing or have another shape{where}"
     return f"{count}: {_first(problems)}"
 
 
-def _other_network(name: str, what: str, given: FileWeights) -> DataError:
+def _other_network(what: str, wanted: Wanted, given: FileWeights) -> DataError:
     fix = "Set net.name to the network of the weights, or net.weights to a file of this one"
-    return DataError(f"weights of another network than {name}: {what}", file=given.source, fix=fix)
+    return DataError(f"weights of another network than {wanted.name}: {what}", file=given.source, fix=fix)
 
 
-def _without_place(one: Fit, required: Iterable[str], own: Mapping[str, Shape]) -> list[str]:
+def _without_place(one: Fit, wanted: Wanted) -> list[str]:
     """Tensors beside those of the network, as a deeper one has them: to leave them out would be to cut it."""
-    children = {key.partition(".")[0] for key in required}
-    spare = (key for key in one.left if key not in own and not key.endswith(_DERIVED))
+    children = {wanted.below(key).partition(".")[0] for key in wanted.required}
+    spare = (wanted.below(key) for key in one.left if key not in wanted.own and not key.endswith(_DERIVED))
     return [key for key in spare if key.partition(".")[0] in children]
 
 
-def _only(fits: Collection[Fit], required: Iterable[str], given: FileWeights) -> Fit:
+def _only(fits: Collection[Fit], wanted: Wanted, given: FileWeights) -> Fit:
     """The one complete fit; of those with the same numbers the one with most of a head, since it makes no difference.
 
     Raises:
@@ -233,21 +241,25 @@ def _only(fits: Collection[Fit], required: Iterable[str], given: FileWeights) ->
     """
     different: list[Fit] = []
     for one in sorted(fits, key=lambda each: -len(each.tensors)):
-        if not any(all(torch.equal(one.tensors[key], other.tensors[key]) for key in required) for other in different):
+        if not any(_same(one, other, wanted) for other in different):
             different.append(one)
     if given.part is not None and len(different) > 1:
         exact = [one for one in different if _bare(one.prefix) == _bare(given.part)]
         different = exact or different
     if len(different) > 1:
         prefixes = [_bare(one.prefix) for one in different]
-        found = ", ".join(repr(prefix) if prefix else "the top of the file" for prefix in prefixes)
-        file = given.source or "FILE"
+        found = [repr(prefix) if prefix else "the top of the file" for prefix in prefixes]
+        choices = [f"{given.source or 'FILE'}#{prefix}" for prefix in prefixes]
         raise DataError(
-            f"several sets of weights fit: {found}",
+            f"several sets of weights fit: {_first(found)}",
             file=given.source,
-            fix=f"Choose one: {' or '.join(f'{file}#{prefix}' for prefix in prefixes)}",
+            fix=f"Choose one: {_first(choices, ' or ')}",
         )
     return different[0]
+
+
+def _same(one: Fit, other: Fit, wanted: Wanted) -> bool:
+    return all(torch.equal(one.tensors[key], other.tensors[key]) for key in wanted.required)
 
 
 def _require_storage(tensors: Mapping[str, Tensor], source: Path | None) -> None:
@@ -259,7 +271,7 @@ def _require_storage(tensors: Mapping[str, Tensor], source: Path | None) -> None
 
 def _require_finite(tensors: Mapping[str, Tensor], source: Path | None) -> None:
     for name, tensor in tensors.items():
-        values = tensor.float() if tensor.element_size() == 1 else tensor  # torch asks no 8-bit number
+        values = tensor.float() if tensor.element_size() == 1 else tensor  # torch cannot ask numbers of 8 bits
         if not values.isfinite().all():
             kind = "NaN" if values.isnan().any() else "infinite"
             raise NumericError(f"{name} has {kind} values", file=source, fix="Use weights from an earlier epoch")

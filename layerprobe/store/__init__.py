@@ -15,10 +15,10 @@ if TYPE_CHECKING:
         stored_layers,
         write_features,
     )
-    from layerprobe.store.ranks import RankEntry, RankKey, read_ranks, write_ranks
+    from layerprobe.store.ranks import RankEntry, RankKey, read_chance, read_ranks, read_search, write_ranks
     from layerprobe.store.rows import Rows, read_classes, read_index, read_layers, read_transform
 
-_RANKS = ("RankEntry", "RankKey", "read_ranks", "write_ranks")
+_RANKS = ("RankEntry", "RankKey", "read_chance", "read_ranks", "read_search", "write_ranks")
 _ROWS = ("Rows", "read_classes", "read_index", "read_layers", "read_transform")
 __all__ = [
     "Columns",
@@ -28,11 +28,13 @@ __all__ = [
     "Rows",
     "StoredFeatures",
     "open_features",
+    "read_chance",
     "read_classes",
     "read_features",
     "read_index",
     "read_layers",
     "read_ranks",
+    "read_search",
     "read_transform",
     "stale_note",
     "stored_layers",

@@ -41,7 +41,8 @@ class RankKey:
     Args:
         queries: key of the queries' features.
         gallery: key of the features that are searched; None if the queries search each other.
-        search_sha256: hash of what decides which items each query may find: rows, labels, the rule for lone queries.
+        search_sha256: hash of what decides which items each query may find: rows, labels, groups, lists of pairs, the
+            rule for lone queries.
         tie_window: similarities that differ by at most this are tied.
         engine: number of the algorithm that computed them.
         reduction: what the reduction was fitted on, and its seed; empty if nothing was fitted.
@@ -87,13 +88,16 @@ class RankEntry:
     values: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
-def write_ranks(path: Path, rows: Rows, entries: Mapping[RankedLayer, RankEntry]) -> None:
+def write_ranks(
+    path: Path, rows: Rows, entries: Mapping[RankedLayer, RankEntry], *, chance: float | None = None
+) -> None:
     """Write a rank file; the old one is replaced only when the new one is complete.
 
     Args:
         path: of the file.
         rows: the queries.
         entries: all that the file is to hold.
+        chance: Recall@1 of a random order, where the classes alone do not say it.
 
     Raises:
         EnvironmentFault: the disk is full.
@@ -104,6 +108,8 @@ def write_ranks(path: Path, rows: Rows, entries: Mapping[RankedLayer, RankEntry]
         created(aside) as (file, _),
     ):
         set_attributes(file, {"schema": SCHEMA, "layerprobe": metadata.version("layerprobe")})
+        if chance is not None:
+            set_attributes(file, {"chance": repr(chance)})
         write_rows(file, rows)
         for ranked, entry in entries.items():
             _require_length(ranked, entry, len(rows.ids))
@@ -151,6 +157,27 @@ def read_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> dict[Ran
                 with contextlib.suppress(DataError, *HDF5_ERRORS):
                     found[ranked] = _entry(file, group, key)
     return found
+
+
+def read_chance(path: Path) -> float | None:
+    """What `write_ranks` was told of a random order's Recall@1; None where it was told nothing.
+
+    Raises:
+        DataError: no such file, or not a readable one.
+    """
+    with opened(path, holds="labels") as file:
+        text = attribute(file, "chance")
+        return float(text) if text else None
+
+
+def read_search(path: Path) -> str:
+    """The `search_sha256` of the ranks in a file, which have one in common; empty where there are none.
+
+    Raises:
+        DataError: as for `read_chance`.
+    """
+    with opened(path, holds="labels") as file:
+        return next((attribute(group, "search_sha256") for _, group in _groups(file)), "")
 
 
 def _groups(file: h5py.File) -> Iterator[tuple[RankedLayer, h5py.Group]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from layerprobe.facts import DataFacts, SplitFacts
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.runs import Run
 from layerprobe.scores import SPLITS, Score, is_recall
-from layerprobe.store import read_index
+from layerprobe.sections import SEARCH_KEYS
+from layerprobe.store import read_chance, read_index
 from layerprobe.tables import TextTable, layer_table, metric_table
 
 
@@ -54,24 +56,42 @@ def _split_facts(run: Run, split: str, scores: Sequence[Score]) -> SplitFacts:
     for epoch in sorted({score.epoch for score in measured}, reverse=True):
         queries, gallery = run.feature_file(epoch, split), run.feature_file(epoch, "gallery")
         with contextlib.suppress(DataError, BusyError):  # the next epoch has the same images
-            labels = read_index(queries)[0]
-            searched = read_index(gallery)[0] if split == "test" and gallery.exists() else None
-            return split_facts(labels, searched)
+            labels, ids = read_index(queries)
+            searched = read_index(gallery) if split == "test" and gallery.exists() else None
+            facts = split_facts(labels) if searched is None else split_facts(labels, searched[0], (ids, searched[1]))
+            return _by_rules(facts, run, epoch, split)
     return SplitFacts(measured[0].n)
 
 
-def split_facts(labels: NDArray[np.integer], searched: NDArray[np.integer] | None = None) -> SplitFacts:
+def _by_rules(facts: SplitFacts, run: Run, epoch: int, split: str) -> SplitFacts:
+    """The facts with the chance level that groups or lists decide, where there are any; unknown without their ranks."""
+    with contextlib.suppress(DataError, BusyError):
+        chance = read_chance(run.rank_file(epoch, split))
+        return facts if chance is None else replace(facts, chance=chance)
+    with contextlib.suppress(DataError):
+        data = run.read()["recipe"].get("data", {})
+        return replace(facts, chance=None) if any(data.get(key) for key in SEARCH_KEYS) else facts
+    return facts
+
+
+def split_facts(
+    labels: NDArray[np.integer],
+    searched: NDArray[np.integer] | None = None,
+    ids: tuple[Sequence[str], Sequence[str]] | None = None,
+) -> SplitFacts:
     """What is known of a split.
 
     Args:
         labels: (Q,) classes of the queries.
         searched: (G,) classes of the gallery; None where the queries are searched among themselves.
+        ids: names of the queries and of the gallery, in which a query does not find itself; None: none is in it.
     """
+    own, gallery_ids = ids or (None, None)
     return SplitFacts(
         queries=len(labels),
         classes=len(np.unique(labels)),
         gallery=None if searched is None else len(searched),
-        chance=chance_recall(labels, 1, searched),
+        chance=chance_recall(labels, 1, searched, ids=own, gallery_ids=gallery_ids),
     )
 
 

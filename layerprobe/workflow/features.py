@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +11,7 @@ from functools import cache
 import torch
 
 from layerprobe import store
-from layerprobe.analysis import Features
+from layerprobe.analysis import Features, search_sha256
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import BusyError, DataError
 from layerprobe.keys import LayerKey
@@ -90,8 +91,17 @@ class RunFeatures:
         reason = store.stale_note(path, self.key(epoch, split))
         return f"{path.name} is computed again: {reason}" if reason else ""
 
-    def of_this_transform(self, scores: Sequence[Score], listener: Listener | None) -> list[Score]:
-        """The scores without those whose stored features were made by other steps from the image than today's.
+    def search_sha256(self, split: str) -> str:
+        """Hash of what decides which items the images of a split may find."""
+        dataset, gallery = self.dataset, self.dataset.search_in.get(split, split)
+        searched = None if gallery == split else dataset.splits[gallery]
+        return search_sha256(dataset.splits[split], searched, dataset.search_rules.get(split))
+
+    def of_today(self, scores: Sequence[Score], listener: Listener | None) -> list[Score]:
+        """The scores without those that were measured otherwise than they would be today.
+
+        These are the scores whose stored features were made by other steps from the image, and those whose stored ranks
+        were counted by other groups or lists.
 
         Args:
             scores: of the run.
@@ -99,16 +109,21 @@ class RunFeatures:
         """
 
         @cache
-        def is_other(epoch: int, split: str) -> bool:
-            with contextlib.suppress(DataError, BusyError):  # features that are gone say nothing
-                return store.read_transform(self.run.feature_file(epoch, split)) != self.transform
-            return False
+        def other(epoch: int, split: str) -> str:
+            with contextlib.suppress(DataError, BusyError):  # what is gone says nothing
+                if store.read_transform(self.run.feature_file(epoch, split)) != self.transform:
+                    return "another test transform"
+            with contextlib.suppress(DataError, BusyError):
+                counted = store.read_search(self.run.rank_file(epoch, split))
+                if counted and split in self.dataset.searched and counted != self.search_sha256(split):
+                    return "other groups or lists"
+            return ""
 
-        found = [score for score in scores if not is_other(score.epoch, score.split)]
-        if listener is not None and len(found) < len(scores):
-            left_out = f"{len(scores) - len(found)} scores of another test transform leave scores.csv"
-            listener.say(f"{left_out}: probe their layers and epochs again")
-        return found
+        left_out = Counter(other(score.epoch, score.split) for score in scores)
+        for reason, count in left_out.items() if listener else ():
+            if reason and listener:
+                listener.say(f"{count} scores of {reason} leave scores.csv: probe their layers and epochs again")
+        return [score for score in scores if not other(score.epoch, score.split)]
 
     def write(
         self,

@@ -15,6 +15,7 @@ from layerprobe import registry
 from layerprobe.data.framing import Framing, framed
 from layerprobe.data.image_files import Files, read_with
 from layerprobe.data.memory import held, is_small
+from layerprobe.data.search_rules import Searching, read_searching, with_search_rules
 from layerprobe.data.splits import Dataset, overlaps, require_retrieval
 from layerprobe.data.subsets import with_share, with_validation
 from layerprobe.data.transforms import Channels, Normalise, describe_decoding, describe_transform, inverted, resized
@@ -50,6 +51,8 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Data
         loaded: what `load_dataset` gave, where the caller has it already, perhaps hashed.
     """
     data, dataset = recipe.data, loaded or load_dataset(recipe)
+    # A list that names an image which is not there is told before any image is read.
+    searching = read_searching(dataset, group=data.group, positives=data.positives, ignore=data.ignore)
     dataset = with_contents(dataset, decoding) if decoding else dataset
     dataset = read_with(dataset, exif_rotation=data.exif_rotation, padded=data.resize == "fast")
     files = {name: split.image for name, split in dataset.splits.items() if isinstance(split.image, Files)}
@@ -66,7 +69,7 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Data
             dataset = _with_decoded_views(dataset, decode, describe(kept), describe(framing.tested_as))
         else:
             dataset = decode(dataset, steps=describe(kept))
-    dataset = _parts_of(dataset, recipe)
+    dataset = _parts_of(dataset, recipe, searching)
     return held(inverted(dataset) if data.invert else dataset)
 
 
@@ -80,11 +83,12 @@ def _with_decoded_views(dataset: Dataset, decode: Callable[..., Dataset], kept: 
     return replace(dataset, splits={name: replace(s, test_image=stored[name].image) for name, s in seen.items()})
 
 
-def _parts_of(dataset: Dataset, recipe: Recipe) -> Dataset:
+def _parts_of(dataset: Dataset, recipe: Recipe, searching: Searching) -> Dataset:
     data = recipe.data
     dataset = with_validation(dataset, data.validation_classes)
     dataset = with_share(dataset, data.share, seed=recipe.train.seed)
     dataset = replace(dataset, notes=(*dataset.notes, *overlaps(dataset)))
+    dataset = with_search_rules(dataset, searching)
     return require_retrieval(dataset, source=data.root or data.name)
 
 

@@ -174,7 +174,7 @@ def known_scores(
     """
     stored = read_scores(opened.run.scores_file) if opened.run.scores_file.exists() else []
     scores = [replace(score, run=opened.run.name, experiment=opened.record["experiment"]) for score in stored]
-    scores = features.of_this_transform(scores, listener)
+    scores = features.of_today(scores, listener)
     names = [*opened.record.get("layer_order", []), *(score.layer for score in scores)]
     names += [tap.layer for tap in selection.taps]
     order = execution_order(dict.fromkeys(names), opened.measured)

@@ -15,24 +15,29 @@ from layerprobe.analysis import (
     rank,
     score_metric,
     score_recall,
-    search_sha256,
     searched,
     without_value,
 )
 from layerprobe.errors import NotFiniteError
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.metrics.recall import chance_recall
 from layerprobe.ranking.ranks import ENGINE, RESOLVE_ALL_BELOW
 from layerprobe.ranking.vectors import TIE_WINDOW
 from layerprobe.registry import REDUCTIONS, load
-from layerprobe.retrieval import Classifier, Ranks, Retrieval
+from layerprobe.retrieval import Classifier, Ranks, Retrieval, SearchRules
 from layerprobe.scores import Score, Subject
 from layerprobe.workflow.features import RunFeatures
 from layerprobe.workflow.measures import Measures
 from layerprobe.workflow.selection import FITTED_ON
 
 
-def ranks_for(
-    measures: Measures, queries: Features, gallery: Features | None, similarity: str, known: Ranks | None = None
+def ranks_for(  # noqa: PLR0913 - what is searched, by which rules, and what is known of it
+    measures: Measures,
+    queries: Features,
+    gallery: Features | None,
+    similarity: str,
+    known: Ranks | None = None,
+    rules: SearchRules | None = None,
 ) -> tuple[Ranks | None, str]:
     """Ranks that are exact for the K to be measured, or None and the reason why there are none.
 
@@ -41,13 +46,14 @@ def ranks_for(
         queries: searched for in `gallery`, or among themselves where that is None.
         gallery: what is searched.
         similarity: cosine, dot or euclidean.
-        known: ranks of the same features that may be exact for fewer K.
+        known: ranks of the same features by the same rules that may be exact for fewer K.
+        rules: what is right, or taken out, where the class does not say; None: the classes alone.
     """
     # Every count of a small gallery: a further K costs nothing then.
     few = len((gallery or queries).labels) < RESOLVE_ALL_BELOW
     ks = None if few else measures.ks
     try:
-        return rank(queries, gallery, similarity, ks=ks, known=known, memory=measures.memory), ""
+        return rank(queries, gallery, similarity, ks=ks, known=known, memory=measures.memory, rules=rules), ""
     except NotFiniteError as error:
         return None, f"NaN ({error.rows} rows)"
 
@@ -116,19 +122,31 @@ class Scorer:
         finally:
             if entries != before:
                 images = self.features.dataset.splits[split]
-                store.write_ranks(path, store.Rows(images.labels, images.ids), entries)
+                store.write_ranks(path, store.Rows(images.labels, images.ids), entries, chance=self._chance(split))
 
     def _gallery(self, split: str) -> str:
         return self.features.dataset.search_in.get(split, split)
 
+    def _rules(self, split: str) -> SearchRules | None:
+        return self.features.dataset.search_rules.get(split)
+
+    def _chance(self, split: str) -> float | None:
+        """Recall@1 of a random order; None where it follows from the classes alone."""
+        rules, queries = self._rules(split), self.features.dataset.splits[split]
+        if rules is None:
+            return None
+        if self._gallery(split) == split:
+            return chance_recall(queries.labels, 1, rules=rules)
+        gallery = self.features.dataset.splits[self._gallery(split)]
+        return chance_recall(queries.labels, 1, gallery.labels, ids=queries.ids, gallery_ids=gallery.ids, rules=rules)
+
     def _rank_key(self, epoch: int, split: str) -> store.RankKey:
         """What the ranks of every layer must be made from, whatever is done to its features."""
-        splits, gallery = self.features.dataset.splits, self._gallery(split)
-        itself = gallery == split
+        gallery = self._gallery(split)
         return store.RankKey(
             queries=self.features.key(epoch, split),
-            gallery=None if itself else self.features.key(epoch, gallery),
-            search_sha256=search_sha256(splits[split], None if itself else splits[gallery]),
+            gallery=None if gallery == split else self.features.key(epoch, gallery),
+            search_sha256=self.features.search_sha256(split),
             tie_window=TIE_WINDOW,
             engine=ENGINE,
         )
@@ -147,7 +165,7 @@ class Scorer:
             epoch=epoch,
             split=split,
             ranked=ranked,
-            notes=self.features.dataset.notes,
+            notes=(*self.features.dataset.notes, *self.features.dataset.search_notes.get(split, ())),
         )
 
     def _ranked(self, subject: Subject, key: store.RankKey, entry: store.RankEntry | None) -> store.RankEntry:
@@ -157,7 +175,8 @@ class Scorer:
             return entry
         memory = self.measures.memory
         with self._features(subject, memory) as (queries, gallery):
-            ranks, invalid = ranks_for(self.measures, queries, gallery, subject.ranked.similarity, known)
+            similarity, rules = subject.ranked.similarity, self._rules(subject.split)
+            ranks, invalid = ranks_for(self.measures, queries, gallery, similarity, known, rules)
         return store.RankEntry(key, ranks, invalid, values=entry.values if entry and ranks else {})
 
     def _further(self, subject: Subject, ranks: Ranks) -> list[Score]:
@@ -165,7 +184,7 @@ class Scorer:
             return []
         with self._features(subject, None) as (queries, gallery):
             given = replace(
-                searched(queries, gallery, subject.ranked.similarity, ranks),
+                searched(queries, gallery, subject.ranked.similarity, ranks, self._rules(subject.split)),
                 classifier=self.classifier(subject.epoch, subject.ranked.layer),
             )
             return further_scores(self.measures, given, subject, layer_notes(ranks))

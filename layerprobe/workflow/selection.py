@@ -122,8 +122,7 @@ def select_splits(asked: Sequence[str] | None, dataset: Dataset) -> list[str]:
     Raises:
         UnknownNameError: no such split.
     """
-    galleries = {gallery for query, gallery in dataset.search_in.items() if gallery != query}
-    known = [name for name in dataset.splits if name not in galleries]
+    known = dataset.searched
     for name in asked or ():
         if name not in known:
             raise UnknownNameError("split", name, known)

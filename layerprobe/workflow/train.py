@@ -14,7 +14,7 @@ from layerprobe.files import require_file, sha256, write_text
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe, resolve
 from layerprobe.runs import Run, command_line, locked, set_aside
-from layerprobe.sections import Keep
+from layerprobe.sections import SEARCH_KEYS, Keep
 from layerprobe.training.checkpoints import load_state, load_weights, save_state, save_weights
 from layerprobe.training.loop import EpochResult
 from layerprobe.workflow import parts
@@ -44,7 +44,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     whole = request.recipe.train.epochs not in damaged
     if not request.fresh and request.probe is None and is_done(run, request.recipe) and whole:
         listener.say(f"nothing to do: {run.name} has all its {request.recipe.train.epochs} epochs")
-        _keep_probing(run, request.recipe, listener)
+        keep_probing(run, request.recipe, listener)
         _keep_wanted(run, request.recipe, listener)
         return run
     built = build(request)
@@ -102,18 +102,24 @@ def is_done(run: Run, recipe: Recipe) -> bool:
     return record["epochs_done"] >= recipe.train.epochs and not recipe.changes_since(record)
 
 
-def _keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
-    """Take over changes of [probe] and [metrics] into a finished run, so that `probe` follows them."""
+def keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
+    """Take over what a recipe says of measuring into a finished run, so that `probe` follows it.
+
+    That is [probe], [metrics], and the keys of [data] that decide which items a query may find.
+    """
     record, new = run.read(), recipe.as_dict()
     old = record["recipe"]
     with contextlib.suppress(LayerprobeError):
         # Through the same defaults, so that a key that is new in this version is no change.
         old = resolve(record["recipe_name"], old, source=run.record_file).as_dict()
-    changed = [name for name in ("probe", "metrics") if old.get(name) != new[name]]
-    if changed:
+    sections = [name for name in ("probe", "metrics") if old.get(name) != new[name]]
+    keys = [key for key in SEARCH_KEYS if old.get("data", {}).get(key) != new["data"][key]]
+    if sections or keys:
+        data = {"data": record["recipe"]["data"] | {key: new["data"][key] for key in keys}}
         with locked(run):
-            run.write(record | {"recipe": record["recipe"] | {name: new[name] for name in changed}})
-        listener.say(f"{run.name}: layerprobe probe now follows the recipe's [{'] and ['.join(changed)}]")
+            run.write(record | {"recipe": record["recipe"] | data | {name: new[name] for name in sections}})
+        changed = [*(f"[{name}]" for name in sections), *(f"data.{key}" for key in keys)]
+        listener.say(f"{run.name}: layerprobe probe now follows the recipe's {' and '.join(changed)}")
 
 
 def _keep_wanted(run: Run, recipe: Recipe, listener: Listener) -> None:

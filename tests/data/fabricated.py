@@ -104,6 +104,35 @@ def inshop(
             write_image(folder / images / name.removeprefix("img/"), int(item.removeprefix("id_")), number % 3)
 
 
+# Person -> camera -> images in bounding_box_train, or in query and bounding_box_test.
+MARKET_TRAIN = {2: {1: 2, 3: 1}, 7: {2: 2}, 1500: {1: 1, 6: 2}}
+MARKET_TEST = {
+    1: {1: (1, 2), 2: (1, 1), 5: (0, 1)},
+    3: {1: (1, 1), 4: (0, 2)},
+    1501: {3: (1, 3)},  # seen by one camera alone: nothing is right for its query
+    0: {1: (0, 2), 6: (0, 1)},
+    -1: {2: (0, 3)},
+}  # fmt: skip
+
+
+def market(folder: Path) -> None:
+    """Market-1501's three folders, with a Thumbs.db as the real one has it."""
+
+    def add(place: str, person: int, camera: int, count: int) -> None:
+        for i in range(count):
+            number = f"{person:04}" if person >= 0 else "-1"
+            write_image(folder / place / f"{number}_c{camera}s1_{100 * i + 51:06}_{i:02}.jpg", person + 1, camera + i)
+
+    for person, cameras in MARKET_TRAIN.items():
+        for camera, images in cameras.items():
+            add("bounding_box_train", person, camera, images)
+    for person, seen in MARKET_TEST.items():
+        for camera, (queries, images) in seen.items():
+            add("query", person, camera, queries)
+            add("bounding_box_test", person, camera, images)
+    (folder / "bounding_box_test/Thumbs.db").write_bytes(b"x")
+
+
 def car_names() -> dict[int, str]:
     """196 names in no alphabetical order, one with a slash and two alike."""
     names = {c: f"Make {197 - c} Coupe" for c in range(1, 197)}

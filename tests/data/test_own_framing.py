@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.datasets import load_sample_images
 
-from layerprobe.data.own_framing import own_framed, own_square, own_steps
+from layerprobe.data.own_framing import own_framed
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.data.transforms import Normalise
 from layerprobe.own_input import OwnInput
@@ -33,11 +33,15 @@ def photos() -> tuple[Image, ...]:
     return tuple(found)
 
 
+def square(photo: Image, own: OwnInput) -> Image:
+    return np.asarray(own.square(PIL.Image.fromarray(photo)))
+
+
 def levels_apart(own: OwnInput, library: Library, photo: Image) -> NDArray[np.float64]:
     """Absolute differences before normalisation, in grey levels: (3, size, size)."""
     theirs = np.asarray(library(PIL.Image.fromarray(photo)), np.float64)
     mean, std = (np.array(x)[:, None, None] for x in (own.mean, own.std))
-    apart: NDArray[np.float64] = np.abs((theirs * std + mean) * 255 - own_square(photo, own).transpose(2, 0, 1))
+    apart: NDArray[np.float64] = np.abs((theirs * std + mean) * 255 - square(photo, own).transpose(2, 0, 1))
     return apart
 
 
@@ -45,7 +49,7 @@ def require_equal(own: OwnInput, library: Library) -> None:
     """No pixel differs; after normalisation, only by the rounding of float32."""
     for photo in photos():
         assert levels_apart(own, library, photo).max() < 1e-3
-        ours = torch.from_numpy(own_square(photo, own).copy())
+        ours = torch.from_numpy(square(photo, own).copy())
         input_ = Normalise.of(own.mean, own.std)(ours[None])[0].numpy()
         np.testing.assert_allclose(input_, library(PIL.Image.fromarray(photo)), rtol=0, atol=2e-6)
 
@@ -158,28 +162,8 @@ def test_a_hugging_face_processor_that_uses_torch_is_a_grey_level_away(name: str
     assert max((levels > 1.001).mean() for levels in apart) < 1e-3
 
 
-def test_other_sizes_scale_the_resized_side() -> None:
-    assert OwnInput(224, 256).at(112) == OwnInput(112, 128)
-    assert OwnInput(224, 248).at(256) == OwnInput(256, 283)
-    assert OwnInput(224).at(64) == OwnInput(64)
-
-
-def test_a_crop_larger_than_the_resized_image_is_refused() -> None:
-    with pytest.raises(ValueError, match="224 pixels cannot be cropped out of 223"):
-        OwnInput(224, 223)
-
-
-def test_the_words_tell_every_step() -> None:
-    assert own_steps(OwnInput(224)) == "squeezed to 224x224"
-    assert own_steps(OwnInput(224, 256)) == "shorter side 256, central 224x224 from half the rest rounded to even"
-    assert (
-        own_steps(OwnInput(224, 256, squeezed=True, crop_rounding="down"))
-        == "squeezed to 256x256, central 224x224 from half the rest rounded down"
-    )
-
-
 def test_every_split_of_a_data_set_is_framed() -> None:
     photo = photos()[2]
     split = Split("test", np.zeros(1, np.int64), ("a",), lambda _: photo)
     framed = own_framed(Dataset({"test": split}, ("one",)), OwnInput(32, 40))
-    np.testing.assert_array_equal(framed.splits["test"].image(0), own_square(photo, OwnInput(32, 40)))
+    np.testing.assert_array_equal(framed.splits["test"].image(0), square(photo, OwnInput(32, 40)))

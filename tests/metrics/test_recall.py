@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from layerprobe.metrics.recall import chance_recall, recall_name
+from layerprobe.retrieval import SearchRules
 
 
 def test_the_name_is_the_papers() -> None:
@@ -29,6 +30,19 @@ def test_chance_in_a_gallery_is_the_mean_over_every_order(k: int) -> None:
     queries, gallery = [0, 1, 9], [1, 0, 1]
     hits = [any(item == label for item in order[:k]) for label in queries for order in permutations(gallery)]
     assert chance_recall(queries, k, gallery) == pytest.approx(np.mean(hits), abs=1e-12)
+
+
+def test_chance_leaves_out_the_query_itself_and_what_rules_take_out() -> None:
+    queries, gallery, ids, names = [0, 1, 1], [0, 0, 1, 1, 2], ["a", "b", "c"], ["a", "x", "y", "c", "z"]
+    assert chance_recall(queries, 1, gallery, ids=ids, gallery_ids=names) == pytest.approx(
+        np.mean([1 / 4, 2 / 5, 1 / 4])
+    )
+    rules = SearchRules(
+        groups=np.array([7, 8, 8]), gallery_groups=np.array([7, 7, 8, 9, 8]), ignored=np.array([[1, 4], [2, 0], [2, 3]])
+    )
+    # a: both of its class are of its group. b: y is of its group, z ignored. c: y is of its group, a ignored.
+    by_rules = chance_recall(queries, 1, gallery, ids=ids, gallery_ids=names, rules=rules)
+    assert by_rules == pytest.approx(np.mean([0, 1 / 3, 0]))
 
 
 def test_chance_of_equal_classes_at_one() -> None:

@@ -17,7 +17,9 @@ from layerprobe.store import (
     RankKey,
     Rows,
     open_features,
+    read_chance,
     read_ranks,
+    read_search,
     write_features,
     write_ranks,
 )
@@ -70,6 +72,18 @@ def test_the_file_has_the_groups_and_types_that_are_promised(tmp_path: Path) -> 
         assert file["pool5.3@max/none/cosine"].attrs["lone"] == 1
         assert file["labels"][()].tolist() == [4, 5, 4]
         assert file["ids"][0].decode() == "a/é.png"
+
+
+def test_a_file_says_by_what_search_and_against_which_chance_its_ranks_are(tmp_path: Path) -> None:
+    assert read_search(written(tmp_path / "r.h5")) == "s"
+    assert read_chance(tmp_path / "r.h5") is None
+    write_ranks(tmp_path / "r.h5", ROWS, {}, chance=1 / 3)
+    assert read_search(tmp_path / "r.h5") == ""
+    assert read_chance(tmp_path / "r.h5") == 1 / 3
+    with h5py.File(tmp_path / "r.h5", "r+") as file:
+        file.attrs["chance"] = np.bytes_(b"x")
+    with pytest.raises(DataError):
+        read_chance(tmp_path / "r.h5")
 
 
 @pytest.mark.parametrize(

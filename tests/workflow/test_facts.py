@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +23,9 @@ RECORD = {
 }  # fmt: skip
 
 
-def stored(run: Run, epoch: int, split: str, labels: list[int]) -> None:
+def stored(run: Run, epoch: int, split: str, labels: list[int], ids: Sequence[str] = ()) -> None:
     key = store.FeatureKey(run.name, epoch, split, "", "", "")
-    rows = store.Rows(np.array(labels), [f"{split}{i}" for i in range(len(labels))])
+    rows = store.Rows(np.array(labels), ids or [f"{split}{i}" for i in range(len(labels))])
     features = {FC6: np.zeros((len(labels), 1), np.float32)}
     store.write_features(run.feature_file(epoch, split), key, rows, store.Columns({FC6: 1}, "cpu", 1), [features])
 
@@ -65,6 +66,37 @@ def test_chance_is_against_the_gallery_where_there_is_one(tmp_path: Path) -> Non
     facts = data_facts(run, [SCORE]).splits["test"]
     assert (facts.queries, facts.classes, facts.gallery) == (2, 2, 5)
     assert facts.chance == pytest.approx(0.3)
+
+
+def test_a_query_in_the_gallery_does_not_find_itself_by_chance(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    stored(run, 1, "test", [0, 1], ids=("a", "b"))
+    stored(run, 1, "gallery", [0, 0, 1, 1, 2], ids=("a", "x", "y", "z", "w"))
+    # a finds 1 of its class among the 4 others, b 2 of 5
+    facts = data_facts(run, [SCORE]).splits["test"]
+    assert facts.chance == pytest.approx((1 / 4 + 2 / 5) / 2)
+
+
+def test_chance_is_that_of_the_groups_and_lists_where_ranks_have_it(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    stored(run, 1, "test", [0, 0, 1, 1])
+    run.rank_file(1, "test").parent.mkdir()
+    store.write_ranks(run.rank_file(1, "test"), store.Rows(np.zeros(4, np.int64), list("abcd")), {}, chance=0.125)
+    assert data_facts(run, [SCORE]).splits["test"].chance == 0.125
+    store.write_ranks(run.rank_file(1, "test"), store.Rows(np.zeros(4, np.int64), list("abcd")), {})
+    assert data_facts(run, [SCORE]).splits["test"].chance == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(("data", "chance"), [({"group": "camera"}, None), ({"group": ""}, 1 / 3), ({}, 1 / 3)])
+def test_chance_is_unknown_where_a_recipe_has_rules_and_the_ranks_are_gone(
+    tmp_path: Path, data: dict[str, object], chance: float | None
+) -> None:
+    run = Run(tmp_path / "one")
+    run.write(RECORD | {"recipe": {"data": {"name": "csv", **data}, "train": {"epochs": 1}}})
+    stored(run, 1, "test", [0, 0, 1, 1])
+    found = data_facts(run, [SCORE]).splits["test"]
+    assert found.queries == 4
+    assert found.chance == (chance and pytest.approx(chance))
 
 
 def test_features_of_an_earlier_epoch_tell_it_too_and_without_any_it_is_unknown(tmp_path: Path) -> None:

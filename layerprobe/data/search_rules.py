@@ -1,0 +1,179 @@
+"""The keys `group`, `positives` and `ignore` of [data]: a column and two csv files -> the rules of each search."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.data.splits import Dataset, Split
+from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.files import require_file
+from layerprobe.retrieval import SearchRules
+
+_HEADER = ["query", "item"]
+_EXPECTED = "Expected the columns query,item and an image's id in each cell"
+
+
+@dataclass(frozen=True, eq=False)
+class PairList:
+    """What a file lists.
+
+    Args:
+        name: of the file.
+        pairs: the id of a query and the id of an item that it is searched among, each pair once.
+    """
+
+    name: str
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Searching:
+    """By what rules images are searched for, before it is known which images are left.
+
+    Args:
+        group: a column. Items that share class and group with a query are taken out of its results; an item whose cell
+            is empty shares its group with none. None: no groups.
+        positives: the right items of each query, whatever their class. It holds for every split that has a query named
+            in it; there, a query that it does not name has no right item. None: the items of its class are right.
+        ignored: items that are taken out of a query's results, whatever their class; None: none.
+    """
+
+    group: str | None = None
+    positives: PairList | None = None
+    ignored: PairList | None = None
+
+
+def read_searching(dataset: Dataset, *, group: str | None, positives: str | None, ignore: str | None) -> Searching:
+    """The rules, checked against a data set with all its images.
+
+    Args:
+        dataset: as it was loaded.
+        group: name of a column; None or empty for none.
+        positives: path of a csv file with the columns `query` and `item`; None or empty for none.
+        ignore: likewise.
+
+    Raises:
+        UnknownNameError: no such column.
+        RecipeError: a column, where there is none at all.
+        DataError: a file that cannot be read, is no such table, or names an image that is not there.
+    """
+    columns = dict.fromkeys(column for split in dataset.splits.values() for column in split.columns)
+    if group and not columns:
+        fix = "Leave it out, or list the images with such a column in a csv file"
+        raise RecipeError(f"data.group = {group!r}: nothing is known of these images but their classes", fix=fix)
+    if group and group not in columns:
+        raise UnknownNameError("column in data.group:", group, columns)
+    lists = [_read(Path(file), dataset) if file else None for file in (positives, ignore)]
+    return Searching(group or None, *lists)
+
+
+def with_search_rules(dataset: Dataset, searching: Searching) -> Dataset:
+    """The data set with the rules of its searches, as rows of its splits.
+
+    Args:
+        dataset: perhaps without some of the images that the lists name; pairs of those are left out.
+        searching: the rules.
+    """
+    rules, notes = {}, {}
+    for name in dataset.searched:
+        queries, gallery = dataset.splits[name], dataset.search_in.get(name, name)
+        found = _rules_of(queries, None if gallery == name else dataset.splits[gallery], searching)
+        if told := _notes(found, searching):
+            rules[name], notes[name] = found, told
+    return replace(dataset, search_rules=rules, search_notes=notes)
+
+
+def _notes(rules: SearchRules, searching: Searching) -> tuple[str, ...]:
+    """What a result under some rules has to say; nothing where there are none."""
+    notes = [] if rules.groups is None else [f"group: {searching.group}"]
+    if rules.positives is not None and searching.positives:
+        notes.append(f"positives: {searching.positives.name}")
+    if rules.ignored is not None and searching.ignored:
+        notes.append(f"ignore: {searching.ignored.name}")
+    return tuple(notes)
+
+
+def _rules_of(queries: Split, gallery: Split | None, searching: Searching) -> SearchRules:
+    groups = gallery_groups = None
+    if searching.group is not None:
+        texts = queries.columns[searching.group]
+        numbers = _numbers(texts if gallery is None else [*texts, *gallery.columns[searching.group]])
+        groups, gallery_groups = numbers[: len(queries)], None if gallery is None else numbers[len(queries) :]
+    items = queries if gallery is None else gallery
+    places = [{name: place for place, name in enumerate(split.ids)} for split in (queries, items)]
+    ignored, positives = (_rows(listed, *places) for listed in (searching.ignored, searching.positives))
+    return SearchRules(groups, gallery_groups, ignored, positives)
+
+
+def _numbers(texts: Sequence[str]) -> NDArray[np.int64]:
+    """(N,) a number for each text, equal for equal texts; every empty text has one of its own."""
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return np.array([numbers[text] if text else -1 - place for place, text in enumerate(texts)], np.int64)
+
+
+def _rows(listed: PairList | None, queries: Mapping[str, int], items: Mapping[str, int]) -> NDArray[np.int64] | None:
+    """(P, 2) rows of the pairs that are there; None where a list names no query."""
+    if listed is None or not any(query in queries for query, _ in listed.pairs):
+        return None
+    rows = [(queries[query], items[item]) for query, item in listed.pairs if query in queries and item in items]
+    return np.array(rows, np.int64).reshape(-1, 2)
+
+
+def _read(file: Path, dataset: Dataset) -> PairList:
+    pairs: dict[tuple[str, str], None] = {}
+    known = {name: set(split.ids) for name, split in dataset.splits.items()}
+    for line, query, item in _lines(file):
+        query, item = _spelled(query, known.values()), _spelled(item, known.values())
+        splits = [name for name in dataset.searched if query in known[name]]
+        if len(splits) != 1:
+            why = f"is in {' and '.join(splits)}" if splits else "is no image that is searched for"
+            raise DataError(f"query {query!r} {why}", file=f"{file}:{line}", fix=_fix(dataset, dataset.searched))
+        gallery = dataset.search_in.get(splits[0], splits[0])
+        if item not in known[gallery]:
+            problem = f"item {item!r} is not among the {gallery} images, in which {splits[0]} is searched"
+            raise DataError(problem, file=f"{file}:{line}", fix=_fix(dataset, [gallery]))
+        pairs[query, item] = None
+    return PairList(file.name, tuple(pairs))
+
+
+def _fix(dataset: Dataset, splits: Iterable[str]) -> str:
+    first = next((dataset.splits[name].ids[0] for name in splits if dataset.splits[name].ids), "")
+    return f"Write an image's id, such as {first!r}, or leave the row out"
+
+
+def _spelled(text: str, known: Iterable[set[str]]) -> str:
+    """An id, where need be in the shortest spelling of a path, as csv tables are read."""
+    return text if any(text in ids for ids in known) else str(PurePosixPath(text))
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str, str]]:
+    """Line, query and item of each row."""
+    try:
+        require_file(file)
+        text = file.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise DataError.unreadable(error, file=file) from error
+    except UnicodeDecodeError as error:
+        raise DataError("not UTF-8", file=file, fix="Save the file as UTF-8") from error
+    rows = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
+    try:
+        header = [cell.strip() for cell in next(rows, [])]
+        if header != _HEADER:
+            raise DataError(f"the first line is {','.join(header)[:99]!r}", file=f"{file}:1", fix=_EXPECTED)
+        for row in rows:
+            cells = [cell.strip() for cell in row]
+            if not cells:
+                continue
+            if len(cells) != len(_HEADER) or not all(cells):
+                problem = f"{','.join(cells)[:99]!r} is not a query and an item"
+                raise DataError(problem, file=f"{file}:{rows.line_num}", fix=_EXPECTED)
+            yield rows.line_num, cells[0], cells[1]
+    except csv.Error as error:
+        raise DataError(str(error), file=f"{file}:{rows.line_num}", fix="Save the file as plain csv") from error

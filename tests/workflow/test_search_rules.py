@@ -1,0 +1,202 @@
+"""Groups, and lists of right and ignored items, through the whole program."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from layerprobe.cli import main
+from layerprobe.runs import Run
+from tests.data import fabricated
+
+SETTINGS = ("data.image_size=28", "net.name=lenet", "net.fc=[8]", "train.epochs=0", "train.batch_size=6",
+            "train.images_per_class=2")  # fmt: skip
+NAMES = {1: "R@1", 2: "R@2", 5: "R@5"}
+
+Outcome = tuple[
+    list[bool], int
+]  # of a query: whether each item of its results is right, and how many right items exist
+
+
+@pytest.fixture
+def layerprobe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., str]:
+    """Run a command line in this process to its good end: stdout, and stderr if it is asked for."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str, heard: bool = False) -> str:
+        monkeypatch.setattr(sys, "argv", ["layerprobe", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capsys.readouterr()
+        assert caught.value.code == 0, err
+        return err if heard else out
+
+    return run
+
+
+def trained(layerprobe: Callable[..., str], data: str, *settings: str, heard: bool = False) -> str:
+    words = [word for setting in (*SETTINGS, *settings) for word in ("--set", setting)]
+    return layerprobe("train", "netA", "--data", data, "--run", "one", "--device", "cpu", *words, heard=heard)
+
+
+ASKED = ("probe", "one", "--layers", "fc6", "--splits", "test", "--k", "1,2,5", "--metrics", "mAP,MRR")
+
+
+def measured(layerprobe: Callable[..., str]) -> dict[str, dict[str, Any]]:
+    """Metric -> score of fc6 on the test images."""
+    return {score["metric"]: score for score in json.loads(layerprobe(*ASKED, "--json"))["scores"]}
+
+
+def stored(folder: Path, split: str) -> tuple[np.ndarray, list[str]]:
+    """Unit vectors and ids."""
+    with h5py.File(Run(folder / "cache/one").feature_file(0, split)) as file:
+        values = file["features/fc6@none"][:].astype(np.float64)
+        ids = [name.decode() for name in file["ids"][:]]
+    return values / np.linalg.norm(values, axis=1, keepdims=True), ids
+
+
+def outcomes(
+    queries: tuple[np.ndarray, list[str]],
+    gallery: tuple[np.ndarray, list[str]],
+    is_right: Callable[[str, str], bool],
+    is_out: Callable[[str, str], bool],
+) -> list[Outcome]:
+    found = []
+    for vector, query in zip(*queries, strict=True):
+        left = [place for place, item in enumerate(gallery[1]) if item != query and not is_out(query, item)]
+        nearest = sorted(left, key=lambda place: -float(vector @ gallery[0][place]))
+        right = [is_right(query, gallery[1][place]) for place in nearest]
+        found.append((right, sum(right)))
+    return found
+
+
+def by_hand(found: Iterable[Outcome]) -> dict[str, float]:
+    """The metrics' definitions; a query without a right item counts as 0."""
+    rows = list(found)
+    values = {name: float(np.mean([any(right[:k]) for right, _ in rows])) for k, name in NAMES.items()}
+    precisions, reciprocals, chances = [], [], []
+    for right, count in rows:
+        hits = [place for place, hit in enumerate(right, start=1) if hit]
+        precisions.append(sum(n / place for n, place in enumerate(hits, start=1)) / max(count, 1))
+        reciprocals.append(1 / hits[0] if hits else 0)
+        chances.append(count / len(right))
+    return values | {name: float(np.mean(v)) for name, v in (("mAP", precisions), ("MRR", reciprocals))} | {
+        "chance": float(np.mean(chances))
+    }  # fmt: skip
+
+
+def test_market_1501_is_searched_by_its_own_protocol(layerprobe: Callable[..., str], tmp_path: Path) -> None:
+    fabricated.market(tmp_path / "market")
+    trained(layerprobe, "market1501:market", "data.allow_partial=true")
+    scores = measured(layerprobe)
+
+    def seen(name: str) -> tuple[str, str]:
+        person, camera = re.findall(r"/(-?\d+)_c(\d)", name)[0]
+        return person, camera
+
+    expected = by_hand(
+        outcomes(
+            stored(tmp_path, "test"),
+            stored(tmp_path, "gallery"),
+            is_right=lambda query, item: seen(query)[0] == seen(item)[0],
+            is_out=lambda query, item: seen(item)[0] == "-1" or seen(query) == seen(item),
+        )
+    )
+    assert {name: score["value"] for name, score in scores.items()} == pytest.approx(
+        {name: expected[name] for name in scores}, abs=1e-12
+    )
+    assert scores["R@1"]["note"].split("; ")[-2:] == ["3 junk images left out", "group: camera"]
+    assert "1 lone queries count as misses" in str(scores["R@1"]["note"])
+    table = layerprobe("probe", "one", "--layers", "fc6")
+    assert f"test: 4 queries, 3 classes, a gallery of 13, chance R@1 {100 * expected['chance']:.1f} %" in table
+
+
+def retrieval_set(folder: Path) -> tuple[dict[tuple[str, str], None], dict[tuple[str, str], None]]:
+    """Queries and a gallery of no class at all, with lists of right and ignored items, as instance sets have them."""
+    rng = np.random.default_rng(0)
+    rows, names = ["path,label,split,is_query,is_gallery"], {}
+    for part, count in (("q", 6), ("g", 20)):
+        (folder / part).mkdir()
+        names[part] = [f"{part}/{i}.png" for i in range(count)]
+        for name in names[part]:
+            Image.fromarray(rng.integers(0, 256, (28, 28, 3), np.uint8)).save(folder / name)
+            rows.append(f"{name},nothing,test,{part == 'q'},{part == 'g'}")
+    (folder / "set.csv").write_text("\n".join(rows))
+    lists: list[dict[tuple[str, str], None]] = []
+    for file, count in (("easy.csv", 4), ("junk.csv", 5)):
+        # The last query has no right item, some items are in both lists, and rows stand there twice.
+        drawn = [(q, str(i)) for q in names["q"][:-1] for i in rng.choice(names["g"], count, replace=False)]
+        (folder / file).write_text("\n".join(["query,item", *(f"{q},{i}" for q, i in [*drawn, *drawn[:3]])]))
+        lists.append(dict.fromkeys(drawn))
+    return lists[0], lists[1]
+
+
+def test_lists_of_right_and_ignored_items_decide_every_metric(layerprobe: Callable[..., str], tmp_path: Path) -> None:
+    right, ignored = retrieval_set(tmp_path)
+    assert set(right) & set(ignored)
+    trained(layerprobe, "csv:set.csv", "data.positives=easy.csv", "data.ignore=junk.csv")
+    scores = measured(layerprobe)
+    expected = by_hand(
+        outcomes(
+            stored(tmp_path, "test"),
+            stored(tmp_path, "gallery"),
+            is_right=lambda query, item: (query, item) in right,
+            is_out=lambda query, item: (query, item) in ignored,
+        )
+    )
+    assert {name: score["value"] for name, score in scores.items()} == pytest.approx(
+        {name: expected[name] for name in scores}, abs=1e-12
+    )
+    assert scores["R@1"]["note"] == "1 lone queries count as misses; positives: easy.csv; ignore: junk.csv"
+    table = layerprobe("probe", "one", "--layers", "fc6")
+    assert f"chance R@1 {100 * expected['chance']:.1f} %" in table
+
+
+def test_a_list_that_is_another_now_is_searched_by_without_new_features(
+    layerprobe: Callable[..., str], tmp_path: Path
+) -> None:
+    retrieval_set(tmp_path)
+    trained(layerprobe, "csv:set.csv", "data.positives=easy.csv")
+    before, features = measured(layerprobe), Run(tmp_path / "cache/one").feature_file(0, "test").stat().st_mtime_ns
+    text = (tmp_path / "easy.csv").read_text()
+    (tmp_path / "easy.csv").write_text("query,item\nq/0.png,g/0.png\n")
+    after = measured(layerprobe)
+    assert all(after[name]["value"] != before[name]["value"] for name in ("R@5", "mAP"))
+    (tmp_path / "easy.csv").write_text(text)
+    assert measured(layerprobe) == before
+    assert Run(tmp_path / "cache/one").feature_file(0, "test").stat().st_mtime_ns == features
+
+
+def test_a_finished_run_takes_over_the_groups_and_loses_its_other_scores(
+    layerprobe: Callable[..., str], tmp_path: Path
+) -> None:
+    fabricated.market(tmp_path / "market")
+    words = ("market1501:market", "data.allow_partial=true")
+    trained(layerprobe, *words, "data.group=")
+    run, plain = Run(tmp_path / "cache/one"), measured(layerprobe)
+    layerprobe("probe", "one", "--layers", "c1", "--splits", "test", "--k", "1")
+    assert "group" not in str(plain["R@1"]["note"])
+    heard = trained(layerprobe, *words, heard=True)
+    assert "nothing to do: one has all its 0 epochs" in heard
+    assert "one: layerprobe probe now follows the recipe's data.group" in heard
+    weights = run.read()["hashes"]
+    heard = layerprobe(*ASKED, heard=True)
+    assert "6 scores of other groups or lists leave scores.csv: probe their layers and epochs again" in heard
+    grouped = {score.metric: score for score in run.scores()}
+    assert {score.layer for score in run.scores()} == {"fc6"}
+    assert all("group: camera" in score.notes for score in run.scores())
+    assert grouped["mAP"].value != plain["mAP"]["value"]
+    trained(layerprobe, *words, "data.group=")
+    assert measured(layerprobe) == plain
+    assert run.read()["hashes"] == weights
