@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from layerprobe.errors import RecipeError
 from layerprobe.layouts import Layout, Model, Seen, Unclear, find_layouts
 from layerprobe.taps import list_layers, resolve_taps, tapped
-from tests.foreign import Layers, images, timm_swin, timm_vit
+from tests.taps.models import Layers, images, timm_swin, timm_vit
 
 
 def features(net: Layers, size: int, *expressions: str) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerprobe.taps.capture import Tap, tapped
+    from layerprobe.taps.capture import Tap, outlying_tokens, tapped
     from layerprobe.taps.expressions import LayerInfo, execution_order, find_taps, list_layers, resolve_taps
     from layerprobe.taps.measuring import Measured, NamedLayers, measure_layers
 
@@ -19,6 +19,7 @@ __all__ = [
     "find_taps",
     "list_layers",
     "measure_layers",
+    "outlying_tokens",
     "resolve_taps",
     "tapped",
 ]
@@ -32,6 +33,7 @@ _MODULES = {
     "find_taps": "expressions",
     "list_layers": "expressions",
     "measure_layers": "measuring",
+    "outlying_tokens": "capture",
     "resolve_taps": "expressions",
     "tapped": "capture",
 }

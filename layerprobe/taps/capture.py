@@ -129,6 +129,13 @@ def _features(output: object, tap: Tap, norm: Callable[[Tensor], Tensor] | None)
     return F.adaptive_max_pool2d(patches, _grid_side(tap.pool)).flatten(1).float()
 
 
+def outlying_tokens(taps: Sequence[Tap]) -> list[str]:
+    """A warning of maxima over tokens, if there are any among some taps."""
+    layers = ", ".join(tap.layer for tap in taps if tap.pool == "max" and tap.layout.kind == "tokens")
+    why = "a few tokens of large norm may decide it; cls and avg are safer"
+    return [f"max over the tokens of {layers}: {why}"] if layers else []
+
+
 def default_pools(layout: Layout) -> tuple[str, ...]:
     """The pools of a layer where nobody chose any."""
     if layout.kind == "vector":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
@@ -54,6 +55,9 @@ def hooked(module: nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(False)
         if any(_is_compiled(part) for part in module.modules()):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
+        # Of blocks under gradient checkpointing, which here have no gradients to lose.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
         module.eval()
         yield
 

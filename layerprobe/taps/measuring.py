@@ -177,7 +177,8 @@ def _outputs(module: nn.Module, count: int, image_size: int) -> list[_Output]:
         negative = False
         if part is not None:
             tensor = taken(output, part)
-            shape, negative = tuple(tensor.shape), _has_negatives(tensor)
+            shape = tuple(tensor.shape)
+            negative = count == 2 and _has_negatives(tensor)  # once in three forwards: it costs as much as a layer
         found.append(_Output(path, called[path], structure(output), part, shape, negative))
 
     noise = torch.randn(count, 3, image_size, image_size, generator=torch.Generator().manual_seed(0))
@@ -187,7 +188,7 @@ def _outputs(module: nn.Module, count: int, image_size: int) -> list[_Output]:
 
 
 def _has_negatives(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.numel() > 0 and bool(tensor.min() < 0)
+    return tensor.is_floating_point() and tensor.numel() > 0 and bool((tensor < 0).any())  # faster than a minimum
 
 
 def _normalises_last(module: nn.Module) -> bool:

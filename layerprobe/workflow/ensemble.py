@@ -29,7 +29,8 @@ from layerprobe.workflow.estimate import Estimate, estimate_training
 from layerprobe.workflow.extractors import RunExtractor, Tell
 from layerprobe.workflow.features import Missing, RunFeatures, features_of
 from layerprobe.workflow.manifests import require_same_images, upgrade
-from layerprobe.workflow.probe import Probing, decoding_of, known_scores, open_for_probing, scorer_of
+from layerprobe.workflow.probe import Probing, known_scores, scorer_of
+from layerprobe.workflow.probed_run import decoding_of, open_for_probing
 from layerprobe.workflow.selection import (
     ProbeRequest,
     embedding_tap,

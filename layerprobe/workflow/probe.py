@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,27 +15,26 @@ from layerprobe.data.splits import Dataset
 from layerprobe.extraction import extract
 from layerprobe.files import free_bytes
 from layerprobe.keys import LayerKey
-from layerprobe.nets.net import Net
 from layerprobe.progress import Listener, Task
 from layerprobe.ranking.faiss_search import import_faiss
-from layerprobe.recipe import Recipe, recorded_recipe
 from layerprobe.retrieval import Classifier
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, ScoreTable, in_network_order, read_scores
-from layerprobe.taps import Measured, Tap, execution_order, measure_layers
+from layerprobe.taps import Tap, execution_order
 from layerprobe.workflow import parts
 from layerprobe.workflow.damage import PartlyMeasuredError, whole_epochs
 from layerprobe.workflow.estimate import Estimate, peak_memory
 from layerprobe.workflow.export import export
 from layerprobe.workflow.extractors import BATCH_SIZE, Extractor, RunExtractor, load_checkpoint
 from layerprobe.workflow.features import RunFeatures, feature_disk, features_of
-from layerprobe.workflow.images import Decoding
 from layerprobe.workflow.kept import require_kept
 from layerprobe.workflow.manifests import require_same_images, upgrade
+from layerprobe.workflow.probed_run import ProbedRun, decoding_of, open_for_probing
 from layerprobe.workflow.scoring import Scorer
 from layerprobe.workflow.selection import (
     ProbeRequest,
     Selection,
+    doubts_of,
     embedding_tap,
     require_classified,
     select,
@@ -69,50 +66,6 @@ class Probing:
     extractor: Extractor
     scorer: Scorer
     table: ScoreTable
-
-
-@dataclass(frozen=True, eq=False)
-class ProbedRun:
-    """A run as it is opened for probing.
-
-    Args:
-        run: it exists.
-        record: its run.json.
-        recipe: what it was trained with.
-        net: built from the recipe, on `device`; its weights are those of no epoch yet.
-        device: where features are computed.
-    """
-
-    run: Run
-    record: dict[str, Any]
-    recipe: Recipe
-    net: Net
-    device: torch.device
-
-    @functools.cached_property
-    def measured(self) -> Measured:
-        """The network's layers, told from dry forwards once."""
-        return measure_layers(self.net, self.recipe.data.image_size)
-
-
-def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
-    """A run's recipe and network.
-
-    Raises:
-        LayerprobeError: no such run or device, or a recipe that cannot be built.
-    """
-    record = run.read()
-    recipe = recorded_recipe(record, run.record_file)
-    device = parts.choose_device(request.device)
-    net = parts.build_net(recipe)
-    net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
-    return ProbedRun(run, record, recipe, net, device)
-
-
-def decoding_of(opened: ProbedRun, request: ProbeRequest, listener: Listener | None) -> Decoding:
-    """Where the run's decoded images lie, and who makes those that are missing."""
-    in_process = parts.choose_workers(request.workers, opened.device) == 0
-    return Decoding(opened.run.folder.parent, listener, request.workers, in_process=in_process)
 
 
 def prepare(
@@ -219,8 +172,8 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
     keep_layer_order(features.run, probing.table.layer_order)
     if selection.export_index:
         import_faiss()  # told before the work, not after it
-    if dropped := selection.measures.dropped:
-        listener.say(f"K = {', '.join(map(str, dropped))} left out: not so many items to search")
+    for doubt in doubts_of(selection):
+        listener.say(doubt)
     missing = [
         features.missing(epoch, split, selection.taps) for epoch in epochs for split in selection.extracted_splits
     ]

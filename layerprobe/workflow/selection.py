@@ -13,7 +13,7 @@ from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe
 from layerprobe.registry import LOSSES, load
 from layerprobe.runs import Run
-from layerprobe.taps import Measured, Tap, find_taps
+from layerprobe.taps import Measured, Tap, find_taps, outlying_tokens
 from layerprobe.workflow.kept import kept_epochs
 from layerprobe.workflow.measures import Measures, build_measures
 
@@ -97,6 +97,13 @@ class Selection:
     def deciding(self) -> RankedLayer:
         """What says which epoch is best: the embedding as it is searched."""
         return RankedLayer(self.embedding.key, NO_REDUCTION, self.similarity)
+
+
+def doubts_of(selection: Selection) -> list[str]:
+    """What the user should know of a selection before it is measured, in a line each."""
+    dropped = ", ".join(map(str, selection.measures.dropped))
+    found = [f"K = {dropped} left out: not so many items to search"] if dropped else []
+    return found + outlying_tokens(selection.taps)
 
 
 def select_taps(request: ProbeRequest, recipe: Recipe, measured: Measured) -> list[Tap]:

@@ -1,0 +1,62 @@
+"""A run as it is opened for probing: its recipe, its network and what the network's layers are."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from layerprobe.nets.net import Net
+from layerprobe.progress import Listener
+from layerprobe.recipe import Recipe, recorded_recipe
+from layerprobe.runs import Run
+from layerprobe.taps import Measured, measure_layers
+from layerprobe.workflow import parts
+from layerprobe.workflow.images import Decoding
+from layerprobe.workflow.selection import ProbeRequest
+
+
+@dataclass(frozen=True, eq=False)
+class ProbedRun:
+    """A run as it is opened for probing.
+
+    Args:
+        run: it exists.
+        record: its run.json.
+        recipe: what it was trained with.
+        net: built from the recipe, on `device`; its weights are those of no epoch yet.
+        device: where features are computed.
+    """
+
+    run: Run
+    record: dict[str, Any]
+    recipe: Recipe
+    net: Net
+    device: torch.device
+
+    @functools.cached_property
+    def measured(self) -> Measured:
+        """The network's layers, told from dry forwards once."""
+        return measure_layers(self.net, self.recipe.data.image_size)
+
+
+def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
+    """A run's recipe and network.
+
+    Raises:
+        LayerprobeError: no such run or device, or a recipe that cannot be built.
+    """
+    record = run.read()
+    recipe = recorded_recipe(record, run.record_file)
+    device = parts.choose_device(request.device)
+    net = parts.build_net(recipe)
+    net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
+    return ProbedRun(run, record, recipe, net, device)
+
+
+def decoding_of(opened: ProbedRun, request: ProbeRequest, listener: Listener | None) -> Decoding:
+    """Where the run's decoded images lie, and who makes those that are missing."""
+    in_process = parts.choose_workers(request.workers, opened.device) == 0
+    return Decoding(opened.run.folder.parent, listener, request.workers, in_process=in_process)

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from layerprobe.errors import RecipeError
+from layerprobe.layouts import Unclear
+from layerprobe.taps import list_layers, measure_layers, resolve_taps, tapped
+from tests.taps.models import Layers, images
+
+
+@dataclass
+class Outputs:
+    """As Hugging Face's models give them; made in the order of its fields."""
+
+    last_hidden_state: Tensor
+    pooler_output: Tensor | None = None
+
+
+class Gives(nn.Module):
+    """Gives what a function makes of the images, (B, 3, 8, 8)."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+def layout_of(function: Any) -> str:
+    (call,) = measure_layers(Layers(Gives(function)), 8).calls[""]
+    return str(call.layout)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: Outputs(x, x.mean((2, 3))), "vector (3,) of pooler_output"),
+        (lambda x: Outputs(x), "map (3, 8, 8) of last_hidden_state"),
+        (lambda x: {"mask": x, "image_embeds": x.mean((2, 3))}, "vector (3,) of image_embeds"),
+        (lambda x: OrderedDict(first=x, second=x[:, :1]), "map (3, 8, 8) of first"),
+        (lambda x: (x, None), "map (3, 8, 8) of [0]"),
+        (lambda x: [{"last_hidden_state": x.flatten(2).mT}], "tokens (64, 3) of [0].last_hidden_state"),
+    ],
+)
+def test_of_an_output_of_several_parts_the_known_or_the_first_is_taken_and_named(function: Any, expected: str) -> None:
+    assert layout_of(function) == expected
+
+
+def test_the_part_that_the_listing_names_is_the_one_that_is_pooled() -> None:
+    module = nn.Sequential(Gives(lambda x: Outputs(x, x[:, 1:, 0, 0])), Gives(lambda outputs: outputs.pooler_output))
+    net = Layers(module, {"first": "0"})
+    (info,) = list_layers(net, 8)
+    assert (info.kind, info.dim, info.layout.part) == ("vector", 2, ("pooler_output",))
+    taps = resolve_taps(["first"], net, image_size=8)
+    with tapped(module, taps) as features_of:
+        assert torch.equal(features_of(images(8))[taps[0].key], images(8)[:, 1:, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda _: (None, "text"), "there is no tensor in it"),
+        (lambda x: x[0], "no one axis grows with the number of images"),
+        (lambda x: x.mean(), "no one axis grows"),
+        (lambda x: x.repeat(2, 1, 1, 1), "axis 0 has 2 rows an image, such as its windows"),
+        (lambda x: torch.zeros(len(x) ** 2, 3), "axis 0 does not grow by one for each image"),
+        (lambda x: x.mean((1, 2, 3)), "neither a map, tokens nor a vector: (2,) with 2 images"),
+        (lambda x: torch.zeros(len(x), 6, 5), "neither of its axes changes with the image size"),
+        (lambda x: x if len(x) == 2 else (x, x), "depends on the number of images"),
+    ],
+)
+def test_what_cannot_be_told_is_refused_with_the_reason(function: Any, reason: str) -> None:
+    (call,) = measure_layers(Layers(Gives(function)), 8).calls[""]
+    assert isinstance(call.layout, Unclear)
+    assert reason in call.layout.reason
+
+
+def refuse(error: Exception) -> Any:
+    def function(_: Tensor) -> None:
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("too small\nand more"), "too small."),
+        (AssertionError("Wrong image height!"), "AssertionError: Wrong image height!"),
+        (AssertionError(), "AssertionError."),
+        (AttributeError("'NoneType' object has no attribute 'size'"), "AttributeError: 'NoneType' object has no"),
+        (TypeError("missing input_ids"), "TypeError: missing input_ids."),
+        (ValueError("no"), "ValueError: no."),
+        (KeyError("text"), "KeyError: 'text'."),
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero."),
+    ],
+)
+def test_whatever_a_model_raises_on_the_images_is_one_line(error: Exception, reason: str) -> None:
+    message = f"the network does not take images of 8 px: {reason}"
+    with pytest.raises(RecipeError, match=re.escape(message)):
+        measure_layers(Layers(Gives(refuse(error))), 8)
+
+
+def test_a_network_runs_twice_at_its_size_and_at_the_first_other_size_that_it_takes() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def function(x: Tensor) -> Tensor:
+        seen.append(tuple(x.shape))
+        if x.shape[-1] % 14:
+            raise AssertionError
+        return x
+
+    measure_layers(Layers(Gives(function)), 42)
+    assert seen == [(2, 3, 42, 42), (3, 3, 42, 42), (2, 3, 21, 21), (2, 3, 32, 32), (2, 3, 28, 28)]
