@@ -6,7 +6,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -51,7 +51,9 @@ def load(root: Path) -> Dataset:
     validation or test). For the test rows, `is_query` says whether the image is searched for, `is_gallery` whether it
     is searched among; an absent column means true for all. If every test row is both, the test split is searched in
     itself. Otherwise the queries are the split `test`, which is searched in the split `gallery`; an image that is both
-    is in both under one id. Further columns are kept as text in `Split.columns`; bounding boxes are not used.
+    is in both under one id. In a table without test rows, as open-metric-learning writes it, the validation rows are
+    the test rows, and `notes` says so. Further columns are kept as text in `Split.columns`; bounding boxes are not
+    used.
 
     Args:
         root: the csv file, comma-separated, UTF-8 with or without byte order mark, any line ends.
@@ -60,7 +62,9 @@ def load(root: Path) -> Dataset:
         DataError: no such file, a line that is no row, a path that leaves the folder, an image listed twice or missing,
             or no query or gallery among the test rows.
     """
-    rows = _rows(root)
+    listed = _rows(root)
+    rows = _with_test(listed)
+    notes: tuple[str, ...] = () if rows is listed else ("the rows of the split validation are the test images",)
     _require_plain_validation(root, rows)
     _require_files(root, rows)
     class_names = tuple(sorted({row.label for row in rows}))
@@ -69,14 +73,22 @@ def load(root: Path) -> Dataset:
         if not members.get(name, True):
             raise DataError(problem, file=root, fix=_EXPECTED)
     splits = {name: _split(name, root.parent, found, class_names) for name, found in members.items() if found}
-    return Dataset(splits, class_names, search_in)
+    return Dataset(splits, class_names, search_in, notes)
 
 
 def _unchecked(root: Path) -> Dataset:
     """Every listed image, also without a train or test split."""
-    members, search_in = _splits(_rows(root))
+    members, search_in = _splits(_with_test(_rows(root)))
     named = {name: [(row.path, row.label) for row in found] for name, found in members.items() if found}
     return every_image(Annotations(root.parent, named, search_in=search_in))
+
+
+def _with_test(rows: Sequence[_Row]) -> Sequence[_Row]:
+    """The rows; where none is of the split test, those of the split validation are."""
+    splits = {row.split for row in rows}
+    if "test" in splits or "validation" not in splits:
+        return rows
+    return [replace(row, split="test") if row.split == "validation" else row for row in rows]
 
 
 def _splits(rows: Sequence[_Row]) -> tuple[dict[str, list[_Row]], Mapping[str, str]]:

@@ -125,6 +125,20 @@ def test_queries_are_searched_in_the_gallery(folder: Path, yes: str, no: str) ->
     assert require_retrieval(dataset, source="x") is dataset
 
 
+def test_without_test_rows_the_validation_rows_are_tested_on(folder: Path) -> None:
+    head = ",path,label,split,is_query,is_gallery,sequence\n0,a/1.png,0,train,,,\n1,b/1.png,1,train,,,\n"
+    rows = ["2,c/1.png,2,validation,True,False,7", "3,c/2.png,2,validation,False,True,7",
+            "4,d/1.png,3,validation,True,True,8"]  # fmt: skip
+    dataset = load(table(folder, head + "\n".join(rows)))
+    assert {name: split.ids for name, split in dataset.splits.items()} == {
+        "train": ("a/1.png", "b/1.png"), "test": ("c/1.png", "d/1.png"), "gallery": ("c/2.png", "d/1.png"),
+    }  # fmt: skip
+    assert dataset.search_in == {"test": "gallery"}
+    assert dataset.splits["test"].columns["sequence"] == ("7", "8")
+    assert dataset.notes == ("the rows of the split validation are the test images",)
+    assert load(table(folder, PLAIN)).notes == ()
+
+
 def test_a_row_that_is_both_is_in_both_under_one_id(folder: Path) -> None:
     dataset = load(divided(folder, "c/1.png,cat,1,1", "c/2.png,cat,0,1", "d/1.png,dog,1,0"))
     assert dataset.splits["test"].ids == ("c/1.png", "d/1.png")
