@@ -33,7 +33,7 @@ class PairList:
     pairs: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Searching:
     """By what rules images are searched for, before it is known which images are left.
 
@@ -81,6 +81,8 @@ def with_search_rules(dataset: Dataset, searching: Searching) -> Dataset:
         dataset: perhaps without some of the images that the lists name; pairs of those are left out.
         searching: the rules.
     """
+    if searching == Searching():
+        return dataset
     rules, notes = {}, {}
     for name in dataset.searched:
         queries, gallery = dataset.splits[name], dataset.search_in.get(name, name)
