@@ -241,6 +241,8 @@ def probe(
         # Decoding catches the signals itself.
         probing = prepared(run, request, None, listener)
         upgrade(run, probing.features.dataset, listener)
+        if run.scores_file.exists():  # `best` must not go by scores that hold no longer
+            probing.table.write(run.scores_file)
         with stoppable() as stop:
             record = run.read()
             dataset, deciding = probing.features.dataset, probing.selection.deciding

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
@@ -103,6 +105,16 @@ def test_classes_held_out_of_training_choose_the_best_epoch(request_for: Request
     assert {score.split for score in scores} == {"train", "validation", "test"}
     assert {score.notes for score in scores} == {("2 of 4 training classes held out for validation",)}
     assert len({score.epoch for score in probe(run, replace(REQUEST, epochs="best"), Silent())}) == 1
+
+
+def test_the_best_epoch_goes_by_no_scores_of_other_groups(request_for: Requests) -> None:
+    run = train(request_for("data.validation_classes=0.5", "train.batch_size=4"), Silent())
+    probe(run, replace(REQUEST, layers=("fc6",), splits=("validation",)), Silent())
+    for epoch in (0, 1, 2):
+        with h5py.File(run.rank_file(epoch, "validation"), "r+") as file:
+            file["fc6@none/none/cosine"].attrs["search_sha256"] = np.bytes_("that of other groups")
+    with pytest.raises(RecipeError, match="--epochs best needs fc6 measured on the validation split at every epoch"):
+        probe(run, replace(REQUEST, epochs="best"), Silent())
 
 
 @pytest.mark.parametrize(
