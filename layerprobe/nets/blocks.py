@@ -19,7 +19,6 @@ _TABLE = {
     "RegNet": ("s[1-4].b*",),  # timm: blocks are attributes of a stage
     "Xception": ("block[1-9]*",),  # timm: a block is a Sequential of separable convolutions
 }
-_CONTAINERS = (nn.Sequential, nn.ModuleList)
 # Compiling and gradient checkpointing put a model, or one of its parts, into a wrapper under such a name.
 _WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")
 # Names of what comes before the blocks, between two stages or after the last block, and of what sees no images.
@@ -37,17 +36,17 @@ _GATE = re.compile(r"se|\w*SE(Module|Layer|Block)?|\w*[Ss]queeze_?[Ee]xc\w*|Sele
 def block_names(module: nn.Module) -> list[str]:
     """The blocks of a model: what its authors repeat, such as transformer blocks or a ResNet's bottlenecks.
 
-    A block has at least two weight matrices or kernels. A stack is a Sequential or ModuleList of at least two blocks,
-    or of nothing but one that is no Sequential. Stacks may lie in stages, and these in stages. What is in a container
-    called `blocks` is a block whatever it holds. Stems, patch embeddings, downsampling between stages and heads are
-    left out, and a table says what the blocks are of a few models that do not show it. In this order, where there are
-    no stacks:
+    A block has at least two weight matrices or kernels. A stack is a Sequential, ModuleList or ModuleDict of at least
+    two blocks, or of nothing but one that is no Sequential. Stacks may lie in stages, and these in stages. What is in a
+    container called `blocks` is a block whatever it holds. Stems, patch embeddings, downsampling between stages and
+    heads are left out, and a table says what the blocks are of a few models that do not show it. In this order, where
+    there are no stacks:
 
     1. the model's own children, if two of them are blocks (GoogLeNet);
-    2. the blocks of the only child that holds parameters;
+    2. the blocks of the only child with parameters, stem and head aside;
     3. a plain network: its children that hold parameters, and in a Sequential, for each of the convolutions and linear
        layers, the last of it and the normalisation and activation behind it (VGG's ReLUs);
-    4. without parameters, the model's children.
+    4. without parameters, all of the model's children.
 
     Args:
         module: the model; compiled and gradient-checkpointed ones have the names of the model itself. Nothing runs, and
@@ -62,7 +61,7 @@ def block_names(module: nn.Module) -> list[str]:
     if found:
         return found
     inner = [(name, child) for name, child in _with_parameters(module) if not _NO_STACK.fullmatch(name)]
-    if len(inner) == 1 and not isinstance(inner[0][1], _CONTAINERS) and _is_block(inner[0][1]):
+    if len(inner) == 1 and not _is_container(inner[0][1]) and _is_block(inner[0][1]):
         return _below(inner[0][0], block_names(inner[0][1]))
     return _plain(module) or [name for name, _ in module.named_children()]
 
@@ -87,19 +86,19 @@ def _stacked(module: nn.Module, *, in_blocks: bool = False) -> list[str]:
     """The paths of the blocks in a module's stacks; `in_blocks`: the module is a container called `blocks`."""
     if found := _from_table(module):
         return found
-    container = isinstance(module, _CONTAINERS)
+    container = _is_container(module)
     children = [(name, child) for name, child in _with_parameters(module) if not _NO_STACK.fullmatch(name)]
     nested: list[str] = []
     for name, child in children:
-        if container and in_blocks and not isinstance(child, _CONTAINERS):
+        if container and in_blocks and not _is_container(child):
             continue
-        nested += _below(name, _stacked(child, in_blocks=isinstance(child, _CONTAINERS) and name == "blocks"))
+        nested += _below(name, _stacked(child, in_blocks=_is_container(child) and name == "blocks"))
     if not container:
         return nested
     if nested:
         return [path for name, child in children for path in _of_stage(name, child, nested)]
     blocks = [(name, child) for name, child in children if _is_block(child)]
-    if len(blocks) == 1 and (len(children) > 1 or isinstance(blocks[0][1], _CONTAINERS)):
+    if len(blocks) == 1 and (len(children) > 1 or _is_container(blocks[0][1])):
         return []
     return [name for name, _ in blocks]
 
@@ -107,10 +106,10 @@ def _stacked(module: nn.Module, *, in_blocks: bool = False) -> list[str]:
 def _of_stage(name: str, child: nn.Module, nested: Sequence[str]) -> list[str]:
     """The blocks of one of several stages: the stacked ones, else small ones, each a module of a class of its own."""
     found = [path for path in nested if path.startswith(f"{name}.")]
-    if found or not isinstance(child, _CONTAINERS):
+    if found or not _is_container(child):
         return found
     small = _with_parameters(child)
-    if any(isinstance(part, _CONTAINERS) or not _has_children(part) for _, part in small):
+    if any(_is_container(part) or not _has_children(part) for _, part in small):
         return []
     return _below(name, [each for each, _ in small])
 
@@ -134,7 +133,7 @@ def _blocks_of_its_own(module: nn.Module) -> list[str]:
     blocks = [
         name
         for name, child in _with_parameters(module)
-        if _is_block(child) and not isinstance(child, _CONTAINERS) and not _NO_STACK.fullmatch(name)
+        if _is_block(child) and not _is_container(child) and not _NO_STACK.fullmatch(name)
     ]
     return blocks if len(blocks) > 1 else []
 
@@ -146,7 +145,7 @@ def _plain(module: nn.Module) -> list[str]:
     for name, child in module.named_children():
         child = _unwrapped(child)
         weights = _weights(child)
-        if isinstance(child, nn.ModuleList) or (isinstance(child, nn.Sequential) and weights > 1):
+        if _is_container(child) and (weights > 1 or not isinstance(child, nn.Sequential)):
             names += _below(name, _plain(child))
             joins = False
         elif weights == 0 and joins and (_is_activation(child) or _has_parameters(child)):
@@ -190,6 +189,11 @@ def _has_parameters(module: nn.Module) -> bool:
 
 def _has_children(module: nn.Module) -> bool:
     return next(module.children(), None) is not None
+
+
+def _is_container(module: nn.Module) -> bool:
+    # A ModuleDict of a class of its own runs: a dense block joins the outputs of its layers.
+    return isinstance(module, nn.Sequential | nn.ModuleList) or type(module) is nn.ModuleDict
 
 
 def _is_block(module: nn.Module) -> bool:

@@ -145,6 +145,18 @@ def test_stems_and_heads_are_no_blocks() -> None:
     assert block_names(Trunk(nn.ModuleList([Block(), Block()]))) == ["stack.0", "stack.1"]
 
 
+def test_a_dict_of_blocks_is_a_stack() -> None:
+    assert block_names(Trunk(nn.ModuleDict({"low": Block(), "high": Block()}))) == ["stack.low", "stack.high"]
+
+
+def test_a_backbone_cut_into_its_children_has_its_blocks() -> None:
+    from torchvision.models import resnet18
+
+    with torch.device("meta"):
+        model = nn.Sequential(*list(resnet18().children())[:-1])
+    assert block_names(model) == [f"{stage}.{block}" for stage in (4, 5, 6, 7) for block in (0, 1)]
+
+
 def test_a_stack_of_one_block_counts() -> None:
     assert block_names(Trunk(nn.ModuleList([Block()]))) == ["stack.0"]
 
