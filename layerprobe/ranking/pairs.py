@@ -42,7 +42,9 @@ def pair_similarities(queries: Chosen, gallery: Items, pairs: Pairs, form: Form,
     of_pairs = places[pairs.queries]
     which, found = [np.zeros(0, np.intp)], [form.origin.new_zeros(0)]
     for some, items in islice(_blocks(gallery, pairs.items), share.start, share.stop, share.step):
-        found.append(form.of_pairs(queries.vectors(of_pairs[some]), form.vectors(items)))
+        # A query comes several times in a row.
+        asked, again = np.unique(of_pairs[some], return_inverse=True)
+        found.append(form.of_pairs(queries.vectors(asked)[again], form.vectors(items)))
         which.append(of_pairs[some])
     return torch.from_numpy(np.concatenate(which)).to(form.origin.device), torch.cat(found)
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from layerprobe import nearest_neighbours, recall_at_k
@@ -71,11 +72,11 @@ def pairs_of(rng: np.random.Generator, queries: int, items: int) -> Labels:
     return rng.permutation(chosen)
 
 
-def case(seed: int, similarity: Similarity, most: int = 14) -> Case:
+def case(seed: int, similarity: Similarity, most: int = 14, *, among_themselves: bool = False) -> Case:
     rng = np.random.default_rng(seed)
     n, g, d = int(rng.integers(2, most)), int(rng.integers(2, most)), int(rng.integers(1, 5))
     classes, groups = int(rng.integers(1, 5)), int(rng.integers(1, 4))
-    itself, named = bool(rng.integers(2)), bool(rng.integers(2))
+    itself, named = among_themselves | bool(rng.integers(2)), bool(rng.integers(2))
     g = n if itself else g
     features = features_of(rng, n + g, d, similarity)
     labels, cameras = rng.integers(classes, size=n + g) * 5 - 7, rng.integers(groups, size=n + g)
@@ -150,13 +151,10 @@ def test_counts_equal_a_loop_over_pairs_in_many_cases(similarity: Similarity) ->
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_disk_parts_tiles_and_intervals_give_the_counts_of_a_loop(
+def test_disk_parts_and_tiles_give_the_counts_of_a_loop(
     similarity: Similarity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_tiles(monkeypatch)
-    monkeypatch.setattr(search, "_PAIRS_FOR_BFLOAT16", 0)
-    monkeypatch.setattr(search, "_PAIRS_FOR_INTERVALS", 0)
-    monkeypatch.setattr(search, "_PAIRS_WORTH", 0)
     monkeypatch.setattr(pairs, "BLOCK_ROWS", 16)
     monkeypatch.setattr(pairs, "_PAIRS_TOGETHER", 50)
     for seed in range(1000, 1008):
@@ -168,14 +166,26 @@ def test_disk_parts_tiles_and_intervals_give_the_counts_of_a_loop(
         on_disk = keywords if made.gallery is None else keywords | {"gallery": Table(made.gallery)}
         assert counts(nearest_positive_ranks(Table(made.features), made.labels, **on_disk)) == wanted, seed
 
-        ks = (1, 3)
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+def test_open_intervals_hold_the_counts_of_a_loop(similarity: Similarity, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_tiles(monkeypatch)
+    for name in ("_PAIRS_FOR_BFLOAT16", "_PAIRS_FOR_INTERVALS", "_PAIRS_WORTH"):
+        monkeypatch.setattr(search, name, 0)
+    ks, open_ = (1, 3), 0
+    for seed in range(6000, 6014):
+        made = case(seed, similarity, 70, among_themselves=True)
+        keywords, wanted = made.keywords(), truth(made)
         some = nearest_positive_ranks(made.features, made.labels, resolve=ks, **keywords)
         closer, tied_negatives, tied_positives = np.array(wanted, np.int32).T
         exact = Ranks(closer, closer, tied_negatives, tied_positives)
         assert [some.recall(k) for k in ks] == [exact.recall(k) for k in ks], seed
-        assert ((some.closer <= closer) & (closer <= some.closer_high)).all(), seed
-        all_ = nearest_positive_ranks(made.features, made.labels, known=some, resolve="all", **keywords)
-        assert counts(all_) == wanted, seed
+        high = np.where(some.open(), closer + tied_negatives, closer)
+        assert ((some.closer >= 0) & (some.closer <= closer) & (high <= some.closer_high)).all(), seed
+        open_ += int(some.open().sum())
+        known = nearest_positive_ranks(made.features, made.labels, known=some, resolve="all", **keywords)
+        assert counts(known) == wanted, seed
+    assert open_ > 20
 
 
 def expected(left: list[tuple[float, bool, int]], width: float) -> list[float]:
@@ -207,6 +217,20 @@ def test_map_r_precision_and_mrr_equal_their_definitions(similarity: Similarity)
             for query, left in zip(made.features, judged(made), strict=True)
         ]
         np.testing.assert_allclose(np.array(found).T, wanted, rtol=0, atol=1e-12, err_msg=str(seed))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_a_gpu_gives_the_same_counts_and_neighbours(similarity: Similarity) -> None:
+    for seed in range(5000, 5020):
+        made = case(seed, similarity)
+        keywords, features = made.keywords(), torch.from_numpy(made.features).cuda()
+        if made.gallery is not None:
+            keywords |= {"gallery": torch.from_numpy(made.gallery).cuda()}
+        assert counts(nearest_positive_ranks(features, made.labels, **keywords)) == truth(made), seed
+        found = nearest_neighbours(features, 1, backend="torch", labels=made.labels, **keywords)
+        on_cpu = nearest_neighbours(made.features, 1, backend="torch", labels=made.labels, **made.keywords())
+        assert (found.indices == on_cpu.indices).all(), seed
 
 
 @pytest.mark.parametrize("backend", ["torch", "faiss"])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from layerprobe.ranking import nearest_positive_ranks
+from layerprobe.retrieval import SearchRules
 
 # What each of two processes runs: it knows its rank and shares nothing but the features and a file to meet at.
 PROCESS = """
@@ -31,10 +32,13 @@ def answers(group: Any) -> list[list[list[int]]]:
     labels = np.append(np.arange(2999) % 700, 1000)
     features = rng.normal(size=(701, 12))[np.minimum(labels, 700)] + 0.7 * rng.normal(size=(3000, 12))
     features[::7] = features[3]
+    pairs = np.unique(rng.integers(0, 3000, (5000, 2)), axis=0)
     asked: tuple[dict[str, Any], ...] = (
         {},
         {"gallery": features[1000:], "gallery_labels": labels[1000:]},
         {"resolve": (1, 4)},
+        {"rules": SearchRules(groups=np.arange(3000) % 5, ignored=pairs[::2])},
+        {"rules": SearchRules(positives=pairs)},
     )
     found = []
     for keywords in asked:
