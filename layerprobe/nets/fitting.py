@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -19,6 +20,10 @@ _WRAPPERS = ("module", "_orig_mod")
 _DERIVED = (
     "num_batches_tracked", "relative_position_index", "relative_coords_table", "attn_mask", "position_ids", "inv_freq",
 )  # fmt: skip
+# What libraries call the layers that give the classes; models from elsewhere are built without them.
+_CLASSIFIERS = {
+    "aux_head", "classif", "classifier", "fc", "head", "head_dist", "heads", "heads_dist", "last_linear", "logits",
+}  # fmt: skip
 _NAMED = 4  # so many tensors stand in a note or an error
 
 Shape = tuple[int, ...]
@@ -229,8 +234,20 @@ def _other_network(what: str, wanted: Wanted, given: FileWeights) -> DataError:
 def _without_place(one: Fit, wanted: Wanted) -> list[str]:
     """Tensors beside those of the network, as a deeper one has them: to leave them out would be to cut it."""
     children = {wanted.below(key).partition(".")[0] for key in wanted.required}
-    spare = (wanted.below(key) for key in one.left if key not in wanted.own and not key.endswith(_DERIVED))
-    return [key for key in spare if key.partition(".")[0] in children]
+    spare = [key for key in one.left if key not in wanted.own and not key.endswith(_DERIVED)]
+    named = [wanted.below(key) for key in spare if not _is_classifier(key, one.left)]
+    return [key for key in named if key.partition(".")[0] in children]
+
+
+def _is_classifier(key: str, left: Mapping[str, Tensor]) -> bool:
+    """Whether a tensor is of a linear layer in a head, such as `head.fc` beside a norm `head.norm` of the network.
+
+    Names such as `layer1.0.se.fc`, with a number before, are of blocks, and a weight of one axis is a norm's.
+    """
+    path = key.split(".")[:-1]
+    outside_blocks = takewhile(lambda part: not part.isdigit(), path)
+    weight = left.get(".".join([*path, "weight"]))
+    return any(part in _CLASSIFIERS for part in outside_blocks) and weight is not None and weight.dim() > 1
 
 
 def _only(fits: Collection[Fit], wanted: Wanted, given: FileWeights) -> Fit:

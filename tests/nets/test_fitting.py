@@ -330,6 +330,31 @@ def test_many_fits_are_counted() -> None:
         fitted(tensors, nn.Linear(2, 2, bias=False))
 
 
+class Headed(nn.Module):
+    """ConvNeXt's end: a norm of the network and the classifier are both in `head`."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.stages = nn.Sequential(nn.Linear(4, 4))
+        self.head = nn.Sequential(OrderedDict(norm=nn.LayerNorm(4)))
+        if classes:
+            self.head.add_module("fc", nn.Linear(4, classes))
+
+
+def test_a_classifier_beside_a_norm_of_the_network_is_left_and_said() -> None:
+    found = fitted(Headed(3).state_dict(), Headed(0))
+    assert found.notes == (
+        "not used of the weights: head.fc.weight (there is no such layer), head.fc.bias (there is no such layer)",
+    )
+
+
+@pytest.mark.parametrize("name", ["stages.0.se.fc.weight", "stages.1.weight", "head.scale.weight", "stages.fc.gamma"])
+def test_what_is_no_classifier_needs_a_place(name: str) -> None:
+    tensor = torch.ones(4) if name.startswith("head") else torch.ones(4, 4)
+    with pytest.raises(DataError, match=rf"there is no place for {re.escape(name)}\. Set"):
+        fitted(Headed(0).state_dict() | {name: tensor}, Headed(0))
+
+
 # --- what is said
 
 
