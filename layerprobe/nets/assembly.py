@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.nets.checkpoint_files import FileWeights
-from layerprobe.nets.fitting import Fit, Translate, Wanted, as_they_are, fit, shapes, unused
+from layerprobe.nets.fitting import Fit, Translate, Wanted, as_they_are, fit, shapes, unused, with_versions
 from layerprobe.nets.freezing import freeze_batch_norm
 from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
@@ -138,5 +138,5 @@ def _load(module: nn.Module, found: Fit, anew: tuple[str, ...]) -> set[str]:
     What starts anew is never loaded, so that it keeps the seed's draw and BatchNorm's fresh statistics.
     """
     taken = {key: tensor for key, tensor in found.tensors.items() if not key.startswith(anew)}
-    module.load_state_dict(taken, strict=False)
+    module.load_state_dict(with_versions(taken, module), strict=False)
     return set(taken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,6 +39,13 @@ def as_they_are(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 def shapes(module: nn.Module) -> dict[str, Shape]:
     """Names of a module's parameters and stored buffers -> their shapes."""
     return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+
+
+def with_versions(tensors: Mapping[str, Tensor], module: nn.Module) -> OrderedDict[str, Tensor]:
+    """Tensors that fit a module, for its `load_state_dict`, with the versions of its parts, which some ask for."""
+    state = OrderedDict(tensors)
+    state._metadata = module.state_dict()._metadata  # type: ignore[attr-defined] # torch hands them over so
+    return state
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +99,7 @@ class Fit:
 
 
 def fitted(weights: FileWeights | Mapping[str, Tensor], module: nn.Module, *, name: str = "this network") -> Fit:
-    """The tensors of a file that belong into a module, for `module.load_state_dict(fit.tensors, strict=False)`.
+    """The tensors of a file that belong into a module, for its `load_state_dict(..., strict=False)`.
 
     All tensors of the module must be in the file in their shapes, under one prefix of any length (`state_dict.model`,
     `teacher.module.backbone`), except buffers that the module makes itself. `module.` and `_orig_mod.` may stand

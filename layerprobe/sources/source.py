@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from layerprobe.errors import UnknownNameError
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.checkpoint_files import FileWeights
-from layerprobe.nets.fitting import Wanted, fit, shapes, unused
+from layerprobe.nets.fitting import Wanted, fit, shapes, unused, with_versions
 from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
 from layerprobe.own_input import OwnInput
@@ -121,7 +121,7 @@ class Source:
             own = shapes(module)
             found = fit(weights, Wanted(full, own, own.keys() - loaded, root=_MODEL))
             tensors = {key: tensor for key, tensor in found.tensors.items() if not key.startswith(anew)}
-            module.load_state_dict(tensors, strict=False)
+            module.load_state_dict(with_versions(tensors, module), strict=False)
             loaded, notes = set(tensors), (*notes, *found.notes, *unused(own, found.left, anew))
         blocks = block_names(model)
         return Net(

@@ -13,6 +13,7 @@ from torchvision.transforms import InterpolationMode
 
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.nets.checkpoint_files import read_checkpoint
+from layerprobe.nets.fitting import with_versions
 from layerprobe.own_input import OwnInput
 from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, url_file
 from layerprobe.sources.libraries import quiet, unknown_model
@@ -92,7 +93,8 @@ def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
         if takes_size and options["image_size"] != own_size:
             notes.append(interpolated(full, own_size, options["image_size"]))
             tensors = dict(interpolate_embeddings(options["image_size"], model.patch_size, OrderedDict(tensors)))
-        model.load_state_dict({key: tensor for key, tensor in tensors.items() if not key.startswith(_AUXILIARY)})
+        tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(_AUXILIARY)}
+        model.load_state_dict(with_versions(tensors, model))
     _take_classifier_off(model)
     return Foreign(model, own, image_size, _FINAL_NORMS, notes=tuple(notes))
 

@@ -14,11 +14,11 @@ import pytest
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from torchvision.models import resnet
+from torchvision.models import mnasnet0_5, resnet
 
 from layerprobe.errors import DataError, NumericError, UnknownNameError
 from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
-from layerprobe.nets.fitting import Fit, Wanted, fit, fitted, shapes
+from layerprobe.nets.fitting import Fit, Wanted, fit, fitted, shapes, with_versions
 
 
 class Narrow(nn.Module):
@@ -405,3 +405,13 @@ def test_numbers_of_8_bits_are_asked_too() -> None:
 
 def test_what_is_not_used_need_not_be_finite() -> None:
     assert_is_the_network(fitted(STATE | {"fc.weight": torch.tensor([torch.nan])}, network(5)))
+
+
+def test_a_network_that_asks_for_its_version_is_loaded() -> None:
+    """torchvision's MNASNet refuses tensors of which it does not know the version."""
+    first, second = mnasnet0_5(), mnasnet0_5()
+    tensors = dict(fitted(under("model.", first.state_dict()), second).tensors)
+    with pytest.raises(ValueError, match="version"):
+        second.load_state_dict(tensors)
+    second.load_state_dict(with_versions(tensors, second))
+    assert torch.equal(second.state_dict()["layers.0.weight"], first.state_dict()["layers.0.weight"])

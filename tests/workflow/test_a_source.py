@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import safetensors.torch
 import timm
+import torch
 
 from layerprobe.errors import UnknownNameError
 from layerprobe.own_input import OwnInput
@@ -52,3 +56,25 @@ def test_a_layer_of_the_model_cannot_start_anew(request_for: Callable[..., Train
 def test_a_models_own_input_is_found_by_the_recipe(request_for: Callable[..., TrainRequest]) -> None:
     assert parts.own_input(request_for(*CONVNEXT).recipe) == OwnInput(160, 168, "bicubic", (0.5,) * 3, (0.5,) * 3)
     assert parts.own_input(request_for().recipe) is None
+
+
+def test_a_trainers_checkpoint_is_loaded_into_it_and_its_classifier_left_and_said(
+    request_for: Callable[..., TrainRequest], tmp_path: Path
+) -> None:
+    theirs = timm.create_model("test_convnext", num_classes=5).state_dict()
+    state = {f"model.{name}": value for name, value in theirs.items()}
+    torch.save({"state_dict": state, "hyper_parameters": {"args": argparse.Namespace(rate=0.1)}}, tmp_path / "a.ckpt")
+    net = parts.build_net(request_for(*CONVNEXT, f"net.weights={tmp_path / 'a.ckpt'}").recipe, cache=tmp_path)
+    own = {name.removeprefix("model."): value for name, value in net.module.state_dict().items() if name[:3] != "fc6"}
+    assert own.keys() == theirs.keys() - {"head.fc.weight", "head.fc.bias"}
+    assert all(torch.equal(value, theirs[name]) for name, value in own.items())
+    assert "head.fc.weight (there is no such layer)" in net.notes[-1]
+    assert all(name.startswith("fc6") for name in net.new_parameters)
+
+
+def test_a_run_gives_it_the_model_and_the_head(trained: Run, request_for: Callable[..., TrainRequest]) -> None:
+    settings = (*CONVNEXT, "net.fc=[4]", f"net.weights=run:{trained.name}")
+    net = parts.build_net(request_for(*settings).recipe, cache=trained.folder.parent)
+    stored = safetensors.torch.load_file(trained.checkpoint_file(1))
+    assert all(torch.equal(value, stored[f"net.{name}"]) for name, value in net.module.state_dict().items())
+    assert (net.new_parameters, net.notes) == (frozenset(), ())

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import PIL.Image
 import pytest
+import torch
 
 from layerprobe.data import memory
 from layerprobe.data.images import read_image
 from layerprobe.data.loading import plain_batches
 from layerprobe.data.resizing import resize
-from layerprobe.errors import RecipeError
+from layerprobe.errors import DataError, RecipeError
 from layerprobe.workflow import parts
 from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.cache import list_images
@@ -91,3 +93,21 @@ def test_pretrained_weights_get_the_pixels_they_were_trained_on(request_for: Mak
                 parts.require_input(recipe, net)
         else:
             parts.require_input(recipe, net)
+
+
+def test_of_a_file_with_two_networks_the_part_after_its_name_is_taken(request_for: Make, tmp_path: Path) -> None:
+    nets = {
+        name: parts.build_net(request_for("train.seed=1" if name == "teacher" else "train.seed=2").recipe).module
+        for name in ("student", "teacher")
+    }
+    states = {name: {f"backbone.{key}": value for key, value in net.state_dict().items()} for name, net in nets.items()}
+    torch.save({**states, "args": argparse.Namespace(rate=0.1)}, tmp_path / "dino.pth")
+    with pytest.raises(DataError, match=r"several sets of weights fit: 'student\.backbone', 'teacher\.backbone'"):
+        parts.build_net(request_for(f"net.weights={tmp_path / 'dino.pth'}").recipe, cache=tmp_path)
+    request = request_for(f"net.weights={tmp_path / 'dino.pth'}#teacher")
+    built = parts.build_net(request.recipe, cache=tmp_path)
+    assert all(
+        torch.equal(value, nets["teacher"].state_dict()[key]) for key, value in built.module.state_dict().items()
+    )
+    assert built.notes[0].startswith("dino.pth: 'teacher.backbone.' is taken off the names of")
+    assert built.new_parameters == frozenset()
