@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,8 @@ FUNCTIONS = [name for name in layerprobe.__all__ if name not in ("__version__", 
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_example_of_a_public_function_runs(name: str) -> None:
+def test_the_example_of_a_public_function_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     function = getattr(layerprobe, name)
     module = inspect.getmodule(function)
     (example,) = doctest.DocTestFinder(recurse=False).find(function, name, module)

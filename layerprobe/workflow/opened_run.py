@@ -99,10 +99,15 @@ def _listed(stored: Iterable[tuple[str, int]]) -> str:
 def open_run(path: str | Path) -> OpenedRun:
     """Open a run's folder to read its scores and features.
 
-    >>> import layerprobe
-    >>> run = layerprobe.open_run("cache/netA")  # doctest: +SKIP
-    >>> run.scores()[["layer", "split", "metric", "value"]]  # doctest: +SKIP
-    >>> run.features(epoch=15, split="test", layer="pool5.3")  # doctest: +SKIP
+    >>> import torch, layerprobe
+    >>> labels = torch.tensor([0, 0, 1, 1])
+    >>> colours = torch.eye(3)[labels].reshape(4, 3, 1, 1).expand(-1, -1, 8, 8)
+    >>> result = layerprobe.probe(torch.nn.Conv2d(3, 4, 3), {"test": [(colours, labels)]}, ks=[1], cache="cache")
+    >>> run = layerprobe.open_run(f"cache/{result.name}")
+    >>> run.scores()[["layer", "split", "metric", "value"]].values.tolist()
+    [['output', 'test', 'R@1', 1.0]]
+    >>> run.features(epoch=0, split="test", layer="output@max").shape
+    (4, 4)
 
     Args:
         path: of the run, such as cache/netA.

@@ -21,6 +21,7 @@ from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
 from layerprobe.tables import TextTable
 from layerprobe.taps import LayerInfo, Measured, find_taps, list_layers, measure_layers
+from layerprobe.taps.hooks import parts_by_path
 from layerprobe.workflow.extractors import BATCH_SIZE
 from layerprobe.workflow.loaders import in_batches
 from layerprobe.workflow.parts import choose_device
@@ -48,7 +49,9 @@ def net_of(model: nn.Module | Net) -> Net:
 
 
 def measured(net: Net, image_size: int) -> Measured:
-    """The layers of a network for images of a size; without its output where that is no map, tokens or vector.
+    """The layers of a network for images of a size.
+
+    Of a user's model, the output is no layer where it is no map, tokens or vector, and its final norm is known now.
 
     Raises:
         RecipeError: it does not take such images.
@@ -57,10 +60,25 @@ def measured(net: Net, image_size: int) -> Measured:
         found = measure_layers(net, image_size)
     except RecipeError as error:
         raise RecipeError(error.message, fix="Give images of another size") from error
-    if net.layers.get(OUTPUT) == "" and any(isinstance(call.layout, Unclear) for call in found.calls.get("", ())):
-        layers = {name: path for name, path in net.layers.items() if name != OUTPUT}
-        return replace(found, net=replace(net, layers=layers))
-    return found
+    if net.layers.get(OUTPUT) != "":
+        return found
+    unclear = any(isinstance(call.layout, Unclear) for call in found.calls.get("", ()))
+    layers = {name: path for name, path in net.layers.items() if name != OUTPUT or not unclear}
+    return replace(found, net=replace(net, layers=layers, final_norm=_final_norm(net, found)))
+
+
+def _final_norm(net: Net, found: Measured) -> str | None:
+    """The first norm after the last block that leaves its output's shape as it is; None where there is none."""
+    blocks = [call for name, path in net.layers.items() if name != OUTPUT for call in found.calls.get(path, ())]
+    last = max(blocks, key=lambda call: call.order, default=None)
+    parts = parts_by_path(net.module)
+    after = [
+        (call.order, path)
+        for path, calls in found.calls.items()
+        for call in calls
+        if last and call.order > last.order and call.shape == last.shape and "Norm" in type(parts[path]).__name__
+    ]
+    return min(after)[1] if after else None
 
 
 @contextlib.contextmanager

@@ -111,7 +111,8 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
             similarity=similarity,
             device=where,
         )
-        result = search.found(_in_order(taps), track)
+        rows = _in_order(taps)
+        result = search.found(rows, track)
         if cache is not None and origin is not None:
             layer_order = dict.fromkeys([*known_layers(Path(cache), origin), *(tap.layer for tap in taps)])
             store_probe(Path(cache), origin, search, result, execution_order(layer_order, network))
@@ -119,7 +120,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         search.run,
         tuple(result.scores),
         ByLayer(result.ranks, result.reasons),
-        ByLayer({(name, key): values for name, split in found.items() for key, values in split.features.items()}),
+        ByLayer({(name, layer): split.features[layer] for name, split in found.items() for layer in rows}),
         {name: split.labels for name, split in found.items()},
         {name: gallery for name in found if (gallery := gallery_of(name, found))},
     )

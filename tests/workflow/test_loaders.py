@@ -54,3 +54,12 @@ def test_nothing_is_shown_where_there_is_no_terminal(capfd: pytest.CaptureFixtur
     with progress() as track:
         assert list(track(iter([1, 2]), "extracting test")) == [1, 2]
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes stderr for a terminal then
+    with progress() as track:
+        assert list(track([1, 2], "extracting test")) == [1, 2]
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "extracting test" in err

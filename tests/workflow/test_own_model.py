@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import timm
 import torch
 from torch import nn
 
@@ -71,12 +72,19 @@ def test_images_that_the_model_does_not_take_are_told_without_a_flag() -> None:
         layerprobe.layers(small_model(), 2)
 
 
-def test_a_transformer_has_its_class_token_and_the_mean_of_its_patches() -> None:
-    timm = pytest.importorskip("timm")
-    model = timm.models.VisionTransformer(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, num_classes=0)
+@pytest.fixture(scope="module")
+def transformer() -> nn.Module:
+    """timm's, with two blocks and a class token before 4 x 4 patches."""
+    made: nn.Module = timm.models.VisionTransformer(
+        img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, num_classes=0
+    )
+    return made.eval()
+
+
+def test_a_transformer_has_its_class_token_and_the_mean_of_its_patches(transformer: nn.Module) -> None:
     images = torch.randn(3, 3, 32, 32)
-    found = layerprobe.extract(model, "blocks.*", images)
-    tokens = model.eval().forward_intermediates(
+    found = layerprobe.extract(transformer, "blocks.*", images)
+    tokens = transformer.forward_intermediates(  # type: ignore[operator] # timm's
         images, intermediates_only=True, return_prefix_tokens=True, output_fmt="NLC", norm=False
     )
     for block, (patches, prefix) in enumerate(tokens):
@@ -84,3 +92,27 @@ def test_a_transformer_has_its_class_token_and_the_mean_of_its_patches() -> None
             values = expected.detach().numpy()
             np.testing.assert_allclose(found[f"blocks.{block}@{pool}"], values, rtol=1e-4, atol=1e-5)
     assert list(found) == ["blocks.0@cls", "blocks.0@avg", "blocks.1@cls", "blocks.1@avg"]
+
+
+def test_the_final_norm_is_the_one_after_the_last_block(transformer: nn.Module) -> None:
+    images = torch.randn(3, 3, 32, 32)
+    nn.init.normal_(transformer.get_parameter("norm.weight"))
+    found = layerprobe.extract(transformer, ["normed(blocks.1)@cls", "output"], images)
+    with torch.no_grad():
+        expected = transformer.forward_features(images)[:, 0].numpy()  # type: ignore[operator] # timm's
+    for name in ("normed(blocks.1)@cls", "output@none"):
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(RecipeError, match="the network has no final norm"):
+        layerprobe.extract(small_model(), "normed(0.1)", torch.zeros(1, 3, 12, 12))
+
+
+def test_the_parts_of_blocks_are_among_the_modules(transformer: nn.Module) -> None:
+    found = layerprobe.extract(transformer, "modules", torch.zeros(1, 3, 32, 32))
+    assert {"blocks.0.attn@cls", "blocks.1.mlp.act@avg", "blocks.1@cls"} <= found.keys()
+
+
+@pytest.mark.slow  # torch takes seconds to import its compiler
+def test_a_compiled_model_has_the_layers_of_the_model(transformer: nn.Module) -> None:
+    compiled = torch.compile(transformer)
+    assert isinstance(compiled, nn.Module)
+    assert layerprobe.layers(compiled, 32) == layerprobe.layers(transformer, 32)

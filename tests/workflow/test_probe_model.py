@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import timm
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -82,6 +83,16 @@ def test_every_block_and_the_output_are_scored_on_every_split() -> None:
         layer, _, pool = key.partition("@")
         assert number(result.scores, split=split, layer=layer, pool=pool, metric="R@1") == by_hand
         assert result.ranks[split, key].recall(1) == by_hand
+
+
+def test_a_transformer_is_probed_by_its_class_token_and_its_patches() -> None:
+    model = timm.models.VisionTransformer(img_size=12, patch_size=3, embed_dim=16, depth=2, num_heads=2, num_classes=0)
+    result = layerprobe.probe(model, {"train": TRAIN, "test": TEST}, layers="*", pools=("cls", "avg"), ks=(1,))
+    by_hand = nearest_has_the_class(result.features["test", "blocks.1@avg"], result.labels["test"])
+    assert result.ranks["test", "blocks.1@avg"].recall(1) == by_hand
+    assert [key for split, key in result.features if split == "train"] == [
+        "blocks.0@avg", "blocks.0@cls", "blocks.1@avg", "blocks.1@cls", "output@none",
+    ]  # fmt: skip
 
 
 def test_the_numbers_are_those_of_the_command_line(request_for: Callable[..., TrainRequest]) -> None:
