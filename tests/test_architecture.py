@@ -26,7 +26,7 @@ TOP = {"__main__", "cli", "workflow"}
 NEIGHBOURS = {
     "metrics": {"ranking"},
     "statistics": {"ranking"},
-    "sources": {"nets"},
+    "sources": {"nets", "taps", "layouts"},
     "taps": {"layouts"},
     "formats": {"tables"},
 }

@@ -12,6 +12,11 @@ from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Format, Json, Qu
 from layerprobe.cli.output import Terminal
 from layerprobe.wording import as_size
 
+_NAMES = (
+    "A network, a recipe, a run, or a model from elsewhere: timm:NAME, hf:ORG/NAME or hf:FOLDER, open_clip:ARCH/TAG,"
+    " torchvision:NAME[/WEIGHTS], python:FILE.py:FUNCTION."
+)
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
@@ -20,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def layers(
-    name: Annotated[str, typer.Argument(metavar="NET|RECIPE|RUN", help="A network, a recipe or a run.")],
+    name: Annotated[str, typer.Argument(metavar="NET|RECIPE|RUN|SOURCE", help=_NAMES)],
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -31,8 +36,9 @@ def layers(
     from layerprobe.workflow.layers import layers as list_layers
 
     rows = list_layers(name, cache)
-    columns = ("layer", "module", "dim", *(["weights"] if rows[0].weights else []))
-    table = plain_table(columns, [[str(getattr(row, column)) for column in columns] for row in rows])
+    columns = ("layer", "module", "dim", "kind", "pools", *(["weights"] if rows[0].weights else []))
+    shown = [{**asdict(row), "pools": ", ".join(row.pools)} for row in rows]
+    table = plain_table(columns, [[str(row[column]) for column in columns] for row in shown])
     Terminal(as_json, quiet).result({"name": name, "layers": [asdict(row) for row in rows]}, table)
 
 

@@ -22,6 +22,7 @@ class Net:
         notes: what was done to its weights that a user may not expect.
         parts: names of parts of these layers, such as a block's attention -> module paths; not among the layers.
         root: path of the model from elsewhere that the module wraps; module paths that a user writes lie below it.
+        image_size: side of the images that this model was built for; None where any will do.
         own_input: the images that this model was trained on; None where nothing is known of them.
         final_norm: path of the norm that the model applies after its last block; None where it has none.
         prefix_tokens: how many tokens before the patches the model says it has; None where it says nothing.
@@ -35,6 +36,7 @@ class Net:
     notes: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
     root: str = ""
+    image_size: int | None = None
     own_input: OwnInput | None = None
     final_norm: str | None = None
     prefix_tokens: int | None = None

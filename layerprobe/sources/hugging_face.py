@@ -13,13 +13,20 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.errors import DataError, RecipeError
-from layerprobe.own_input import OwnInput
+from layerprobe.own_input import Filter, OwnInput
 from layerprobe.sources.hub import absent, first_line, unreachable
 from layerprobe.sources.libraries import imported, quiet, version
 from layerprobe.sources.source import Foreign, Source, interpolated
 
 _Found = TypeVar("_Found")
-_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # PIL's numbers
+_FILTERS: dict[int, Filter] = {
+    0: "nearest",
+    1: "lanczos",
+    2: "bilinear",
+    3: "bicubic",
+    4: "box",
+    5: "hamming",
+}  # PIL's numbers
 _FINAL_NORMS = (
     "layernorm", "norm", "post_layernorm", "vision_model.post_layernorm", "vision_model.vision_model.post_layernorm",
     "encoder.layernorm", "encoder.norm",
@@ -126,11 +133,8 @@ def _as_input(processor: Any) -> OwnInput | None:
     if scale is None or abs(scale * 255 - 1) > 1e-6 or given("resample") is None:
         return None
     sizes = {key: value for key, value in dict(given("size") or {}).items() if value}
-    crop = (
-        {key: value for key, value in dict(given("crop_size") or {}).items() if value}
-        if given("do_center_crop")
-        else {}
-    )
+    crop = dict(given("crop_size") or {}) if given("do_center_crop") else {}
+    crop = {key: value for key, value in crop.items() if value}
     resized = _resized(sizes, given("crop_pct"))
     if resized is None or len(set(crop.values())) > 1 or not set(crop) <= {"height", "width"}:
         return None
@@ -138,21 +142,21 @@ def _as_input(processor: Any) -> OwnInput | None:
     size = crop.get("height", cropped)
     if size is None or size > side:
         return None  # the crop would be padded, or the image is no square
-    statistics = {}
+    mean, std = ((0.0,) * 3, (1.0,) * 3)
     if given("do_normalize"):
-        statistics = {"mean": tuple(given("image_mean")), "std": tuple(given("image_std"))}
-        if {len(values) for values in statistics.values()} != {3}:
-            return None
-    else:
-        statistics = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+        mean, std = (tuple(given(key)) for key in ("image_mean", "image_std"))
+    if len(mean) != 3 or len(std) != 3:
+        return None
     exact = squeezed and size == side
     return OwnInput(
         size=size,
         resized=None if exact else side,
-        filter=_FILTERS[int(_pil_number(given("resample")))],  # type: ignore[arg-type] # the values are filters
+        filter=_FILTERS[_pil_number(given("resample"))],
+        mean=mean,
+        std=std,
         crop_rounding="down",
         squeezed=squeezed and not exact,
-        **statistics,
+        kept=None if squeezed else given("crop_pct"),
     )
 
 

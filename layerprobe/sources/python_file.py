@@ -104,7 +104,7 @@ def _as_input(name: str, facts: object) -> OwnInput:
         )
     resized = None if crop is None else math.floor(size / crop)
     mean, std = (tuple(statistics.get(key, value)) for key, value in (("mean", MEAN), ("std", DEVIATION)))
-    return OwnInput(size, resized, resampling, mean, std)
+    return OwnInput(size, resized, resampling, mean, std, kept=crop)
 
 
 def _is_triple(values: object) -> bool:

@@ -109,8 +109,10 @@ class Source:
             foreign = self.model(name, pretrained=weights == "model", image_size=image_size)
             model = foreign.module.cpu().float()
             size = foreign.image_size or (foreign.own_input.size if foreign.own_input else _NO_OWN_SIZE)
-            output = measured_output(full, model, size, foreign.final_norms)
-            readout = Readout.of(full, output, pool, foreign.prefix_tokens)
+            output = measured_output(
+                full, model, size, final_norms=foreign.final_norms, prefix_tokens=foreign.prefix_tokens
+            )
+            readout = Readout(full, output.layout, pool)
             new = head.children(readout.dim)
         del new["pool5"]  # the readout stands in its place
         module = nn.Sequential(OrderedDict({_MODEL: model, _READOUT: readout, **new}))
@@ -136,6 +138,7 @@ class Source:
             notes=notes,
             parts={part: f"{_MODEL}.{part}" for part in part_names(model, blocks)},
             root=_MODEL,
+            image_size=size,
             own_input=foreign.own_input,
             final_norm=None if output.final_norm is None else f"{_MODEL}.{output.final_norm}",
             prefix_tokens=foreign.prefix_tokens,

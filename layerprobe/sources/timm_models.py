@@ -57,6 +57,7 @@ def _own_input(name: str) -> OwnInput | None:
         size=size,
         resized=None if squeezed and kept == 1 else math.floor(size / kept),
         squeezed=squeezed and kept != 1,
+        kept=None if squeezed and kept == 1 else kept,
         filter=data["interpolation"],
         mean=tuple(data["mean"]),
         std=tuple(data["std"]),

@@ -145,6 +145,19 @@ def default_pools(layout: Layout) -> tuple[str, ...]:
     return ("cls", "avg") if layout.class_token else ("avg",)
 
 
+def possible_pools(layout: Layout, *, negative: bool) -> tuple[str, ...]:
+    """The pools that an output can have; `none` for a vector.
+
+    Args:
+        layout: of the output.
+        negative: whether the output may have values below 0.
+    """
+    if layout.kind == "vector":
+        return (NO_POOL,)
+    tokens = TOKEN_POOLS if layout.class_token else ()
+    return (*tokens, *(pool for pool in POOLS if pool != "gem" or not negative), "grid:s")
+
+
 def pooled_dim(name: str, layout: Layout, pool: str, *, negative: bool) -> int:
     """Length of the feature vector that a pool makes of an output.
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.layouts import Layout, Unclear
-from layerprobe.taps.capture import Tap, default_pools, pooled_dim, require_pool
+from layerprobe.taps.capture import Tap, default_pools, pooled_dim, possible_pools, require_pool
 from layerprobe.taps.hooks import hooked, parts_by_path, plain_path, prepared
 from layerprobe.taps.measuring import REFUSALS, Call, Measured, NamedLayers, measure_layers
 
@@ -31,6 +31,7 @@ class LayerInfo:
     kind: str  # map, tokens or vector
     calls: int  # of the module in a forward
     layout: Layout  # as text: shape, prefix tokens, and which part of the output it is
+    pools: tuple[str, ...]  # that it can have
 
 
 def list_layers(net: NamedLayers, image_size: int) -> list[LayerInfo]:
@@ -44,7 +45,8 @@ def list_layers(net: NamedLayers, image_size: int) -> list[LayerInfo]:
         path = plain_path(path)
         last = _require_calls(name, path, measured)[-1]
         layout = _require_layout(name, last)
-        info = LayerInfo(name, path, layout.dim, layout.kind, len(measured.calls[path]), layout)
+        pools = possible_pools(layout, negative=last.negative)
+        info = LayerInfo(name, path, layout.dim, layout.kind, len(measured.calls[path]), layout, pools)
         found.append((last.order, info))
     return [info for _, info in sorted(found, key=lambda pair: pair[0])]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from layerprobe.errors import UnknownNameError
@@ -10,47 +10,71 @@ from layerprobe.nets.net import Net
 from layerprobe.overrides import Overrides
 from layerprobe.recipe import load_recipe, recorded_recipe
 from layerprobe.recipe_files import find_recipe, list_recipes
-from layerprobe.registry import NETS, load
+from layerprobe.registry import NETS, NETWORKS, SOURCES, is_source, load, load_apart
 from layerprobe.runs import list_runs, named_run
 from layerprobe.taps import list_layers
 from layerprobe.workflow.parts import build_net
 
+_OWN_NETS_SIZE = 224
+
 
 @dataclass(frozen=True)
 class LayerRow:
-    """A layer: name, module path, dimension after pooling, and whether its weights are new or pretrained (or empty)."""
+    """A layer of a network.
+
+    Args:
+        layer: its name.
+        module: path of its module.
+        dim: number of its channels.
+        kind: map, tokens or vector.
+        pools: that it can have.
+        weights: new, partly new or pretrained; empty where a network without weights was asked for.
+    """
 
     layer: str
     module: str
     dim: int
+    kind: str
+    pools: tuple[str, ...]
     weights: str
 
 
 def layers(name: str, cache: Path) -> list[LayerRow]:
-    """The layers of a network, recipe or run, in execution order.
+    """The layers of a network, model from elsewhere, recipe or run, in execution order.
+
+    A model from elsewhere is built without its weights, for images of its own size.
 
     Raises:
-        UnknownNameError: it is none of the three.
+        UnknownNameError: it is none of them.
+        LayerprobeError: of the model's library.
     """
     if name in NETS:
-        return _rows(load("network", NETS, name)(), 224, known=False)
+        return _rows(load("network", NETS, name)(), _OWN_NETS_SIZE, known=False)
+    if is_source(name):
+        return _of_source(name)
     if name in list_recipes() or name.endswith(".toml"):
         recipe = load_recipe(str(find_recipe(name)), Overrides(settings=("data.root=.",)))  # no image is read
         return _rows(build_net(recipe, cache=cache), recipe.data.image_size, known=True)
     runs = [run.name for run, _ in list_runs(cache)]
     if name not in runs:
-        raise UnknownNameError("network, recipe or run", name, [*NETS, *list_recipes(), *runs])
+        raise UnknownNameError("network, recipe, run or source", name, [*NETWORKS, *list_recipes(), *runs])
     run = named_run(cache, name)
     record = run.read()
     recipe = recorded_recipe(record, run.record_file)
-    net = build_net(recipe)
-    trained = Net(net.module, net.layers, net.embedding_dim, frozenset(record["new_parameters"]))
+    trained = replace(build_net(recipe), new_parameters=frozenset(record["new_parameters"]))
     return _rows(trained, recipe.data.image_size, known=True)
+
+
+def _of_source(name: str) -> list[LayerRow]:
+    source, model = load_apart("network", SOURCES, name)
+    own = source.own_input(model)
+    net = source.build(model, image_size=None if own is None else own.size)
+    return _rows(net, net.image_size, known=False)
 
 
 def _rows(net: Net, image_size: int, *, known: bool) -> list[LayerRow]:
     return [
-        LayerRow(info.name, info.module, info.dim, _origin(net, info.module) if known else "")
+        LayerRow(info.name, info.module, info.dim, info.kind, info.pools, _origin(net, info.module) if known else "")
         for info in list_layers(net, image_size)
     ]
 

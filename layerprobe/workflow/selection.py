@@ -11,7 +11,7 @@ from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe
-from layerprobe.registry import LOSSES, load
+from layerprobe.registry import LOSSES, is_source, load
 from layerprobe.runs import Run
 from layerprobe.taps import Measured, Tap, find_taps, outlying_tokens
 from layerprobe.workflow.kept import kept_epochs
@@ -119,7 +119,9 @@ def select_taps(request: ProbeRequest, recipe: Recipe, measured: Measured) -> li
 
 def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:
     """What the loss takes: the last layer, pooled as the network pools it where it is a map."""
-    pools = None if recipe.net.pool is None else [recipe.net.pool]
+    pools: list[str] | None = None if recipe.net.pool is None else [recipe.net.pool]
+    if pools is None and is_source(recipe.net.name):
+        pools = ["cls", "avg"]  # the first that its output has, as `sources.readout` reads it
     return find_taps([list(measured.net.layers)[-1]], measured, pools=pools)[0]
 
 

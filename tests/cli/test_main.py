@@ -264,7 +264,9 @@ def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path)
 
     code, out, _ = layerprobe("layers", "tiny", "--json")
     rows = json.loads(out)["layers"]
-    assert rows[-1] == {"layer": "fc6", "module": "fc6", "dim": 8, "weights": "new"}
+    assert rows[-1] == {
+        "layer": "fc6", "module": "fc6", "dim": 8, "kind": "vector", "pools": ["none"], "weights": "new"
+    }  # fmt: skip
     assert json.loads(layerprobe("runs", "--json")[1])["runs"][0]["run"] == "tiny"
 
 

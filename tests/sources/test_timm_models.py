@@ -15,6 +15,7 @@ from layerprobe.sources import hub
 from tests.sources.conftest import build, embeddings, noise, source
 
 VIT = "timm:test_vit"
+HALF = (0.5, 0.5, 0.5)
 
 
 @pytest.fixture
@@ -130,12 +131,15 @@ def test_the_package_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) ->
     [
         (
             "vit_small_patch14_reg4_dinov2.lvd142m",
-            OwnInput(518, 518, "bicubic", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+            OwnInput(518, 518, "bicubic", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), kept=1.0),
         ),
-        ("vit_base_patch16_siglip_224.webli", OwnInput(224, 248, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))),
-        ("resnet50.tv_in1k", OwnInput(224, 256, "bilinear")),
+        (
+            "vit_base_patch16_siglip_224.webli",
+            OwnInput(224, 248, "bicubic", HALF, HALF, kept=0.9),
+        ),
+        ("resnet50.tv_in1k", OwnInput(224, 256, "bilinear", kept=0.875)),
         ("convnext_base.fb_in22k_ft_in1k_384", OwnInput(384, None, "bicubic")),
-        ("dm_nfnet_f0.dm_in1k", OwnInput(192, 213, "bicubic", squeezed=True)),
+        ("dm_nfnet_f0.dm_in1k", OwnInput(192, 213, "bicubic", squeezed=True, kept=0.9)),
     ],
 )
 def test_the_models_own_input_is_timms(name: str, expected: OwnInput | None) -> None:

@@ -54,7 +54,9 @@ def test_a_layer_of_the_model_cannot_start_anew(request_for: Callable[..., Train
 
 
 def test_a_models_own_input_is_found_by_the_recipe(request_for: Callable[..., TrainRequest]) -> None:
-    assert parts.own_input(request_for(*CONVNEXT).recipe) == OwnInput(160, 168, "bicubic", (0.5,) * 3, (0.5,) * 3)
+    assert parts.own_input(request_for(*CONVNEXT).recipe) == OwnInput(
+        160, 168, "bicubic", (0.5,) * 3, (0.5,) * 3, kept=0.95
+    )
     assert parts.own_input(request_for().recipe) is None
 
 

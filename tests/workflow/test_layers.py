@@ -37,11 +37,26 @@ def test_a_run_says_what_was_pretrained(request_for: Callable[..., TrainRequest]
     assert origin["fc7"] == "new"
 
 
-def test_a_name_that_is_none_of_the_three_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="unknown network, recipe or run 'resnet5'. Did you mean 'resnet50'"):
+def test_a_name_that_is_none_of_them_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="network, recipe, run or source 'resnet5'. Did you mean 'resnet50'"):
         layers("resnet5", tmp_path)
 
 
 def test_a_recipes_layers_need_no_data(tmp_path: Path) -> None:
     rows = layers(str(RECIPES / "fcr1-cub200.toml"), tmp_path)
     assert rows[-1].layer == "fc6"
+
+
+def test_a_model_from_elsewhere_is_listed_at_its_own_size_with_the_pools_of_its_layers(tmp_path: Path) -> None:
+    rows = {row.layer: row for row in layers("timm:test_vit", tmp_path)}
+    assert list(rows) == [*(f"blocks.{i}" for i in range(6)), "output"]
+    block, output = rows["blocks.5"], rows["output"]
+    assert (block.module, block.dim, block.kind, block.weights) == ("model.blocks.5", 64, "tokens", "")
+    assert block.pools == ("cls", "cls+avg", "max", "avg", "grid:s")
+    assert (output.kind, output.dim, output.pools) == ("vector", 64, ("none",))
+
+
+def test_gem_is_a_pool_of_layers_that_cannot_be_negative_alone(tmp_path: Path) -> None:
+    pools = {row.layer: row.pools for row in layers("torchvision:resnet18", tmp_path)}
+    assert pools["layer4.1"] == ("max", "avg", "gem", "grid:s")
+    assert pools["output"] == ("none",)

@@ -1,0 +1,191 @@
+"""Models of transformers, made from configurations on the spot, against their own outputs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from layerprobe.errors import DataError, EnvironmentFault, RecipeError
+from layerprobe.own_input import OwnInput
+from layerprobe.sources.libraries import quiet
+from tests.sources.conftest import build, embeddings, noise, source
+
+with quiet():
+    import transformers
+
+HALF = (0.5, 0.5, 0.5)
+NARROW: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+Save = Callable[..., str]
+
+
+def made(kind: str, *, image_size: int = 32, patch_size: int = 8, **options: Any) -> Any:
+    config = getattr(transformers, f"{kind}Config")(**NARROW, image_size=image_size, patch_size=patch_size)
+    with quiet():
+        return getattr(transformers, f"{kind}Model")(config, **options).eval()
+
+
+def of_images_and_texts(kind: str) -> Any:
+    vision = {**NARROW, "image_size": 32, "patch_size": 8}
+    text = {**NARROW, "vocab_size": 100, "max_position_embeddings": 8}
+    with quiet():
+        config = getattr(transformers, f"{kind}Config")(vision_config=vision, text_config=text)
+        return getattr(transformers, f"{kind}Model")(config).eval()
+
+
+def of_library(model: Any, size: int, **options: Any) -> Any:
+    with torch.inference_mode():
+        return model(noise(size), **options)
+
+
+def test_dinov2_gives_what_transformers_gives(saved: Save) -> None:
+    model = made("Dinov2", image_size=56, patch_size=14)
+    net = build(saved(model), weights="model", fc=[4], seed=3)
+    assert list(net.layers) == ["encoder.layer.0", "encoder.layer.1", "output", "fc6"]
+    assert (net.final_norm, net.image_size) == ("model.layernorm", 56)
+    assert net.new_parameters == {"fc6.weight", "fc6.bias"}
+    plain = build(saved(model), weights="model")
+    torch.testing.assert_close(embeddings(plain, noise(56)), of_library(model, 56).pooler_output)
+
+
+def test_a_pooler_which_files_often_lack_is_left_out(saved: Save) -> None:
+    model = made("ViT", add_pooling_layer=False)
+    net = build(saved(model), weights="model")
+    torch.testing.assert_close(embeddings(net, noise(32)), of_library(model, 32).last_hidden_state[:, 0])
+    assert not any("pooler" in name for name in net.module.state_dict())
+
+
+def test_another_size_has_transformers_own_interpolation_and_a_note(saved: Save) -> None:
+    model = made("ViT", add_pooling_layer=False)
+    name = saved(model)
+    net = build(name, weights="model", image_size=64)
+    expected = of_library(model, 64, interpolate_pos_encoding=True).last_hidden_state[:, 0]
+    torch.testing.assert_close(embeddings(net, noise(64)), expected)
+    assert net.notes == (f"{name} is made for 32 px: its position embeddings are interpolated to 64 px",)
+
+
+def test_of_clip_the_part_that_sees_images_is_taken(saved: Save) -> None:
+    model = of_images_and_texts("CLIP")
+    net = build(saved(model), weights="model")
+    expected = model.get_image_features(noise(32))
+    expected = expected if isinstance(expected, Tensor) else expected.pooler_output
+    torch.testing.assert_close(embeddings(net, noise(32)), expected.detach())
+    assert next(iter(net.layers)) == "vision_model.encoder.layers.0"
+    assert not any("text" in name for name in net.module.state_dict())
+
+
+def test_of_siglip_the_pooled_image_is_taken(saved: Save) -> None:
+    model = of_images_and_texts("Siglip")
+    net = build(saved(model), weights="model")
+    expected = model.vision_model(noise(32)).pooler_output
+    torch.testing.assert_close(embeddings(net, noise(32)), expected.detach())
+
+
+def test_without_weights_the_configuration_is_enough(saved: Save) -> None:
+    name = saved(made("Dinov2", image_size=56, patch_size=14))
+    Path(name.removeprefix("hf:"), "model.safetensors").unlink()
+    net = build(name, seed=1)
+    assert net.new_parameters == {key for key, _ in net.module.named_parameters()}
+    with pytest.raises(DataError, match="has not its weights"):
+        build(name, weights="model")
+
+
+def test_weights_that_lack_tensors_are_refused(saved: Save) -> None:
+    name = saved(made("ViT", add_pooling_layer=False))
+    config = Path(name.removeprefix("hf:"), "config.json")
+    config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
+    with pytest.raises(DataError, match=r"its weights have not .*layer.*2.* and \d+ more, which would be drawn"):
+        build(name, weights="model")
+
+
+def test_what_takes_no_images_is_refused(saved: Save) -> None:
+    with quiet():
+        model = transformers.BertModel(transformers.BertConfig(**NARROW, vocab_size=50))
+    with pytest.raises(RecipeError, match="takes input_ids, not images"):
+        build(saved(model))
+
+
+def test_a_name_that_is_not_cached_says_what_is_wanted_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(EnvironmentFault, match=r"hf:nobody/nothing needs config.json of nobody/nothing, which"):
+        build("hf:nobody/nothing")
+
+
+def test_a_folder_that_is_absent_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=re.escape(f"{tmp_path}/none: no such folder")):
+        build(f"hf:{tmp_path}/none")
+
+
+def test_the_package_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(EnvironmentFault, match=re.escape("pip install 'layerprobe[hf]'")):
+        build("hf:nobody/nothing")
+
+
+def test_a_model_with_code_of_its_own_is_refused_and_nothing_runs(saved: Save, tmp_path: Path) -> None:
+    folder = Path(saved(made("ViT", add_pooling_layer=False)).removeprefix("hf:"))
+    ran = tmp_path / "ran"
+    (folder / "mine.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    config = folder / "config.json"
+    text = config.read_text().replace('"model_type": "vit"', '"model_type": "mine"')
+    config.write_text(text.replace("{", '{"auto_map": {"AutoConfig": "mine.C", "AutoModel": "mine.M"},', 1))
+    with pytest.raises(RecipeError, match="cannot be loaded.*code"):
+        build(f"hf:{folder}")
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        (
+            "BitImageProcessor",
+            {"size": {"shortest_edge": 64}, "crop_size": {"height": 56, "width": 56}, "image_mean": HALF},
+            OwnInput(56, 64, "bicubic", HALF, (0.26862954, 0.26130258, 0.27577711), "down"),
+        ),
+        (
+            "ViTImageProcessor",
+            {"size": {"height": 32, "width": 32}},
+            OwnInput(32, None, "bilinear", HALF, HALF, "down"),
+        ),
+        (
+            "ConvNextImageProcessor",
+            {"size": {"shortest_edge": 224}, "crop_pct": 0.875, "resample": 3, "image_mean": HALF, "image_std": HALF},
+            OwnInput(224, 256, "bicubic", HALF, HALF, "down", kept=0.875),
+        ),
+        (
+            "DeiTImageProcessor",
+            {"size": {"height": 64, "width": 64}, "crop_size": {"height": 56, "width": 56}, "resample": 2},
+            OwnInput(56, 64, "bilinear", HALF, HALF, "down", squeezed=True),
+        ),
+        ("ViTImageProcessor", {"size": {"height": 32, "width": 16}}, None),
+        ("ViTImageProcessor", {"size": {"height": 32, "width": 32}, "do_rescale": False}, None),
+    ],
+)
+def test_the_models_own_input_is_its_processors(
+    saved: Save, kind: str, options: dict[str, Any], expected: OwnInput | None
+) -> None:
+    statistics = {"image_mean": HALF, "image_std": HALF} if kind == "DeiTImageProcessor" else {}
+    with quiet():
+        processor = getattr(transformers, kind)(**options, **statistics)
+    found, argument = source(saved(made("ViT", add_pooling_layer=False), processor))
+    assert found.own_input(argument) == expected
+
+
+def test_a_folder_without_a_processor_has_no_own_input(saved: Save) -> None:
+    found, argument = source(saved(made("ViT", add_pooling_layer=False)))
+    assert found.own_input(argument) is None
+
+
+def test_an_existing_folder_comes_before_a_name_of_the_hub(
+    saved: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(saved(made("ViT", add_pooling_layer=False)).removeprefix("hf:"), tmp_path / "google" / "vit")
+    monkeypatch.chdir(tmp_path)
+    assert build("hf:google/vit").embedding_dim == 32
