@@ -6,9 +6,8 @@ has plain loops over indices.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
+from layerprobe.registry import SOURCES, load_apart
 from layerprobe.taps import list_layers, resolve_taps, tapped
 
 MAP = ("max", "avg", "grid:2")
@@ -56,13 +56,13 @@ class Case:
     """A model and what its library gives.
 
     Args:
-        build: makes the model.
+        net: makes the model, with its layers.
         size: side of its images in pixels.
         oracle: the model and images -> what its library gives at three layers.
         pools: that are compared.
     """
 
-    build: Callable[[], Any]
+    net: Callable[[], Net]
     size: int
     oracle: Oracle
     pools: tuple[str, ...] = MAP
@@ -151,71 +151,68 @@ def swin_by_hand(model: Any, images: Tensor) -> Mapping[str, Given]:
     return found
 
 
+def net_of(model: Any) -> Net:
+    blocks = block_names(model)
+    return Net(
+        module=model,
+        layers={name: name for name in blocks},
+        parts={name: name for name in part_names(model, blocks)},
+        embedding_dim=1,
+        new_parameters=frozenset(),
+    )
+
+
+def from_source(name: str) -> Net:
+    """`timm:NAME`, `hf:FOLDER`, `open_clip:NAME`, `torchvision:NAME`, with random weights."""
+    source, model = load_apart("network", SOURCES, name)
+    net: Net = source.build(model)
+    return net
+
+
+def from_configuration(name: str, **options: Any) -> Net:
+    """A model of transformers, from a folder that holds its configuration alone."""
+    import transformers
+
+    with tempfile.TemporaryDirectory() as folder:
+        getattr(transformers, f"{name}Config")(**options).save_pretrained(folder)
+        return from_source(f"hf:{folder}")
+
+
 def timm_model(name: str, **options: Any) -> Any:
     import timm
 
     return timm.create_model(name, pretrained=False, num_classes=0, **options)
 
 
-def torchvision_model(name: str) -> Any:
-    from torchvision import models
-
-    return models.get_model(name, weights=None, **({"init_weights": False} if name == "googlenet" else {}))
+def tiny_vit() -> Net:
+    return net_of(timm_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2))
 
 
-def transformers_model(name: str, **options: Any) -> Any:
-    import transformers
-
-    kind = getattr(transformers, name)
-    return kind(kind.config_class(**options))
+def tiny_dinov2() -> Net:
+    return net_of(timm_model("vit_small_patch14_reg4_dinov2", img_size=56, embed_dim=32, depth=3, num_heads=2))
 
 
-def open_clip_model(name: str) -> Any:
-    import open_clip
-
-    with without_warnings_in_the_log():
-        return open_clip.create_model(name, pretrained=None, load_weights=False).visual
-
-
-@contextlib.contextmanager
-def without_warnings_in_the_log() -> Iterator[None]:
-    """open_clip warns there of a model without weights."""
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
-
-
-def tiny_vit() -> Any:
-    return timm_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2)
-
-
-def tiny_dinov2() -> Any:
-    return timm_model("vit_small_patch14_reg4_dinov2", img_size=56, embed_dim=32, depth=3, num_heads=2)
-
-
-def tiny_swin() -> Any:
+def tiny_swin() -> Net:
     sizes = {"img_size": 48, "window_size": 3, "embed_dim": 24, "depths": (1, 1, 2), "num_heads": (1, 2, 2)}
-    return timm_model("swin_tiny_patch4_window7_224", **sizes)
+    return net_of(timm_model("swin_tiny_patch4_window7_224", **sizes))
 
 
-def tiny_torchvision_vit() -> Any:
+def tiny_torchvision_vit() -> Net:
     from torchvision.models import VisionTransformer
 
-    return VisionTransformer(32, 8, num_layers=3, num_heads=2, hidden_dim=32, mlp_dim=64)
+    return net_of(VisionTransformer(32, 8, num_layers=3, num_heads=2, hidden_dim=32, mlp_dim=64))
 
 
-def tiny_torchvision_swin() -> Any:
+def tiny_torchvision_swin() -> Net:
     from torchvision.models import SwinTransformer
 
-    return SwinTransformer([4, 4], embed_dim=16, depths=[1, 1, 2], num_heads=[1, 2, 2], window_size=[4, 4])
+    return net_of(SwinTransformer([4, 4], embed_dim=16, depths=[1, 1, 2], num_heads=[1, 2, 2], window_size=[4, 4]))
 
 
-def tiny_open_clip() -> Any:
+def tiny_open_clip() -> Net:
     from open_clip.transformer import VisionTransformer
 
-    return VisionTransformer(32, 8, width=32, layers=3, heads=2, mlp_ratio=4, output_dim=16)
+    return net_of(VisionTransformer(32, 8, width=32, layers=3, heads=2, mlp_ratio=4, output_dim=16))
 
 
 class_first = partial(tokens, prefix=1)
@@ -228,11 +225,11 @@ MAPS = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]}
 
 
 def of_timm(name: str, layers: Mapping[str, int], size: int = 224, pools: tuple[str, ...] = MAP) -> Case:
-    return Case(partial(timm_model, name), size, from_timm(layers, prefix=pools == CLASS), pools)
+    return Case(partial(from_source, f"timm:{name}"), size, from_timm(layers, prefix=pools == CLASS), pools)
 
 
 def of_torchvision(name: str, *layers: str) -> Case:
-    return Case(partial(torchvision_model, name), 224, from_graph(Given, *layers))
+    return Case(partial(from_source, f"torchvision:{name}"), 224, from_graph(Given, *layers))
 
 
 SMALL = {
@@ -254,28 +251,28 @@ SMALL = {
         tiny_torchvision_swin, 64, from_graph(channels_last, "features.1.0", "features.3.0", "features.5.1")
     ),
     "torchvision resnet18": Case(
-        partial(torchvision_model, "resnet18"), 64, from_graph(Given, "layer1.0", "layer2.1", "layer4.1")
+        partial(from_source, "torchvision:resnet18"), 64, from_graph(Given, "layer1.0", "layer2.1", "layer4.1")
     ),
     "transformers Dinov2": Case(
-        partial(transformers_model, "Dinov2Model", **VIT),
+        partial(from_configuration, "Dinov2", **VIT),
         32,
         from_hidden_states(at("encoder.layer.{}", 0, 1, 3, shift=1), class_first),
         CLASS,
     ),
     "transformers CLIP": Case(
-        partial(transformers_model, "CLIPVisionModel", **VIT),
+        partial(from_configuration, "CLIPVision", **VIT),
         32,
         from_hidden_states(at("encoder.layers.{}", 0, 1, 3, shift=1), class_first),
         CLASS,
     ),
     "transformers SigLIP": Case(
-        partial(transformers_model, "SiglipVisionModel", **VIT),
+        partial(from_configuration, "SiglipVision", **VIT),
         32,
         from_hidden_states(at("encoder.layers.{}", 0, 1, 3, shift=1), no_prefix),
         PATCHES,
     ),
     "transformers ConvNext": Case(
-        partial(transformers_model, "ConvNextModel", **MAPS),
+        partial(from_configuration, "ConvNext", **MAPS),
         64,
         from_hidden_states(at("encoder.stages.{}.layers.0", 0, 1, 3, shift=1)),
     ),
@@ -319,13 +316,13 @@ LARGE = {
     "timm inception_v3": of_timm("inception_v3", {"Mixed_5d": 2, "Mixed_6e": 3, "Mixed_7c": 4}, 299),
     "timm vgg16_bn": of_timm("vgg16_bn", {"features.5": 0, "features.22": 2, "features.42": 4}),
     "torchvision vit_b_16": Case(
-        partial(torchvision_model, "vit_b_16"),
+        partial(from_source, "torchvision:vit_b_16"),
         224,
         from_graph(class_first, *(f"encoder.layers.encoder_layer_{number}" for number in (0, 5, 11))),
         CLASS,
     ),
     "torchvision swin_t": Case(
-        partial(torchvision_model, "swin_t"),
+        partial(from_source, "torchvision:swin_t"),
         224,
         from_graph(channels_last, "features.1.1", "features.5.5", "features.7.1"),
     ),
@@ -336,32 +333,32 @@ LARGE = {
     "torchvision googlenet": of_torchvision("googlenet", "inception3a", "inception4c", "inception5b"),
     "torchvision maxvit_t": of_torchvision("maxvit_t", "blocks.0.layers.1", "blocks.2.layers.3", "blocks.3.layers.1"),
     "transformers ViT": Case(
-        partial(transformers_model, "ViTModel"),
+        partial(from_configuration, "ViT"),
         224,
         from_hidden_states(at("layers.{}", 0, 5, 11, shift=1), class_first),
         CLASS,
     ),
     "transformers Dinov2 with registers": Case(
-        partial(transformers_model, "Dinov2WithRegistersModel", image_size=224),
+        partial(from_configuration, "Dinov2WithRegisters", image_size=224),
         224,
         from_hidden_states(at("encoder.layer.{}", 0, 5, 11, shift=1), partial(tokens, prefix=5)),
         CLASS,
     ),
     "transformers ResNet": Case(
-        partial(transformers_model, "ResNetModel"),
+        partial(from_configuration, "ResNet"),
         224,
         from_hidden_states(
             {"encoder.stages.0.layers.2": 1, "encoder.stages.2.layers.5": 3, "encoder.stages.3.layers.2": 4}
         ),
     ),
     "open_clip ViT-B-32": Case(
-        partial(open_clip_model, "ViT-B-32"),
+        partial(from_source, "open_clip:ViT-B-32"),
         224,
         from_open_clip(at("transformer.resblocks.{}", 0, 5, 11), prefix=True),
         CLASS,
     ),
     "open_clip ViT-B-16-SigLIP": Case(
-        partial(open_clip_model, "ViT-B-16-SigLIP"),
+        partial(from_source, "open_clip:ViT-B-16-SigLIP"),
         224,
         from_open_clip(at("trunk.blocks.{}", 0, 5, 11), prefix=False),
         PATCHES,
@@ -369,22 +366,11 @@ LARGE = {
 }
 
 
-def net_of(model: Any) -> Net:
-    blocks = block_names(model)
-    return Net(
-        module=model.eval(),
-        layers={name: name for name in blocks},
-        parts={name: name for name in part_names(model, blocks)},
-        embedding_dim=1,
-        new_parameters=frozenset(),
-    )
-
-
 def largest_difference(case: Case, net: Net) -> float:
     """Between our features and the library's, over three layers, as a share of the largest number (of 1, if less)."""
     images = torch.randn(2, 3, case.size, case.size)
     with torch.inference_mode():
-        given = case.oracle(net.module, images)
+        given = case.oracle(net.module.get_submodule(net.root), images)
     assert len(given) > 2
     taps = resolve_taps(list(given), net, pools=case.pools, image_size=case.size)
     assert {(tap.layer, tap.pool) for tap in taps} == {(name, pool) for name in given for pool in case.pools}
@@ -399,7 +385,8 @@ def largest_difference(case: Case, net: Net) -> float:
 
 def check(case: Case) -> None:
     torch.manual_seed(0)
-    net = net_of(case.build())
+    net = case.net()
+    net.module.eval()
     assert [layer.name for layer in list_layers(net, case.size)] == list(net.layers)
     assert largest_difference(case, net) <= 1e-5
 
