@@ -29,6 +29,12 @@ _UNREADABLE = (
     pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
     OverflowError, MemoryError, struct.error, zipfile.BadZipFile,
 )  # fmt: skip
+_STATE_ALONE = "Save the network's state_dict() alone"
+# Words in torch's errors -> what the file holds.
+_OTHERS = {
+    "persistent_load of storage": "a module as an object, in torch's old format",
+    "Tensor subclass": "tensors of a class of its own",
+}
 # Of Python's own modules, those whose names in a file are data. A name of any other is code: os.system, eval, partial.
 _DATA = ("argparse", "collections", "datetime", "decimal", "enum", "fractions", "pathlib", "uuid")
 _DATA_NAMES = {"types.SimpleNamespace"} | {
@@ -87,9 +93,9 @@ def load_inert(path: Path) -> object:
         code = re.search(r"GLOBAL ([\w.]+)", str(error))
         if code is not None:
             raise _holds_code(path, code[1]) from error
-        if "persistent_load of storage" in str(error):
-            what = "holds a module as an object, in torch's old format"
-            raise DataError(what, file=path, fix="Save the network's state_dict() alone") from error
+        other = next((what for words, what in _OTHERS.items() if words in str(error)), None)
+        if other is not None:
+            raise DataError(f"holds {other}", file=path, fix=_STATE_ALONE) from error
         raise DataError("truncated, or no weights file", file=path, fix="Download it again") from error
 
 
@@ -108,10 +114,12 @@ def _is_code(name: str) -> bool:
 
 
 def _require_plain_archive(path: Path) -> None:
-    """A small file could unfold to any size: by compression, or by entries that share their bytes."""
+    """Refuse programs, and what could unfold to any size: by compression, or by entries that share their bytes."""
     if _is_archive(path):
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
+        if any(entry.filename.endswith("/constants.pkl") for entry in entries):
+            raise DataError("holds a TorchScript program", file=path, fix=_STATE_ALONE)
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
             raise DataError("compressed, which torch.save never does", file=path, fix="Save the weights again")
         if sum(entry.file_size for entry in entries) > path.stat().st_size:

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torchvision import tv_tensors
 
 from layerprobe.errors import DataError
 from layerprobe.nets.stand_ins import load_inert
@@ -94,14 +95,31 @@ def test_tensors_beside_an_object_of_a_foreign_class_are_read(tmp_path: Path, ki
     assert all(torch.equal(found["state_dict"][name], value) for name, value in weights.items())
 
 
-def test_a_module_beside_tensors_is_a_stand_in_and_in_the_old_format_refused(tmp_path: Path) -> None:
-    content = {"loss": nn.MSELoss(), "w": torch.ones(2)}
-    torch.save(content, tmp_path / "w.pt")
+def test_a_module_beside_tensors_is_a_stand_in(tmp_path: Path) -> None:
+    torch.save({"loss": nn.MSELoss(), "w": torch.ones(2)}, tmp_path / "w.pt")
     found = load_inert(tmp_path / "w.pt")
     assert isinstance(found, dict)
     assert not isinstance(found["loss"], nn.Module)
-    torch.save(content, tmp_path / "w.pt", _use_new_zipfile_serialization=False)
-    with pytest.raises(DataError, match=r"holds a module as an object, in torch's old format\. Save the network's"):
+
+
+@pytest.mark.parametrize(
+    ("write", "what"),
+    [
+        (
+            lambda path: torch.save(nn.MSELoss(), path, _use_new_zipfile_serialization=False),
+            "a module as an object, in torch's old format",
+        ),
+        (lambda path: torch.save(tv_tensors.Image(torch.ones(3, 2, 2)), path), "tensors of a class of its own"),
+        (lambda path: torch.jit.save(torch.jit.trace(nn.ReLU(), torch.ones(1)), path), "a TorchScript program"),
+    ],
+    ids=["module", "subclass", "script"],
+)
+@pytest.mark.filterwarnings("ignore:.torch.jit")
+def test_what_is_no_state_dict_is_said_to_be_what_it_is(
+    tmp_path: Path, write: Callable[[Path], None], what: str
+) -> None:
+    write(tmp_path / "w.pt")
+    with pytest.raises(DataError, match=rf"w\.pt: holds {what}\. Save the network's state_dict\(\) alone\."):
         load_inert(tmp_path / "w.pt")
 
 
