@@ -177,7 +177,7 @@ def counted_queries(paired: NDArray[np.bool_], lone: Lone) -> NDArray[np.bool_]:
     alone = int((~paired).sum())
     if (lone == "error" and alone) or (lone == "exclude" and not paired.any()):
         raise DataError(
-            f"{alone} of {len(paired)} queries have no other item of their class",
+            f"{alone} of {len(paired)} queries have no other item of their class, or none by the rules of the search",
             fix="Count lone queries as misses, or give every class two items",
         )
     return paired if lone == "exclude" else np.ones_like(paired)

@@ -225,7 +225,7 @@ def _pairs(values: ArrayLike | None, relevance: Relevance, name: str) -> Pairs:
     """Pairs of one rule that groups and the query itself do not take out."""
     if values is None:
         return _NO_PAIRS
-    pairs = _whole(values, (len(np.asarray(values)), 2), name)
+    pairs = _whole(values, (*np.shape(values)[:1], 2), name)
     size = len(relevance.gallery_labels)
     for column, count, what in ((0, len(relevance.labels), "query"), (1, size, "item")):
         for row in np.flatnonzero((pairs[:, column] < 0) | (pairs[:, column] >= count))[:1]:
