@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -20,7 +21,7 @@ from layerprobe.layouts import Unclear
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
 from layerprobe.tables import TextTable
-from layerprobe.taps import LayerInfo, Measured, find_taps, list_layers, measure_layers
+from layerprobe.taps import LayerInfo, Measured, find_taps, list_layers, measure_layers, outlying_tokens
 from layerprobe.taps.hooks import parts_by_path
 from layerprobe.workflow.extractors import BATCH_SIZE
 from layerprobe.workflow.loaders import in_batches
@@ -185,11 +186,14 @@ def extract(
         UnknownNameError: no such layer, with the near miss.
         RecipeError: a layer that cannot be pooled so.
         DataError: images that are no such floats.
+        NumericError: GeM of a layer that has values below 0.
     """
     net = net_of(model)
     batches = in_batches(images, BATCH_SIZE)
     first = next(batches)
     with placed(net.module, "auto") as device:
         taps = find_taps(names_of(layers), measured(net, first.shape[-1]))
+        for doubt in outlying_tokens(taps):
+            warnings.warn(doubt, stacklevel=2)
         found = list(extraction.extract(net.module, taps, chain([first], batches), device=device))
     return {str(tap.key): np.concatenate([batch[tap.key] for batch in found]) for tap in taps}

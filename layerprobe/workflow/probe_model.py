@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -19,7 +20,7 @@ from layerprobe.extraction import extract
 from layerprobe.keys import NO_REDUCTION, VECTOR_SIMILARITIES, LayerKey, RankedLayer, network_order
 from layerprobe.nets.net import Net
 from layerprobe.scores import SPLITS
-from layerprobe.taps import Tap, execution_order, find_taps
+from layerprobe.taps import Tap, execution_order, find_taps, outlying_tokens
 from layerprobe.workflow.layer_search import LayerSearch, SplitFeatures, gallery_of
 from layerprobe.workflow.loaders import Batch, progress, read_batches
 from layerprobe.workflow.measures import build_measures
@@ -85,6 +86,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         UnknownNameError: no such split, layer, pool, metric or similarity; with the near miss.
         RecipeError: a layer that cannot be pooled so, a K that is too large, a metric that needs a classifier.
         DataError: batches of something else, a split of fewer than 2 classes, a class in two splits.
+        NumericError: GeM of a layer that has values below 0.
         BusyError: another process uses the run in `cache`.
     """
     if similarity not in VECTOR_SIMILARITIES:
@@ -99,6 +101,8 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         size, batches = _opened({name: track(splits[name], f"extracting {name}") for name in order})
         network = measured(net, size)
         taps = find_taps(names_of(layers), network, pools=None if pools is None else names_of(pools))
+        for doubt in outlying_tokens(taps):
+            warnings.warn(doubt, stacklevel=2)
         found = _extracted(net.module, taps, batches, where, hashed=cache is not None)
         _require_classes({name: split.labels for name, split in found.items()})
         origin = None if cache is None else _origin(net.module, found)

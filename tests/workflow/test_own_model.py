@@ -106,6 +106,12 @@ def test_the_final_norm_is_the_one_after_the_last_block(transformer: nn.Module) 
         layerprobe.extract(small_model(), "normed(0.1)", torch.zeros(1, 3, 12, 12))
 
 
+def test_a_maximum_over_tokens_warns(transformer: nn.Module) -> None:
+    with pytest.warns(UserWarning, match=r"max over the tokens of blocks.1: .* cls and avg are safer") as warned:
+        layerprobe.extract(transformer, "blocks.1@max", torch.zeros(1, 3, 32, 32))
+    assert warned[0].filename == __file__
+
+
 def test_the_parts_of_blocks_are_among_the_modules(transformer: nn.Module) -> None:
     found = layerprobe.extract(transformer, "modules", torch.zeros(1, 3, 32, 32))
     assert {"blocks.0.attn@cls", "blocks.1.mlp.act@avg", "blocks.1@cls"} <= found.keys()

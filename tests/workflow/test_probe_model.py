@@ -95,6 +95,22 @@ def test_a_transformer_is_probed_by_its_class_token_and_its_patches() -> None:
     ]  # fmt: skip
 
 
+def test_a_maximum_over_tokens_warns() -> None:
+    model = timm.models.VisionTransformer(img_size=12, patch_size=3, embed_dim=16, depth=1, num_heads=2, num_classes=0)
+    with pytest.warns(UserWarning, match="max over the tokens of blocks.0") as warned:
+        layerprobe.probe(model, {"test": TEST}, layers="blocks.*", pools="max", ks=(1,))
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.gpu
+def test_a_model_is_moved_to_a_device_and_back() -> None:
+    model = small_model()
+    expected, found = (layerprobe.probe(model, {"test": TEST}, ks=(1,), device=device) for device in ("cpu", "cuda"))
+    assert {value.device.type for value in model.state_dict().values()} == {"cpu"}
+    for place, values in expected.features.items():
+        np.testing.assert_allclose(found.features[place], values, rtol=1e-4, atol=1e-5)
+
+
 def test_the_numbers_are_those_of_the_command_line(request_for: Callable[..., TrainRequest]) -> None:
     run = train(request_for("train.epochs=0"), Silent())
     asked = ProbeRequest(layers=("pool?.2", "fc6"), ks=(1, 2), metrics=("MAP@R",), device="cpu", workers=0)
