@@ -23,9 +23,11 @@ from layerprobe.validation import (
     ensemble_problems,
     metric_options,
     metric_problems,
+    own_input_problems,
     schedule_problems,
     validated,
     with_defaults_of,
+    with_own_size,
 )
 
 _KNOWN = (*SECTIONS, "metrics")
@@ -207,9 +209,11 @@ def resolve(name: str, sections: Mapping[str, Any], *, source: object, overrides
     loss = checked_loss(named, problems) if named is not None and named.name in LOSSES else None
     if complete:
         parts["train"] = with_defaults_of(parts["loss"], parts["train"])
+        parts["data"] = with_own_size(parts["data"], parts["net"], sections.get("data", {}))
         recipe = Recipe(name=name, **parts)
         problems += [
             *data_problems(recipe.data),
+            *own_input_problems(recipe.data, recipe.net),
             *schedule_problems(recipe.train),
             *metric_problems(recipe.probe.metrics),
             *batch_problems(recipe.train, recipe.loss),

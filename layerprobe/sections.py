@@ -77,7 +77,7 @@ class Data(Section):
     mean: _Channels = "imagenet"
     std: _Channels = "imagenet"
     augment: Literal["none", "affine", "photo"] = "photo"
-    transform: Literal["square", "D1", "D2", "D3"] = "square"
+    transform: Literal["square", "D1", "D2", "D3", "model"] = "square"
     resize: Literal["exact", "fast"] = "exact"
     exif_rotation: bool = False
     validation_classes: Annotated[float, Field(ge=0, lt=1)] = 0.0

@@ -23,6 +23,7 @@ from layerprobe.sections import (
     Data,
     Ensemble,
     LossSection,
+    Network,
     Problem,
     Section,
     SourceNetwork,
@@ -185,7 +186,7 @@ def with_defaults_of(loss: LossSection, train: Train) -> Train:
 def data_problems(data: Data) -> list[Problem]:
     """Keys of [data] that contradict each other."""
     found = []
-    if data.transform != "square" and data.augment == "affine":
+    if data.transform not in ("square", "model") and data.augment == "affine":
         text = f'transform = "{data.transform}" frames training images by itself. Set augment = "photo" or "none"'
         found.append(Problem("data", text, ("transform", "augment")))
     if data.transform == "D3" and (data.mean, data.std) not in (("imagenet", "imagenet"), (0.5, 0.5)):
@@ -194,6 +195,43 @@ def data_problems(data: Data) -> list[Problem]:
     if load(*_TABLES["data"], data.name).takes_root and not data.root:
         found.append(Problem("data", f"{data.name} needs a root. Give --data {data.name}:PATH", ("name", "root")))
     return found
+
+
+def own_input_problems(data: Data, net: Network) -> list[Problem]:
+    """Keys that contradict `transform = "model"`."""
+    if data.transform != "model":
+        return []
+    found = []
+    if not is_source(net.name):
+        text = f'transform = "model": {net.name} has no input of its own. Set it to "square", D1, D2 or D3'
+        found.append(Problem("data", text, ("transform", "net.name")))
+    if data.resize == "fast":
+        text = 'transform = "model" resizes as the model\'s library does. Leave resize = "fast" out'
+        found.append(Problem("data", text, ("transform", "resize")))
+    usual = load(*_TABLES["data"], data.name).defaults
+    given = tuple(key for key in ("mean", "std") if getattr(data, key) not in ("imagenet", usual.get(key)))
+    if given:
+        text = f'transform = "model" has a mean and std of its own. Leave {" and ".join(given)} out'
+        found.append(Problem("data", text, ("transform", *given)))
+    return found
+
+
+def with_own_size(data: Data, net: Network, given: Mapping[str, Any]) -> Data:
+    """[data] with the size of the model's own input where it takes that, no size is given and one is known.
+
+    Args:
+        data: with every default filled in.
+        net: which model.
+        given: what was given of [data].
+
+    Raises:
+        LayerprobeError: of the source.
+    """
+    if data.transform != "model" or "image_size" in given or not is_source(net.name):
+        return data
+    source, name = load_apart("network", NETWORKS, net.name)
+    own = source.own_input(name)
+    return data if own is None else data.model_copy(update={"image_size": own.size})
 
 
 def metric_problems(metrics: tuple[str, ...]) -> list[Problem]:

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import PIL.Image
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +33,9 @@ _FINAL_NORMS = (
     "layernorm", "norm", "post_layernorm", "vision_model.post_layernorm", "vision_model.vision_model.post_layernorm",
     "encoder.layernorm", "encoder.norm",
 )  # fmt: skip
+# What processors raise that take more than an image, or give something else than pixels.
+_OTHER_CALLS = (ValueError, TypeError, KeyError, IndexError, RuntimeError, ImportError)
+_GREY_LEVELS = 1.0  # mean difference to ours; torch's rounding of a bicubic filter on noise is below half of it
 _MANY = 3  # so many missing tensors stand in an error
 # Steps of a processor that are not those of an OwnInput; where it says that it takes one, its input is not known.
 _OTHER_STEPS = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order", "rescale_offset")
@@ -118,7 +123,28 @@ def _own_input(name: str) -> OwnInput | None:
         processor = _loaded(name, "preprocessor_config.json", transformers.AutoImageProcessor.from_pretrained)
     except (DataError, RecipeError):
         return None  # a folder of the model alone
-    return _as_input(processor)
+    own = _as_input(processor)
+    return own if own is not None and _is_confirmed(processor, own) else None
+
+
+def _is_confirmed(processor: Any, own: OwnInput) -> bool:
+    """Whether a processor makes of two images what its settings say: some kinds do something else besides.
+
+    LeViT's resizes to 256/224 of the size that it states, EfficientNet's normalises twice, others turn RGB into BGR.
+    """
+    side, rng = own.resized or own.size, np.random.default_rng(0)
+    mean, std = (torch.tensor(channels)[:, None, None] for channels in (own.mean, own.std))
+    for height, width in ((2 * side + 1, side + side // 3), (side + side // 3, 2 * side + 1)):
+        image = PIL.Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
+        try:
+            with _silent():
+                (theirs,) = processor(image, return_tensors="pt")["pixel_values"]
+        except _OTHER_CALLS:
+            return False
+        ours = torch.from_numpy(np.array(own.square(image))).permute(2, 0, 1)
+        if theirs.shape != ours.shape or ((theirs * std + mean) * 255 - ours).abs().mean() > _GREY_LEVELS:
+            return False
+    return True
 
 
 def _as_input(processor: Any) -> OwnInput | None:

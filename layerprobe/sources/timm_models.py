@@ -51,7 +51,9 @@ def _own_input(name: str) -> OwnInput | None:
     channels, height, width = data["input_size"]
     size, kept = height, data["crop_pct"]
     squeezed = data["crop_mode"] == "squash"
-    if channels != 3 or height != width or data["interpolation"] not in _FILTERS or data["crop_mode"] == "border":
+    if channels != 3 or height != width or data["interpolation"] not in _FILTERS:
+        return None
+    if data["crop_mode"] == "border" or kept > 1:  # the image is padded
         return None
     return OwnInput(
         size=size,

@@ -15,6 +15,7 @@ from layerprobe import registry
 from layerprobe.data.framing import Framing, framed
 from layerprobe.data.image_files import Files, read_with
 from layerprobe.data.memory import held, is_small
+from layerprobe.data.own_framing import own_framed
 from layerprobe.data.search_rules import Searching, read_searching, with_search_rules
 from layerprobe.data.splits import Dataset, overlaps, require_retrieval
 from layerprobe.data.subsets import with_share, with_validation
@@ -57,13 +58,16 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Data
     dataset = read_with(dataset, exif_rotation=data.exif_rotation, padded=data.resize == "fast")
     files = {name: split.image for name, split in dataset.splits.items() if isinstance(split.image, Files)}
     framing = Framing(data.transform, data.image_size, data.resize)
+    describe = partial(describe_decoding, method=data.resize, exif_rotation=data.exif_rotation)
     if data.transform == "square":
         dataset, kept = resized(dataset, data.image_size, data.resize), f"{data.image_size}x{data.image_size}"
+    elif data.transform == "model":
+        own = _scaled_input(recipe)
+        dataset, kept, describe = own_framed(dataset, own), own.steps(), partial(describe, filter=own.filter)
     else:
         dataset, kept = framed(dataset, framing), framing.kept
     large = len(files) == len(dataset.splits) and not (decoding and decoding.in_process and is_small(dataset))
     if decoding and data.cache == "auto" and large:
-        describe = partial(describe_decoding, method=data.resize, exif_rotation=data.exif_rotation)
         decode = partial(with_decoded, decoding=decoding, files=files, source=f"{data.name}:{data.root}")
         if data.transform == "D1":
             dataset = _with_decoded_views(dataset, decode, describe(kept), describe(framing.tested_as))
@@ -121,20 +125,41 @@ def build_normalise(recipe: Recipe) -> Normalise:
 
 
 def _channels(recipe: Recipe) -> tuple[Channels, Channels]:
+    if recipe.data.transform == "model":
+        own = _scaled_input(recipe)
+        return own.mean, own.std
     # (x / 255 - 0.5) * 2
     return (0.5, 0.5) if recipe.data.transform == "D3" else (recipe.data.mean, recipe.data.std)
+
+
+def _scaled_input(recipe: Recipe) -> OwnInput:
+    """The model's own input at the size of the images.
+
+    Raises:
+        RecipeError: it is not known.
+    """
+    own = own_input(recipe)
+    if own is None:
+        raise RecipeError(
+            f'[data]: transform = "model", but what images {recipe.net.name} takes is not known',
+            fix='Set data.transform = "square", and data.image_size, data.mean and data.std',
+        )
+    return own.at(recipe.data.image_size)
 
 
 def transform_text(recipe: Recipe) -> str:
     """Every step from a file to the network's input, as text that is stored with the features."""
     data = recipe.data
     mean, std = _channels(recipe)
-    return describe_transform(
+    describe = partial(describe_transform, framing=data.transform)
+    if data.transform == "model":
+        own = _scaled_input(recipe)
+        describe = partial(describe_transform, framing=own.steps(), filter=own.filter)
+    return describe(
         image_size=data.image_size,
         invert=data.invert,
         mean=mean,
         std=std,
-        framing=data.transform,
         method=data.resize,
         exif_rotation=data.exif_rotation,
     )
