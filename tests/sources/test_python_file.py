@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from layerprobe.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
+from layerprobe.own_input import OwnInput
+from tests.sources.conftest import build, embeddings, noise, source
+
+CODE = """
+from dataclasses import dataclass
+import torch
+import beside
+
+@dataclass
+class Options:
+    width: "int" = 6
+
+def build():
+    return torch.nn.Sequential(torch.nn.Conv2d(3, Options().width, 3), torch.nn.ReLU(), torch.nn.Conv2d(6, 4, 3))
+
+def with_input():
+    return build(), {"size": 32, "filter": "bicubic", "crop": 0.875, "mean": [0.5, 0.5, 0.5]}
+
+def fails():
+    return beside.division(1)
+
+def a_number():
+    return 3
+
+def wrong_input():
+    return build(), {"size": "32"}
+
+def unknown_input():
+    return build(), {"sise": 32}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "beside.py").write_text("def division(x):\n    return x / 0\n")
+    path = tmp_path / "mine.py"
+    path.write_text(CODE)
+    return path
+
+
+def test_the_function_gives_the_model(file: Path) -> None:
+    net = build(f"python:{file}:build", fc=[2])
+    assert list(net.layers) == ["1", "2", "output", "fc6"]  # after the ReLU, as a plain network's blocks are
+    model = net.module.get_submodule("model")
+    with torch.inference_mode():
+        expected = model(noise(16)).mean((2, 3))
+    torch.testing.assert_close(net.module.get_submodule("readout")(model(noise(16))), expected)
+    assert embeddings(net, noise(16)).shape == (2, 2)
+
+
+def test_the_function_may_state_the_input(file: Path) -> None:
+    net = build(f"python:{file}:with_input")
+    assert net.own_input == OwnInput(32, 36, "bicubic", mean=(0.5, 0.5, 0.5), kept=0.875)
+    found, argument = source(f"python:{file}:build")
+    assert found.own_input(argument) is None
+
+
+def test_a_changed_file_is_another_version(file: Path) -> None:
+    found, argument = source(f"python:{file}:build")
+    before = found.versions(argument)
+    file.write_text(f"{CODE}\n# changed\n")
+    assert before.keys() == found.versions(argument).keys() == {"mine.py"}
+    assert before != found.versions(argument)
+
+
+def test_the_seed_decides_what_the_function_draws(file: Path) -> None:
+    one, same, other = (build(f"python:{file}:build", seed=seed).module.state_dict() for seed in (1, 1, 2))
+    assert torch.equal(one["model.0.weight"], same["model.0.weight"])
+    assert not torch.equal(one["model.0.weight"], other["model.0.weight"])
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "message"),
+    [
+        ("fails", RecipeError, "mine.py: line 17: ZeroDivisionError: division by zero. Correct the file"),
+        ("buil", UnknownNameError, "mine.py: unknown function 'buil'. Did you mean 'build'? Known: "),
+        ("a_number", RecipeError, "mine.py:a_number gives int. Return a torch.nn.Module, or (module, {size, ...})"),
+        ("wrong_input", RecipeError, "states its input as {'size': '32'}. size is a number of pixels"),
+        ("unknown_input", RecipeError, "states its input as {'sise': 32}. Give a dict with size"),
+    ],
+)
+def test_an_error_of_the_users_code_is_told_with_its_line(
+    file: Path, function: str, kind: type[LayerprobeError], message: str
+) -> None:
+    with pytest.raises(kind, match=re.escape(message)):
+        build(f"python:{file}:{function}")
+
+
+def test_a_syntax_error_is_told_with_its_line(file: Path) -> None:
+    file.write_text("import torch\ndef build(:\n")
+    with pytest.raises(RecipeError, match=r"mine.py: line 2: SyntaxError: invalid syntax"):
+        build(f"python:{file}:build")
+
+
+@pytest.mark.parametrize("name", ["mine:build", "mine.py", "mine.py:", "mine.py:a.b"])
+def test_a_name_of_another_form_is_refused(name: str) -> None:
+    with pytest.raises(RecipeError, match="is not of the form python:FILE.py:FUNCTION"):
+        build(f"python:{name}")
+
+
+def test_a_file_that_is_absent_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="none.py: no such file"):
+        build(f"python:{tmp_path}/none.py:build")
