@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +137,35 @@ def test_features_are_those_of_a_hugging_face_processor_and_model(frozen: Make, 
     np.testing.assert_allclose(found, expected(photos, library, forward), rtol=1e-4, atol=1e-5)
 
 
+def test_features_of_another_size_are_those_of_a_hugging_face_model_that_interpolates(
+    frozen: Make, photos: Path, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    tiny = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.CLIPConfig(
+        vision_config={**tiny, "image_size": 32, "patch_size": 8},
+        text_config={**tiny, "vocab_size": 49408},
+        projection_dim=16,
+    )
+    model = transformers.CLIPModel(config).eval()
+    model.save_pretrained(tmp_path / "clip")
+    sizes = [{"size": {"shortest_edge": side}, "crop_size": {"height": side, "width": side}} for side in (32, 48)]
+    kind = getattr(transformers, "CLIPImageProcessorPil", transformers.CLIPImageProcessor)
+    kind(**sizes[0]).save_pretrained(tmp_path / "clip")
+    _, found = features_of(frozen(f"hf:{tmp_path}/clip", "data.image_size=48"))
+    processor = kind(**sizes[1])
+
+    def library(image: PIL.Image.Image) -> torch.Tensor:
+        return torch.as_tensor(processor(image, return_tensors="pt")["pixel_values"][0])
+
+    def forward(pixels: torch.Tensor) -> torch.Tensor:
+        pooled = model.vision_model(pixels, interpolate_pos_encoding=True).pooler_output
+        projected: torch.Tensor = model.visual_projection(pooled)
+        return projected
+
+    np.testing.assert_allclose(found, expected(photos, library, forward), rtol=1e-4, atol=1e-5)
+
+
 def test_the_models_own_size_is_recorded_where_none_is_given(frozen: Make, mine: str) -> None:
     run = train(frozen(mine), Silent())
     assert run.read()["recipe"]["data"]["image_size"] == 24
@@ -166,10 +194,10 @@ def test_images_decoded_on_disk_are_the_same(frozen: Make, mine: str, tmp_path: 
         np.testing.assert_array_equal(read.image(index), stored.image(index))
 
 
-def test_the_glyphs_have_the_models_mean_and_size(frozen: Make, mine: str) -> None:
-    settings = (f"net.name={mine}", "net.weights=model", "data.transform=model", "train.epochs=1")
-    recipe = load_recipe(str(RECIPES / "netA.toml"), Overrides("glyphs", settings))
-    recipe = replace(recipe, data=recipe.data.model_copy(update={"image_size": 24}))
+def test_the_glyphs_have_the_models_size_and_mean_instead_of_their_own(mine: str) -> None:
+    settings = (f"net.name={mine}", "net.weights=model", "net.fc=[]", "data.transform=model")
+    recipe = load_recipe(str(RECIPES / "netA-cub200.toml"), Overrides("glyphs", settings))
+    assert recipe.data.image_size == 24
     assert parts.build_normalise(recipe).mean == (0.5, 0.4, 0.3)
 
 
