@@ -114,6 +114,9 @@ def measure_layers(net: NamedLayers, image_size: int) -> Measured:
             fix="Choose another size with --set data.image_size=N",
         ) from error
     other_size, other = _at_another_size(module, image_size)
+    if [output.shape for output in other] == [output.shape for output in two]:
+        # The network makes one size of all images itself, so that another size tells nothing.
+        other_size, other = None, []
     model = Model(image_size, other_size, net.prefix_tokens, _has_class_token(module))
     return Measured(net, _calls(module, two, [three, other], model))
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerprobe.errors import RecipeError
 from layerprobe.layouts import Unclear
 from layerprobe.taps import list_layers, measure_layers, resolve_taps, tapped
-from tests.taps.models import Layers, images
+from tests.taps.models import Layers, images, timm_vit
 
 
 @dataclass
@@ -73,7 +74,7 @@ def test_the_part_that_the_listing_names_is_the_one_that_is_pooled() -> None:
         (lambda x: x.repeat(2, 1, 1, 1), "axis 0 has 2 rows an image, such as its windows"),
         (lambda x: torch.zeros(len(x) ** 2, 3), "axis 0 does not grow by one for each image"),
         (lambda x: x.mean((1, 2, 3)), "neither a map, tokens nor a vector: (2,) with 2 images"),
-        (lambda x: torch.zeros(len(x), 6, 5), "neither of its axes changes with the image size"),
+        (lambda x: torch.zeros(len(x), 6, 5), "which axis is that of tokens cannot be told from one image size"),
         (lambda x: x if len(x) == 2 else (x, x), "depends on the number of images"),
     ],
 )
@@ -81,6 +82,38 @@ def test_what_cannot_be_told_is_refused_with_the_reason(function: Any, reason: s
     (call,) = measure_layers(Layers(Gives(function)), 8).calls[""]
     assert isinstance(call.layout, Unclear)
     assert reason in call.layout.reason
+
+
+class Resizes(nn.Module):
+    """Makes images of 32 px of all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vit = timm_vit()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.vit(F.interpolate(x, 32))
+
+
+def test_a_network_that_resizes_its_images_itself_is_measured_at_its_own_size() -> None:
+    (info,) = list_layers(Layers(Resizes(), {"block": "vit.blocks.1"}), 48)
+    assert str(info.layout) == "tokens (17, 32), 1 before the patches"
+
+
+class Queries(nn.Module):
+    """6 tokens for images of every size, made of a map that changes with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map, self.queries = nn.Identity(), Gives(lambda x: torch.zeros(len(x), 6, 5))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.queries(self.map(x))
+
+
+def test_tokens_that_no_image_size_changes_are_refused() -> None:
+    with pytest.raises(RecipeError, match="neither of its axes changes with the image size, as that of tokens does"):
+        list_layers(Layers(Queries(), {"queries": "queries"}), 8)
 
 
 def refuse(error: Exception) -> Any:
