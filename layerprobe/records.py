@@ -31,6 +31,12 @@ def _is_recipe(value: Any) -> bool:
     return sections and ("train" not in value or _is_whole(value["train"].get("epochs")))
 
 
+def _is_foreign_file(value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != {"path", "part", "sha256"}:
+        return False
+    return _is_text(value["path"]) and _is_text(value["sha256"]) and (value["part"] is None or _is_text(value["part"]))
+
+
 _REQUIRED: Mapping[str, tuple[_Check, str]] = {
     "state": (_is_text, "text"),
     "recipe_name": (_is_text, "text"),
@@ -51,6 +57,8 @@ _OPTIONAL: Mapping[str, tuple[_Check, str]] = {
     "features_by_size": (_list_of(_is_text), "a list of splits"),
     "checkpoints_removed": (_list_of(_is_whole), "a list of epochs"),
     FROM_PYTHON: (lambda value: isinstance(value, bool), "true or false"),
+    "weights_files": (_list_of(_is_foreign_file), "the path, part and sha256 of a file for each epoch"),
+    "untrained": (lambda value: isinstance(value, bool), "true or false"),
 }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +26,9 @@ from layerprobe.cli.options import (
 from layerprobe.cli.output import Terminal, error_values, show_error
 from layerprobe.errors import RecipeError
 
+if TYPE_CHECKING:
+    from layerprobe.workflow.frozen import FrozenRequest
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -33,6 +37,23 @@ def register(app: typer.Typer) -> None:
 
 def probe(
     run: RunName = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="SOURCE", help="A model as it is, such as timm:NAME."),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", metavar="W", help="Of --model: model, none, FILE[#PART], 'DIR/*.pt', run:NAME."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="NAME[:ROOT]", help="Of --model: the data set it is measured on.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="data.KEY=VALUE", help="Of --model: set a key of [data]; repeatable."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of --model: the seed of weights `none`.")] = None,
+    name: Annotated[str | None, typer.Option("--run", metavar="NAME", help="Of --model: name of the run.")] = None,
     layers: Annotated[
         str | None, typer.Option("--layers", metavar="L,...", help="Layers' names, globs or module paths.")
     ] = None,
@@ -69,12 +90,15 @@ def probe(
     """Measure every layer's recall on training and unseen classes.
 
     The recipe's [probe] section gives the layers, pools, similarity, K and metrics that no flag names.
+
+    With --model, a model from elsewhere is measured as it is, on the images of --data.
     """
     from layerprobe.runs import find_run
     from layerprobe.scores import is_recall
     from layerprobe.workflow.damage import PartlyMeasuredError
     from layerprobe.workflow.ensemble import estimate_probe_of, probe_any
     from layerprobe.workflow.facts import score_tables
+    from layerprobe.workflow.frozen import estimate_frozen, frozen_run
     from layerprobe.workflow.selection import ProbeRequest
 
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
@@ -91,7 +115,16 @@ def probe(
         memory=byte_count(memory),
         export_index=export_index,
     )
-    found = find_run(cache, run)
+    given = {"--weights": weights, "--data": data, "--set": settings, "--seed": seed, "--run": name}
+    if model is None:
+        _require_absent(given)
+        found = find_run(cache, run)
+    else:
+        frozen = _frozen_request(model, run, given, cache=cache, device=device, workers=workers)
+        if dry_run:
+            terminal.estimate(*estimate_frozen(frozen, request, terminal))
+            return
+        found = frozen_run(frozen, terminal)
     if run is None:
         terminal.say(f"run {found.name}")
     if dry_run:
@@ -119,6 +152,33 @@ def probe(
     # A further metric may not be defined on features that are finite.
     if any(is_recall(score.metric) for score in without):
         raise typer.Exit(4)
+
+
+def _require_absent(given: Mapping[str, object]) -> None:
+    """Refuse flags that say what a model is measured with, where none is named."""
+    for flag, value in given.items():
+        if value is not None:
+            raise RecipeError(
+                f"{flag} is for a model that is named by --model", fix="Add --model SOURCE, or leave it out"
+            )
+
+
+def _frozen_request(model: str, run: str | None, given: Mapping[str, Any], **where: Any) -> FrozenRequest:
+    from layerprobe.workflow.frozen import FrozenRequest
+
+    if run is not None:
+        raise RecipeError(f"{run} and --model {model}: one of them", fix=f"Name the model's run by --run {run}")
+    if given["--data"] is None:
+        raise RecipeError(f"--model {model} needs images", fix="Add --data, such as --data folder:DIR")
+    return FrozenRequest(
+        model,
+        given["--data"],
+        weights=given["--weights"] or "model",
+        settings=tuple(given["--set"] or ()),
+        seed=given["--seed"] or 0,
+        run=given["--run"],
+        **where,
+    )
 
 
 def _counts(text: str | None) -> tuple[int, ...] | None:

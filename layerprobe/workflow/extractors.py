@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,11 +14,9 @@ from layerprobe.data.loading import plain_batches
 from layerprobe.extraction import extract
 from layerprobe.nets.net import Net
 from layerprobe.recipe import Recipe
-from layerprobe.runs import Run
-from layerprobe.training.checkpoints import load_weights
 from layerprobe.workflow import parts
+from layerprobe.workflow.epoch_weights import load_net
 from layerprobe.workflow.features import Missing, RunFeatures
-from layerprobe.workflow.kept import require_kept
 
 # Recorded with the features, since it may change their last bits; large enough for a GPU, small enough for a laptop.
 BATCH_SIZE = 64
@@ -62,7 +60,7 @@ class RunExtractor:
     def extract(self, missing: Missing, tell: Tell) -> None:
         """Run the network on the split's images and store what the taps give."""
         if self._loaded != missing.epoch:
-            load_checkpoint(self.features.run, missing.epoch, {"net": self.net.module})
+            load_net(self.features.run, missing.epoch, self.net)
             self._loaded = missing.epoch
         pixels = tell(
             plain_batches(self.features.dataset.splits[missing.split], batch_size=BATCH_SIZE, workers=self.workers)
@@ -76,15 +74,3 @@ class RunExtractor:
             keep=missing.kept,
         )
         self.features.write(missing, columns, batches)
-
-
-def load_checkpoint(run: Run, epoch: int, modules: Mapping[str, Any]) -> None:
-    """Load an epoch's weights into modules, once they are known to be those that the run wrote.
-
-    Raises:
-        DataError: absent, changed since, or of another network.
-        RecipeError: removed on purpose.
-    """
-    path, record = run.checkpoint_file(epoch), run.read()
-    require_kept(run, record, epoch)
-    load_weights(path, modules, expected=[record["hashes"].get(path.name, "")])

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -21,9 +21,8 @@ from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.store.features import FeatureArray
 from layerprobe.taps import Tap
-from layerprobe.training.checkpoints import require_unchanged
 from layerprobe.workflow import parts
-from layerprobe.workflow.kept import kept_epochs
+from layerprobe.workflow.epoch_weights import weights_sha256
 from layerprobe.workflow.manifests import feature_manifest
 
 
@@ -168,21 +167,12 @@ def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
     record = run.read()
 
     @cache
-    def weights_sha256(epoch: int) -> str:
-        path, record = run.checkpoint_file(epoch), run.read()
-        if epoch not in kept_epochs(run, record) and path.name in record["hashes"]:
-            return str(record["hashes"][path.name])
-        if not path.exists():
-            raise DataError("no such checkpoint", file=path, fix="Train the run again with --fresh")
-        return require_unchanged(path, [record["hashes"].get(path.name, "")])
-
-    @cache
     def manifest_sha256(split: str) -> str:
         return feature_manifest(record, dataset, split)
 
-    return RunFeatures(
-        run, dataset, parts.transform_text(recipe), weights_sha256, manifest_sha256, parts.network_text(recipe)
-    )
+    weights = cache(partial(weights_sha256, run))
+    network = parts.network_text(recipe)
+    return RunFeatures(run, dataset, parts.transform_text(recipe), weights, manifest_sha256, network)
 
 
 def feature_disk(dims: Iterable[int], images: int) -> int:

@@ -30,6 +30,7 @@ from layerprobe.own_input import OwnInput
 from layerprobe.recipe import Recipe
 from layerprobe.runs import find_run
 from layerprobe.sources.source import Source
+from layerprobe.workflow.epoch_weights import last_weights
 from layerprobe.workflow.images import Decoding, with_contents, with_decoded
 
 
@@ -172,11 +173,12 @@ def _source(name: str) -> tuple[Source, str] | None:
 
 def own_input(recipe: Recipe) -> OwnInput | None:
     """The images that a model from elsewhere was trained on; None where they are not known. Loads no weights."""
-    return _own_input(recipe.net.name)
+    return own_input_of(recipe.net.name)
 
 
 @cache
-def _own_input(net: str) -> OwnInput | None:
+def own_input_of(net: str) -> OwnInput | None:
+    """As `own_input`, of the network of this name."""
     source = _source(net)
     return None if source is None else source[0].own_input(source[1])
 
@@ -252,8 +254,7 @@ def _pretrained(weights: str, net: str, cache: Path) -> FileWeights | Literal["m
     if weights == "imagenet":
         return imagenet_weights(net)
     if weights.startswith("run:"):
-        run = find_run(cache, weights.removeprefix("run:"))
-        return read_checkpoint(run.checkpoint_file(run.read()["epochs_done"]))
+        return read_checkpoint(*last_weights(find_run(cache, weights.removeprefix("run:"))))
     return read_checkpoint(*split_part(weights))
 
 

@@ -23,9 +23,10 @@ from layerprobe.scores import Score, ScoreTable, in_network_order, read_scores
 from layerprobe.taps import Tap, execution_order
 from layerprobe.workflow import parts
 from layerprobe.workflow.damage import PartlyMeasuredError, whole_epochs
+from layerprobe.workflow.epoch_weights import load_checkpoint
 from layerprobe.workflow.estimate import Estimate, peak_memory
 from layerprobe.workflow.export import export
-from layerprobe.workflow.extractors import BATCH_SIZE, Extractor, RunExtractor, load_checkpoint
+from layerprobe.workflow.extractors import BATCH_SIZE, Extractor, RunExtractor
 from layerprobe.workflow.features import RunFeatures, feature_disk, features_of
 from layerprobe.workflow.kept import require_kept
 from layerprobe.workflow.manifests import require_same_images, upgrade

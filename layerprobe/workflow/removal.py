@@ -11,6 +11,7 @@ from pathlib import Path
 from layerprobe.errors import DataError, RecipeError
 from layerprobe.files import bytes_below
 from layerprobe.runs import Run, find_run, list_runs, locked, named_run
+from layerprobe.workflow.epoch_weights import foreign_files
 from layerprobe.workflow.kept import remove_checkpoints
 
 PARTS = ("features", "checkpoints")
@@ -84,7 +85,8 @@ def remove(removal: Removal) -> None:
             _discard(removal.runs)
             return
         for run in removal.runs:
-            if "checkpoints" in removal.parts:
+            # Files of somebody else's training lie elsewhere, and stay.
+            if "checkpoints" in removal.parts and not foreign_files(run.read()):
                 remove_checkpoints(run, range(run.read()["epochs_done"] + 1))
             for folder in _folders(run, removal.parts):
                 if folder.exists():
