@@ -278,7 +278,14 @@ def _final_norm(name: str, call: Call, measured: Measured) -> str:
             given = forward(prepared(torch.zeros(call.shape), net.module))
         except REFUSALS:
             given = None
-    if not isinstance(given, torch.Tensor) or given.shape != call.shape:
+    if not isinstance(given, torch.Tensor) or given.shape != call.shape or not _over_channels(call, path, measured):
         what = f"{_NORMED}{name}): the final norm {_name(path, net)} does not take {call.structure}"
         raise RecipeError(what, fix="Choose a layer of as many channels as the last")
     return path
+
+
+def _over_channels(call: Call, norm: str, measured: Measured) -> bool:
+    """Whether a norm normalises a call's channels: they are the last axis, or that which the norm's own output has."""
+    alike = [own.layout for own in measured.calls[norm] if len(own.shape) == len(call.shape)]
+    channels = {layout.channels for layout in alike if isinstance(layout, Layout)}
+    return isinstance(call.layout, Layout) and call.layout.channels in {len(call.shape) - 1, *channels}

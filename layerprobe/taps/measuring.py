@@ -21,7 +21,7 @@ from layerprobe.taps.outputs import structure, taken, tensor_part
 REFUSALS = (
     RuntimeError, AssertionError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError,
 )  # fmt: skip
-_SMALL = 128  # pixels a side, of which twice as many cost little
+_SMALL = 64  # pixels a side, of which twice as many cost little
 
 
 class NamedLayers(Protocol):
@@ -157,14 +157,15 @@ def _alike(outputs: Sequence[_Output], runs: Mapping[str, int]) -> dict[tuple[st
 
 def _at_another_size(module: nn.Module, image_size: int) -> tuple[int | None, list[_Output]]:
     """Another size that the network takes, and its outputs there."""
-    # Half the size costs least; the others are whole numbers of patches where half is not.
-    sizes = [image_size // 2, *(round(image_size / 2 / step) * step for step in (32, 28, 16))]
     if image_size <= _SMALL:
-        sizes.append(2 * image_size)
+        # Half of it may be one patch, which position embeddings broadcast to as many tokens as ever.
+        sizes = [2 * image_size]
+    else:
+        # Half the size costs least; the others are whole numbers of patches where half is not.
+        sizes = [image_size // 2, *(round(image_size / 2 / step) * step for step in (32, 28, 16))]
     for size in dict.fromkeys(sizes):
-        if size not in (0, image_size):
-            with contextlib.suppress(*REFUSALS):
-                return size, _outputs(module, 2, size)
+        with contextlib.suppress(*REFUSALS):
+            return size, _outputs(module, 2, size)
     return None, []
 
 

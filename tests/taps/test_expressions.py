@@ -4,13 +4,13 @@ import re
 from collections import OrderedDict
 
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.keys import LayerKey
 from layerprobe.layouts import Layout
 from layerprobe.taps import Tap, execution_order, list_layers, measure_layers, outlying_tokens, resolve_taps
-from tests.taps.models import Layers, TorchEncoder, timm_swin, timm_vit
+from tests.taps.models import Layers, TorchEncoder, images, timm_swin, timm_vit
 
 MAP = Layout("map", shape=(4, 8, 8))
 
@@ -211,6 +211,25 @@ def test_a_norm_is_refused_where_there_is_none_or_it_takes_other_shapes() -> Non
     assert named(swin, "normed(layers.*)", size=64) == ["normed(layers.1)@avg"]
     with pytest.raises(RecipeError, match="GeM would raise to 0"):
         named(swin, "normed(layers.1)@gem", size=64)
+
+
+class LastNorm(nn.Module):
+    """A map of 8 channels and 8 x 8 places, of which the mean is normalised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 1), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        embeddings: Tensor = self.norm(self.conv(x).mean((2, 3)))
+        return embeddings
+
+
+def test_a_norm_is_refused_that_would_normalise_the_width_of_a_map() -> None:
+    net = Layers(LastNorm(), final_norm="norm")
+    assert net.module.norm(net.module.conv(images(8))).shape == (2, 8, 8, 8)  # type: ignore[operator]
+    with pytest.raises(RecipeError, match=re.escape("the final norm norm does not take (8, 8, 8)")):
+        named(net, "normed(conv)", size=8)
 
 
 def test_the_order_of_layers_knows_those_through_the_norm(vit: Layers) -> None:

@@ -151,5 +151,23 @@ def test_a_network_runs_twice_at_its_size_and_at_the_first_other_size_that_it_ta
             raise AssertionError
         return x
 
-    measure_layers(Layers(Gives(function)), 42)
-    assert seen == [(2, 3, 42, 42), (3, 3, 42, 42), (2, 3, 21, 21), (2, 3, 32, 32), (2, 3, 28, 28)]
+    measure_layers(Layers(Gives(function)), 126)
+    assert seen == [(2, 3, 126, 126), (3, 3, 126, 126), (2, 3, 63, 63), (2, 3, 64, 64), (2, 3, 56, 56)]
+
+
+class Positions(nn.Module):
+    """16 tokens at 32 px, 4 x 4 patches, to which positions are added; 1 patch would be added to all 16 of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.norm = nn.Conv2d(3, 6, 8, 8), nn.LayerNorm(6)
+        self.positions = nn.Parameter(torch.zeros(1, 16, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens: Tensor = self.norm(self.patches(x).flatten(2).mT + self.positions)
+        return tokens
+
+
+def test_positions_of_one_size_do_not_pass_for_another_size() -> None:
+    (call,) = measure_layers(Layers(Positions()), 32).calls["norm"]
+    assert str(call.layout) == "tokens (16, 6)"
