@@ -14,6 +14,7 @@ import layerprobe
 from layerprobe.data.loading import plain_batches
 from layerprobe.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.recipe import recorded_recipe
+from layerprobe.registry import METRICS
 from layerprobe.scores import Score
 from layerprobe.workflow import parts
 from layerprobe.workflow.building import TrainRequest
@@ -175,6 +176,12 @@ def test_features_that_are_not_finite_have_no_value_and_say_so() -> None:
     assert all(score.value is not None for score in result.scores if score.layer != "output")
     with pytest.raises(NumericError, match=r"output@none has none on test: NaN \(9 rows\)"):
         result.ranks["test", "output"]
+
+
+def test_every_registered_metric_is_measured_by_name() -> None:
+    names = METRICS.keys() - {"accuracy"}  # which needs the classifier of a training run
+    result = layerprobe.probe(small_model(), {"test": TEST}, layers="output", ks=(1,), metrics=sorted(names))
+    assert names <= {score.metric for score in result.scores if score.value is not None}
 
 
 def test_options_reach_a_metric() -> None:
