@@ -141,7 +141,7 @@ def check_counts(seeds: range, similarity: Similarity) -> None:
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_counts_equal_a_loop_over_pairs(similarity: Similarity) -> None:
-    check_counts(range(250), similarity)
+    check_counts(range(300), similarity)
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_disk_parts_and_tiles_give_the_counts_of_a_loop(
     small_tiles(monkeypatch)
     monkeypatch.setattr(pairs, "BLOCK_ROWS", 16)
     monkeypatch.setattr(pairs, "_PAIRS_TOGETHER", 50)
-    for seed in range(1000, 1008):
+    for seed in range(1000, 1005):
         made = case(seed, similarity, 70)
         keywords, wanted = made.keywords(), truth(made)
         assert counts(nearest_positive_ranks(made.features, made.labels, **keywords)) == wanted, seed
@@ -173,7 +173,7 @@ def test_open_intervals_hold_the_counts_of_a_loop(similarity: Similarity, monkey
     for name in ("_PAIRS_FOR_BFLOAT16", "_PAIRS_FOR_INTERVALS", "_PAIRS_WORTH"):
         monkeypatch.setattr(search, name, 0)
     ks, open_ = (1, 3), 0
-    for seed in range(6000, 6014):
+    for seed in range(6000, 6010):
         made = case(seed, similarity, 70, among_themselves=True)
         keywords, wanted = made.keywords(), truth(made)
         some = nearest_positive_ranks(made.features, made.labels, resolve=ks, **keywords)
@@ -185,7 +185,7 @@ def test_open_intervals_hold_the_counts_of_a_loop(similarity: Similarity, monkey
         open_ += int(some.open().sum())
         known = nearest_positive_ranks(made.features, made.labels, known=some, resolve="all", **keywords)
         assert counts(known) == wanted, seed
-    assert open_ > 20
+    assert open_ > 5
 
 
 def expected(left: list[tuple[float, bool, int]], width: float) -> list[float]:
@@ -207,7 +207,7 @@ def expected(left: list[tuple[float, bool, int]], width: float) -> list[float]:
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_map_r_precision_and_mrr_equal_their_definitions(similarity: Similarity) -> None:
-    for seed in range(2000, 2100):
+    for seed in range(2000, 2060):
         made = case(seed, similarity, 10)
         taken = retrieval(made.features, made.labels, **made.keywords())
         values, _ = precision_of_queries(taken)
@@ -239,7 +239,7 @@ def test_neighbours_are_never_taken_out(
     similarity: Similarity, backend: Literal["torch", "faiss"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(neighbours, "BLOCK_ROWS", 7)
-    for seed in range(3000, 3060):
+    for seed in range(3000, 3040):
         monkeypatch.setattr(neighbours, "_SPARE", seed % 3)
         made = case(seed, similarity)
         k = 1 + seed % (len(made.searched) - 1)
@@ -259,7 +259,7 @@ def test_neighbours_are_never_taken_out(
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_chance_is_what_collapsed_features_score(similarity: Similarity) -> None:
-    for seed in range(4000, 4060):
+    for seed in range(4000, 4030):
         made = case(seed, similarity)
         keywords = made.keywords()
         for name in ("ids", "gallery_ids"):
