@@ -30,7 +30,7 @@ from layerprobe.workflow.manifests import require_same_images
 from layerprobe.workflow.new_record import new_record
 from layerprobe.workflow.probe import estimate_probe
 from layerprobe.workflow.selection import ProbeRequest
-from layerprobe.workflow.train import is_done, train
+from layerprobe.workflow.train import is_done, keep_probing, train
 
 OWN_WEIGHTS = ("model", "none")
 _EXAMPLES = "timm:NAME, hf:ORG/NAME, open_clip:ARCH/TAG, torchvision:NAME/WEIGHTS or python:FILE.py:FUNCTION"
@@ -105,7 +105,9 @@ def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
     recipe = request.recipe()
     run, given = request.target(recipe), _given_files(request)
     if not given:
-        if not is_done(run, recipe):
+        if is_done(run, recipe):
+            keep_probing(run, recipe, listener)
+        else:
             train(
                 TrainRequest(recipe, True, request.cache, run=run.name, device=request.device, workers=request.workers),
                 listener,
@@ -115,6 +117,7 @@ def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
     if run.exists():
         _require_same(run, recipe, known, given)
         if len(known) == len(given):
+            keep_probing(run, recipe, listener)
             return run
     _begin(request, recipe, [*known, *_hashed(given[len(known) :])], listener)
     return run

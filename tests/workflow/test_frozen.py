@@ -104,6 +104,26 @@ def test_its_name_is_the_models_with_six_hex_digits(asked: Requests) -> None:
     assert len(name.rpartition("-")[2]) == 6
 
 
+@pytest.mark.parametrize("weights", ["none", "theirs/epoch2.pt"])
+def test_other_groups_are_searched_by_in_the_same_run(
+    asked: Requests, images: Path, checkpoints: Path, weights: str
+) -> None:
+    names = sorted(path.relative_to(images).as_posix() for path in images.rglob("*.png"))
+    rows = [f"{name},{name[:6]},test,{name[-5]}" for name in names]
+    (images / "set.csv").write_text("\n".join(["path,label,split,camera", *rows]))
+    file = weights if weights == "none" else str(checkpoints.parent / weights)
+    request = replace(asked(file), data=f"csv:{images / 'set.csv'}")
+    grouped = replace(request, settings=("data.group=camera",))
+    run, plain = measured(request, layers=(LAYER,))
+    features = run.feature_file(0, "test").stat().st_mtime_ns
+    same, by_group = measured(grouped, layers=(LAYER,))
+    assert same.name == run.name
+    assert "group: camera" in by_group[0].notes
+    assert run.scores() == by_group
+    assert measured(request, layers=(LAYER,))[1] == plain
+    assert run.feature_file(0, "test").stat().st_mtime_ns == features
+
+
 def test_its_images_are_the_models_own(asked: Requests) -> None:
     run = frozen_run(asked(), Silent())
     data = run.read()["recipe"]["data"]
