@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,8 +67,10 @@ def test_what_is_right_and_taken_out_agrees_with_a_loop(tmp_path: Path, seed: in
         itself = queries is gallery
         sides = rng.normal(size=(len(queries), 4)), rng.normal(size=(len(gallery), 4))
         unit = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in (sides[0], sides[0 if itself else 1])]
-        place = {} if itself else {"gallery_labels": gallery.labels, "ids": queries.ids, "gallery_ids": gallery.ids}
-        searched = place if itself else {"gallery": sides[1], **place}
+        place: dict[str, Any] = {}
+        if not itself:
+            place = {"gallery_labels": gallery.labels, "ids": queries.ids, "gallery_ids": gallery.ids}
+        searched: dict[str, Any] = place if itself else {"gallery": sides[1], **place}
         ranks = nearest_positive_ranks(sides[0], queries.labels, **searched, rules=rules, resolve="all")
         found = precision_of_queries(retrieval(sides[0], queries.labels, **searched, rules=rules))[0]["mAP"]
         chances = []
