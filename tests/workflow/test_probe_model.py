@@ -18,7 +18,7 @@ from layerprobe.registry import METRICS
 from layerprobe.scores import Score
 from layerprobe.workflow import parts
 from layerprobe.workflow.building import TrainRequest
-from layerprobe.workflow.extractors import load_checkpoint
+from layerprobe.workflow.epoch_weights import load_checkpoint
 from layerprobe.workflow.probe import probe
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import train
