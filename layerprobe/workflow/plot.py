@@ -110,7 +110,7 @@ def draw(
 
 
 def _matrices(run: Run, scores: Sequence[Score]) -> list[Matrix]:
-    """CKA of every two layers at the last epoch probed on the test split, and of each layer with its earlier epochs.
+    """CKA of every two layers at the last epoch probed on the test split, and of each layer with its earlier ones.
 
     A note that every test score of the run has, such as that images are missing, the matrices have too.
 
@@ -137,10 +137,7 @@ def _matrices(run: Run, scores: Sequence[Score]) -> list[Matrix]:
             )
     facts = {"run": run.name, "split": COMPARED}
     notes = shared_notes(score.notes for score in scores if (score.run, score.split) == (run.name, COMPARED))
-    return [
-        replace(matrix, notes=(*notes, *matrix.notes))
-        for matrix in (
-            layer_cka(stored[last], lambda layer: read_features(paths[last], layer), epoch=last, **facts),
-            epoch_cka(stored, lambda epoch, layer: read_features(paths[epoch], layer), **facts),
-        )
-    ]
+    matrices = [layer_cka(stored[last], lambda layer: read_features(paths[last], layer), epoch=last, **facts)]
+    if len(stored) > 1:  # else each layer would only be compared with itself
+        matrices.append(epoch_cka(stored, lambda epoch, layer: read_features(paths[epoch], layer), **facts))
+    return [replace(matrix, notes=(*notes, *matrix.notes)) for matrix in matrices]

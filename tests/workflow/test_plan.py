@@ -84,14 +84,19 @@ def test_a_run_of_no_epochs_needs_no_training_images(only_test: Make) -> None:
     assert plot(PlotRequest("layers", [run])).is_file()
 
 
-def test_every_plot_is_drawn_of_a_folder_whose_classes_are_all_in_test(request_for: Make, images: Path) -> None:
+def test_every_plot_is_drawn_of_a_folder_whose_classes_are_all_in_test(
+    request_for: Make, images: Path, tmp_path: Path
+) -> None:
     request = request_for()
     settings = ("data.image_size=16", "net.fc=[8]", "probe.k=[1,2]", "data.train_classes=0", "train.epochs=0")
     recipe = load_recipe(str(RECIPES / "netA.toml"), Overrides(f"folder:{images}", settings))
     run = train(replace(request, recipe=recipe), Silent())
     scores = probe(run, ProbeRequest(layers=("pool5.3", "fc6"), metrics=("MAP@R",), device="cpu", workers=0), Silent())
     assert {(score.split, score.n) for score in scores} == {("test", 32)}
-    assert all(plot(PlotRequest(kind, [run])).is_file() for kind in PLOTS)
+    assert all(plot(PlotRequest(kind, [run], csv=tmp_path / f"{kind}.csv")).is_file() for kind in PLOTS)
+    # Of one epoch alone, no layer is compared with itself at another.
+    (_, *rows) = (tmp_path / "cka.csv").read_text().splitlines()
+    assert {row.split(",")[2] for row in rows} == {"linear CKA of the layers at epoch 0"}
 
 
 def test_epochs_need_training_images(only_test: Make) -> None:

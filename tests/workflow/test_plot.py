@@ -247,8 +247,8 @@ def test_a_figure_can_be_had_without_a_file(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_table_has_the_similarities(tmp_path: Path) -> None:
-    run = probed(tmp_path, of_epochs(0))
+    run = probed(tmp_path, of_epochs(0, 1))
     plot(PlotRequest("cka", [run], csv=tmp_path / "x.csv"))
     lines = (tmp_path / "x.csv").read_text().splitlines()
     assert lines[0] == "run,split,comparison,row,column,value,note"
-    assert len(lines) == 1 + 4 + 2
+    assert len(lines) == 1 + 4 + 4
