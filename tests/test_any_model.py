@@ -404,3 +404,21 @@ def test_blocks_of_whole_models_are_listed_and_their_features_are_the_librarys(n
 
 def test_at_least_36_models_are_compared() -> None:
     assert len(SMALL) + len(LARGE) >= 36
+
+
+def features_of(net: Net, layer: str, images: Tensor) -> Tensor:
+    taps = resolve_taps([f"{layer}@avg"], net, image_size=images.shape[-1])
+    with tapped(net.module, taps) as taken:
+        (features,) = taken(images).values()
+    return features
+
+
+def test_a_reparametrised_model_keeps_its_blocks_and_their_features() -> None:
+    """RepVGG's three branches become one convolution: the sums are ordered otherwise."""
+    from timm.utils.model import reparameterize_model
+
+    model, images = timm_model("repvgg_a0").eval(), torch.randn(2, 3, 32, 32)
+    net, reparametrised = net_of(model), net_of(reparameterize_model(model))
+    assert list(net.layers) == list(reparametrised.layers)
+    before, after = (features_of(each, "stages.2.5", images) for each in (net, reparametrised))
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)

@@ -195,14 +195,6 @@ def test_gradient_checkpointing_renames_no_block() -> None:
     assert block_names(model) == ["stack.0", "stack.1"]
 
 
-def test_a_reparametrised_model_keeps_its_blocks() -> None:
-    import timm
-    from timm.utils.model import reparameterize_model
-
-    model = timm.create_model("repvgg_a0", num_classes=0)
-    assert block_names(reparameterize_model(model)) == block_names(model)
-
-
 def test_a_plain_network_has_its_activations() -> None:
     """features.0 to 2 are one layer, with its output after the ReLU; a pool begins none."""
     features = nn.Sequential(
