@@ -85,8 +85,7 @@ class FrozenRequest:
         }
         overrides = Overrides(self.data, self.settings, self.seed)
         sections = overridden(sections, overrides, SECTIONS)
-        if parts.own_input_of(self.model) is not None:
-            sections["data"] = {"transform": "model", **sections["data"]}
+        sections["data"] = {"transform": "model", **sections["data"]}
         name = re.sub("[^A-Za-z0-9._-]+", "-", self.model)
         return resolve(name, sections, source=f"--model {self.model}", overrides=overrides)
 

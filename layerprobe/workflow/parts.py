@@ -143,7 +143,8 @@ def _scaled_input(recipe: Recipe) -> OwnInput:
     if own is None:
         raise RecipeError(
             f'[data]: transform = "model", but what images {recipe.net.name} takes is not known',
-            fix='Set data.transform = "square", and data.image_size, data.mean and data.std',
+            fix="Set data.transform = square (or D1, D2, D3), and data.image_size, data.mean and data.std if those of"
+            " ImageNet at 224 px are not right",
         )
     return own.at(recipe.data.image_size)
 

@@ -130,6 +130,14 @@ def test_its_images_are_the_models_own(asked: Requests) -> None:
     assert (data["transform"], data["image_size"]) == ("model", 16)
 
 
+def test_a_model_that_does_not_say_its_images_is_asked_how_to_make_them(asked: Requests, model_file: Path) -> None:
+    model_file.write_text(CODE.replace("return model, ", "return model #"))
+    with pytest.raises(RecipeError, match="what images python:.* takes is not known. Set data.transform = square"):
+        frozen_run(asked(), Silent())
+    run = frozen_run(asked(settings=("data.transform=square", "data.image_size=20")), Silent())
+    assert run.read()["recipe"]["data"]["image_size"] == 20
+
+
 def test_the_same_request_again_computes_nothing(asked: Requests) -> None:
     run, scores = measured(asked())
     before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.h5")}
