@@ -45,7 +45,7 @@ def measured_output(
         prefix_tokens: tokens before the patches as the model says; None where it says nothing.
 
     Raises:
-        RecipeError: the model does not take images of this size, or its output cannot be read.
+        RecipeError: the model does not take images of this size, draws random numbers, or its output cannot be read.
     """
     parts, ran = parts_by_path(model), set[str]()
     norms = [path for path in final_norms if not isinstance(parts.get(path), nn.Identity | None)]
@@ -54,6 +54,7 @@ def measured_output(
         ran.add(path)
 
     with hooked(model, {path: partial(hook, path) for path in norms}), torch.inference_mode():
+        before = torch.get_rng_state()
         try:
             value = model(prepared(torch.zeros(_IMAGES, 3, image_size, image_size), model))
         except REFUSALS as error:
@@ -62,6 +63,11 @@ def measured_output(
                 f"{name} does not take images of {image_size} px: {reason}",
                 fix="Choose another size with --set data.image_size=N",
             ) from error
+    if not torch.equal(torch.get_rng_state(), before):
+        raise RecipeError(
+            f"{name} draws random numbers for every image, also in evaluation, so that its features are never the same",
+            fix="Give a model without, such as the encoder of a masked autoencoder that masks nothing",
+        )
     part = tensor_part(value)
     final = next((path for path in norms if path in ran), None)
     if part is not None and taken(value, part).ndim == 2 and len(taken(value, part)) == _IMAGES:

@@ -20,7 +20,7 @@ from layerprobe.data.search_rules import Searching, read_searching, with_search_
 from layerprobe.data.splits import Dataset, overlaps, require_retrieval
 from layerprobe.data.subsets import with_share, with_validation
 from layerprobe.data.transforms import Channels, Normalise, describe_decoding, describe_transform, inverted, resized
-from layerprobe.errors import EnvironmentFault, RecipeError
+from layerprobe.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.losses.loss import Loss
 from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
 from layerprobe.nets.net import Net
@@ -185,9 +185,15 @@ def own_input_of(net: str) -> OwnInput | None:
 
 
 def network_text(recipe: Recipe) -> str:
-    """The package that a model comes from, with its version, as stored with features; empty for layerprobe's own."""
+    """The package that a model comes from, with its version, as stored with features; empty for layerprobe's own.
+
+    Where the package or a user's file is absent, stored features can still be read, but none hold for what is now.
+    """
     source = _source(recipe.net.name)
-    versions = {} if source is None else source[0].versions(source[1])
+    try:
+        versions = {} if source is None else source[0].versions(source[1])
+    except (EnvironmentFault, DataError) as error:
+        return error.message
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 

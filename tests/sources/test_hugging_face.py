@@ -112,6 +112,11 @@ def test_what_takes_no_images_is_refused(saved: Save) -> None:
         build(saved(model))
 
 
+def test_a_masked_autoencoder_which_masks_at_random_is_refused(saved: Save) -> None:
+    with pytest.raises(RecipeError, match="draws random numbers for every image"):
+        build(saved(made("ViTMAE")))
+
+
 def test_a_name_that_is_not_cached_says_what_is_wanted_where(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(EnvironmentFault, match=r"hf:nobody/nothing needs config.json of nobody/nothing, which"):

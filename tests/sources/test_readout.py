@@ -68,6 +68,7 @@ def test_without_a_class_token_the_mean_of_the_tokens_is_read() -> None:
     [
         (lambda maps: maps[0, 0, 0, 0], None, "the output of it is .*Give a model"),
         (lambda maps: maps.mean((2, 3)), "avg", 'pool = "avg": the output of it is a vector'),
+        (lambda maps: maps + torch.rand(()), None, "it draws random numbers for every image, also in evaluation"),
         (lambda maps: maps, "gem", 'pool = "gem" needs values of 0 and above, which it does not promise'),
     ],
 )

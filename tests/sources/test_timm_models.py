@@ -9,7 +9,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from layerprobe.errors import EnvironmentFault, RecipeError
+from layerprobe.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.own_input import OwnInput
 from layerprobe.sources import hub
 from tests.sources.conftest import build, embeddings, noise, source
@@ -76,6 +76,22 @@ def test_its_own_weights_come_from_the_local_cache(no_cache: Path) -> None:
     with torch.inference_mode():
         assert torch.equal(embeddings(net, noise(160)), model(noise(160)))
     assert net.notes == ()
+
+
+def test_a_torch_file_in_the_cache_is_read_without_running_code(no_cache: Path) -> None:
+    model = timm.create_model("test_vit", num_classes=0).eval()
+    put_weights(no_cache, model)
+    (folder,) = (no_cache / "models--timm--test_vit.r160_in1k" / "snapshots").iterdir()
+    (folder / "model.safetensors").unlink()
+    file = folder / "pytorch_model.bin"
+    torch.save({"model": model.state_dict()}, file)
+    net = build(VIT, weights="model")
+    with torch.inference_mode():
+        assert torch.equal(embeddings(net, noise(160)), model(noise(160)))
+    assert "state_dict" not in vars(net.module.get_submodule("model"))["pretrained_cfg"]
+    torch.save({"model": model.state_dict(), "f": print}, file)
+    with pytest.raises(DataError, match="pytorch_model.bin: holds Python code .*print"):
+        build(VIT, weights="model")
 
 
 def test_position_embeddings_for_another_size_are_timms_and_noted(no_cache: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,38 @@ def test_its_features_belong_to_the_version_of_its_package(trained: Run, monkeyp
     probe(trained, ProbeRequest(layers=("output",), epochs="last"), Silent())
     with opened(trained.feature_file(1, "test")) as file:
         assert attribute(file, "network") == f"timm {timm.__version__}"
+
+
+def test_a_run_goes_on_without_the_weights_that_it_began_with(
+    request_for: Callable[..., TrainRequest], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    model = timm.create_model("test_convnext", num_classes=0)
+    folder = tmp_path / "hub" / "models--timm--test_convnext.r160_in1k"
+    (folder / "snapshots" / "abc").mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("abc")
+    file = folder / "snapshots" / "abc" / "model.safetensors"
+    safetensors.torch.save_file(model.state_dict(), file)
+    settings = (*CONVNEXT, "net.weights=model", "net.fc=[4]", "train.decay_at=[]")
+    begun = train(request_for(*settings, "train.epochs=0"), Silent())
+    stored = safetensors.torch.load_file(begun.checkpoint_file(0))
+    assert all(torch.equal(stored[f"net.model.{key}"], tensor) for key, tensor in model.state_dict().items())
+    assert begun.read()["new_parameters"] == ["fc6.bias", "fc6.weight"]
+    file.unlink()
+    assert train(request_for(*settings), Silent()).read()["epochs_done"] == 1
+
+
+def test_features_of_a_package_that_is_gone_are_not_as_they_would_be_now(
+    request_for: Callable[..., TrainRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    recipe = request_for(*CONVNEXT).recipe
+    assert parts.network_text(recipe) == f"timm {timm.__version__}"
+    monkeypatch.setattr("importlib.metadata.version", absent)
+    assert parts.network_text(recipe) == "timm is not installed"
 
 
 def test_a_layer_of_the_model_cannot_start_anew(request_for: Callable[..., TrainRequest]) -> None:
