@@ -138,9 +138,9 @@ def probe(
     values = {"run": found.name, "scores": [score.as_row() for score in scores]}
     told = {} if damaged is None else {"error": error_values(damaged)}
     terminal.result(values | told, *score_tables(found, scores))
+    plot = "train-vs-test" if any(score.split == "train" for score in scores) else "layers"
     terminal.say(
-        f"{len(scores)} scores in {found.scores_file};"
-        f" next: layerprobe plot train-vs-test {found.name}{cache_flag(cache)}"
+        f"{len(scores)} scores in {found.scores_file}; next: layerprobe plot {plot} {found.name}{cache_flag(cache)}"
     )
     without = [score for score in scores if score.value is None]
     if without:

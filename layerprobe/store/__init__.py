@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from layerprobe.store.feature_key import FeatureKey
     from layerprobe.store.features import (
         Columns,
-        FeatureKey,
         StoredFeatures,
         open_features,
         read_features,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from layerprobe.errors import DataError
 from layerprobe.files import written_whole
 from layerprobe.keys import LayerKey
+from layerprobe.store.feature_key import FeatureKey, compared
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
     SCHEMA,
@@ -31,29 +32,6 @@ from layerprobe.store.hdf5 import (
 from layerprobe.store.rows import CHUNK_ROWS, Rows, require_rows, write_rows
 
 FeatureArray = NDArray[np.float32]  # (N, D)
-
-
-@dataclass(frozen=True)
-class FeatureKey:
-    """What features are made from. Stored features are used only if all of it is the same.
-
-    Args:
-        run: the run's name.
-        epoch: 0 = before any step.
-        split: train, validation, test or gallery.
-        weights_sha256: hash of the checkpoint.
-        transform: every step from an image file to the network's input, as text.
-        manifest_sha256: hash of the split's ids, classes and pixels.
-        network: the package that the model comes from, with its version; empty for layerprobe's own networks.
-    """
-
-    run: str
-    epoch: int
-    split: str
-    weights_sha256: str
-    transform: str
-    manifest_sha256: str
-    network: str = ""
 
 
 @dataclass(frozen=True)
@@ -297,14 +275,6 @@ def _difference(file: h5py.File, key: FeatureKey) -> str:
     require_rows(file)
     changed = (name for name, wanted in compared(key).items() if attribute(file, name) != str(wanted))
     return next((f"{name} is not what it was" for name in changed), "")
-
-
-def compared(key: FeatureKey) -> dict[str, str | int]:
-    """The attributes that a usable file has: the key, and the versions that may change a feature's last bits."""
-    made_from = asdict(key)
-    if not key.network:
-        del made_from["network"]  # files of layerprobe's own networks have no such attribute
-    return {**made_from, **{name: metadata.version(name) for name in ("torch", "torchvision")}}
 
 
 def _require_layer_names(layers: Iterable[LayerKey]) -> None:

@@ -18,7 +18,7 @@ from layerprobe.errors import DataError
 from layerprobe.files import written_whole
 from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.retrieval import Ranks
-from layerprobe.store.features import FeatureKey, compared
+from layerprobe.store.feature_key import FeatureKey, compared
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
     SCHEMA,

@@ -17,7 +17,7 @@ import pytest
 from layerprobe import store
 from layerprobe.errors import BusyError, DataError, EnvironmentFault
 from layerprobe.keys import LayerKey
-from layerprobe.store.features import FeatureArray, compared
+from layerprobe.store.features import FeatureArray
 
 FC6 = LayerKey("fc6", "none")
 POOL = LayerKey("pool5.3", "max")
@@ -469,8 +469,3 @@ def test_another_hdf5_file_is_not_a_feature_file(tmp_path: Path) -> None:
         file["x"] = [1, 2]
     with pytest.raises(DataError, match="not a feature file"):
         store.read_index(tmp_path / "f.h5")
-
-
-def test_the_key_of_a_network_of_layerprobes_own_is_that_of_older_files() -> None:
-    assert "network" not in compared(KEY)
-    assert compared(replace(KEY, network="timm 1.0.15"))["network"] == "timm 1.0.15"
