@@ -34,6 +34,11 @@ def test_the_pools_of_a_layer_stand_together_in_one_order() -> None:
     assert ordered(*pools) == ["conv@max", "conv@avg", "conv@gem", "conv@grid:2", "conv@grid:10", "pool5@max"]
 
 
+def test_pools_of_tokens_follow_those_that_maps_have_too() -> None:
+    pools = ["conv@grid:2", "conv@cls+avg", "conv@avg", "conv@cls", "conv@max"]
+    assert ordered(*pools) == ["conv@max", "conv@avg", "conv@cls", "conv@cls+avg", "conv@grid:2"]
+
+
 def test_reductions_then_similarities_order_the_rankings_of_a_layer() -> None:
     fc6 = LayerKey("fc6", "none")
     expected = [("none", "cosine"), ("none", "dot"), ("l2", "cosine"), ("pca:8", "cosine"), ("pca:64", "cosine")]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -257,14 +258,22 @@ def test_a_model_in_half_precision_takes_float32_images(dtype: torch.dtype) -> N
 def test_a_compiled_model_is_tapped_under_the_names_of_the_original(whole: bool) -> None:
     original, model = timm_vit(), timm_vit()
     expected = tapped_at(original, 32, "blocks.0@avg", "blocks.1.mlp@cls")
+    graphs: list[object] = []
+
+    def backend(graph: Any, _inputs: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
     if whole:
-        model = torch.compile(model, backend="eager")
+        model = torch.compile(model, backend=backend)
     else:
-        model.blocks[0] = torch.compile(model.blocks[0], backend="eager")
-        model.blocks[1].compile(backend="eager")
+        model.blocks[0] = torch.compile(model.blocks[0], backend=backend)
+        model.blocks[1].compile(backend=backend)
     with torch.inference_mode():
         model(images(32))  # compiled code is there before any hook is
+    before = len(graphs)
     found = tapped_at(model, 32, "blocks.0@avg", "blocks.1.mlp@cls")
+    assert len(graphs) == before > 0  # it runs as it was written; nothing is compiled with hooks in it
     assert list(found) == list(expected)
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
@@ -319,6 +328,14 @@ def test_torchs_own_attention_runs_its_modules_and_gives_its_first_output() -> N
     expected = {"encoder.self_attn": attended, "encoder.linear1": hidden, "encoder": last}
     for name, output in expected.items():
         torch.testing.assert_close(found[f"{name}@avg"], output.mean(1).detach())
+
+
+def test_torchs_own_attention_gives_the_same_to_the_last_bit_whatever_else_is_tapped() -> None:
+    model = TorchEncoder().eval()
+    alone = tapped_at(model, 32, "output")["output@none"]
+    assert torch.equal(tapped_at(model, 32, "output", "encoder.linear1@avg")["output@none"], alone)
+    with torch.no_grad():
+        assert not torch.equal(model(images(32)), alone)  # torch's fused path differs in the last bits
 
 
 # --- ending early
