@@ -13,7 +13,7 @@ Kind = Literal["map", "tokens", "vector"]
 Shape = tuple[int, ...]
 Part = tuple[str | int, ...]  # the way from a module's output to a tensor in it
 
-_MOST_PREFIX_TOKENS = 8  # that are believed where nothing but the number of tokens tells of them
+_MOST_PREFIX_TOKENS = 8  # that are believed where the model does not say how many: more may stand after the patches
 _GRID = 4  # a square of tokens of fewer a side is also a smaller square with prefix tokens
 
 
@@ -254,6 +254,8 @@ def _prefix(tokens: int, other: int | None, model: Model, grids: set[int]) -> in
     """How many tokens stand before those of a square of patches."""
     if other is not None and model.other is not None:
         found = [p for p in range(min(tokens, other)) if _are_grids(tokens - p, other - p, model)]
+        if len(found) == 1 and found[0] > _MOST_PREFIX_TOKENS and found[0] != model.prefix_tokens:
+            return Unclear(f"whether {found[0]} of its tokens all stand before the patches cannot be told")
         if len(found) == 1:
             return found[0]
         return Unclear(f"{tokens} and {other} tokens are no square of patches with tokens before it")

@@ -169,6 +169,13 @@ def test_two_image_sizes_tell_five_prefix_tokens_from_a_larger_square(own: int |
     assert (found.prefix, found.grid) == (5, (2, 2))
 
 
+@pytest.mark.parametrize(("own", "believed"), [(None, False), (1, False), (21, True)])
+def test_many_tokens_beside_the_patches_may_stand_after_them(own: int | None, believed: bool) -> None:
+    # YOLOS: a class token, 8 x 8 patches, then tokens of detections
+    found = layout((2, 85, 8), (2, 37, 8), Model(32, 16, own))
+    assert isinstance(found, Layout if believed else Unclear)
+
+
 def tokens_of(count: int, own: int | None) -> Layout | Unclear:
     """Tokens of a model that takes one size, whose LayerNorm tells the axis of tokens."""
     (found,) = find_layouts([Seen((), (2, count, 8), (3, count, 8), None, normed=True)], Model(32, None, own))
