@@ -36,7 +36,8 @@ def hooked(module: nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
     """Evaluation mode and a hook on each module path; at the end hooks are removed and all modes restored.
 
     In the block, compiled modules run as they were before, since hooks see nothing of compiled code, and attention runs
-    without torch's fused path, which passes over modules.
+    without torch's fused path, which passes over modules. What a model keeps of a forward in evaluation, and forgets in
+    training mode, is computed anew.
 
     Raises:
         AttributeError: there is no module of that path.
@@ -58,6 +59,8 @@ def hooked(module: nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
         # Of blocks under gradient checkpointing, which here have no gradients to lose.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
+        # First into training, where LeViT forgets what it computed once of weights that may be others by now.
+        module.train()
         module.eval()
         yield
 

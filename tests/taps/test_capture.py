@@ -124,6 +124,34 @@ def test_a_layer_that_stops_running_gives_no_old_features() -> None:
             features_of(images(8))
 
 
+class Keeping(nn.Module):
+    """Keeps what it computed of its weights in evaluation until training mode, as LeViT keeps its attention biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.kept: Tensor | None = None
+        self.out = nn.Identity()
+
+    def train(self, mode: bool = True) -> Keeping:
+        if mode:
+            self.kept = None
+        return super().train(mode)
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.kept = 2 * self.weight if self.kept is None else self.kept
+        return torch.as_tensor(self.out(images.mean((2, 3)) * self.kept))
+
+
+def test_weights_loaded_after_the_dry_forwards_are_those_that_compute() -> None:
+    net = Layers(Keeping(), {"out": "out"})
+    taps = resolve_taps(["out"], net, image_size=8)
+    net.module.load_state_dict({"weight": torch.full((1,), 5.0)})
+    with tapped(net.module, taps) as features_of:
+        found = features_of(images(8))[LayerKey("out", "none")]
+    torch.testing.assert_close(found, 10 * images(8).mean((2, 3)))
+
+
 def test_features_come_in_the_order_of_the_taps_and_carry_no_graph(net: Layers) -> None:
     taps = resolve(net, "fc6", "pool1")[::-1]
     with tapped(net.module, taps) as features_of:
