@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.errors import DataError, RecipeError
+from layerprobe.files import sha256
 from layerprobe.own_input import Filter, OwnInput
 from layerprobe.sources.hub import absent, first_line, unreachable
 from layerprobe.sources.libraries import imported, quiet, version
@@ -36,6 +38,7 @@ _FINAL_NORMS = (
 # What processors raise that take more than an image, or give something else than pixels.
 _OTHER_CALLS = (ValueError, TypeError, KeyError, IndexError, RuntimeError, ImportError)
 _GREY_LEVELS = 1.0  # mean difference to ours; torch's rounding of a bicubic filter on noise is below half of it
+_FILES = ("config.json", "*.safetensors", "*.bin")  # of a folder: its settings, and its weights in either format
 _MANY = 3  # so many missing tensors stand in an error
 # Steps of a processor that are not those of an OwnInput; where it says that it takes one, its input is not known.
 _OTHER_STEPS = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order", "rescale_offset")
@@ -43,6 +46,13 @@ _OTHER_STEPS = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_flip_channel
 
 def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all models
     return version("transformers", "hf")
+
+
+def _files(name: str) -> dict[str, str]:
+    folder = Path(name).expanduser()
+    found = sorted(path for glob in _FILES for path in folder.glob(glob)) if folder.is_dir() else []
+    listed = "".join(f"{path.name} {sha256(path)}\n" for path in found)
+    return {folder.resolve().name: hashlib.sha256(listed.encode()).hexdigest()[:12]} if found else {}
 
 
 class VisionTower(nn.Module):
@@ -261,4 +271,4 @@ def _interpolating(_module: nn.Module, images: Any, options: dict[str, Any]) -> 
     return images, {**options, "interpolate_pos_encoding": True}
 
 
-SOURCE = Source(prefix="hf:", model=_model, own_input=_own_input, versions=_versions)
+SOURCE = Source(prefix="hf:", model=_model, own_input=_own_input, versions=_versions, files=_files)

@@ -33,7 +33,11 @@ def _parsed(name: str) -> tuple[Path, str]:
     return path, function
 
 
-def _versions(name: str) -> dict[str, str]:
+def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all models
+    return {}
+
+
+def _files(name: str) -> dict[str, str]:
     path, _ = _parsed(name)
     return {path.name: sha256(path)[:12]}
 
@@ -121,4 +125,4 @@ def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:  
     return Foreign(module, own, image_size, ("norm", "fc_norm"))
 
 
-SOURCE = Source(prefix="python:", model=_model, own_input=_own_input, versions=_versions)
+SOURCE = Source(prefix="python:", model=_model, own_input=_own_input, versions=_versions, files=_files)

@@ -44,6 +44,10 @@ class Foreign:
     notes: tuple[str, ...] = ()
 
 
+def _no_files(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all models
+    return {}
+
+
 @dataclass(frozen=True)
 class Source:
     """One of `registry.SOURCES`.
@@ -54,12 +58,18 @@ class Source:
             another size than its own where `image_size` is not None.
         own_input: name -> the images that the model was trained on; None where they are not known. Loads no weights.
         versions: name -> the packages that the model comes from, each with its version; imports nothing.
+        files: name -> the user's own files that the model is built from, each with a hash of its content.
     """
 
     prefix: str
     model: Callable[..., Foreign]
     own_input: Callable[[str], OwnInput | None]
     versions: Callable[[str], Mapping[str, str]]
+    files: Callable[[str], Mapping[str, str]] = _no_files
+
+    def origin(self, name: str) -> dict[str, str]:
+        """All that a model's features depend on beside its weights: packages and files."""
+        return {**self.versions(name), **self.files(name)}
 
     def build(  # noqa: PLR0913 - the keys of a recipe's [net]
         self,
@@ -142,7 +152,7 @@ class Source:
             own_input=foreign.own_input,
             final_norm=None if output.final_norm is None else f"{_MODEL}.{output.final_norm}",
             prefix_tokens=foreign.prefix_tokens,
-            versions=self.versions(name),
+            versions=self.origin(name),
         )
 
 

@@ -104,6 +104,8 @@ def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
     recipe = request.recipe()
     run, given = request.target(recipe), _given_files(request)
     if not given:
+        if run.exists():
+            _require_same_files(run, request)
         if is_done(run, recipe):
             keep_probing(run, recipe, listener)
         else:
@@ -148,6 +150,15 @@ def _require_same(run: Run, recipe: Recipe, known: list[ForeignFile], given: lis
         if sha256(given[epoch][0]) != file.sha256:
             what = f"has changed since {run.name} began, whose epoch {epoch} it is"
             raise RecipeError(what, file=file.path, fix=f"Restore it. {_NEW_RUN} that measures it as it is now")
+
+
+def _require_same_files(run: Run, request: FrozenRequest) -> None:
+    """Check that the user's own files which gave the stored weights are what they were: they may give others now."""
+    began = run.read()["versions"]
+    for name, digest in parts.source_files(request.model).items():
+        if began.get(name) != digest:
+            what = f"has changed since {run.name} began, which has the weights of before"
+            raise RecipeError(what, file=name, fix=f"Restore it. {_NEW_RUN} that measures it as it is now")
 
 
 def _begin(request: FrozenRequest, recipe: Recipe, files: list[ForeignFile], listener: Listener) -> None:

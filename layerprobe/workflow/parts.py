@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -185,16 +185,23 @@ def own_input_of(net: str) -> OwnInput | None:
 
 
 def network_text(recipe: Recipe) -> str:
-    """The package that a model comes from, with its version, as stored with features; empty for layerprobe's own.
+    """The packages and files that a model comes from, with their versions and hashes, as stored with features.
 
-    Where the package or a user's file is absent, stored features can still be read, but none hold for what is now.
+    It is empty for layerprobe's own networks. Where the package or a user's file is absent, stored features can still
+    be read, but none hold for what is now.
     """
     source = _source(recipe.net.name)
     try:
-        versions = {} if source is None else source[0].versions(source[1])
+        versions = {} if source is None else source[0].origin(source[1])
     except (EnvironmentFault, DataError) as error:
         return error.message
     return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def source_files(net: str) -> Mapping[str, str]:
+    """The user's own files that a network from elsewhere is built from, each with a hash of its content."""
+    source = _source(net)
+    return {} if source is None else source[0].files(source[1])
 
 
 def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:

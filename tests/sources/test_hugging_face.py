@@ -55,6 +55,16 @@ def test_dinov2_gives_what_transformers_gives(saved: Save) -> None:
     torch.testing.assert_close(embeddings(plain, noise(56)), of_library(model, 56).pooler_output)
 
 
+def test_a_folder_saved_again_has_another_origin(saved: Save) -> None:
+    name = saved(made("ViT", add_pooling_layer=False))
+    found, argument = source(name)
+    before = found.origin(argument)
+    assert before.keys() == {"transformers", Path(argument).name}
+    assert found.origin(argument) == before
+    assert saved(made("ViT", add_pooling_layer=False)) == name
+    assert found.origin(argument) != before
+
+
 def test_a_pooler_which_files_often_lack_is_left_out(saved: Save) -> None:
     model = made("ViT", add_pooling_layer=False)
     net = build(saved(model), weights="model")

@@ -66,10 +66,10 @@ def test_the_function_may_state_the_input(file: Path) -> None:
 
 def test_a_changed_file_is_another_version(file: Path) -> None:
     found, argument = source(f"python:{file}:build")
-    before = found.versions(argument)
+    before = found.origin(argument)
     file.write_text(f"{CODE}\n# changed\n")
-    assert before.keys() == found.versions(argument).keys() == {"mine.py"}
-    assert before != found.versions(argument)
+    assert before.keys() == found.origin(argument).keys() == {"mine.py"}
+    assert before != found.origin(argument)
 
 
 def test_the_seed_decides_what_the_function_draws(file: Path) -> None:

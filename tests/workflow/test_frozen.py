@@ -198,6 +198,17 @@ def test_a_file_that_has_changed_is_never_measured_under_the_old_name(asked: Req
         frozen_run(asked(f"{checkpoints}/epoch2.pt"), Silent())
 
 
+@pytest.mark.parametrize("weights", ["none", "model"])
+def test_weights_that_a_changed_file_gave_are_never_measured_as_those_of_now(
+    asked: Requests, model_file: Path, weights: str
+) -> None:
+    frozen_run(asked(weights), Silent())
+    model_file.write_text(CODE.replace("return model", "nn.init.ones_(model[0].weight)\n    return model"))
+    with pytest.raises(RecipeError, match=r"mine.py: has changed since .* began, which has the weights of before"):
+        frozen_run(asked(weights), Silent())
+    frozen_run(asked(weights, run="now"), Silent())
+
+
 def test_what_is_stored_outlives_the_files(asked: Requests, checkpoints: Path) -> None:
     run, scores = measured(asked(f"{checkpoints}/*.pt"), layers=(LAYER,))
     for path in checkpoints.iterdir():
