@@ -75,8 +75,9 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         device: where the model runs and features are ranked: auto, which is where the model is; or cpu, cuda, cuda:i,
             from where it is moved back at the end.
         cache: folder of runs, into which a run of this model and these images is written, or one that is there is
-            extended: `layerprobe plot` draws it beside others, and `open_run` reads it. Its name is the result's. None:
-            no file is written.
+            extended: `layerprobe plot` draws it beside others, and `open_run` reads it. Its name is the result's. Models
+            of one class, with the same parts as they print and the same weights, count as one: if only the code of
+            their forward differs, give each a folder of its own. None: no file is written.
 
     Returns:
         Scores, ranks and features in memory. A layer with features that are not finite has no

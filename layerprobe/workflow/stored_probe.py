@@ -35,7 +35,7 @@ class Origin:
 
     Args:
         model: its class.
-        weights_sha256: of its parameters and buffers.
+        weights_sha256: of its parts, parameters and buffers.
         images: split -> hash of each image and its class, in the order in which they came.
     """
 
@@ -79,8 +79,13 @@ def image_digests(images: Tensor, labels: NDArray[np.int64]) -> list[str]:
 
 
 def weights_sha256(module: nn.Module) -> str:
-    """Hash of a module's parameters and buffers."""
-    digest = hashlib.sha256()
+    """Hash of a module's parts as it prints them, and of its parameters and buffers.
+
+    The parts belong to it, as an activation or a stride changes features and has no parameter. What only the code of a
+    `forward` says is not in it.
+    """
+    # A part may print a function with its place in memory.
+    digest = hashlib.sha256(re.sub(r" at 0x[0-9a-fA-F]+", "", repr(module)).encode())
     for name, value in module.state_dict().items():
         if isinstance(value, Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}\0".encode())

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import layerprobe
 from layerprobe.cli import main
@@ -79,6 +80,31 @@ def test_other_weights_or_images_are_another_run(tmp_path: Path) -> None:
     names.add(layerprobe.probe(model, {"train": TRAIN, "test": TEST}, ks=(1,), cache=tmp_path).name)
     assert len(names) == 3
     assert all(name.startswith("Sequential-") for name in names)
+
+
+def test_other_parts_with_the_same_weights_are_another_run(tmp_path: Path) -> None:
+    def name(activation: nn.Module) -> str:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), activation, nn.Conv2d(4, 4, 3))
+        return layerprobe.probe(model, {"test": TEST}, ks=(1,), cache=tmp_path).name
+
+    class Printed(nn.Module):
+        """A part that prints a function of its own, at another place in memory each time."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.function = lambda images: images * 2
+
+        def extra_repr(self) -> str:
+            return repr(self.function)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.function(images)
+
+    parts = [Printed(), Printed()]
+    assert repr(parts[0]) != repr(parts[1])
+    assert name(nn.ReLU()) != name(nn.Tanh())
+    assert name(parts[0]) == name(parts[1])
 
 
 def test_runs_and_plots_know_it_and_probe_says_why_it_cannot_go_on(
