@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from layerprobe.analysis import Metric
@@ -54,7 +55,8 @@ def build_measures(
         may_drop: leave out those of `ks` that a gallery is too small for, unless none is left.
 
     Raises:
-        RecipeError: a K that is too large and may not be dropped, or an option that a metric does not take.
+        RecipeError: no K at all, one that is no whole number above 0, or is too large and may not be dropped; or an
+            option that a metric does not take.
         UnknownNameError: no such metric; with the near miss.
     """
     for name in names:
@@ -62,7 +64,12 @@ def build_measures(
             raise RecipeError(f"metric {name}: K must be a whole number above 0", fix="Write it like R@10")
     recalls = [int(name[2:]) for name in names if name.startswith("R@")]
     metrics = _build_metrics([name for name in names if name not in map(recall_name, recalls)], options)
-    wanted = list(dict.fromkeys((*ks, *recalls)))
+    for k in ks:
+        if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+            raise RecipeError(f"K = {k!r}: must be a whole number above 0", fix="Choose one such as 1")
+    wanted = list(dict.fromkeys((*map(int, ks), *recalls)))
+    if not wanted:
+        raise RecipeError("no K of Recall@K is asked for", fix="Choose one such as 1")
     if not galleries:
         return Measures(wanted, metrics)
     smallest = min(galleries, key=galleries.__getitem__)
@@ -87,6 +94,6 @@ def _build_metrics(
         taken = {key: value for name in asked for key, value in options.get(name, {}).items()}
         try:
             found.append((factory(**taken), tuple(asked)))
-        except ValueError as error:
+        except (TypeError, ValueError) as error:  # no such option, or not such a value
             raise RecipeError(f"[metrics.{asked[0]}]: {error}", fix="Change it, or leave it out") from error
     return found

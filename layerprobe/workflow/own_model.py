@@ -31,9 +31,15 @@ OUTPUT = "output"  # the model's own output as a layer
 
 
 def net_of(model: nn.Module | Net) -> Net:
-    """A module with names for its layers: its blocks and their parts by their paths, and `output`."""
+    """A module with names for its layers: its blocks and their parts by their paths, and `output`.
+
+    Raises:
+        RecipeError: it is none.
+    """
     if isinstance(model, Net):
         return model
+    if not isinstance(model, nn.Module):
+        raise RecipeError(f"the model is a {type(model).__name__}", fix="Give a torch.nn.Module")
     module = model.module if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) else model
     while isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):  # compiled as a whole
         module = inner

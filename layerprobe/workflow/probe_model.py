@@ -38,7 +38,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     similarity: str = "cosine",
     ks: Sequence[int] = (1, 2, 4, 8),
     metrics: str | Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
-    device: str = "auto",
+    device: str | torch.device = "auto",
     cache: str | Path | None = None,
 ) -> Probed:
     """Measure how well each layer of a model tells classes apart, those it was trained on and unseen ones.
@@ -75,9 +75,9 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         device: where the model runs and features are ranked: auto, which is where the model is; or cpu, cuda, cuda:i,
             from where it is moved back at the end.
         cache: folder of runs, into which a run of this model and these images is written, or one that is there is
-            extended: `layerprobe plot` draws it beside others, and `open_run` reads it. Its name is the result's. Models
-            of one class, with the same parts as they print and the same weights, count as one: if only the code of
-            their forward differs, give each a folder of its own. None: no file is written.
+            extended: `layerprobe plot` draws it beside others, and `open_run` reads it. Its name is the result's.
+            Models of one class, with the same parts as they print and the same weights, count as one: if only the code
+            of their forward differs, give each a folder of its own. None: no file is written.
 
     Returns:
         Scores, ranks and features in memory. A layer with features that are not finite has no
@@ -85,7 +85,8 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
 
     Raises:
         UnknownNameError: no such split, layer, pool, metric or similarity; with the near miss.
-        RecipeError: a layer that cannot be pooled so, a K that is too large, a metric that needs a classifier.
+        RecipeError: something else than a model or splits, no layer, a layer that cannot be pooled so, a K that is too
+            large or no whole number above 0, a metric that needs a classifier, an option that a metric does not take.
         DataError: batches of something else, a split of fewer than 2 classes, a class in two splits.
         NumericError: GeM of a layer that has values below 0.
         BusyError: another process uses the run in `cache`.
@@ -98,10 +99,12 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     measures = partial(build_measures, names, ks, options=options, may_drop=False)
     measures({})  # a misspelt metric is told before the work
     net, order = net_of(model), _order(splits)
-    with placed(net.module, device) as where, progress() as track:
+    with placed(net.module, str(device)) as where, progress() as track:
         size, batches = _opened({name: track(splits[name], f"extracting {name}") for name in order})
         network = measured(net, size)
         taps = find_taps(names_of(layers), network, pools=None if pools is None else names_of(pools))
+        if not taps:
+            raise RecipeError("no layer is asked for", fix='Ask for some, such as layers="*"')
         for doubt in outlying_tokens(taps):
             warnings.warn(doubt, stacklevel=2)
         found = _extracted(net.module, taps, batches, where, hashed=cache is not None)
@@ -136,8 +139,11 @@ def _order(splits: Mapping[str, object]) -> list[str]:
 
     Raises:
         UnknownNameError: a split of another name.
-        RecipeError: no split to search for.
+        RecipeError: no split to search for, or something else than splits by name.
     """
+    if not isinstance(splits, Mapping):
+        what = f"splits are a {type(splits).__name__}"
+        raise RecipeError(what, fix='Give the loaders by their splits\' names: {"test": loader}')
     known = (*SPLITS, *IN_GALLERY.values())
     for name in splits:
         if name not in known:

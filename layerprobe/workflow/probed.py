@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from layerprobe import registry
 from layerprobe.cka import layer_cka
-from layerprobe.errors import DataError, NumericError, UnknownNameError
+from layerprobe.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.facts import DataFacts
 from layerprobe.formats import Shown
 from layerprobe.keys import LayerKey, find_layer
@@ -42,6 +42,8 @@ class ByLayer(dict[tuple[str, str], T]):
         self._absent = dict(absent or {})
 
     def __missing__(self, place: tuple[str, str]) -> T:
+        if not isinstance(place, tuple) or len(place) != 2:
+            raise RecipeError(f"{place!r} is not a split and a layer", fix='Write ["test", "blocks.5@avg"]')
         split, layer = place
         known: list[Place] = [*((name, LayerKey.parse(text)) for name, text in self), *self._absent]
         if split not in dict(known):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,11 +201,32 @@ def test_options_reach_a_metric() -> None:
         ({"layers": "outptu"}, UnknownNameError, "unknown layer 'outptu'. Did you mean 'output'"),
         ({"pools": "agv"}, UnknownNameError, "unknown pool 'agv'. Did you mean 'avg'"),
         ({"device": "gpu"}, RecipeError, "unknown device 'gpu'"),
+        ({"device": torch.device("meta")}, RecipeError, "unknown device 'meta'"),
+        ({"layers": []}, RecipeError, "no layer is asked for"),
+        ({"ks": ()}, RecipeError, "no K of Recall@K is asked for"),
+        ({"ks": (0,)}, RecipeError, "K = 0: must be a whole number above 0"),
+        ({"ks": (1.5,)}, RecipeError, "K = 1.5: must be a whole number above 0"),
+        ({"metrics": {"NMI": {"restart": 2}}}, RecipeError, "NMI.*unexpected keyword argument 'restart'"),
     ],
 )
-def test_what_cannot_be_measured_is_told(asked: dict[str, str], error: type[Exception], message: str) -> None:
+def test_what_cannot_be_measured_is_told(asked: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        layerprobe.probe(small_model(), {"test": TEST}, ks=(1,), **asked)
+        layerprobe.probe(small_model(), {"test": TEST}, **({"ks": (1,)} | asked))
+
+
+def test_a_device_of_torch_is_a_device() -> None:
+    by_name, by_device = (
+        layerprobe.probe(small_model(), {"test": TEST}, ks=(1,), device=device)
+        for device in ("cpu", torch.device("cpu"))
+    )
+    assert by_device.scores == by_name.scores
+
+
+def test_what_is_no_model_and_no_split_is_told() -> None:
+    with pytest.raises(RecipeError, match=r"the model is a str. Give a torch.nn.Module"):
+        layerprobe.probe("resnet18", {"test": TEST})  # type: ignore[arg-type] # that is the mistake
+    with pytest.raises(RecipeError, match="splits are a DataLoader. Give the loaders by their splits' names"):
+        layerprobe.probe(small_model(), TEST)  # type: ignore[arg-type] # likewise
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,8 @@ def test_a_layer_is_read_by_split_and_name(result: Probed) -> None:
     with pytest.raises(UnknownNameError, match="unknown layer 'outptu'"):
         result.ranks["test", "outptu"]
     assert ("test", "outptu") not in result.ranks
+    with pytest.raises(RecipeError, match=r"'test' is not a split and a layer. Write \[\"test\", "):
+        result.ranks["test"]  # type: ignore[index] # that is the mistake
 
 
 def test_a_result_is_kept_by_pickle(result: Probed) -> None:
