@@ -69,11 +69,12 @@ def _own_input(name: str) -> OwnInput | None:
 def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
     timm, configuration, own = imported("timm", "timm"), _configuration(name), _own_input(name)
     options: dict[str, Any] = {"num_classes": 0}
-    notes: tuple[str, ...] = ()
+    # timm's version decides which weights a name without a tag means.
+    notes = (f"timm:{name}: {configuration.tag}",) if "." not in name and configuration.tag else ()
     own_size = configuration.input_size[-1]
     if image_size not in (None, own_size) and configuration.fixed_input_size:
         options["img_size"] = image_size
-        notes = (interpolated(f"timm:{name}", own_size, image_size or own_size),)
+        notes = (*notes, interpolated(f"timm:{name}", own_size, image_size or own_size))
     if pretrained:
         options |= {"pretrained": True, "pretrained_cfg_overlay": _weights(name, configuration)}
     try:
