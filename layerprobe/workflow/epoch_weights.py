@@ -10,7 +10,7 @@ from typing import Any
 
 from layerprobe.errors import DataError
 from layerprobe.nets.checkpoint_files import read_checkpoint
-from layerprobe.nets.fitting import fitted
+from layerprobe.nets.fitting import fitted, with_versions
 from layerprobe.nets.net import Net
 from layerprobe.runs import Run
 from layerprobe.training.checkpoints import load_weights, require_unchanged
@@ -106,7 +106,8 @@ def load_file(net: Net, path: Path, part: str | None) -> tuple[str, ...]:
     """
     model = net.module.get_submodule(net.root)
     fit = fitted(read_checkpoint(path, part), model)
-    model.load_state_dict(dict(fit.tensors), strict=False)  # not strict: buffers that the model makes itself
+    # Not strict: some buffers the model makes itself.
+    model.load_state_dict(with_versions(fit.tensors, model), strict=False)
     return fit.notes
 
 
