@@ -101,8 +101,13 @@ def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
         RecipeError: the run of that name is of another request.
         LayerprobeError: what a user can mend: the model, its weights, the data.
     """
+    return _run_of(request, _given_files(request), listener)
+
+
+def _run_of(request: FrozenRequest, given: list[tuple[Path, str | None]], listener: Listener) -> Run:
+    """The run of a model whose epochs are some files, each with the part that is meant."""
     recipe = request.recipe()
-    run, given = request.target(recipe), _given_files(request)
+    run = request.target(recipe)
     if not given:
         if run.exists():
             _require_same_files(run, request)
@@ -195,6 +200,7 @@ def estimate_frozen(request: FrozenRequest, wanted: ProbeRequest, listener: List
     if run.exists():
         return run.name, estimate_probe(run, wanted)
     with tempfile.TemporaryDirectory() as folder:
-        aside = frozen_run(replace(request, cache=Path(folder), run=run.name), listener)
+        # The weights of run:NAME lie in the cache itself.
+        aside = _run_of(replace(request, cache=Path(folder), run=run.name), _given_files(request), listener)
         found = estimate_probe(aside, wanted)
     return run.name, replace(found, free=free_bytes(run.folder))

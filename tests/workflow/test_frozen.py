@@ -250,6 +250,12 @@ def test_an_estimate_leaves_nothing(asked: Requests, tmp_path: Path) -> None:
     assert not list((tmp_path / "cache").glob("*/run.json"))
 
 
+def test_an_estimate_finds_the_run_whose_weights_are_measured(asked: Requests) -> None:
+    frozen_run(asked(run="first"), Silent())
+    name, _ = estimate_frozen(asked("run:first", run="second"), ProbeRequest(device="cpu", workers=0), Silent())
+    assert name == "second"
+
+
 def test_an_unknown_source_is_told_with_the_known(asked: Requests) -> None:
     with pytest.raises(UnknownNameError, match="unknown source in --model 'tim'. Did you mean 'timm'?"):
         replace(asked(), model="tim:resnet50").recipe()
