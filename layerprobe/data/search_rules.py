@@ -62,7 +62,7 @@ def read_searching(dataset: Dataset, *, group: str | None, positives: str | None
     Raises:
         UnknownNameError: no such column.
         RecipeError: a column, where there is none at all.
-        DataError: a file that cannot be read, is no such table, or names an image that is not there.
+        DataError: a file that cannot be read, is no such table, or names an image that is not there; or no right item.
     """
     columns = dict.fromkeys(column for split in dataset.splits.values() for column in split.columns)
     if group and not columns:
@@ -70,8 +70,10 @@ def read_searching(dataset: Dataset, *, group: str | None, positives: str | None
         raise RecipeError(f"data.group = {group!r}: nothing is known of these images but their classes", fix=fix)
     if group and group not in columns:
         raise UnknownNameError("column in data.group:", group, columns)
-    lists = [_read(Path(file), dataset) if file else None for file in (positives, ignore)]
-    return Searching(group or None, *lists)
+    right, ignored = (_read(Path(file), dataset) if file else None for file in (positives, ignore))
+    if right and not right.pairs:  # the class would decide again, and nothing would say so
+        raise DataError("no right item is listed", file=positives, fix="List some, or leave data.positives out")
+    return Searching(group or None, right, ignored)
 
 
 def with_search_rules(dataset: Dataset, searching: Searching) -> Dataset:

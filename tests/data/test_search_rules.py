@@ -149,6 +149,13 @@ def test_another_file_is_refused(dataset: Dataset, tmp_path: Path, text: bytes, 
         read(dataset, ignore=tmp_path / "pairs.csv")
 
 
+def test_a_list_without_a_right_item_is_refused(dataset: Dataset, tmp_path: Path) -> None:
+    empty = pairs(tmp_path)
+    with pytest.raises(DataError, match=r"pairs.csv: no right item is listed. List some"):
+        read(dataset, positives=empty)
+    assert with_search_rules(dataset, read(dataset, ignore=empty)).search_rules == {}
+
+
 def test_an_absent_file_is_named(dataset: Dataset, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="absent.csv: cannot be read"):
         read(dataset, ignore=tmp_path / "absent.csv")
