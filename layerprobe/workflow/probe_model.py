@@ -26,6 +26,7 @@ from layerprobe.workflow.loaders import Batch, progress, read_batches
 from layerprobe.workflow.measures import build_measures
 from layerprobe.workflow.own_model import measured, names_of, net_of, placed
 from layerprobe.workflow.probed import ByLayer, Probed
+from layerprobe.workflow.selection import storable
 from layerprobe.workflow.stored_probe import Origin, image_digests, known_layers, store_probe, weights_sha256
 
 
@@ -103,6 +104,8 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         size, batches = _opened({name: track(splits[name], f"extracting {name}") for name in order})
         network = measured(net, size)
         taps = find_taps(names_of(layers), network, pools=None if pools is None else names_of(pools))
+        if cache is not None:
+            storable(taps)
         if not taps:
             raise RecipeError("no layer is asked for", fix='Ask for some, such as layers="*"')
         for doubt in outlying_tokens(taps):

@@ -114,7 +114,20 @@ def select_taps(request: ProbeRequest, recipe: Recipe, measured: Measured) -> li
         RecipeError: a layer that cannot be probed.
     """
     layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
-    return find_taps(layers, measured, pools=pools)
+    return storable(find_taps(layers, measured, pools=pools))
+
+
+def storable(taps: list[Tap]) -> list[Tap]:
+    """The layers themselves, if features can be stored under their names.
+
+    Raises:
+        RecipeError: a name has a `/`, which parts places in feature files.
+    """
+    for tap in taps:
+        if "/" in tap.layer:
+            what = f"layer {tap.layer}: features cannot be stored under a name with '/'"
+            raise RecipeError(what, fix="Leave the layer out, or rename the module in the model's code")
+    return taps
 
 
 def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:

@@ -7,15 +7,18 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from torch import nn
 
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.files import sha256
 from layerprobe.keys import LayerKey
+from layerprobe.recipe import recorded_recipe
 from layerprobe.runs import Run
 from layerprobe.scores import Score, ScoreTable
 from layerprobe.workflow.building import TrainRequest
+from layerprobe.workflow.own_model import measured, net_of
 from layerprobe.workflow.probe import probe
-from layerprobe.workflow.selection import ProbeRequest
+from layerprobe.workflow.selection import ProbeRequest, select_taps
 from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent
 
@@ -59,6 +62,14 @@ def test_an_unknown_layer_has_the_near_miss_and_loses_nothing(run: Run) -> None:
     with pytest.raises(UnknownNameError, match=r"'pool5.4'. Did you mean 'pool5.\d'"):
         probe(run, replace(REQUEST, layers=("pool5.4",)), Silent())
     assert sha256(run.scores_file) == before
+
+
+def test_a_layer_that_no_file_can_name_is_refused(run: Run) -> None:
+    model = nn.Sequential()
+    model.add_module("a/b", nn.Conv2d(3, 4, 3))
+    recipe = recorded_recipe(run.read(), run.record_file)
+    with pytest.raises(RecipeError, match="layer a/b: features cannot be stored under a name with '/'"):
+        select_taps(ProbeRequest(layers=("a/b",)), recipe, measured(net_of(model), 8))
 
 
 def test_a_large_k_is_refused_when_asked_for_and_dropped_from_a_recipe(run: Run) -> None:

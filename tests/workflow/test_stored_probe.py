@@ -11,6 +11,7 @@ from torch import nn
 
 import layerprobe
 from layerprobe.cli import main
+from layerprobe.errors import RecipeError
 from layerprobe.runs import Run
 from layerprobe.scores import read_scores
 from layerprobe.store import read_layers
@@ -80,6 +81,15 @@ def test_other_weights_or_images_are_another_run(tmp_path: Path) -> None:
     names.add(layerprobe.probe(model, {"train": TRAIN, "test": TEST}, ks=(1,), cache=tmp_path).name)
     assert len(names) == 3
     assert all(name.startswith("Sequential-") for name in names)
+
+
+def test_a_name_that_no_file_can_have_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    model = nn.Sequential()
+    model.add_module("a/b", nn.Conv2d(3, 4, 3))
+    assert layerprobe.probe(model, {"test": TEST}, layers="a/b", ks=(1,)).features["test", "a/b"].shape == (9, 4)
+    with pytest.raises(RecipeError, match=r"layer a/b: features cannot be stored under a name with '/'. Leave"):
+        layerprobe.probe(model, {"test": TEST}, layers="a/b", ks=(1,), cache=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_other_parts_with_the_same_weights_are_another_run(tmp_path: Path) -> None:
