@@ -29,6 +29,7 @@ class Layout:
         shape: of one image: (C, H, W), (T, D) or (D,), whatever the order of the axes.
         prefix: tokens before those of the patches.
         class_token: whether the first token is a class token.
+        in_rows: whether the patches of tokens come row by row, so that they are a map.
     """
 
     kind: Kind
@@ -38,6 +39,7 @@ class Layout:
     shape: Shape = ()
     prefix: int = 0
     class_token: bool = False
+    in_rows: bool = True
 
     @property
     def dim(self) -> int:
@@ -109,12 +111,14 @@ class Model:
         other: the other size; None where the model took none.
         prefix_tokens: how many the model says it has; None where it says nothing.
         class_token: whether the first of its prefix tokens, if it has any, is a class token.
+        in_rows: whether its patches come row by row.
     """
 
     size: int
     other: int | None = None
     prefix_tokens: int | None = None
     class_token: bool = True
+    in_rows: bool = True
 
 
 def find_layouts(seen: Sequence[Seen], model: Model) -> list[Layout | Unclear]:
@@ -151,7 +155,7 @@ def _layout(seen: Seen, model: Model, counts: _Counts, grids: set[int]) -> Layou
     if isinstance(prefix, Unclear):
         return Unclear(f"{prefix.reason}: {seen}")
     class_token = prefix > 0 and model.class_token
-    return Layout("tokens", seen.part, batch, channels, (*space, rest[place]), prefix, class_token)
+    return Layout("tokens", seen.part, batch, channels, (*space, rest[place]), prefix, class_token, model.in_rows)
 
 
 def _without(shape: Shape, axis: int) -> Shape:

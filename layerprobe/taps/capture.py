@@ -155,7 +155,8 @@ def possible_pools(layout: Layout, *, negative: bool) -> tuple[str, ...]:
     if layout.kind == "vector":
         return (NO_POOL,)
     tokens = TOKEN_POOLS if layout.class_token else ()
-    return (*tokens, *(pool for pool in POOLS if pool != "gem" or not negative), "grid:s")
+    grid = ("grid:s",) if layout.in_rows else ()
+    return (*tokens, *(pool for pool in POOLS if pool != "gem" or not negative), *grid)
 
 
 def pooled_dim(name: str, layout: Layout, pool: str, *, negative: bool) -> int:
@@ -183,6 +184,9 @@ def pooled_dim(name: str, layout: Layout, pool: str, *, negative: bool) -> int:
         raise RecipeError(what, fix="Choose another pool, or the layer after a ReLU")
     if not pool.startswith("grid:"):
         return layout.dim * (2 if pool == "cls+avg" else 1)
+    if not layout.in_rows:
+        what = f"{name}@{pool}: its tokens do not come row by row"
+        raise RecipeError(what, fix="Choose max or avg")
     side = _grid_side(pool)
     if side > min(layout.grid):
         what = f"{name}@{pool}: the map is {layout.grid[0]} x {layout.grid[1]}"

@@ -21,6 +21,8 @@ from layerprobe.taps.outputs import structure, taken, tensor_part
 REFUSALS = (
     RuntimeError, AssertionError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError,
 )  # fmt: skip
+# Models whose tokens come window by window: which of a square they are, their number does not tell.
+_IN_WINDOWS = ("Hiera", "HieraModel")
 _SMALL = 64  # pixels a side, of which twice as many cost little
 
 
@@ -117,7 +119,8 @@ def measure_layers(net: NamedLayers, image_size: int) -> Measured:
     if [output.shape for output in other] == [output.shape for output in two]:
         # The network makes one size of all images itself, so that another size tells nothing.
         other_size, other = None, []
-    model = Model(image_size, other_size, net.prefix_tokens, _has_class_token(module))
+    in_rows = not any(type(part).__name__ in _IN_WINDOWS for part in module.modules())
+    model = Model(image_size, other_size, net.prefix_tokens, _has_class_token(module), in_rows)
     return Measured(net, _calls(module, two, [three, other], model))
 
 

@@ -171,3 +171,19 @@ class Positions(nn.Module):
 def test_positions_of_one_size_do_not_pass_for_another_size() -> None:
     (call,) = measure_layers(Layers(Positions()), 32).calls["norm"]
     assert str(call.layout) == "tokens (16, 6)"
+
+
+def test_tokens_that_come_window_by_window_have_no_grid() -> None:
+    from timm.models.hiera import Hiera
+
+    torch.manual_seed(0)
+    model = Hiera(img_size=(64, 64), embed_dim=24, num_heads=1, stages=(1, 1, 1, 1), num_classes=0).eval()
+    net = Layers(model, {"blocks.0": "blocks.0"})
+    assert [layer.pools for layer in list_layers(net, 64)] == [("max", "avg")]
+    with pytest.raises(RecipeError, match="blocks.0@grid:2: its tokens do not come row by row. Choose max or avg"):
+        resolve_taps(["blocks.0@grid:2"], net, image_size=64)
+    with tapped(model, resolve_taps(["blocks.0"], net, pools=["avg"], image_size=64)) as features_of:
+        (found,) = features_of(images(64)).values()
+    with torch.inference_mode():
+        expected = model.forward_intermediates(images(64), indices=[0], intermediates_only=True)[0]
+    torch.testing.assert_close(found, torch.as_tensor(expected).mean((2, 3)))
