@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.files import free_bytes, sha256
 from layerprobe.nets.weight_paths import expand
 from layerprobe.overrides import Overrides, overridden
@@ -139,7 +139,15 @@ def _given_files(request: FrozenRequest) -> list[tuple[Path, str | None]]:
 
 
 def _hashed(given: list[tuple[Path, str | None]]) -> list[ForeignFile]:
-    return [ForeignFile(str(path), part, sha256(path)) for path, part in given]
+    return [ForeignFile(str(path), part, _sha256(path)) for path, part in given]
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as error:
+        what = f"no readable weights file: {error.strerror}"
+        raise DataError(what, file=path, fix="Name one by --weights, or use --weights none") from error
 
 
 def _require_same(run: Run, recipe: Recipe, known: list[ForeignFile], given: list[tuple[Path, str | None]]) -> None:
@@ -152,7 +160,7 @@ def _require_same(run: Run, recipe: Recipe, known: list[ForeignFile], given: lis
         if epoch >= len(given) or (Path(file.path), file.part) != given[epoch]:
             found = given[epoch][0] if epoch < len(given) else "no file"
             raise RecipeError(f"epoch {epoch} is {file.path}, and would now be {found}", file=run.folder, fix=_NEW_RUN)
-        if sha256(given[epoch][0]) != file.sha256:
+        if _sha256(given[epoch][0]) != file.sha256:
             what = f"has changed since {run.name} began, whose epoch {epoch} it is"
             raise RecipeError(what, file=file.path, fix=f"Restore it. {_NEW_RUN} that measures it as it is now")
 

@@ -218,6 +218,15 @@ def test_what_is_stored_outlives_the_files(asked: Requests, checkpoints: Path) -
         probe(run, ProbeRequest(layers=("1",), device="cpu", workers=0), Silent())
 
 
+@pytest.mark.parametrize("name", ["absent.pt", "epoch2.pt"])
+def test_an_absent_file_is_an_error_of_data(asked: Requests, checkpoints: Path, name: str) -> None:
+    if (checkpoints / name).exists():
+        frozen_run(asked(f"{checkpoints / name}"), Silent())
+        (checkpoints / name).unlink()
+    with pytest.raises(DataError, match=f"{name}: no readable weights file: No such file or directory. Name one"):
+        frozen_run(asked(f"{checkpoints / name}"), Silent())
+
+
 def test_a_file_of_another_network_leaves_no_run(asked: Requests, tmp_path: Path) -> None:
     torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "other.pt")
     with pytest.raises(DataError, match="other.pt"):
