@@ -235,7 +235,7 @@ def _lacks(found: Mapping[str, Mapping[str, Tensor]], right: Mapping[str, Mappin
 
 
 def _other_network(what: str, wanted: Wanted, given: FileWeights) -> DataError:
-    fix = "Set net.name to the network of the weights, or net.weights to a file of this one"
+    fix = "Name the network of these weights, or a file of this one"
     return DataError(f"weights of another network than {wanted.name}: {what}", file=given.source, fix=fix)
 
 

@@ -84,7 +84,8 @@ def load_net(run: Run, epoch: int, net: Net) -> None:
         DataError: absent, changed since, or of another network.
         RecipeError: removed on purpose.
     """
-    files = foreign_files(run.read())
+    record = run.read()
+    files = foreign_files(record)
     if not files:
         load_checkpoint(run, epoch, {"net": net.module})
         return
@@ -94,18 +95,18 @@ def load_net(run: Run, epoch: int, net: Net) -> None:
     except DataError as error:
         fix = f"Restore it, or measure what is there now with --run NAME; {run.name} keeps what it has measured"
         raise DataError(f"{error.message}, which epoch {epoch} of {run.name} is", file=error.file, fix=fix) from error
-    load_file(net, Path(file.path), file.part)
+    load_file(net, record["recipe"]["net"]["name"], Path(file.path), file.part)
 
 
-def load_file(net: Net, path: Path, part: str | None) -> tuple[str, ...]:
-    """Load a file of weights into the model that a network wraps; returns the notes about it.
+def load_file(net: Net, name: str, path: Path, part: str | None) -> tuple[str, ...]:
+    """Load a file of weights into the model, called `name`, that a network wraps; returns the notes about it.
 
     Raises:
         DataError: the file cannot be read, or does not hold this model.
         NumericError: a number is not finite.
     """
     model = net.module.get_submodule(net.root)
-    fit = fitted(read_checkpoint(path, part), model)
+    fit = fitted(read_checkpoint(path, part), model, name=name)
     # Not strict: some buffers the model makes itself.
     model.load_state_dict(with_versions(fit.tensors, model), strict=False)
     return fit.notes

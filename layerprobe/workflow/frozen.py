@@ -179,7 +179,7 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[ForeignFile], lis
     run = request.target(recipe)
     device = parts.choose_device(request.device)
     net = parts.build_net(recipe)
-    notes = {note: None for file in files for note in load_file(net, Path(file.path), file.part)}
+    notes = {note: None for file in files for note in load_file(net, request.model, Path(file.path), file.part)}
     decoding = Decoding(request.cache, listener, request.workers)
     loaded = with_contents(parts.load_dataset(recipe), decoding)
     dataset = parts.build_dataset(recipe, loaded=loaded)
@@ -189,6 +189,7 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[ForeignFile], lis
         if run.exists():
             require_same_images(run.read(), dataset, list(dataset.splits), fix=_NEW_RUN)
         record = new_record(recipe, dataset, net, device)
+        record["notes"] += _trained_on_others(request, record["transform"])
         record |= {
             FOREIGN: [file.as_json() for file in files],
             "untrained": False,
@@ -200,6 +201,19 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[ForeignFile], lis
         for note in record["notes"]:
             listener.say(f"note: {note}")
             run.log(f"note: {note}")
+
+
+def _trained_on_others(request: FrozenRequest, transform: str) -> list[str]:
+    """A note where the weights are those of a run that saw images made in another way; none elsewhere."""
+    if not request.weights.startswith("run:"):
+        return []
+    run = named_run(request.cache, request.weights.removeprefix("run:"))
+    # An estimate has a cache of its own, without the run.
+    if not run.exists() or run.read().get("transform") == transform:
+        return []
+    return [
+        f"{run.name} was trained on images made in another way; --set data.KEY=VALUE makes them as its run.json says"
+    ]
 
 
 def estimate_frozen(request: FrozenRequest, wanted: ProbeRequest, listener: Listener) -> tuple[str, Estimate]:

@@ -264,20 +264,20 @@ def test_a_narrower_network_is_told_how_much_does_not_fit_and_where(tmp_path: Pa
     message = (
         f"{path}: weights of another network than mine: 3 of {NEEDED} tensors are missing or have another"
         " shape under 'state_dict.model': layer1.1.conv1.weight is missing, layer1.1.conv2.weight is missing,"
-        " conv1.weight has shape (4, 1, 3, 3), not (4, 3, 3, 3). Set net.name"
+        " conv1.weight has shape (4, 1, 3, 3), not (4, 3, 3, 3). Name the network"
     )
     with pytest.raises(DataError, match=re.escape(message)):
         fitted(read_checkpoint(path), network(5), name="mine")
 
 
 def test_a_file_that_shares_no_name_is_refused() -> None:
-    with pytest.raises(DataError, match=r"than this network: none of its \d+ tensors is there\. Set net\.name"):
+    with pytest.raises(DataError, match=r"than this network: none of its \d+ tensors is there\. Name the network"):
         fitted({"a.b": torch.ones(1)}, network(5))
 
 
 def test_a_deeper_network_is_refused_although_it_has_every_tensor() -> None:
     deeper = network(0, blocks=3).state_dict()
-    with pytest.raises(DataError, match=r"there is no place for layer1\.2\.conv1\.weight and 9 more\. Set"):
+    with pytest.raises(DataError, match=r"there is no place for layer1\.2\.conv1\.weight and 9 more\. Name"):
         fitted(under("model.", deeper), network(5))
 
 
@@ -298,7 +298,7 @@ def test_buffers_that_a_network_makes_itself_may_be_missing_or_too_many(name: st
 
 
 def test_an_extra_number_of_a_layer_is_no_such_buffer() -> None:
-    with pytest.raises(DataError, match=r"there is no place for layer1\.scale\. Set"):
+    with pytest.raises(DataError, match=r"there is no place for layer1\.scale\. Name"):
         fitted(STATE | {"layer1.scale": torch.ones(3)}, network(5))
 
 
@@ -312,7 +312,7 @@ def test_names_below_the_root_of_a_module_around_the_network_are_enough(prefix: 
     assert found.tensors.keys() == {f"model.{name}" for name in STATE}
     assert all(torch.equal(found.tensors[f"model.{name}"], value) for name, value in STATE.items())
     deeper = under(prefix, network(0, blocks=3).state_dict())
-    with pytest.raises(DataError, match=r"there is no place for layer1\.2\.conv1\.weight and 9 more\. Set"):
+    with pytest.raises(DataError, match=r"there is no place for layer1\.2\.conv1\.weight and 9 more\. Name"):
         fit(deeper, Wanted("mine", own, ["fc6.weight"], root="model"))
 
 
@@ -351,7 +351,7 @@ def test_a_classifier_beside_a_norm_of_the_network_is_left_and_said() -> None:
 @pytest.mark.parametrize("name", ["stages.0.se.fc.weight", "stages.1.weight", "head.scale.weight", "stages.fc.gamma"])
 def test_what_is_no_classifier_needs_a_place(name: str) -> None:
     tensor = torch.ones(4) if name.startswith("head") else torch.ones(4, 4)
-    with pytest.raises(DataError, match=rf"there is no place for {re.escape(name)}\. Set"):
+    with pytest.raises(DataError, match=rf"there is no place for {re.escape(name)}\. Name"):
         fitted(Headed(0).state_dict() | {name: tensor}, Headed(0))
 
 

@@ -140,7 +140,7 @@ def test_weights_of_another_trunk_are_refused_by_tensor_and_network(
     assert callable(change)
     change(weights)
     with pytest.raises(
-        DataError, match=re.escape(f"weights of another network than vgg16_bn: {message}. Set net.name to")
+        DataError, match=re.escape(f"weights of another network than vgg16_bn: {message}. Name the network")
     ):
         build(weights=weights)
 

@@ -26,5 +26,5 @@ def test_weights_of_a_file_are_not_taken_for_those_of_an_older_class(tmp_path: P
     torch.save({"state_dict": {"model.part.weight": weight, "model.part.bias": torch.zeros(3)}}, tmp_path / "their.pt")
     model = nn.Sequential()
     model.add_module("part", Turned(3, 3))
-    load_file(Net(model, {}, 3, frozenset()), tmp_path / "their.pt", None)
+    load_file(Net(model, {}, 3, frozenset()), "mine", tmp_path / "their.pt", None)
     assert torch.equal(model.state_dict()["part.weight"], weight)

@@ -229,7 +229,7 @@ def test_an_absent_file_is_an_error_of_data(asked: Requests, checkpoints: Path, 
 
 def test_a_file_of_another_network_leaves_no_run(asked: Requests, tmp_path: Path) -> None:
     torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "other.pt")
-    with pytest.raises(DataError, match="other.pt"):
+    with pytest.raises(DataError, match="other.pt: weights of another network than python:"):
         frozen_run(asked(str(tmp_path / "other.pt")), Silent())
     assert not list((tmp_path / "cache").glob("*/run.json"))
 
@@ -238,6 +238,15 @@ def test_the_weights_of_a_run_are_its_last_epochs(asked: Requests, checkpoints: 
     run, scores = measured(asked(f"{checkpoints}/*.pt"))
     _, found = measured(asked(f"run:{run.name}"))
     assert r1(found, 0, "test") == r1(scores, 2, "test")
+
+
+def test_weights_of_a_run_that_saw_other_images_are_told(asked: Requests, checkpoints: Path) -> None:
+    seen = frozen_run(asked(f"{checkpoints}/epoch2.pt"), Silent())
+    same, other = Silent(), Silent()
+    frozen_run(asked(f"run:{seen.name}", run="same"), same)
+    frozen_run(asked(f"run:{seen.name}", run="other", settings=("data.invert=true",)), other)
+    assert not any("made in another way" in text for text in same.heard)
+    assert any(f"{seen.name} was trained on images made in another way" in text for text in other.heard)
 
 
 def test_other_images_need_another_name(asked: Requests, images: Path) -> None:
