@@ -85,7 +85,7 @@ def train_words(root: Path, *more: str, net: list[str] = LENET) -> list[str]:
         (["probe", "netA"], 3, "there is no run yet"),
         (["plot", "train-vs-tset"], 2, "unknown plot 'train-vs-tset'. Did you mean 'train-vs-test'?"),
         (["plot", "curves"], 3, "there is no run yet"),
-        (["layers", "vgg16"], 2, "unknown network, recipe or run 'vgg16'. Did you mean 'vgg16_bn'?"),
+        (["layers", "vgg16"], 2, "unknown network, recipe, run or source 'vgg16'. Did you mean 'vgg16_bn'?"),
         (["recipes", "netX"], 2, "unknown recipe 'netX'. Did you mean 'net"),
         (["runs", "nope"], 3, "there is no run yet"),
     ],

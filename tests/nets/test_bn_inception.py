@@ -146,7 +146,7 @@ def test_the_last_block_can_start_from_scratch(port: dict[str, Tensor]) -> None:
 def test_a_file_without_a_branch_is_refused(port: dict[str, Tensor]) -> None:
     weights = {name: value for name, value in port.items() if name != "inception_4e_3x3.bias"}
     with pytest.raises(
-        DataError, match=r"network than bn_inception: inception4e\.3x3\.bias is missing\. Set net\.name"
+        DataError, match=r"network than bn_inception: inception4e\.3x3\.bias is missing\. Name the network"
     ):
         build(weights=weights)
 

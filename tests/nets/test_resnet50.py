@@ -73,6 +73,6 @@ def test_an_unknown_block_names_the_near_one() -> None:
 def test_a_deeper_trunk_is_refused_although_it_has_every_tensor(pretrained: dict[str, Tensor]) -> None:
     deeper = pretrained | {"layer3.6.conv1.weight": torch.zeros(256, 1024, 1, 1)}
     with pytest.raises(
-        DataError, match=r"than resnet50: there is no place for layer3\.6\.conv1\.weight\. Set net\.name"
+        DataError, match=r"than resnet50: there is no place for layer3\.6\.conv1\.weight\. Name the network"
     ):
         build(weights=deeper)

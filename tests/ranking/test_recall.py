@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import doctest
-import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -82,12 +79,3 @@ def test_without_ks_they_are_those_of_the_papers_tables() -> None:
 def test_the_docstrings_example_is_true() -> None:
     (example,) = doctest.DocTestFinder().find(recall_at_k, "recall_at_k", globs={})
     assert doctest.DocTestRunner().run(example) == doctest.TestResults(failed=0, attempted=5)
-
-
-def test_the_readmes_example_runs_and_its_numbers_are_true() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    code = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[0]
-    names: dict[str, Any] = {}
-    exec(code, names)
-    found = {k: round(value, 3) for k, value in layerprobe.recall_at_k(names["features"], names["labels"]).items()}
-    assert f"layerprobe.recall_at_k(features, labels)  # {found}, fractions" in code
