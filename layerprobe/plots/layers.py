@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -118,26 +119,45 @@ def _start(data: Mapping[str, DataFacts], run: str) -> str:
 
 def _draw_splits(axes: Axes, series: Series, last: int, start: str) -> list[fig.Label]:
     """Draw the lines and the gap, and return the lines' labels."""
-    place = range(len(series))
+    tracks = _tracks(series)
     labels = []
     for epoch in sorted({0, last}):
         light = epoch != last
         layers = _at(series, epoch)
         for split in _SPLITS:
             values = _values(layers, split)
-            valid = [i for i in place if np.isfinite(values[i])]
+            valid = [i for i in range(len(series)) if np.isfinite(values[i])]
             if not valid:
                 continue
             name = f"{split}, {start}" if epoch == 0 else split
-            (line,) = axes.plot(place, values, color=_COLOURS[split], marker=_MARKERS[split], label=name)
-            line.set(linewidth=1.0 if light else 1.8, markersize=4 if light else 6, alpha=0.5 if light else 1)
-            if epoch == 0:
-                line.set(linestyle=(0, (2, 2)), markerfacecolor="white")
+            for number, places in enumerate(tracks):
+                heights = [values[i] for i in places]
+                (line,) = axes.plot(places, heights, color=_COLOURS[split], marker=_MARKERS[split])
+                line.set(linewidth=1.0 if light else 1.8, markersize=4 if light else 6, alpha=0.5 if light else 1)
+                line.set_label(f"_{name}" if number else name)
+                if epoch == 0:
+                    line.set(linestyle=(0, (2, 2)), markerfacecolor="white")
             labels.append(fig.Label(name, valid[-1], values[valid[-1]], _COLOURS[split]))
     layers = _at(series, last)
-    train, test = _values(layers, "train"), _values(layers, "test")
-    axes.fill_between(place, train, test, color="0.5", alpha=0.13, linewidth=0, label="_gap", zorder=0.5)
+    train, test = (np.array(_values(layers, split)) for split in ("train", "test"))
+    for places in tracks:
+        axes.fill_between(
+            places, train[places], test[places], color="0.5", alpha=0.13, linewidth=0, label="_gap", zorder=0.5
+        )
     return labels
+
+
+def _tracks(series: Series) -> list[list[int]]:
+    """The places that a line joins: one line for each pool and reduction, where layers have several of them.
+
+    A layer that has one, such as a vector among maps, is on every line.
+    """
+    rows = [(point.layer, (point.pool, point.reduction)) for point in (layer[0] for layer in series.values())]
+    times = Counter(layer for layer, _ in rows)
+    several = list(dict.fromkeys(way for layer, way in rows if times[layer] > 1))
+    # Without any such layer, every layer is on the one line.
+    ways = several or [rows[0][1]]
+    return [[i for i, (layer, own) in enumerate(rows) if times[layer] == 1 or own == way] for way in ways]
 
 
 def _fractions(layers: Series, split: str) -> list[float | None]:

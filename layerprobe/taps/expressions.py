@@ -35,7 +35,7 @@ class LayerInfo:
 
 
 def list_layers(net: NamedLayers, image_size: int) -> list[LayerInfo]:
-    """The network's named layers in execution order, found by forwards that change nothing.
+    """The network's named layers that run, in execution order, found by forwards that change nothing.
 
     Raises:
         RecipeError: the network does not take images of that size, or a layer's output cannot be read.
@@ -43,7 +43,9 @@ def list_layers(net: NamedLayers, image_size: int) -> list[LayerInfo]:
     measured, found = measure_layers(net, image_size), []
     for name, path in net.layers.items():
         path = plain_path(path)
-        last = _require_calls(name, path, measured)[-1]
+        if not measured.calls.get(path):
+            continue
+        last = measured.calls[path][-1]
         layout = _require_layout(name, last)
         pools = possible_pools(layout, negative=last.negative)
         info = LayerInfo(name, path, layout.dim, layout.kind, len(measured.calls[path]), layout, pools)

@@ -19,7 +19,7 @@ from layerprobe.errors import DataError, RecipeError
 from layerprobe.keys import LayerKey
 from layerprobe.progress import Listener
 from layerprobe.recipe import Change
-from layerprobe.runs import Run, command_line, find_run, locked, named_run, set_aside
+from layerprobe.runs import Run, find_run, locked, named_run, set_aside
 from layerprobe.scores import Score
 from layerprobe.taps import Tap
 from layerprobe.workflow import parts
@@ -29,6 +29,7 @@ from layerprobe.workflow.estimate import Estimate, estimate_training
 from layerprobe.workflow.extractors import RunExtractor, Tell
 from layerprobe.workflow.features import Missing, RunFeatures, features_of
 from layerprobe.workflow.manifests import require_same_images, upgrade
+from layerprobe.workflow.new_record import made_by
 from layerprobe.workflow.probe import Probing, known_scores, scorer_of
 from layerprobe.workflow.probed_run import decoding_of, open_for_probing
 from layerprobe.workflow.selection import (
@@ -91,11 +92,7 @@ def _record(request: TrainRequest, members: Sequence[Run]) -> dict[str, Any]:
     shared = ("versions", "device", "threads", "transform", "manifests", "contents", "features_by_size")
     return {
         "state": "finished",
-        "command": command_line(),
-        "recipe_name": recipe.name,
-        "recipe": recipe.as_dict(),
-        "experiment": recipe.identity(with_seed=False)[:12],
-        "seed": recipe.train.seed,
+        **made_by(recipe),
         "members": [member.name for member in members],
         "epochs_done": min(member.read()["epochs_done"] for member in members),
         "hashes": {},

@@ -36,9 +36,11 @@ def _start(run: Run) -> str:
     """What the network of epoch 0 is; the usual where the record cannot be read."""
     with contextlib.suppress(DataError):
         record = run.read()
-        if not record.get("untrained", True):
+        net = record["recipe"].get("net", {})
+        # What a user's own function gives, only the user knows.
+        if not record.get("untrained", True) or str(net.get("name")).startswith("python:"):
             return "epoch 0"
-        return "untrained" if record["recipe"].get("net", {}).get("weights", "none") == "none" else "pretrained"
+        return "untrained" if net.get("weights", "none") == "none" else "pretrained"
     return DataFacts.start
 
 

@@ -17,6 +17,31 @@ from layerprobe.workflow import parts
 from layerprobe.workflow.manifests import manifests_of
 
 
+def made_by(recipe: Recipe) -> dict[str, Any]:
+    """What run.json says of the command and the recipe."""
+    return {
+        "command": command_line(),
+        "recipe_name": recipe.name,
+        "recipe": recipe.as_dict(),
+        "experiment": recipe.identity(with_seed=False)[:12],
+        "seed": recipe.train.seed,
+    }
+
+
+def made_with(device: object) -> dict[str, Any]:
+    """What run.json says of the machine: versions, device, threads."""
+    return {
+        "versions": {
+            "layerprobe": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+        },
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+    }
+
+
 def new_record(recipe: Recipe, dataset: Dataset, net: Net, device: torch.device) -> dict[str, Any]:
     """run.json of a run that has no epoch yet.
 
@@ -26,22 +51,9 @@ def new_record(recipe: Recipe, dataset: Dataset, net: Net, device: torch.device)
         net: with its weights.
         device: where the run computes.
     """
-    return {
-        "state": "training",
-        "command": command_line(),
-        "recipe_name": recipe.name,
-        "recipe": recipe.as_dict(),
-        "experiment": recipe.identity(with_seed=False)[:12],
-        "seed": recipe.train.seed,
-        "versions": {
-            "layerprobe": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
-            **net.versions,
-        },
-        "device": str(device),
-        "threads": torch.get_num_threads(),
+    record = {"state": "training", **made_by(recipe), **made_with(device)}
+    record["versions"] |= net.versions
+    return record | {
         "transform": parts.transform_text(recipe),
         "new_parameters": sorted(net.new_parameters),
         **manifests_of(dataset),

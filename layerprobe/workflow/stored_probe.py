@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torchvision
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from layerprobe import __version__, store
+from layerprobe import store
 from layerprobe.analysis import search_sha256
 from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.ranking.ranks import ENGINE
@@ -25,6 +23,7 @@ from layerprobe.records import FROM_PYTHON
 from layerprobe.runs import Run, locked, named_run
 from layerprobe.scores import SPLITS, ScoreTable, read_scores
 from layerprobe.workflow.layer_search import EPOCH, SEED, Found, LayerSearch, SplitFeatures, gallery_of
+from layerprobe.workflow.new_record import made_with
 
 _TRANSFORM = "as the loader gave it"
 
@@ -132,7 +131,7 @@ def store_probe(cache: Path, origin: Origin, search: LayerSearch, found: Found, 
 def _record(origin: Origin, device: str, layer_order: Sequence[str]) -> dict[str, Any]:
     contents = {split: origin.contents(split) for split in origin.images}
     return {
-        "state": "done",
+        "state": "finished",
         "command": "layerprobe.probe",
         FROM_PYTHON: True,
         "untrained": False,
@@ -140,14 +139,7 @@ def _record(origin: Origin, device: str, layer_order: Sequence[str]) -> dict[str
         "recipe": {"net": {"name": origin.model}, "train": {"epochs": 0}},
         "experiment": origin.experiment,
         "seed": SEED,
-        "versions": {
-            "layerprobe": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
-        },
-        "device": device,
-        "threads": torch.get_num_threads(),
+        **made_with(device),
         "transform": _TRANSFORM,
         "new_parameters": [],
         "manifests": contents,

@@ -203,3 +203,15 @@ def test_no_line_joins_two_similarities(make_scores: MakeScores) -> None:
     assert y(line(panels[0], "test")) == pytest.approx(own)
     assert y(line(panels[1], "test")) == pytest.approx([10] * 4)
     assert [label.get_text() for label in panels[1].get_xticklabels()] == DEEP
+
+
+def test_layers_of_several_pools_have_a_line_for_each(make_scores: MakeScores) -> None:
+    scores = [
+        replace(score, pool=pool)
+        for score in make_scores(["blocks.0", "blocks.1", "output"], epochs=[0])
+        for pool in (["none"] if score.layer == "output" else ["avg", "cls"])
+    ]
+    (axes,) = draw(scores).axes
+    # blocks.0@avg, blocks.0@cls, blocks.1@avg, blocks.1@cls, output
+    assert [x(line(axes, label)) for label in ("test, untrained", "_test, untrained")] == [[0, 2, 4], [1, 3, 4]]
+    assert len([part for part in axes.collections if part.get_label() == "_gap"]) == 2

@@ -251,3 +251,10 @@ def test_maxima_over_tokens_are_warned_of(vit: Layers) -> None:
         "max over the tokens of blocks.0: a few tokens of large norm may decide it; cls and avg are safer"
     ]
     assert outlying_tokens(taps[:1]) == []
+
+
+def test_a_layer_that_does_not_run_is_not_listed(net: Layers) -> None:
+    module = nn.ModuleDict({"seen": net.module, "auxiliary": nn.Linear(2, 2)})
+    module.forward = net.module.forward  # as a network that has a head for training
+    listed = list_layers(Layers(module, {"fc6": "seen.fc6", "auxiliary": "auxiliary"}), 8)
+    assert [info.name for info in listed] == ["fc6"]

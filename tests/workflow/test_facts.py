@@ -142,3 +142,9 @@ def test_epoch_0_is_called_by_where_its_weights_come_from(
     run = Run(tmp_path / "one")
     run.write(RECORD | told | {"recipe": {"data": {"name": "glyphs"}, "net": {"weights": weights}}})
     assert data_facts(run, [SCORE]).start == start
+
+
+def test_what_a_users_function_gives_is_not_called_untrained(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    run.write(RECORD | {"recipe": {"data": {"name": "glyphs"}, "net": {"name": "python:mine.py:build"}}})
+    assert data_facts(run, [SCORE]).start == "epoch 0"

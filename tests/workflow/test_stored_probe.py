@@ -124,7 +124,7 @@ def test_runs_and_plots_know_it_and_probe_says_why_it_cannot_go_on(
     cache = ("--cache", str(tmp_path))
     assert command(monkeypatch, "runs", "--json", *cache) == 0
     (listed,) = json.loads(capsys.readouterr().out)["runs"]
-    assert (listed["run"], listed["state"], listed["epochs_done"]) == (name, "done", 0)
+    assert (listed["run"], listed["state"], listed["epochs_done"]) == (name, "finished", 0)
     for kind in ("layers", "cka"):
         assert command(monkeypatch, "plot", kind, name, "--out", str(tmp_path / f"{kind}.png"), *cache) == 0
     capsys.readouterr()
