@@ -15,7 +15,7 @@ from layerprobe.errors import DataError, NumericError
 from layerprobe.metrics.recall import recall_name
 from layerprobe.ranking import nearest_positive_ranks, retrieval
 from layerprobe.retrieval import Ranks, Retrieval, SearchRules
-from layerprobe.scores import Score, Subject
+from layerprobe.scores import Score, Subject, is_recall
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -138,6 +138,27 @@ def score_recall(ranks: Ranks, subject: Subject, ks: Sequence[int]) -> list[Scor
     lone = [f"{ranks.lone} lone queries count as misses"] if ranks.lone else []
     notes = [*layer_notes(ranks), *lone]
     return [subject.score(recall_name(k), ranks.recall(k), len(ranks), notes) for k in ks]
+
+
+def query_values(ranks: Ranks, values: Mapping[str, NDArray[np.float64]], metric: str) -> NDArray[np.float64]:
+    """(Q,) what each query adds to a metric that is their mean; NaN where the metric leaves a query out.
+
+    Args:
+        ranks: of the queries.
+        values: what is stored of other metrics than R@K.
+        metric: R@K, or one of `values`.
+
+    Raises:
+        DataError: the metric is not among them, or the ranks are not exact for its K.
+    """
+    if not is_recall(metric):
+        if metric not in values:
+            raise DataError(f"no {metric} of each query is stored", fix=f"Run layerprobe probe --metrics {metric}")
+        return values[metric]
+    k = int(metric.removeprefix("R@"))
+    if ranks.open([k]).any():
+        raise DataError(f"the stored ranks are not exact for K = {k}", fix=f"Run layerprobe probe --k {k}")
+    return ranks.hits(k)
 
 
 def without_value(metrics: Sequence[str], subject: Subject, n: int, reason: str) -> list[Score]:

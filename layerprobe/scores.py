@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from layerprobe.errors import DataError
 from layerprobe.files import require_file, write_text
+from layerprobe.intervals import Interval
 from layerprobe.keys import LayerKey, RankedLayer, network_order
 from layerprobe.registry import PLAIN_METRICS
 
@@ -35,7 +37,8 @@ class Score:
         similarity: cosine, dot, euclidean or hamming.
         metric: R@1, MAP@R ...
         value: a fraction; None where there is no valid number, with the reason in `notes`.
-        low: lower end of the 95 % interval; None where none was asked for.
+        low: lower end of the 95 % interval, of the kind that the notes state (`IntervalKind.of`); None where there is
+            none.
         high: upper end.
         n: number of queries.
         notes: what a reader must know of the number.
@@ -94,7 +97,9 @@ class Subject:
     ranked: RankedLayer
     notes: tuple[str, ...] = ()
 
-    def score(self, metric: str, value: float | None, n: int, notes: Sequence[str] = ()) -> Score:
+    def score(
+        self, metric: str, value: float | None, n: int, notes: Sequence[str] = (), interval: Interval | None = None
+    ) -> Score:
         """A number of it.
 
         Args:
@@ -102,6 +107,7 @@ class Subject:
             value: None where there is no valid number, with the reason in `notes`.
             n: number of queries.
             notes: what is to be said of this number; they come before the subject's own.
+            interval: of the value; None where there is none.
         """
         return Score(
             run=self.run,
@@ -115,8 +121,8 @@ class Subject:
             similarity=self.ranked.similarity,
             metric=metric,
             value=value,
-            low=None,
-            high=None,
+            low=None if interval is None else interval.low,
+            high=None if interval is None else interval.high,
             n=n,
             notes=(*notes, *self.notes),
         )
@@ -174,8 +180,11 @@ def is_fraction(metric: str) -> bool:
 
 
 def is_recall(metric: str) -> bool:
-    """Whether a metric is R@K, which has no value only where features are not finite."""
-    return metric.startswith("R@")
+    """Whether a metric is R@K, which has no value only where features are not finite.
+
+    `R@1(G=1000)`, of a smaller gallery, and `R@1(14x20)`, on equal terms, are others.
+    """
+    return re.fullmatch("R@[0-9]+", metric) is not None
 
 
 def note_text(notes: Iterable[str]) -> str:

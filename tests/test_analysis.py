@@ -3,10 +3,12 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+import pytest
 
-from layerprobe.analysis import Features, rank, search_sha256, searched
+from layerprobe.analysis import Features, query_values, rank, search_sha256, searched
+from layerprobe.errors import DataError
 from layerprobe.metrics.precision import PrecisionAtPositives, ReciprocalRank
-from layerprobe.retrieval import SearchRules
+from layerprobe.retrieval import Ranks, SearchRules
 
 QUERIES = Features(np.array([[1.0, 0.0], [0.0, 1.0]], np.float32), np.array([0, 1]), ("a", "b"))
 GALLERY = Features(np.array([[1, 0.1], [1, 0.2], [0.1, 1]], np.float32), np.array([0, 0, 1]), ("c", "d", "e"))
@@ -45,3 +47,18 @@ def test_ranks_and_metrics_follow_the_rules() -> None:
     given = searched(QUERIES, GALLERY, "cosine", rank(QUERIES, GALLERY, ks=(1,), rules=rules), rules)
     assert ReciprocalRank()(given)["MRR"] == (1 / 2 + 1 / 3) / 2
     assert PrecisionAtPositives()(given)["mAP"] == (1 / 2 + 1 / 3) / 2
+
+
+def test_the_values_of_queries_are_hits_or_what_is_stored() -> None:
+    ranks = Ranks(*np.array([[0, 1, 2], [0, 1, 2], [0, 0, 0], [1, 1, 1]], np.int32))
+    stored = {"mAP": np.array([1.0, 0.5, np.nan])}
+    assert query_values(ranks, {}, "R@2").tolist() == [1, 1, 0]
+    assert query_values(ranks, stored, "mAP") is stored["mAP"]
+    with pytest.raises(DataError, match="no MRR of each query is stored"):
+        query_values(ranks, stored, "MRR")
+
+
+def test_ranks_that_are_open_at_a_k_have_no_hits_there() -> None:
+    ranks = Ranks(*np.array([[0, 1], [0, 5], [0, 0], [1, 1]], np.int32))
+    with pytest.raises(DataError, match="not exact for K = 4"):
+        query_values(ranks, {}, "R@4")

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from layerprobe.errors import DataError
-from layerprobe.scores import Matrix, Score, ScoreTable, is_fraction, note_text, read_scores
+from layerprobe.intervals import Interval
+from layerprobe.keys import LayerKey, RankedLayer
+from layerprobe.scores import Matrix, Score, ScoreTable, Subject, is_fraction, is_recall, note_text, read_scores
 
 SCORE = Score("netA", "abc", 0, 3, "test", "pool5.3", "max", "none", "cosine", "R@1", 0.8125, None, None, 1360)
 
@@ -134,3 +136,16 @@ def test_a_matrix_has_a_value_or_none_for_each_pair_of_names() -> None:
 def test_nan_is_no_value_of_a_matrix() -> None:
     with pytest.raises(ValueError, match="NaN among the values: None stands for what has no valid number"):
         matrix((0.5, None), (1.0, float("nan")))
+
+
+def test_recall_of_a_smaller_gallery_or_on_equal_terms_is_another_metric() -> None:
+    assert [is_recall(name) for name in ("R@1", "R@100", "R@1(G=1000)", "R@1(14x20)", "MAP@R")] == [True] * 2 + [
+        False
+    ] * 3
+
+
+def test_a_score_takes_an_interval() -> None:
+    subject = Subject("netA", "abc", 0, 3, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"))
+    score = subject.score("R@1", 0.5, 9, interval=Interval(0.4, 0.6))
+    assert (score.low, score.high) == (0.4, 0.6)
+    assert subject.score("R@1", 0.5, 9).low is None

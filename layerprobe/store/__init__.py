@@ -15,10 +15,28 @@ if TYPE_CHECKING:
         stored_layers,
         write_features,
     )
-    from layerprobe.store.ranks import RankEntry, RankKey, read_chance, read_ranks, read_search, write_ranks
+    from layerprobe.store.ranks import (
+        RankEntry,
+        RankKey,
+        StoredRanks,
+        read_chance,
+        read_ranks,
+        read_search,
+        read_stored_ranks,
+        write_ranks,
+    )
     from layerprobe.store.rows import Rows, read_classes, read_index, read_layers, read_transform
 
-_RANKS = ("RankEntry", "RankKey", "read_chance", "read_ranks", "read_search", "write_ranks")
+_RANKS = (
+    "RankEntry",
+    "RankKey",
+    "StoredRanks",
+    "read_chance",
+    "read_ranks",
+    "read_search",
+    "read_stored_ranks",
+    "write_ranks",
+)
 _ROWS = ("Rows", "read_classes", "read_index", "read_layers", "read_transform")
 __all__ = [
     "Columns",
@@ -27,6 +45,7 @@ __all__ = [
     "RankKey",
     "Rows",
     "StoredFeatures",
+    "StoredRanks",
     "open_features",
     "read_chance",
     "read_classes",
@@ -35,6 +54,7 @@ __all__ = [
     "read_layers",
     "read_ranks",
     "read_search",
+    "read_stored_ranks",
     "read_transform",
     "stale_note",
     "stored_layers",

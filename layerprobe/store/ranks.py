@@ -29,7 +29,7 @@ from layerprobe.store.hdf5 import (
     stale_passed,
     stored_dataset,
 )
-from layerprobe.store.rows import Rows, require_rows, write_rows, write_values
+from layerprobe.store.rows import Rows, read_index, require_rows, write_rows, write_values
 
 _COUNTS = ("closer", "closer_high", "tied_negatives", "tied_positives")
 
@@ -79,13 +79,36 @@ class RankEntry:
         key: what they are made from.
         ranks: None if some features were not finite.
         invalid: the reason why there are none; else empty.
-        values: metric -> (N,) float64, its value for each query.
+        values: metric -> (N,) float64, its value for each query; NaN where it leaves a query out of its mean.
     """
 
     key: RankKey
     ranks: Ranks | None
     invalid: str = ""
     values: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRanks:
+    """All that a rank file holds, whatever it was made from.
+
+    Args:
+        labels: (N,) classes of the queries.
+        ids: their N names.
+        search_sha256: hash of what decides which items each query may find; empty where nothing is ranked.
+        transform: every step from an image file to the network's input; empty likewise.
+        ranks: layer -> its ranks; those without any because features were not finite are in `invalid`.
+        values: layer -> metric -> (N,) its value for each query, NaN where it leaves a query out.
+        invalid: layer -> why it has no ranks.
+    """
+
+    labels: NDArray[np.int32]
+    ids: tuple[str, ...]
+    search_sha256: str
+    transform: str
+    ranks: Mapping[RankedLayer, Ranks]
+    values: Mapping[RankedLayer, Mapping[str, NDArray[np.float64]]]
+    invalid: Mapping[RankedLayer, str]
 
 
 def write_ranks(
@@ -159,6 +182,30 @@ def read_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> dict[Ran
     return found
 
 
+def read_stored_ranks(path: Path) -> StoredRanks:
+    """The entries of a file that are intact, as they were stored.
+
+    Raises:
+        DataError: no such file, or not a readable one.
+    """
+    ranks: dict[RankedLayer, Ranks] = {}
+    values: dict[RankedLayer, Mapping[str, NDArray[np.float64]]] = {}
+    invalid: dict[RankedLayer, str] = {}
+    search, transform = "", ""
+    labels, ids = read_index(path, holds="labels")
+    with opened(path, holds="labels") as file:
+        for ranked, group in _groups(file):
+            with contextlib.suppress(DataError, *HDF5_ERRORS):
+                found, reason, values[ranked] = _contents(file, group)
+                if found is None:
+                    invalid[ranked] = reason
+                else:
+                    ranks[ranked] = found
+                search = attribute(group, "search_sha256")
+                transform = str(json.loads(attribute(group, "queries")).get("transform", ""))
+    return StoredRanks(labels, ids, search, transform, ranks, values, invalid)
+
+
 def read_chance(path: Path) -> float | None:
     """What `write_ranks` was told of a random order's Recall@1; None where it was told nothing.
 
@@ -196,16 +243,20 @@ def _subgroups(group: h5py.Group) -> Iterator[tuple[str, h5py.Group]]:
 
 
 def _entry(file: h5py.File, group: h5py.Group, key: RankKey) -> RankEntry:
-    """One entry; errors of HDF5 and of `Ranks` are raised as they are."""
+    ranks, invalid, values = _contents(file, group)
+    return RankEntry(key, ranks, invalid, values)
+
+
+def _contents(file: h5py.File, group: h5py.Group) -> tuple[Ranks | None, str, dict[str, NDArray[np.float64]]]:
+    """Ranks or the reason why there are none, and values; errors of HDF5 and of `Ranks` are raised as they are."""
     count, place = len(stored_dataset(file, "labels")), group.name
     metrics = dict(_subgroups(group)).get("values", ())
     values = {metric: _vector(file, f"{place}/values/{metric}", count, np.float64) for metric in metrics}
     if invalid := attribute(group, "invalid"):
-        return RankEntry(key, None, invalid, values)
+        return None, invalid, values
     counts = [_vector(file, f"{place}/{name}", count, np.int32) for name in _COUNTS]
     closer, closer_high, tied_negatives, tied_positives = counts
-    ranks = Ranks(closer, closer_high, tied_negatives, tied_positives, int(attribute(group, "zero")))
-    return RankEntry(key, ranks, values=values)
+    return Ranks(closer, closer_high, tied_negatives, tied_positives, int(attribute(group, "zero"))), "", values
 
 
 def _vector(file: h5py.File, place: str, count: int, kind: type[np.generic]) -> NDArray[Any]:

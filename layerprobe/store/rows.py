@@ -74,13 +74,17 @@ def write_values(group: h5py.Group, name: str, values: NDArray[Any]) -> None:
     group.create_dataset(name, data=values, chunks=(min(CHUNK_ROWS, len(values)),), fletcher32=True)
 
 
-def read_index(path: Path) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """The labels (N,) and ids of a feature file's rows.
+def read_index(path: Path, holds: str = "features") -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """The labels (N,) and ids of a file's rows.
+
+    Args:
+        path: of a feature file.
+        holds: what the file must hold; `labels` will do for a rank file.
 
     Raises:
         DataError: as for `read_features`.
     """
-    with opened(path) as file:
+    with opened(path, holds) as file:
         labels, ids = stored_dataset(file, "labels"), stored_dataset(file, "ids")
         if labels.shape != ids.shape or labels.ndim != 1 or labels.dtype != np.int32 or ids.dtype.kind != "S":
             raise damaged(file.filename, "labels and ids are not two lists of one length")

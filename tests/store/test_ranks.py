@@ -20,6 +20,7 @@ from layerprobe.store import (
     read_chance,
     read_ranks,
     read_search,
+    read_stored_ranks,
     write_features,
     write_ranks,
 )
@@ -221,3 +222,20 @@ def test_what_goes_wrong_beside_an_open_table_is_not_blamed_on_the_file(tmp_path
     features_written(tmp_path / "f.h5")
     with pytest.raises(ValueError, match="mine"), open_features(tmp_path / "f.h5", FC6):
         raise ValueError("mine")
+
+
+def test_everything_stored_is_read_without_its_keys(tmp_path: Path) -> None:
+    kept = RankEntry(KEY, some_ranks(), values={"mAP": np.array([0.5, 1.0, np.nan])})
+    write_ranks(tmp_path / "r.h5", ROWS, {LAYER: kept, OTHER: BAD})
+    found = read_stored_ranks(tmp_path / "r.h5")
+    assert (found.labels.tolist(), found.ids) == ([4, 5, 4], ("a/é.png", "b.png", "c.png"))
+    assert (found.search_sha256, found.transform) == ("s", "resize")
+    assert found.ranks[LAYER].closer.tolist() == [0, 2, 1]
+    np.testing.assert_array_equal(found.values[LAYER]["mAP"], [0.5, 1.0, np.nan])
+    assert found.invalid == {OTHER: "2 of 3 feature rows hold NaN or Inf"}
+    assert OTHER not in found.ranks
+
+
+def test_an_absent_rank_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such feature file"):
+        read_stored_ranks(tmp_path / "r.h5")

@@ -1,0 +1,80 @@
+"""Values of queries, summed over the units that are resampled: classes, or clusters of classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class UnitSums:
+    """What is known of C means over the same queries, by U units: all that resampling units needs.
+
+    Args:
+        sums: (C, U) sum of the values of a unit's queries.
+        counts: (C, U) how many queries that is; 0 where a unit has none.
+
+    Raises:
+        ValueError: the two are not tables of one shape, or a mean has no query at all.
+    """
+
+    sums: FloatArray
+    counts: FloatArray
+
+    def __post_init__(self) -> None:
+        if self.sums.ndim != 2 or self.sums.shape != self.counts.shape:
+            raise ValueError(f"expected two tables of one shape, got {self.sums.shape} and {self.counts.shape}")
+        if not (self.counts.sum(1) > 0).all():
+            raise ValueError("a mean of no query at all")
+
+    @property
+    def means(self) -> FloatArray:
+        """(C,) the means."""
+        means: FloatArray = self.sums.sum(1) / self.counts.sum(1)
+        return means
+
+    @property
+    def units(self) -> int:
+        """How many units have a query."""
+        return int((self.counts > 0).any(0).sum())
+
+    def minus(self, other: UnitSums) -> UnitSums:
+        """The differences of these means and others of the same queries.
+
+        Raises:
+            ValueError: other units, or other numbers of queries.
+        """
+        if self.counts.shape != other.counts.shape or not np.array_equal(self.counts, other.counts):
+            raise ValueError("means of other queries cannot be subtracted")
+        return UnitSums(self.sums - other.sums, self.counts)
+
+
+def unit_sums(values: ArrayLike, units: ArrayLike, weights: ArrayLike | None = None) -> UnitSums:
+    """Sum the values of queries over their units.
+
+    Args:
+        values: (C, Q), or (Q,) for a single mean; NaN where a query does not take part in a mean.
+        units: (Q,) the unit of each query, any integers.
+        weights: (Q,) how often each query counts; None for once.
+
+    Raises:
+        ValueError: values, units and weights of different lengths, infinite values, or a mean of no query at all.
+    """
+    table, names = np.atleast_2d(np.asarray(values, np.float64)), np.asarray(units)
+    often = np.ones(len(names)) if weights is None else np.asarray(weights, np.float64)
+    if table.ndim != 2 or names.ndim != 1 or table.shape[1] != len(names) or often.shape != names.shape:
+        raise ValueError(f"expected a value, unit and weight for each query, got {table.shape}, {names.shape}")
+    if np.isinf(table).any():
+        raise ValueError("values must not be infinite")
+    _, members = np.unique(names, return_inverse=True)
+    size = int(members.max(initial=-1)) + 1
+    taken = ~np.isnan(table)
+    sums = [
+        np.bincount(members, np.where(there, row, 0.0) * often, size) for row, there in zip(table, taken, strict=True)
+    ]
+    counts = [np.bincount(members, there * often, size) for there in taken]
+    return UnitSums(np.array(sums), np.array(counts))

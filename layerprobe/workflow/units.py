@@ -1,0 +1,65 @@
+"""The units that intervals resample: the classes of queries, or clusters of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.data.splits import Dataset
+from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.intervals import PARENT
+
+
+def units_of(
+    dataset: Dataset, ids: Sequence[str], labels: NDArray[np.integer], cluster: str | None
+) -> NDArray[np.int64]:
+    """The unit of each of some images.
+
+    Args:
+        dataset: has them, in whatever splits.
+        ids: Q of its images.
+        labels: (Q,) their classes.
+        cluster: None for the classes; `parent` for the folder above a class's, where the names of classes are paths;
+            else a column of the data set.
+
+    Returns:
+        (Q,) Images without a text in the column, and classes without a folder above, are units of their own.
+
+    Raises:
+        UnknownNameError: no such column.
+        RecipeError: no column at all, or no class has a folder above it.
+        DataError: an image that the data set does not have.
+    """
+    if cluster is None:
+        return labels.astype(np.int64)
+    columns = dict.fromkeys(column for split in dataset.splits.values() for column in split.columns)
+    if cluster in columns:
+        known = {
+            image: text
+            for split in dataset.splits.values()
+            if cluster in split.columns
+            for image, text in zip(split.ids, split.columns[cluster], strict=True)
+        }
+        for image in ids:
+            if image not in known:
+                fix = "Restore the data set as it was when the run was probed"
+                raise DataError(f"the data set has no image {image}, or no {cluster} of it", fix=fix)
+        texts = [known[image] for image in ids]
+        return _numbers(texts, [f"image {image}" for image in ids])
+    if cluster != PARENT:
+        raise UnknownNameError("column in --cluster:", cluster, [*columns, PARENT])
+    names = [dataset.class_names[label] for label in labels.tolist()]
+    folders = [name.rpartition("/")[0] for name in names]
+    if not any(folders):
+        fix = "Leave --cluster out" + (f", or name a column: {', '.join(columns)}" if columns else "")
+        raise RecipeError("--cluster parent: no class has a folder above its own", fix=fix)
+    return _numbers(folders, [f"class {name}" for name in names])
+
+
+def _numbers(texts: Sequence[str], own: Sequence[str]) -> NDArray[np.int64]:
+    """(N,) a number for each text, equal for equal texts; an empty one is told by what is `own` instead."""
+    keys = [(text, "" if text else name) for text, name in zip(texts, own, strict=True)]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return np.array([numbers[key] for key in keys], np.int64)
