@@ -32,6 +32,7 @@ from layerprobe.workflow.kept import require_kept
 from layerprobe.workflow.manifests import require_same_images, upgrade
 from layerprobe.workflow.probed_run import ProbedRun, decoding_of, open_for_probing
 from layerprobe.workflow.scoring import Scorer
+from layerprobe.workflow.searches import Searches
 from layerprobe.workflow.selection import (
     ProbeRequest,
     Selection,
@@ -116,7 +117,8 @@ def scorer_of(
 ) -> Scorer:
     """Who scores the features of a run."""
     record = opened.record
-    return Scorer(features, selection.measures, record["experiment"], record["seed"], opened.device, classifier)
+    searches = Searches(features, record["experiment"], record["seed"], opened.device)
+    return Scorer(searches, selection.measures, classifier)
 
 
 def known_scores(
