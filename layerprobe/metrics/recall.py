@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.ranking.items import own_items
 from layerprobe.ranking.relevance import relevance_of
@@ -49,16 +49,47 @@ def chance_recall(  # noqa: PLR0913 - what is searched, and by which rules
     Raises:
         ValueError: k out of range, labels that are not a vector, or rules that do not fit them.
     """
-    queries = np.asarray(labels)
-    gallery = queries if gallery_labels is None else np.asarray(gallery_labels)
-    if queries.ndim != 1 or gallery.ndim != 1:
-        raise ValueError(f"labels: expected vectors, got {queries.shape} and {gallery.shape}")
-    if not 1 <= k < len(gallery):
-        raise ValueError(f"K = {k}: must be at least 1 and below the gallery's size, {len(gallery)}")
-    itself = gallery_labels is None
-    own = own_items(len(queries), None if itself else ids, None if itself else len(gallery), gallery_ids)
-    relevance = relevance_of(queries, None if itself else gallery, own, rules)
-    positives, negatives = relevance.counts()
-    none = np.zeros(len(queries), np.int32)
+    positives, negatives = positives_and_negatives(
+        labels, gallery_labels, ids=ids, gallery_ids=gallery_ids, rules=rules
+    )
+    size = np.size(labels if gallery_labels is None else gallery_labels)
+    if not 1 <= k < size:
+        raise ValueError(f"K = {k}: must be at least 1 and below the gallery's size, {size}")
+    none = np.zeros(len(positives), np.int32)
     # In a random order everything is tied.
     return Ranks(none, none, negatives.astype(np.int32), positives.astype(np.int32)).recall(k)
+
+
+def positives_and_negatives(
+    labels: ArrayLike,
+    gallery_labels: ArrayLike | None = None,
+    *,
+    ids: Sequence[str] | None = None,
+    gallery_ids: Sequence[str] | None = None,
+    rules: SearchRules | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many items each query may find that are right, and how many that are wrong.
+
+    Args:
+        labels: (Q,) class of each query.
+        gallery_labels: (G,) classes of what is searched; None for the other queries.
+        ids: as for `chance_recall`, like the others.
+        gallery_ids: G different names.
+        rules: which items are right, or taken out.
+
+    Returns:
+        (Q,) and (Q,); neither counts the query itself, nor what is taken out.
+
+    Raises:
+        ValueError: labels that are not a vector, or rules that do not fit them.
+    """
+    queries = np.asarray(labels)
+    gallery = None if gallery_labels is None else np.asarray(gallery_labels)
+    for found in (queries, gallery):
+        if found is not None and found.ndim != 1:
+            raise ValueError(f"labels: expected vectors, got {found.shape}")
+    if gallery is None:
+        own = own_items(len(queries), None, None, None)
+    else:
+        own = own_items(len(queries), ids, len(gallery), gallery_ids)
+    return relevance_of(queries, gallery, own, rules).counts()

@@ -1,0 +1,133 @@
+"""Recall@K in a smaller gallery, thinned by image: a query keeps its positives, and its negatives are drawn.
+
+Of the M negatives of a query with P positives N - P are drawn without replacement, where N is how many items it then
+searches. The closer ones among those drawn are hypergeometric, so that the ranks in the whole gallery give Recall@K at
+every smaller N exactly. Nothing is searched again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.errors import RecipeError
+from layerprobe.metrics.recall import recall_name
+from layerprobe.retrieval import Ranks
+
+Counts = NDArray[np.int64]
+
+THINNED_NOTE = "thinned by image"  # what every score in a smaller gallery says
+
+# A sum of at most this much is left out.
+_NOTHING = 1e-15
+_FIRST_TERMS = 64
+_NUMBERS_AT_ONCE = 2**20
+
+
+def thinned_name(k: int, size: int) -> str:
+    """`R@1(G=1000)`, as tables and files have it."""
+    return f"{recall_name(k)}(G={size})"
+
+
+def require_gallery_size(size: int, ks: Collection[int], positives: Counts, negatives: Counts) -> None:
+    """Check that every query can search so many items.
+
+    Args:
+        size: how many, the query itself not counted.
+        ks: K of Recall@K.
+        positives: (Q,) right items of each query.
+        negatives: (Q,) wrong ones.
+
+    Raises:
+        RecipeError: a query has not so many, or its positives leave no room for K negatives; with the first such query
+            and the sizes that all queries allow.
+    """
+    if fault := _misfit(size, max(ks), positives, negatives):
+        low, high = int(positives.max()) + max(ks), int((positives + negatives).min())
+        fix = f"Choose a size from {low} to {high}" if low <= high else "No size is right for all queries: leave it out"
+        raise RecipeError(f"a gallery of {size}: {fault}", fix=fix)
+
+
+def thinned_hits(ranks: Ranks, k: int, size: int, positives: Counts, negatives: Counts) -> NDArray[np.float64]:
+    """Each query's probability that one of its `k` nearest items is a positive, in a gallery thinned to a size.
+
+    Each query keeps its positives; which negatives it keeps is drawn for it alone. It is the expectation of
+    `Ranks.hits` over the draw. With the tied in a random order, j tied negatives come before the first tied positive
+    with a probability p_j that the draw does not change; the query then hits where at most `k` - 1 of these and of the
+    closer ones are drawn: sum over j of p_j P(Hypergeometric(M, closer + j, N - P) <= k - 1). Exact to 1e-12.
+
+    Args:
+        ranks: of the whole gallery, every count exact.
+        k: at least 1.
+        size: N, how many items a query searches, itself not counted: from P + k to P + M for every query.
+        positives: (Q,) P, how many right items each query has.
+        negatives: (Q,) M, how many wrong ones.
+
+    Returns:
+        (Q,) in [0, 1]; 0 for lone queries.
+
+    Raises:
+        ValueError: k below 1, another size, counts that are open, or numbers of items that are not those of the ranks.
+    """
+    if k < 1:
+        raise ValueError(f"K = {k}: must be at least 1")
+    if ranks.open().any():
+        raise ValueError(f"the counts of {int(ranks.open().sum())} queries are open; resolve them")
+    if positives.shape != ranks.closer.shape or negatives.shape != ranks.closer.shape:
+        raise ValueError(f"expected the items of {len(ranks)} queries, got {positives.shape} and {negatives.shape}")
+    if ((positives < ranks.tied_positives) | (negatives < ranks.closer + ranks.tied_negatives)).any():
+        raise ValueError("a query has fewer items than its ranks count")
+    if fault := _misfit(size, k, positives, negatives):
+        raise ValueError(fault)
+    hits = np.zeros(len(ranks))
+    paired = ranks.tied_positives > 0
+    facts = [ranks.closer, ranks.tied_negatives, ranks.tied_positives, negatives, size - positives]
+    # Queries of equal counts have equal chances: a collapsed layer has one for each size of class.
+    different, place = np.unique(np.stack(facts, 1)[paired].astype(np.int64), axis=0, return_inverse=True)
+    hits[paired] = _chances(different, k)[place.reshape(-1)]
+    return hits
+
+
+def _misfit(size: int, k: int, positives: Counts, negatives: Counts) -> str:
+    """What is wrong with a size, of the first query that it does not suit; empty where it suits all."""
+    for query in np.flatnonzero(positives + k > size)[:1]:
+        least = positives[query] + k
+        return f"query {query} keeps its {positives[query]} positives, so that R@{k} needs at least {least} items"
+    for query in np.flatnonzero(positives + negatives < size)[:1]:
+        return f"query {query} has {positives[query]} positives and {negatives[query]} negatives, fewer than {size}"
+    return ""
+
+
+def _chances(facts: Counts, k: int) -> NDArray[np.float64]:
+    """(U,) the sums of `thinned_hits`.
+
+    Args:
+        facts: (U, 5) negatives closer than the nearest positive and tied with it, positives tied with it, negatives,
+            and how many of them are drawn.
+        k: of Recall@K.
+    """
+    from scipy.stats import hypergeom  # a second to import, which only this waits for
+
+    closer, tied, right, negatives, drawn = facts.T
+    found = np.zeros(len(facts))
+    next_share = right / (tied + right)  # p_0: the first of the tied is a positive
+    active, start, terms = np.arange(len(facts)), 0, 1
+    while len(active):
+        left = []
+        for rows in np.array_split(active, -(-len(active) * terms // _NUMBERS_AT_ONCE)):
+            j = start + np.arange(terms)
+            wrong, all_tied = tied[rows, None], (tied + right)[rows, None]
+            # p_(j+1) = p_j (t_n - j) / (t_n + t_p - j - 1)
+            ratios = np.maximum(wrong - j, 0) / np.maximum(all_tied - j - 1, 1)
+            shares = next_share[rows, None] * np.cumprod(np.hstack([np.ones((len(rows), 1)), ratios]), axis=1)
+            before = closer[rows, None] + np.minimum(j, wrong)
+            hit = hypergeom.cdf(k - 1, negatives[rows, None], before, drawn[rows, None])
+            found[rows] += (shares[:, :-1] * hit).sum(1)
+            next_share[rows] = shares[:, -1]
+            # The chances of a hit only fall with j, and the terms that are left are at most tied - j.
+            rest = np.maximum(tied[rows] - start - terms + 1, 0)
+            left.append(rows[(rest > 0) & (hit[:, -1] > _NOTHING)])
+        active, start, terms = np.concatenate(left), start + terms, max(_FIRST_TERMS, 2 * terms)
+    return np.clip(found, 0.0, 1.0)
