@@ -42,13 +42,16 @@ def best_layer(values: Mapping[str, Values]) -> Best | None:
     return Best(chosen_on.index(max(found)), split, chosen_on.count(max(found))) if found else None
 
 
-def best_text(best: Best, names: Sequence[str], values: Mapping[str, Values]) -> str:
-    """`best on validation: c5, 93.8 %, first of 2 equal; on test 68.8 %`.
+def best_text(
+    best: Best, names: Sequence[str], values: Mapping[str, Values], alike: Sequence[str] | None = None
+) -> str:
+    """`best on validation: c5, 93.8 %, first of 2 equal; on test 68.8 %; not told apart from it: c3, c4`.
 
     Args:
         best: of `values`.
         names: of the layers.
         values: split -> values of the layers.
+        alike: names of those that are not told apart from the best on its split; None where that is unknown.
     """
     how = " (chosen on test)" if best.split == "test" else ""
     equal = f", first of {best.equals} equal" if best.equals > 1 else ""
@@ -56,7 +59,14 @@ def best_text(best: Best, names: Sequence[str], values: Mapping[str, Values]) ->
     then = "" if test is None else f"; on test {_percent(test)}"
     value = values[best.split][best.place]
     shown = "" if value is None else f", {_percent(value)}"
-    return f"best on {best.split}{how}: {names[best.place]}{shown}{equal}{then}"
+    return f"best on {best.split}{how}: {names[best.place]}{shown}{equal}{then}{_apart(best.split, alike)}"
+
+
+def _apart(split: str, alike: Sequence[str] | None) -> str:
+    if alike is None:
+        return ""
+    where = "" if split == "test" else f" on {split}"
+    return f"; not told apart from it{where}: {', '.join(alike)}" if alike else f"; told apart from all others{where}"
 
 
 def worse_text(names: Sequence[str], before: Values, trained: Values, metric: str, start: str = "untrained") -> str:

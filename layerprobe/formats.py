@@ -7,7 +7,7 @@ import html
 import io
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from layerprobe.wording import visible
@@ -40,8 +40,8 @@ def as_markdown(table: TextTable) -> str:
     def shown(text: str) -> str:
         return _MARKDOWN.sub(r"\\\1", _one_line(text))
 
-    header, *rows = (list(map(shown, row)) for row in (table.columns, *table.rows))
-    rule = ["---:" if place in table.numbers else "---" for place in range(len(header))]
+    header, *rows = (list(map(shown, row)) for row in (table.columns, *_cells(table)))
+    rule = ["---:" if place in _right(table) else "---" for place in range(len(header))]
     lines = "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))
     # Two spaces at the end of a line break it.
     heading, notes = ("  \n".join(map(shown, texts)) for texts in (table.heading, table.notes))
@@ -56,38 +56,97 @@ def as_latex(table: TextTable) -> str:
         # `\\` takes a star or a bracket at the start of the next row for its own.
         return f"{{}}{cell}" if cell.startswith(("*", "[")) else cell
 
-    columns = "".join("r" if place in table.numbers else "l" for place in range(len(table.columns)))
-    header, *rows = (" & ".join(map(shown, row)) + r" \\" for row in (table.columns, *table.rows))
+    columns = "".join("r" if place in _right(table) else "l" for place in range(len(table.columns)))
+    header, *rows = (" & ".join(map(shown, row)) + r" \\" for row in (table.columns, *_cells(table)))
     before, after = ([f"% {visible(line)}" for line in lines] for lines in (table.heading, table.notes))
     body = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", header, r"\hline", *rows, r"\hline", r"\end{tabular}"]
     return "\n".join([*before, *body, *after])
 
 
 def as_csv(table: TextTable) -> str:
-    """The header and the cells alone."""
+    """The header and the cells alone; the ends of intervals have columns of their own behind their values."""
     text = io.StringIO()
-    rows = (table.columns, *table.rows)
+    header: list[str] = []
+    for place, name in enumerate(table.columns):
+        header += [name, f"{name} low", f"{name} high"] if place in table.intervals else [name]
+    rows = [header]
+    for number, cells in enumerate(table.rows):
+        row: list[str] = []
+        for place, cell in enumerate(cells):
+            row += [cell, *(table.intervals[place][number] or ("", ""))] if place in table.intervals else [cell]
+        rows.append(row)
     csv.writer(text, lineterminator="\n").writerows([_one_line(cell) for cell in row] for row in rows)
     return text.getvalue().removesuffix("\n")
 
 
-def as_rich(table: TextTable) -> Table:
-    """A table for `rich`, which fits it to the terminal: words are folded before numbers."""
+def _cells(table: TextTable, between: str = " ") -> list[tuple[str, ...]]:
+    """The rows, with the interval of a value behind it: `89.7 [87.9, 91.2]`."""
+    return [
+        tuple(
+            cell if place not in table.intervals else _with_ends(cell, table.intervals[place][number], between)
+            for place, cell in enumerate(cells)
+        )
+        for number, cells in enumerate(table.rows)
+    ]
+
+
+def _aligned(table: TextTable) -> TextTable:
+    """The table with values of one width in each column, and with ends of intervals of one width."""
+    columns = list(zip(*table.rows, strict=True))
+    intervals = {}
+    for place, ends in table.intervals.items():
+        low, high = (max(len(pair[end]) for pair in ends if pair) if any(ends) else 0 for end in (0, 1))
+        # The reason why there is no value may be long.
+        wide = max(len(cell) for cell in columns[place] if " " not in cell)
+        columns[place] = tuple(cell.rjust(wide) for cell in columns[place])
+        intervals[place] = tuple(pair and (pair[0].rjust(low), pair[1].rjust(high)) for pair in ends)
+    return replace(table, rows=tuple(zip(*columns, strict=True)), intervals=intervals)
+
+
+def _with_ends(cell: str, ends: tuple[str, str] | None, between: str) -> str:
+    return cell if ends is None else f"{cell}{between}[{ends[0]}, {ends[1]}]"
+
+
+def _right(table: TextTable) -> frozenset[int]:
+    """The columns whose cells stand at the right: of numbers, but those that have intervals behind them."""
+    return table.numbers - table.intervals.keys()
+
+
+def as_rich(table: TextTable, width: int | None = None) -> Table:
+    """A table for `rich`, which fits it to the terminal: words are folded before numbers.
+
+    Args:
+        table: any.
+        width: characters that a line may have; in a wider table intervals stand under their values. None: any number.
+    """
+    from rich.console import Console
+
+    made = _rich(table, " ")
+    if width is None or not table.intervals:
+        return made
+    console = Console(width=10 * _WIDTH)  # as wide as no table is
+    return made if console.measure(made).maximum <= width else _rich(table, "\n")
+
+
+def _rich(table: TextTable, between: str) -> Table:
     from rich import box
     from rich.table import Table
 
+    rows = _cells(_aligned(table), between)
     made = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, show_edge=False)
     if table.heading:
         made.title, made.title_justify, made.title_style = _beside(table.heading, bold=True), "left", ""
     if table.notes:
         made.caption, made.caption_justify = _beside(table.notes), "left"
     for place, header in enumerate(table.columns):
-        words = any(" " in row[place] for row in table.rows)
-        number = place in table.numbers
+        words = any(" " in row[place] for row in table.rows)  # no interval: that folds by the line feed alone
         made.add_column(
-            _text(header), justify="right" if number else "left", overflow="fold", no_wrap=number and not words
+            _text(header),
+            justify="right" if place in _right(table) else "left",
+            overflow="fold",
+            no_wrap=place in table.numbers and not words,
         )
-    for place, row in enumerate(table.rows):
+    for place, row in enumerate(rows):
         made.add_row(*map(_text, row), style="bold" if place == table.marked else None)
     return made
 
@@ -101,12 +160,12 @@ def as_html(table: TextTable) -> str:
     def row(cells: tuple[str, ...], tag: str, bold: bool) -> str:
         made = []
         for place, cell in enumerate(cells):
-            align = "right" if place in table.numbers else "left"
+            align = "right" if place in _right(table) else "left"
             text = f"<b>{shown(cell)}</b>" if bold and cell else shown(cell)
             made.append(f'<{tag} style="text-align: {align}">{text}</{tag}>')
         return f"<tr>{''.join(made)}</tr>"
 
-    rows = [row(cells, "td", place == table.marked) for place, cells in enumerate(table.rows)]
+    rows = [row(cells, "td", place == table.marked) for place, cells in enumerate(_cells(table))]
     head = row(table.columns, "th", False)
     body = f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
     heading, notes = (f"<p>{shown(chr(10).join(lines))}</p>" * bool(lines) for lines in (table.heading, table.notes))
@@ -118,7 +177,7 @@ def as_text(table: TextTable) -> str:
     from rich.console import Console
 
     lines = io.StringIO()
-    Console(file=lines, width=_WIDTH, color_system=None).print(as_rich(table))
+    Console(file=lines, width=_WIDTH, color_system=None).print(as_rich(table, _WIDTH), crop=False)
     return "\n".join(line.rstrip() for line in lines.getvalue().splitlines())
 
 

@@ -74,3 +74,41 @@ class IntervalKind:
         units = "classes" if self.cluster is None else f"clusters of classes ({self.cluster})"
         drawn = "against this gallery" if self.estimand == "gallery" else "queries and gallery drawn anew"
         return f"95 % interval over {units}, {drawn}"
+
+
+@dataclass(frozen=True)
+class ShownKind:
+    """Which intervals a table or figure shows: those of one kind, or none at all.
+
+    Args:
+        kind: what they say; None where none is shown.
+        mixed: whether that is because those at hand are of different kinds.
+    """
+
+    kind: IntervalKind | None
+    mixed: bool = False
+
+    @classmethod
+    def of(cls, notes: Iterable[Iterable[str]]) -> ShownKind:
+        """What may be shown.
+
+        Args:
+            notes: those of each score that has an interval and is in the table or figure.
+        """
+        kinds = list(dict.fromkeys(map(IntervalKind.of, notes)))
+        return cls(kinds[0] if len(kinds) == 1 else None, len(kinds) > 1)
+
+    def lines(self, shown_as: str) -> tuple[str, ...]:
+        """What a reader must know of the intervals, in at most one line.
+
+        Args:
+            shown_as: what they look like: `in brackets`, `bands`.
+        """
+        if self.mixed:
+            return ("intervals of different kinds are not shown together; probe all of it with one --interval",)
+        return () if self.kind is None else (f"{shown_as}: {self.kind.text}",)
+
+    def further(self, notes: Iterable[str]) -> tuple[str, ...]:
+        """The notes of a score without those that the line says for all of them."""
+        notes = tuple(notes)
+        return notes if self.mixed else tuple(note for note in notes if note not in IntervalKind.of(notes).notes)

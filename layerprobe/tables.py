@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from layerprobe.best import best_layer, best_text, worse_text
 from layerprobe.facts import DataFacts, fact_lines
-from layerprobe.keys import NO_REDUCTION
+from layerprobe.intervals import ShownKind
+from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.scores import SPLITS, Score, is_fraction, is_recall, note_text
 
 _ABSENT = "-"
 _BEST = "*"
 _SHORT = {"validation": "valid."}  # split -> its name in a narrow column
 _Row = tuple[str, str, str, str]  # layer, pool, reduction, similarity
+_BRACKETS = "in brackets"
+Ends = tuple[str, str]  # of an interval, as text
 _FIELDS = ("layer", "pool", "reduction", "similarity")
 
 
@@ -28,6 +31,7 @@ class TextTable:
         heading: lines above it.
         notes: lines below it.
         marked: place of the row that stands out; None for none.
+        intervals: column -> for each row the ends of its cell's interval, None where it has none.
     """
 
     columns: tuple[str, ...]
@@ -36,6 +40,7 @@ class TextTable:
     heading: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     marked: int | None = None
+    intervals: Mapping[int, tuple[Ends | None, ...]] = field(default_factory=dict)
 
 
 def layer_table(
@@ -44,18 +49,21 @@ def layer_table(
     metric: str = "R@1",
     data: DataFacts | None = None,
     untrained: Sequence[Score] = (),
+    alike: Collection[RankedLayer] | None = None,
 ) -> TextTable:
     """A table with a row for each layer: the metric on every split, the gap, and the other R@K on test.
 
-    Values are percent with one decimal. The gap is train - test in points, from the unrounded fractions. The best layer
-    has a star and is bold: on validation, or on test where there is no validation. Where a value is invalid its note is
-    shown; other notes follow below the table, and first among them whether training made layers worse.
+    Values are percent with one decimal; those of the metric have their intervals where all of these are of one kind.
+    The gap is train - test in points, from the unrounded fractions. The best layer has a star and is bold: on
+    validation, or on test where there is no validation. Where a value is invalid its note is shown; other notes follow
+    below the table, and first among them whether training made layers worse.
 
     Args:
         scores: of one run and one epoch, in the order of the rows.
         metric: the metric to compare between the splits.
         data: what the scores were measured on.
         untrained: the run's scores of epoch 0, where the others are of a later one.
+        alike: the layers that are not told apart from the best on its split; None where that is unknown.
 
     Raises:
         ValueError: no scores, or scores of several runs or epochs.
@@ -79,7 +87,8 @@ def layer_table(
     worse = worse_text(
         names, [_value(before.get(row)) for row in rows], values["test"], metric, data.start if data else "untrained"
     )
-    notes = [f"{_BEST} {best_text(best, names, values)}"] if best else []
+    near = None if alike is None else [n for n, row in zip(names, rows, strict=True) if _ranked(row) in alike]
+    notes = [f"{_BEST} {best_text(best, names, values, near)}"] if best else []
     notes += [worse] if worse else []
     texts = []
     for place, row in enumerate(rows):
@@ -89,20 +98,25 @@ def layer_table(
         star = _BEST if best and place == best.place else ""
         texts.append((star, *(row[i] for i in shown), *numbers))
     columns = ("", *(_FIELDS[i] for i in shown), *headers)
+    compared = [[cells.get((row, split, metric)) for row in rows] for split in splits]
+    kind = _kind([score for column in compared for score in column])
+    title = _title(scores[0], rows, shown, f"{metric} in %")
     return TextTable(
         columns,
         tuple(texts),
         numbers=frozenset(range(1 + len(shown), len(columns))),
-        heading=(_title(scores[0], rows, shown, f"{metric} in %"), *(fact_lines(data) if data else ())),
-        notes=(*notes, *_notes(scores, rows)),
+        heading=(title, *(fact_lines(data) if data else ()), *kind.lines(_BRACKETS)),
+        notes=(*notes, *_notes(scores, rows, kind)),
         marked=best.place if best else None,
+        intervals=_intervals(compared, 1 + len(shown), kind),
     )
 
 
 def metric_table(scores: Sequence[Score]) -> TextTable | None:
     """A table of the metrics other than R@K, with a row for each metric and layer; None without such a metric.
 
-    Shares are percent with one decimal, other numbers have three digits. Where a value is invalid its note is shown.
+    Shares are percent with one decimal, other numbers have three digits. Values have their intervals where all of these
+    are of one kind. Where a value is invalid its note is shown.
 
     Args:
         scores: of one run and one epoch, in the order of the rows.
@@ -117,15 +131,18 @@ def metric_table(scores: Sequence[Score]) -> TextTable | None:
     shown = _fields_shown(rows)
     columns = ("metric", *(_FIELDS[i] for i in shown), *(_SHORT.get(split, split) for split in splits))
     shares = "shares in %" if any(map(is_fraction, metrics)) else ""
+    lines = [(metric, row) for metric in metrics for row in rows]
+    by_split = [[cells.get((row, split, metric)) for metric, row in lines] for split in splits]
+    kind = _kind([score for column in by_split for score in column])
     return TextTable(
         columns,
         tuple(
-            (metric, *(row[i] for i in shown), *(_number(cells.get((row, split, metric))) for split in splits))
-            for metric in metrics
-            for row in rows
+            (metric, *(row[i] for i in shown), *map(_number, found))
+            for (metric, row), *found in zip(lines, *by_split, strict=True)
         ),
         numbers=frozenset(range(1 + len(shown), len(columns))),
-        heading=(_title(further[0], rows, shown, shares),),
+        heading=(_title(further[0], rows, shown, shares), *kind.lines(_BRACKETS)),
+        intervals=_intervals(by_split, 1 + len(shown), kind),
     )
 
 
@@ -141,6 +158,11 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> TextTa
 
 def _row(score: Score) -> _Row:
     return score.layer, score.pool, score.reduction, score.similarity
+
+
+def _ranked(row: _Row) -> RankedLayer:
+    layer, pool, reduction, similarity = row
+    return RankedLayer(LayerKey(layer, pool), reduction, similarity)
 
 
 def _fields_shown(rows: Sequence[_Row]) -> list[int]:
@@ -166,7 +188,11 @@ def _value(score: Score | None) -> float | None:
 def _percent(score: Score | None) -> str:
     if score is None:
         return _ABSENT
-    return note_text(score.notes) if score.value is None else f"{100 * score.value:.1f}"
+    return note_text(score.notes) if score.value is None else _share(score.value)
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f}"
 
 
 def _number(score: Score | None) -> str:
@@ -175,17 +201,39 @@ def _number(score: Score | None) -> str:
     return f"{score.value:.3g}"
 
 
+def _kind(scores: Sequence[Score | None]) -> ShownKind:
+    return ShownKind.of(score.notes for score in scores if score and score.low is not None and score.value is not None)
+
+
+def _intervals(
+    columns: Sequence[Sequence[Score | None]], first: int, kind: ShownKind
+) -> dict[int, tuple[Ends | None, ...]]:
+    """The ends of the intervals of neighbouring columns, `first` the place of the first; those without any left out."""
+    ends = (
+        {} if kind.kind is None else {place: tuple(map(_ends, column)) for place, column in enumerate(columns, first)}
+    )
+    return {place: column for place, column in ends.items() if any(column)}
+
+
+def _ends(score: Score | None) -> Ends | None:
+    if score is None or score.value is None or score.low is None or score.high is None:
+        return None
+    if is_fraction(score.metric):
+        return _share(score.low), _share(score.high)
+    return f"{score.low:.3g}", f"{score.high:.3g}"
+
+
 def _gap(train: Score | None, test: Score | None) -> str:
     before, after = _value(train), _value(test)
     return _ABSENT if before is None or after is None else f"{100 * (before - after):+.1f}"
 
 
-def _notes(scores: Sequence[Score], rows: Sequence[_Row]) -> list[str]:
+def _notes(scores: Sequence[Score], rows: Sequence[_Row], kind: ShownKind) -> list[str]:
     """A line for each split and note, naming the layers that have it; notes of invalid values are in their cells."""
     found: dict[tuple[str, str], dict[_Row, None]] = {}
     for score in scores:
         if score.value is not None:
-            for note in score.notes:
+            for note in kind.further(score.notes):
                 found.setdefault((score.split, note), {})[_row(score)] = None
     lines = []
     for (split, note), noted in found.items():

@@ -18,6 +18,14 @@ TABLE = TextTable(
     marked=1,
 )
 
+SURE = TextTable(
+    ("layer", "test\nR@1", "n"),
+    (("a", "9.7", "1"), ("b", "100.0", "2"), ("c", "50.0", "3")),
+    numbers=frozenset({1, 2}),
+    notes=("n" * 30,),
+    intervals={1: (("8.0", "11.2"), None, ("48.9", "51.0"))},
+)
+
 
 def test_markdown_has_the_heading_above_and_the_notes_below() -> None:
     assert rendered(TABLE, "markdown").splitlines() == [
@@ -107,3 +115,49 @@ def test_printed_tables_follow_each_other_as_text_without_colours() -> None:
     assert [line.split() for line in lines[4:6]] == [["a_b", "50.0"], ["*", "c|d", "NaN", "(3", "rows)"]]
     assert lines[-4:] == ["", "a", "─", "b"]
     assert repr(shown) == str(shown)
+
+
+def test_an_interval_stands_behind_its_value() -> None:
+    assert rendered(SURE, "markdown").splitlines()[:5] == [
+        "| layer | test R@1 | n |",
+        "| --- | --- | ---: |",
+        r"| a | 9.7 \[8.0, 11.2] | 1 |",
+        "| b | 100.0 | 2 |",
+        r"| c | 50.0 \[48.9, 51.0] | 3 |",
+    ]
+    assert r"a & 9.7 [8.0, 11.2] & 1 \\" in rendered(SURE, "latex").splitlines()
+    assert '<td style="text-align: left">9.7 [8.0, 11.2]</td>' in as_html(SURE)
+
+
+def test_a_csv_has_columns_for_the_ends_of_intervals() -> None:
+    assert list(csv.reader(rendered(SURE, "csv").splitlines())) == [
+        ["layer", "test R@1", "test R@1 low", "test R@1 high", "n"],
+        ["a", "9.7", "8.0", "11.2", "1"],
+        ["b", "100.0", "", "", "2"],
+        ["c", "50.0", "48.9", "51.0", "3"],
+    ]
+
+
+def lines_of(table: TextTable, width: int) -> list[str]:
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(as_rich(table, width))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_values_and_intervals_stand_below_each_other() -> None:
+    assert lines_of(SURE, 80)[3:6] == [
+        "a        9.7 [ 8.0, 11.2]  1",
+        "b      100.0               2",
+        "c       50.0 [48.9, 51.0]  3",
+    ]
+
+
+def test_in_a_narrow_terminal_intervals_stand_under_their_values() -> None:
+    assert lines_of(SURE, 28)[3].split() == ["a", "9.7", "[", "8.0,", "11.2]", "1"]
+    narrow = [line.split() for line in lines_of(SURE, 27)[3:6]]
+    assert narrow == [["a", "9.7", "1"], ["[", "8.0,", "11.2]"], ["b", "100.0", "2"]]
+
+
+def test_printed_notes_are_not_cut() -> None:
+    assert str(Shown((TextTable(("a",), (("b",),), notes=("n" * 300,)),))).count("n") == 300

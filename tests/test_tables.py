@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
@@ -10,7 +12,13 @@ from layerprobe.tables import TextTable, layer_table, metric_table, plain_table
 
 
 def score(
-    layer: str, split: str, value: float | None, *, metric: str = "R@1", notes: tuple[str, ...] = (), **other: str | int
+    layer: str,
+    split: str,
+    value: float | None,
+    *,
+    metric: str = "R@1",
+    notes: tuple[str, ...] = (),
+    **other: str | float,
 ) -> Score:
     fields: dict[str, object] = {
         "run": "omni", "experiment": "e", "seed": 0, "epoch": 30, "split": split, "layer": layer, "pool": "max",
@@ -263,3 +271,62 @@ def test_an_invalid_metric_shows_its_note() -> None:
     table = metric_table([score("fc6", "test", None, metric="NMI", notes=("one class",))])
     assert table is not None
     assert "one class" in "\n".join(printed(table))
+
+
+def sure(layer: str, split: str, value: float | None, *, metric: str = "R@1", notes: tuple[str, ...] = ()) -> Score:
+    """A score with the interval 58.0 to 64.1 %."""
+    return replace(score(layer, split, value, metric=metric, notes=notes), low=0.58, high=0.641)
+
+
+def test_the_compared_metric_has_its_intervals_in_percent_and_further_k_have_none() -> None:
+    scores = [
+        score("a", "train", 0.9, low=0.85, high=0.925), sure("a", "test", 0.612), score("b", "test", 0.5),
+        sure("a", "test", 0.7, metric="R@2"),
+    ]  # fmt: skip
+    table = layer_table(scores)
+    # columns: star, layer, pool, train, test, gap, R@2
+    assert table.intervals == {3: (("85.0", "92.5"), None), 4: (("58.0", "64.1"), None)}
+    assert table.heading[1:] == ("in brackets: 95 % interval over classes, against this gallery",)
+
+
+def test_a_table_without_intervals_says_nothing_of_them() -> None:
+    table = layer_table([score("a", "test", 0.612)])
+    assert (table.intervals, len(table.heading)) == ({}, 1)
+
+
+def test_the_kind_of_the_intervals_is_said_once_and_other_notes_remain() -> None:
+    notes = ("interval: redraw", "2 zero vectors")
+    table = layer_table([sure(layer, "test", 0.612, notes=notes) for layer in "ab"])
+    assert table.heading[1:] == ("in brackets: 95 % interval over classes, queries and gallery drawn anew",)
+    assert table.notes[1:] == ("test, every layer: 2 zero vectors",)
+
+
+def test_intervals_of_different_kinds_are_not_shown_together() -> None:
+    scores = [sure("a", "test", 0.612), sure("b", "test", 0.6, notes=("interval: redraw",))]
+    table = layer_table(scores)
+    assert table.intervals == {}
+    assert table.heading[1].startswith("intervals of different kinds are not shown together")
+    assert table.notes[1:] == ("test, b: interval: redraw",)
+
+
+def test_a_score_that_has_no_interval_has_no_kind() -> None:
+    scores = [sure("a", "test", 0.612), score("b", "test", 0.6, notes=("interval: redraw",))]
+    assert layer_table(scores).intervals == {3: (("58.0", "64.1"), None)}
+
+
+def test_layers_not_told_apart_from_the_best_are_named_as_rows_are() -> None:
+    scores = [score("a", "test", 0.6), score("a", "test", 0.5, pool="avg"), score("b", "test", 0.1)]
+    table = layer_table(scores, alike=[scores[1].ranked_layer])
+    assert table.notes[0] == "* best on test (chosen on test): a max, 60.0 %; not told apart from it: a avg"
+
+
+def test_further_metrics_have_their_intervals() -> None:
+    scores = [
+        score("a", "train", 0.9, metric="MAP@R"), sure("a", "test", 0.612, metric="MAP@R"),
+        score("a", "test", 12.3, metric="effective-rank", low=11.26, high=14),
+    ]  # fmt: skip
+    table = metric_table(scores)
+    assert table is not None
+    # columns: metric, layer, pool, train, test
+    assert table.intervals == {4: (("58.0", "64.1"), ("11.3", "14"))}
+    assert table.heading[1:] == ("in brackets: 95 % interval over classes, against this gallery",)

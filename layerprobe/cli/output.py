@@ -138,7 +138,9 @@ def _print_table(table: TextTable) -> None:
     from rich.console import Console
 
     # A pipe has no width: nothing may be cut there.
-    Console(width=None if sys.stdout.isatty() else 200).print(as_rich(table))
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    # A terminal wraps what is too long; rich would cut it off.
+    console.print(as_rich(table, console.width), crop=False)
 
 
 def _bars(console: Console) -> Progress:

@@ -10,6 +10,7 @@ import pytest
 from layerprobe.cli import output
 from layerprobe.cli.output import Terminal, show_error
 from layerprobe.errors import DataError, InterruptedRun, RecipeError
+from layerprobe.tables import TextTable
 
 
 def test_an_interruption_is_told_without_the_word_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,3 +105,12 @@ def test_two_tasks_on_a_terminal_share_a_display_with_one_estimate(
     assert "probing" in last
     assert last.count("min left") == 1
     assert terminal._bars is None
+
+
+def test_a_narrow_terminal_wraps_notes_and_cuts_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    Terminal().result({}, TextTable(("a",), (("b",),), notes=("n" * 90,)))
+    assert capsys.readouterr().out.count("n") == 90
