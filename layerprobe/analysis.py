@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.errors import DataError, NumericError
+from layerprobe.metrics.precision import means_of
 from layerprobe.metrics.recall import recall_name
 from layerprobe.ranking import nearest_positive_ranks, retrieval
 from layerprobe.retrieval import Ranks, Retrieval, SearchRules
@@ -124,7 +125,23 @@ def _search(queries: Features, gallery: Features | None, similarity: str, rules:
     }
 
 
-def score_recall(ranks: Ranks, subject: Subject, ks: Sequence[int]) -> list[Score]:
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Scores of a layer, and what those of them that are means over the queries are the means of.
+
+    Args:
+        scores: each of another metric.
+        values: metric -> (Q,) what each query adds to it; NaN where the metric leaves the query out.
+    """
+
+    scores: Sequence[Score] = ()
+    values: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+    def __add__(self, other: Scored) -> Scored:
+        return Scored([*self.scores, *other.scores], {**self.values, **other.values})
+
+
+def score_recall(ranks: Ranks, subject: Subject, ks: Sequence[int]) -> Scored:
     """Recall@K of one layer, a score for each K.
 
     Args:
@@ -137,7 +154,8 @@ def score_recall(ranks: Ranks, subject: Subject, ks: Sequence[int]) -> list[Scor
     """
     lone = [f"{ranks.lone} lone queries count as misses"] if ranks.lone else []
     notes = [*layer_notes(ranks), *lone]
-    return [subject.score(recall_name(k), ranks.recall(k), len(ranks), notes) for k in ks]
+    values = {recall_name(k): ranks.hits(k) for k in ks}
+    return Scored([subject.score(name, value, len(ranks), notes) for name, value in means_of(values).items()], values)
 
 
 def query_values(ranks: Ranks, values: Mapping[str, NDArray[np.float64]], metric: str) -> NDArray[np.float64]:
@@ -184,11 +202,12 @@ def searched(
 
 def score_metric(
     metric: Metric, names: Sequence[str], given: Retrieval, subject: Subject, notes: Sequence[str] = ()
-) -> list[Score]:
+) -> Scored:
     """What one metric gives of a layer, a score for each of its numbers that was asked for.
 
     Args:
-        metric: gives a number for each of its names; its `notes`, if it has any, say how.
+        metric: gives a number for each of its names; its `notes`, if it has any, say how. One whose numbers are means
+            over the queries also has `of_queries`, which gives what they are the means of.
         names: those asked for; `NMI` brings `NMI-sd` and whatever else begins with `NMI-`.
         given: the layer.
         subject: whose numbers they are.
@@ -197,13 +216,16 @@ def score_metric(
     Returns:
         No value, and the reason as the note, where the metric is not defined on these features.
     """
+    of_queries = getattr(metric, "of_queries", None)
     try:
-        values = metric(given)
+        values = {} if of_queries is None else of_queries(given)
+        numbers = metric(given) if of_queries is None else means_of(values)
     except (DataError, NumericError) as error:
-        return without_value(names, subject, len(given.labels), error.message)
-    wanted = [name for name in values if any(name == asked or name.startswith(f"{asked}-") for asked in names)]
+        return Scored(without_value(names, subject, len(given.labels), error.message))
+    wanted = [name for name in numbers if any(name == asked or name.startswith(f"{asked}-") for asked in names)]
     notes = (*notes, *getattr(metric, "notes", ()))
-    return [subject.score(name, values[name], len(given.labels), notes) for name in wanted]
+    scores = [subject.score(name, numbers[name], len(given.labels), notes) for name in wanted]
+    return Scored(scores, {name: values[name] for name in wanted if name in values})
 
 
 def layer_notes(ranks: Ranks) -> list[str]:

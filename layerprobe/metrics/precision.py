@@ -54,9 +54,17 @@ class PrecisionAtPositives:
             DataError: lone queries where they are an error, or nothing else where they are left out.
             NumericError: a row holds NaN or Inf.
         """
+        return means_of(self.of_queries(retrieval))
+
+    def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
+        """What the three are the means of: (Q,) in [0, 1] each, NaN for queries that are left out.
+
+        Raises:
+            DataError: as above, like NumericError.
+        """
         values, positives = precision_of_queries(retrieval)
         counted = counted_queries(positives > 0, self.lone)
-        return {name: float(scores[counted].mean()) for name, scores in values.items()}
+        return {name: np.where(counted, of_metric, np.nan) for name, of_metric in values.items()}
 
 
 class ReciprocalRank:
@@ -76,9 +84,26 @@ class ReciprocalRank:
             DataError: as for `PrecisionAtPositives`.
             NumericError: a row holds NaN or Inf.
         """
+        return means_of(self.of_queries(retrieval))
+
+    def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
+        """What it is the mean of: (Q,) in [0, 1], NaN for queries that are left out.
+
+        Raises:
+            DataError: as above, like NumericError.
+        """
         ranks = retrieval.ranks
         counted = counted_queries(ranks.tied_positives > 0, self.lone)
-        return {"MRR": float(reciprocal_ranks(ranks)[counted].mean())}
+        return {"MRR": np.where(counted, reciprocal_ranks(ranks), np.nan)}
+
+
+def means_of(values: Mapping[str, FloatArray]) -> dict[str, float]:
+    """The mean over the queries of each metric.
+
+    Args:
+        values: metric -> (Q,), NaN for queries that are left out; one query at least is not.
+    """
+    return {name: float(of_metric[~np.isnan(of_metric)].mean()) for name, of_metric in values.items()}
 
 
 def reciprocal_ranks(ranks: Ranks) -> FloatArray:

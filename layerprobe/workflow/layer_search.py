@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from layerprobe.analysis import Features, layer_notes, score_recall, searched, without_value
+from layerprobe.analysis import Features, Scored, layer_notes, score_recall, searched, without_value
 from layerprobe.data.splits import IN_GALLERY
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.retrieval import Ranks
@@ -57,11 +57,13 @@ class Found:
         scores: in the order of rows.
         ranks: those that there are.
         reasons: why there are no others.
+        values: metric -> what each query adds to it, where it is their mean and not R@K.
     """
 
     scores: Sequence[Score]
     ranks: Mapping[tuple[str, LayerKey], Ranks]
     reasons: Mapping[tuple[str, LayerKey], str]
+    values: Mapping[tuple[str, LayerKey], Mapping[str, NDArray[np.float64]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,19 +94,20 @@ class LayerSearch:
             track: shows progress.
         """
         scores: list[Score] = []
-        ranks, reasons = {}, {}
+        ranks, reasons, values = {}, {}, {}
         for split in (name for name in self.splits if name in SPLITS):
             for layer in track(layers, f"ranking {split}"):
-                found, reason, of_layer = self._search(split, layer)
-                scores += of_layer
+                found, reason, recalls, further = self._search(split, layer)
+                scores += (recalls + further).scores
+                values[split, layer] = further.values
                 if found is None:
                     reasons[split, layer] = reason
                 else:
                     ranks[split, layer] = found
-        return Found(scores, ranks, reasons)
+        return Found(scores, ranks, reasons, values)
 
-    def _search(self, split: str, layer: LayerKey) -> tuple[Ranks | None, str, list[Score]]:
-        """A layer's ranks, or None and the reason why it has none; and its scores."""
+    def _search(self, split: str, layer: LayerKey) -> tuple[Ranks | None, str, Scored, Scored]:
+        """A layer's ranks, or None and the reason why it has none; its Recall@K and what else there is."""
         searched_in = gallery_of(split, self.splits)
         queries = self.splits[split].on(self.device, layer)
         gallery = self.splits[searched_in].on(self.device, layer) if searched_in else None
@@ -112,10 +115,11 @@ class LayerSearch:
         subject = Subject(self.run, self.experiment, SEED, EPOCH, split, ranked)
         ranks, reason = ranks_for(self.measures, queries, gallery, self.similarity)
         if ranks is None:
-            return None, reason, without_value(self.measures.names, subject, len(queries.labels), reason)
-        scores = score_recall(ranks, subject, self.measures.ks)
+            invalid = without_value(self.measures.names, subject, len(queries.labels), reason)
+            return None, reason, Scored(invalid), Scored()
         given = searched(queries, gallery, self.similarity, ranks)
-        return ranks, "", [*scores, *further_scores(self.measures, given, subject, layer_notes(ranks))]
+        further = further_scores(self.measures, given, subject, layer_notes(ranks))
+        return ranks, "", score_recall(ranks, subject, self.measures.ks), further
 
 
 def gallery_of(split: str, splits: Mapping[str, object]) -> str | None:

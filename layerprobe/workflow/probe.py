@@ -200,9 +200,9 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
                 of_split: list[Score] = []
                 queries, ranked = len(features.dataset.splits[split]), len(selection.ranked)
                 scored = stop.between(scorer.scores(epoch, split, selection.ranked), _STOPPED)
-                for layer, scores in enumerate(scored):
+                for layer, of_layer in enumerate(scored):
                     task.advance(queries * (layer + 1) // ranked - queries * layer // ranked)
-                    of_split += scores
+                    of_split += of_layer.scores
                 found += in_network_order(of_split, probing.table.layer_order)
             probing.table.add(found)
             probing.table.write(features.run.scores_file)

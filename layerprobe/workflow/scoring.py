@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.analysis import (
     Features,
+    Scored,
     layer_notes,
     rank,
     score_metric,
@@ -19,7 +23,7 @@ from layerprobe.errors import NotFiniteError
 from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.ranking.ranks import RESOLVE_ALL_BELOW
 from layerprobe.retrieval import Classifier, Ranks, Retrieval, SearchRules
-from layerprobe.scores import Score, Subject
+from layerprobe.scores import Subject
 from layerprobe.workflow.measures import Measures
 from layerprobe.workflow.searches import Searches
 
@@ -51,7 +55,7 @@ def ranks_for(  # noqa: PLR0913 - what is searched, by which rules, and what is 
         return None, f"NaN ({error.rows} rows)"
 
 
-def further_scores(measures: Measures, given: Retrieval, subject: Subject, notes: Sequence[str]) -> list[Score]:
+def further_scores(measures: Measures, given: Retrieval, subject: Subject, notes: Sequence[str]) -> Scored:
     """The scores of a layer beside Recall@K.
 
     Args:
@@ -60,8 +64,8 @@ def further_scores(measures: Measures, given: Retrieval, subject: Subject, notes
         subject: whose scores they are.
         notes: what is to be said of every number of this layer.
     """
-    found = [score_metric(metric, names, given, subject, notes) for metric, names in measures.metrics]
-    return [score for of_metric in found for score in of_metric]
+    found = (score_metric(metric, names, given, subject, notes) for metric, names in measures.metrics)
+    return sum(found, Scored())
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +82,8 @@ class Scorer:
     measures: Measures
     classifier: Callable[[int, LayerKey], Classifier | None]
 
-    def scores(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> Iterator[list[Score]]:
-        """Score layers of an epoch and split one after the other, and keep their ranks.
+    def scores(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> Iterator[Scored]:
+        """Score layers of an epoch and split one after the other, and keep their ranks and the values of queries.
 
         Args:
             epoch: 0 = before any step.
@@ -94,12 +98,12 @@ class Scorer:
                 entry = entries[ranked] = self._ranked(subject, key_of(ranked), entries.get(ranked))
                 if entry.ranks is None:
                     count = len(self.searches.features.dataset.splits[split])
-                    yield without_value(self.measures.names, subject, count, entry.invalid)
+                    yield Scored(without_value(self.measures.names, subject, count, entry.invalid))
                 else:
-                    yield [
-                        *score_recall(entry.ranks, subject, self.measures.ks),
-                        *self._further(subject, entry.ranks),
-                    ]
+                    recalls = score_recall(entry.ranks, subject, self.measures.ks)
+                    further = self._further(subject, entry.ranks)
+                    entries[ranked] = with_values(entry, further.values)
+                    yield recalls + further
         finally:
             if entries != before:
                 self.searches.write(epoch, split, entries)
@@ -115,9 +119,9 @@ class Scorer:
             ranks, invalid = ranks_for(self.measures, queries, gallery, similarity, known, rules)
         return store.RankEntry(key, ranks, invalid, values=entry.values if entry and ranks else {})
 
-    def _further(self, subject: Subject, ranks: Ranks) -> list[Score]:
+    def _further(self, subject: Subject, ranks: Ranks) -> Scored:
         if not self.measures.metrics:
-            return []
+            return Scored()
         with self.searches.opened(subject.epoch, subject.split, subject.ranked, None) as (queries, gallery):
             rules = self.searches.rules(subject.split)
             given = replace(
@@ -125,3 +129,16 @@ class Scorer:
                 classifier=self.classifier(subject.epoch, subject.ranked.layer),
             )
             return further_scores(self.measures, given, subject, layer_notes(ranks))
+
+
+def with_values(entry: store.RankEntry, values: Mapping[str, NDArray[np.float64]]) -> store.RankEntry:
+    """An entry with values of queries beside those it has; itself where it has them.
+
+    Args:
+        entry: has ranks.
+        values: metric -> (Q,).
+    """
+    known = entry.values
+    if all(name in known and np.array_equal(known[name], new, equal_nan=True) for name, new in values.items()):
+        return entry
+    return replace(entry, values={**known, **values})

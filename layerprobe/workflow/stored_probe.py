@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -182,9 +182,11 @@ def _write_ranks(run: Run, name: str, origin: Origin, search: LayerSearch, found
         engine=ENGINE,
     )
     entries = store.read_ranks(run.rank_file(EPOCH, name), lambda _: key)
-    new = {place: store.RankEntry(key, ranks) for place, ranks in found.ranks.items()}
+    new = {place: store.RankEntry(key, ranks, values=found.values[place]) for place, ranks in found.ranks.items()}
     new |= {place: store.RankEntry(key, None, reason) for place, reason in found.reasons.items()}
     for (split, layer), entry in new.items():
         if split == name:
-            entries[RankedLayer(layer, NO_REDUCTION, search.similarity)] = entry
+            ranked = RankedLayer(layer, NO_REDUCTION, search.similarity)
+            known = entries[ranked].values if ranked in entries else {}
+            entries[ranked] = replace(entry, values={**known, **entry.values})
     store.write_ranks(run.rank_file(EPOCH, name), _rows(queries, search), entries)

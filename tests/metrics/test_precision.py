@@ -250,3 +250,13 @@ def test_ties_are_relative_to_the_lengths(
     gallery, labels = scale * np.array([[2 + near], [2.0]]), [positive == 0, positive == 1]
     found = measured(scale * np.ones((1, 1)), [1], gallery=gallery, gallery_labels=labels, similarity=similarity)
     assert found["MRR"] == pytest.approx(mrr)
+
+
+def test_lone_queries_that_are_left_out_have_no_value() -> None:
+    # The images at 0 and 10 degrees find each other first: 1. those at 25 and 50 are alone in their classes.
+    made = retrieval(on_circle(0, 10, 25, 50), [0, 0, 1, 2])
+    for metric in (PrecisionAtPositives("exclude"), ReciprocalRank("exclude")):
+        for name, values in metric.of_queries(made).items():
+            assert np.isnan(values).tolist() == [False, False, True, True]
+            assert metric(made)[name] == values[:2].mean()
+    assert ReciprocalRank("miss").of_queries(made)["MRR"].tolist() == [1, 1, 0, 0]

@@ -8,10 +8,11 @@ import h5py
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.metrics import average_precision_score
 
 from layerprobe import registry, store
 from layerprobe.errors import RecipeError
-from layerprobe.keys import LayerKey
+from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.ranking import recall_at_k
 from layerprobe.runs import Run
 from layerprobe.scores import Score
@@ -190,3 +191,33 @@ def test_every_metric_of_a_collapsed_layer_says_so(images: Path, request_for: Re
     scores = probe(train(request_for("train.epochs=0"), Silent()), asked, Silent())
     assert {"R@1", "MAP@R", "MRR", "NMI", "NMI-sd", "uniformity"} <= {score.metric for score in scores}
     assert all("collapsed: 100% tied" in score.notes for score in scores)
+
+
+def test_what_each_query_adds_is_stored_beside_what_is_there(run: Run) -> None:
+    fc6 = replace(REQUEST, layers=("fc6",), splits=("test",))
+    found = by_metric(probe(run, replace(fc6, metrics=("MAP@R", "MRR", "NMI")), Silent()), "test", "fc6")
+    path, ranked = run.rank_file(2, "test"), RankedLayer(FC6, "none", "cosine")
+    entry = store.read_stored_ranks(path).values[ranked]
+    assert {name: values.mean() for name, values in entry.items()} == {
+        name: found[name].value for name in ("MAP@R", "MRR")
+    }
+    probe(run, replace(fc6, metrics=("mAP",), similarity="dot"), Silent())
+    probe(run, replace(fc6, metrics=("mAP",)), Silent())
+    both = store.read_stored_ranks(path).values[ranked]
+    assert set(both) == {"MAP@R", "MRR", "mAP"}
+    # Every query has 3 others of its class: scikit-learn's average precision of each.
+    features, labels = store.read_features(run.feature_file(2, "test"), FC6), store.read_stored_ranks(path).labels
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    others = [np.arange(len(labels)) != row for row in range(len(labels))]
+    expected = [
+        average_precision_score(labels[rest] == labels[row], unit[rest] @ unit[row]) for row, rest in enumerate(others)
+    ]
+    np.testing.assert_allclose(both["mAP"], expected, atol=1e-6)
+
+
+def test_values_that_are_stored_already_are_not_written_again(run: Run) -> None:
+    asked = replace(REQUEST, layers=("fc6",), splits=("test",), metrics=("MAP@R",))
+    probe(run, asked, Silent())
+    before = run.rank_file(2, "test").stat().st_mtime_ns
+    probe(run, asked, Silent())
+    assert run.rank_file(2, "test").stat().st_mtime_ns == before
