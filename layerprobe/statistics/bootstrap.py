@@ -1,0 +1,274 @@
+"""Intervals of means and of their differences, by resampling units: classes, or clusters of classes.
+
+What they speak of is the gallery that was searched: other queries of classes like these, not another draw of classes to
+search among (for that see `jackknife.py`).
+
+The interval is a bootstrap-t (Efron & Tibshirani, 1993, chapter 12). A draw of U units, with replacement, gives a mean
+m* = sum of drawn sums / sum of drawn counts. Its standard error s* is that of the ratio, linearised: with
+e = sum - m* count for each drawn unit, s*^2 = sum(e^2) / sum(count)^2. The 2.5 and 97.5 % points of t* = (m* - m) / s*
+give the interval m - t*_{97.5} s to m - t*_{2.5} s. So t* holds what few units cost, and the skewness of a recall near
+100 %; percentiles of m* know nothing of either. s* is at least `_FLOOR` of s: without that, draws whose units happen to
+have nearly equal means make ends that say nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.intervals import FEWEST_UNITS, Difference, Interval
+from layerprobe.statistics.units import UnitSums
+
+FloatArray = NDArray[np.float64]
+
+RESAMPLES = 2000
+FEWEST_RESAMPLES = 100  # fewer have no 2.5 % point to speak of
+_BLOCK = 2**22  # numbers of a table held at once: 32 MiB
+_FLOOR = 0.3
+_NO_SPREAD = 1e-12  # units whose means differ by less, relative to them, are equal up to rounding
+
+
+def intervals(
+    cells: UnitSums, *, bounds: tuple[float, float] = (0.0, 1.0), resamples: int = RESAMPLES, seed: int = 0
+) -> list[Interval | None]:
+    """A 95 % interval for each of C means, from the same draws of units.
+
+    Args:
+        cells: of the means, in whatever unit.
+        bounds: what the means can be; the ends are cut there.
+        resamples: draws of units, at least 100.
+        seed: of the draws.
+
+    Returns:
+        C; None for a mean of fewer than 10 units, and for one that is the same in every unit, as at 100 % everywhere:
+        an interval without width would claim certainty.
+
+    Raises:
+        ValueError: fewer than 100 resamples.
+    """
+    found: list[Interval | None] = []
+    for means, errors, drawn in _studentised(cells, resamples, seed):
+        low, high = _ends(means, errors, np.sort(drawn, 0), 0.025)
+        found += _intervals(low, high, errors, bounds)
+    return found
+
+
+def bands(
+    cells: UnitSums, *, bounds: tuple[float, float] = (0.0, 1.0), resamples: int = RESAMPLES, seed: int = 0
+) -> list[Interval | None]:
+    """Intervals for C means of which, in 95 % of the cases, all hold at once: also the best of many, whichever it is.
+
+    The largest t* and the smallest of all cells in each draw take the place of a cell's own t* (see `intervals`).
+
+    Args:
+        cells: of the means.
+        bounds: what the means can be; the ends are cut there. (-1, 1) for differences of shares.
+        resamples: draws of units, at least 100.
+        seed: of the draws.
+
+    Returns:
+        C; None where `intervals` has none: these cells take no part.
+
+    Raises:
+        ValueError: fewer than 100 resamples.
+    """
+    parts = []
+    largest, smallest = np.full(resamples, -np.inf), np.full(resamples, np.inf)
+    for means, errors, drawn in _studentised(cells, resamples, seed):
+        parts.append((means, errors))
+        there = drawn[:, errors > 0]
+        largest = np.maximum(largest, there.max(1, initial=-np.inf))
+        smallest = np.minimum(smallest, there.min(1, initial=np.inf))
+    found: list[Interval | None] = []
+    last = _last(resamples, 0.025)
+    highest, lowest = np.sort(largest)[-last], np.sort(smallest)[last - 1]
+    for means, errors in parts:
+        there = errors > 0
+        low, high = means.copy(), means.copy()
+        low[there] -= highest * errors[there]
+        high[there] -= lowest * errors[there]
+        found += _intervals(low, high, errors, bounds)
+    return found
+
+
+def differences(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> list[Difference]:
+    """C differences of means of the same queries, each with its 95 % interval and p.
+
+    p inverts the interval: it is below 0.05 exactly where the interval leaves out 0. It is 2 (1 + number of t* beyond
+    the one observed) / (1 + resamples), and so never 0.
+
+    Args:
+        cells: of the differences: `a.minus(b)`.
+        resamples: draws of units, at least 100; p can be 2 / (1 + resamples) at the least.
+        seed: of the draws.
+
+    Returns:
+        C; without interval and p where `intervals` has none, as where two layers hit the same queries.
+
+    Raises:
+        ValueError: fewer than 100 resamples.
+    """
+    return [found for part in _studentised(cells, resamples, seed) for found in _differences(*part)]
+
+
+def between(first: UnitSums, second: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> list[Difference]:
+    """First - second for C pairs of means whose units are different and independent: train and test classes.
+
+    The units of the two are drawn separately; t* = ((m1* - m1) - (m2* - m2)) / sqrt(s1*^2 + s2*^2), so that the degrees
+    of freedom of either side are in t*. A side that is the same in all its units, as training classes at 100 %, adds no
+    variance: then the interval is only as wide as the other side's.
+
+    Args:
+        first: C means.
+        second: C means over other units.
+        resamples: draws of units, at least 100.
+        seed: of the draws.
+
+    Returns:
+        C; without interval and p where a side has fewer than 10 units, or both are the same in all theirs.
+
+    Raises:
+        ValueError: different numbers of means, or fewer than 100 resamples.
+    """
+    if len(first.sums) != len(second.sums):
+        raise ValueError(f"{len(first.sums)} means cannot be paired with {len(second.sums)}")
+    seeds = np.random.SeedSequence(seed).spawn(2)
+    found: list[Difference] = []
+    pairs = zip(
+        *(_resampled(side, resamples, own) for side, own in zip((first, second), seeds, strict=True)), strict=True
+    )
+    for one, two in pairs:
+        joint = _Resampled(
+            one.means - two.means,
+            np.where(one.enough & two.enough, one.variances + two.variances, 0.0),
+            one.enough & two.enough,
+            one.shifts - two.shifts,
+            one.drawn_variances + two.drawn_variances,
+        )
+        found += _differences(joint.means, joint.errors, joint.studentised())
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Resampled:
+    """Draws of some means: how far each moved, and its variance."""
+
+    means: FloatArray  # (C,)
+    variances: FloatArray  # (C,) of the means; 0 where all units have the same
+    enough: NDArray[np.bool_]  # (C,) has units enough for an interval
+    shifts: FloatArray  # (R, C) drawn mean - mean
+    drawn_variances: FloatArray  # (R, C) of the drawn means
+
+    @property
+    def errors(self) -> FloatArray:
+        """(C,) the standard errors; 0 where there is no interval."""
+        errors: FloatArray = np.sqrt(np.where(self.enough, self.variances, 0.0))
+        return errors
+
+    def studentised(self) -> FloatArray:
+        """(R, C) t* of each draw; 0 where there is no interval."""
+        errors = self.errors
+        scale = np.sqrt(np.maximum(self.drawn_variances, (_FLOOR * errors) ** 2))
+        found: FloatArray = np.divide(self.shifts, scale, out=np.zeros_like(self.shifts), where=errors > 0)
+        return found
+
+
+def _studentised(cells: UnitSums, resamples: int, seed: int) -> Iterator[tuple[FloatArray, FloatArray, FloatArray]]:
+    """Means (C,), standard errors (C,) and t* (R, C) of some cells at a time."""
+    for part in _resampled(cells, resamples, np.random.SeedSequence(seed)):
+        yield part.means, part.errors, part.studentised()
+
+
+def _resampled(cells: UnitSums, resamples: int, seed: np.random.SeedSequence) -> Iterator[_Resampled]:
+    """Some cells at a time, all from the same draws."""
+    if resamples < FEWEST_RESAMPLES:
+        raise ValueError(f"resamples = {resamples}: must be at least {FEWEST_RESAMPLES}")
+    used = (cells.counts > 0).any(0)
+    size = max(1, _BLOCK // resamples)
+    for start in range(0, len(cells.sums), size):
+        part = slice(start, start + size)
+        yield _of_part(cells.sums[part][:, used], cells.counts[part][:, used], resamples, seed)
+
+
+def _of_part(sums: FloatArray, counts: FloatArray, resamples: int, seed: np.random.SeedSequence) -> _Resampled:
+    """Draws of means that are all held at once."""
+    means, totals = sums.sum(1) / counts.sum(1), counts.sum(1)
+    left = sums - means[:, None] * counts
+    left[~_spread(sums, counts)] = 0.0
+    # Counts are mostly those of the first mean: then a single column of them is drawn.
+    weighed = counts[:1] if (counts == counts[:1]).all() else counts
+    columns = [left.T, (left**2).T, (left * counts).T, weighed.T, (weighed**2).T]
+    shifts, variances = np.empty((resamples, len(means))), np.empty((resamples, len(means)))
+    row = 0
+    for drawn in _draws(sums.shape[1], resamples, seed):
+        moved, squares, products, number, square = (drawn @ column for column in columns)
+        number = np.where(number > 0, number, np.inf)  # a draw without any query of a mean moves nothing
+        rows = slice(row, row + len(drawn))
+        shifts[rows] = moved / number
+        # Never negative but for rounding: it is the sum of squares of what the drawn units leave of the drawn mean.
+        variances[rows] = (squares - 2 * shifts[rows] * products + shifts[rows] ** 2 * square) / number**2
+        row += len(drawn)
+    enough = (counts > 0).sum(1) >= FEWEST_UNITS
+    return _Resampled(means, (left**2).sum(1) / totals**2, enough, shifts, variances)
+
+
+def _spread(sums: FloatArray, counts: FloatArray) -> NDArray[np.bool_]:
+    """(C,) whether the units have different means."""
+    there = counts > 0
+    units = np.divide(sums, counts, out=np.zeros_like(sums), where=there)
+    highest, lowest = units.max(1, initial=-np.inf, where=there), units.min(1, initial=np.inf, where=there)
+    spread: NDArray[np.bool_] = highest - lowest > _NO_SPREAD * np.maximum(np.abs(highest), np.abs(lowest))
+    return spread
+
+
+def _draws(units: int, resamples: int, seed: np.random.SeedSequence) -> Iterator[FloatArray]:
+    """(R', U) how often each unit was drawn, some draws at a time."""
+    rng, rows = np.random.default_rng(seed), max(1, _BLOCK // units)
+    for start in range(0, resamples, rows):
+        number = min(rows, resamples - start)
+        drawn = rng.integers(units, size=(number, units))
+        drawn += units * np.arange(number)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=number * units).reshape(number, units).astype(np.float64)
+
+
+def _last(resamples: int, tail: float) -> int:
+    """How many draws may lie beyond the end of an interval, the end included, so that p is below 2 `tail` outside."""
+    return math.ceil(tail * (resamples + 1)) - 1
+
+
+def _ends(means: FloatArray, errors: FloatArray, ordered: FloatArray, tail: float) -> tuple[FloatArray, FloatArray]:
+    """The two ends (C,) from the sorted t* (R, C); both are the mean where there is no interval.
+
+    They are errors x (t - t*) with t = mean / error, so that an end is beyond 0 exactly where t is beyond t*.
+    """
+    last, there = _last(len(ordered), tail), errors > 0
+    observed = np.divide(means, errors, out=np.zeros_like(means), where=there)
+    low = np.where(there, errors * (observed - ordered[-last]), means)
+    high = np.where(there, errors * (observed - ordered[last - 1]), means)
+    return low, high
+
+
+def _intervals(
+    low: FloatArray, high: FloatArray, errors: FloatArray, bounds: tuple[float, float]
+) -> list[Interval | None]:
+    ends = zip(low.clip(*bounds).tolist(), high.clip(*bounds).tolist(), (errors > 0).tolist(), strict=True)
+    return [Interval(first, last) if there else None for first, last, there in ends]
+
+
+def _differences(means: FloatArray, errors: FloatArray, drawn: FloatArray) -> list[Difference]:
+    ordered = np.sort(drawn, 0)
+    low, high = _ends(means, errors, ordered, 0.025)
+    found = []
+    for column, (mean, error) in enumerate(zip(means.tolist(), errors.tolist(), strict=True)):
+        if error == 0:
+            found.append(Difference(mean))
+            continue
+        t, draws = mean / error, ordered[:, column]
+        below, above = draws.searchsorted(t, "right"), len(draws) - draws.searchsorted(t, "left")
+        p = min(1.0, 2 * (1 + min(below, above)) / (1 + len(draws)))
+        found.append(Difference(mean, float(low[column]), float(high[column]), float(p)))
+    return found

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain, combinations_with_replacement
+from math import factorial, prod
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from layerprobe.intervals import Difference, Interval
+from layerprobe.statistics import bootstrap
+from layerprobe.statistics.bootstrap import bands, between, differences, intervals
+from layerprobe.statistics.units import UnitSums, unit_sums
+
+FloatArray = NDArray[np.float64]
+
+
+def some_cells(cells: int, units: int = 20, seed: int = 0) -> UnitSums:
+    """Shares of different sizes; no two units of a cell have the same."""
+    rng = np.random.default_rng(seed)
+    counts = np.tile(rng.integers(2, 12, units).astype(float), (cells, 1))
+    return UnitSums(rng.beta(4, 2, (cells, units)) * counts, counts)
+
+
+def one(cells: UnitSums, cell: int) -> UnitSums:
+    return UnitSums(cells.sums[cell : cell + 1], cells.counts[cell : cell + 1])
+
+
+def ends(interval: Interval | Difference | None) -> tuple[float, float]:
+    assert interval is not None
+    assert interval.low is not None
+    assert interval.high is not None
+    return interval.low, interval.high
+
+
+def every_draw(sums: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
+    """The interval from all draws of units, each weighed by its probability, in plain loops."""
+    units, mean = len(sums), sum(sums) / sum(counts)
+
+    def error(drawn: Sequence[int], centre: float) -> float:
+        return sum((sums[u] - centre * counts[u]) ** 2 for u in drawn) ** 0.5 / sum(counts[u] for u in drawn)
+
+    own = error(range(units), mean)
+    found = []
+    for drawn in combinations_with_replacement(range(units), units):
+        drawn_mean = sum(sums[u] for u in drawn) / sum(counts[u] for u in drawn)
+        ways = factorial(units) / prod(factorial(times) for times in Counter(drawn).values())
+        found.append(((drawn_mean - mean) / max(error(drawn, drawn_mean), 0.3 * own), ways / units**units))
+    found.sort()
+    below = np.cumsum([chance for _, chance in found])
+    low, high = (found[int(np.searchsorted(below, share))][0] for share in (0.025, 0.975))
+    return mean - high * own, mean - low * own
+
+
+def test_the_interval_is_that_of_every_draw_of_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Six units of 1 to 6 queries: 462 different draws of 46,656.
+    monkeypatch.setattr(bootstrap, "FEWEST_UNITS", 6)
+    sums, counts = [1, 1, 1, 3, 4.5, 2], [1, 2, 3, 4, 5, 6]
+    found = intervals(UnitSums(np.array([sums]), np.array([counts], float)), resamples=40_000, bounds=(-9, 9))[0]
+    assert ends(found) == pytest.approx(every_draw(sums, counts), abs=0.02)
+
+
+def test_it_is_about_students_interval_where_units_are_normal_and_of_one_size() -> None:
+    # 30 normal quantiles: mean 0.5, standard error s; Student's t of 29 degrees has its 97.5 % point at 2.045.
+    from scipy.special import ndtri
+
+    values = 0.5 + 0.1 * ndtri((np.arange(30) + 0.5) / 30)
+    found = intervals(UnitSums(values[None], np.ones((1, 30))), resamples=20_000)[0]
+    half = 2.045 * values.std(ddof=1) / 30**0.5
+    assert ends(found) == pytest.approx((0.5 - half, 0.5 + half), abs=0.05 * half)
+
+
+def test_all_cells_are_made_from_the_same_draws() -> None:
+    cells = some_cells(3)
+    for cell, found in enumerate(intervals(cells)):
+        assert ends(found) == pytest.approx(ends(intervals(one(cells, cell))[0]), abs=1e-12)
+
+
+def test_blocks_of_draws_and_cells_do_not_change_the_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = some_cells(5)
+    whole = intervals(cells, resamples=501), bands(cells, resamples=501), differences(cells, resamples=501)
+    monkeypatch.setattr(bootstrap, "_BLOCK", 1002)  # two cells and 50 draws at a time
+    parts = intervals(cells, resamples=501), bands(cells, resamples=501), differences(cells, resamples=501)
+    for before, after in zip(chain(*whole), chain(*parts), strict=True):
+        assert ends(after) == pytest.approx(ends(before), abs=1e-12)
+
+
+def test_the_seed_decides_the_draws() -> None:
+    first, again, other = (intervals(some_cells(2), resamples=200, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_cells_with_counts_of_their_own_have_the_same_intervals_as_alone() -> None:
+    # A query left out in the second cell alone.
+    rng = np.random.default_rng(0)
+    values, units = rng.random((2, 60)), np.arange(60) % 15
+    values[1, 7] = np.nan
+    cells = unit_sums(values, units)
+    for cell, found in enumerate(intervals(cells)):
+        assert ends(found) == pytest.approx(ends(intervals(one(cells, cell))[0]), abs=1e-12)
+
+
+def test_nine_units_have_no_interval_and_ten_have() -> None:
+    assert intervals(some_cells(1, units=9)) == [None]
+    assert intervals(some_cells(1, units=10)) != [None]
+
+
+def test_units_without_a_query_of_a_mean_do_not_count() -> None:
+    cells = some_cells(1, units=10)
+    cells.sums[0, 3] = cells.counts[0, 3] = 0
+    assert intervals(cells) == [None]
+
+
+@pytest.mark.parametrize("share", [0.0, 1 / 3, 1.0])
+def test_the_same_mean_in_every_unit_has_no_interval(share: float) -> None:
+    counts = np.arange(1.0, 31)[None] * 3
+    assert intervals(UnitSums(counts * share, counts)) == [None]
+    assert differences(UnitSums(counts * share, counts)) == [Difference(pytest.approx(share))]
+    assert bands(UnitSums(counts * share, counts)) == [None]
+
+
+def test_an_interval_ends_at_the_bounds() -> None:
+    # All units at 100 % but one at 90 %.
+    sums = np.ones((1, 12))
+    sums[0, 0] = 0.9
+    low, high = ends(intervals(UnitSums(sums, np.ones((1, 12))))[0])
+    assert (low < 0.99, high) == (True, 1.0)
+
+
+def test_many_queries_of_a_unit_are_no_more_certain_than_one() -> None:
+    few, times = some_cells(1), 100
+    many = UnitSums(few.sums * times, few.counts * times)
+    assert ends(intervals(many)[0]) == pytest.approx(ends(intervals(few)[0]))
+
+
+def test_swapping_the_layers_mirrors_the_difference() -> None:
+    cells = some_cells(2)
+    a, b = one(cells, 0), one(cells, 1)
+    there, back = differences(a.minus(b))[0], differences(b.minus(a))[0]
+    assert (back.value, *ends(back)) == pytest.approx((-there.value, *(-end for end in reversed(ends(there)))))
+    assert back.p == there.p
+
+
+def test_p_is_below_5_percent_exactly_where_the_interval_leaves_out_0() -> None:
+    rng = np.random.default_rng(0)
+    cells = UnitSums(rng.normal(rng.uniform(-1, 1, (300, 1)), 1, (300, 15)), np.ones((300, 15)))
+    for resamples in (199, 200, 2000):
+        found = differences(cells, resamples=resamples)
+        outside = [not low <= 0 <= high for low, high in map(ends, found)]
+        assert outside == [difference.p is not None and difference.p < 0.05 for difference in found]
+        assert 0.2 < np.mean(outside) < 0.8
+
+
+def test_p_is_never_0_and_small_enough_for_14_comparisons() -> None:
+    found = differences(UnitSums(np.arange(11.0, 31)[None], np.ones((1, 20))))[0]
+    assert found.p == 2 / 10_001 < 0.05 / 14
+
+
+def test_identical_layers_have_a_difference_of_0_without_an_interval() -> None:
+    cells = some_cells(1)
+    assert differences(cells.minus(cells)) == [Difference(0.0)]
+
+
+def test_the_band_of_a_single_mean_is_its_interval() -> None:
+    cells = some_cells(1)
+    assert ends(bands(cells)[0]) == pytest.approx(ends(intervals(cells)[0]), abs=1e-12)
+
+
+def test_bands_of_many_means_are_wider_and_equal_ones_cost_nothing() -> None:
+    cells = some_cells(8)
+    alone, together = intervals(cells), bands(cells)
+    for narrow, wide in zip(alone, together, strict=True):
+        assert ends(wide)[0] < ends(narrow)[0] < ends(narrow)[1] < ends(wide)[1]
+    same = UnitSums(np.tile(cells.sums[:1], (8, 1)), cells.counts)
+    assert [ends(found) for found in bands(same)] == [pytest.approx(ends(alone[0]))] * 8
+
+
+def test_the_gap_between_different_units_is_as_uncertain_as_both() -> None:
+    # Student's interval with Welch's degrees of freedom, on normal quantiles.
+    from scipy.special import ndtri
+    from scipy.stats import ttest_ind
+
+    first = 0.8 + 0.1 * ndtri((np.arange(25) + 0.5) / 25)
+    second = 0.7 + 0.2 * ndtri((np.arange(40) + 0.5) / 40)
+    found = between(
+        UnitSums(first[None], np.ones((1, 25))), UnitSums(second[None], np.ones((1, 40))), resamples=20_000
+    )[0]
+    welch = ttest_ind(first, second, equal_var=False)
+    expected = welch.confidence_interval()
+    assert found.value == pytest.approx(0.1)
+    assert ends(found) == pytest.approx((expected.low, expected.high), abs=0.006)
+    assert found.p == pytest.approx(welch.pvalue, abs=0.006)
+
+
+def test_a_gap_to_a_constant_side_is_as_uncertain_as_the_other() -> None:
+    full, some = UnitSums(np.full((1, 12), 3.0), np.full((1, 12), 3.0)), some_cells(1)
+    found = ends(between(full, some, resamples=2000)[0])
+    alone = ends(intervals(some, resamples=2000)[0])
+    assert found == pytest.approx((1 - alone[1], 1 - alone[0]), abs=0.03)
+    assert between(full, full) == [Difference(0.0)]
+
+
+def test_a_gap_needs_ten_units_on_both_sides() -> None:
+    found = between(some_cells(1, units=9), some_cells(1, seed=1))[0]
+    assert (found.low, found.high, found.p) == (None, None, None)
+
+
+def test_means_that_do_not_pair_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 means cannot be paired with 3"):
+        between(some_cells(2), some_cells(3))
+
+
+def test_at_least_a_hundred_resamples() -> None:
+    with pytest.raises(ValueError, match="resamples = 99: must be at least 100"):
+        intervals(some_cells(1), resamples=99)
