@@ -83,9 +83,10 @@ def thinned_hits(ranks: Ranks, k: int, size: int, positives: Counts, negatives: 
         raise ValueError(fault)
     hits = np.zeros(len(ranks))
     paired = ranks.tied_positives > 0
-    facts = [ranks.closer, ranks.tied_negatives, ranks.tied_positives, negatives, size - positives]
+    counts = (ranks.closer, ranks.tied_negatives, ranks.tied_positives)
+    facts: Counts = np.stack([*(each.astype(np.int64) for each in counts), negatives, size - positives], axis=1)
     # Queries of equal counts have equal chances: a collapsed layer has one for each size of class.
-    different, place = np.unique(np.stack(facts, 1)[paired].astype(np.int64), axis=0, return_inverse=True)
+    different, place = np.unique(facts[paired], axis=0, return_inverse=True)
     hits[paired] = _chances(different, k)[place.reshape(-1)]
     return hits
 

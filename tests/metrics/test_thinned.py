@@ -18,8 +18,8 @@ Counts = NDArray[np.int64]
 
 
 def ranks_of(closer: list[int], tied_negatives: list[int], tied_positives: list[int]) -> Ranks:
-    found = (np.array(each, np.int32) for each in (closer, closer, tied_negatives, tied_positives))
-    return Ranks(*found)
+    exact = np.array(closer, np.int32)
+    return Ranks(exact, exact, np.array(tied_negatives, np.int32), np.array(tied_positives, np.int32))
 
 
 def whole(*numbers: int) -> Counts:
@@ -146,9 +146,10 @@ def test_no_size_is_right_where_one_query_has_more_positives_than_another_has_it
 
 
 def test_open_counts_are_refused() -> None:
-    counts = [np.array([number], np.int32) for number in (0, 2, 0, 1)]
+    exact = ranks_of([0], [0], [1])
+    open_ = Ranks(exact.closer, exact.closer + 2, exact.tied_negatives, exact.tied_positives)
     with pytest.raises(ValueError, match="the counts of 1 queries are open"):
-        thinned_hits(Ranks(*counts), 1, 5, whole(1), whole(9))
+        thinned_hits(open_, 1, 5, whole(1), whole(9))
 
 
 def test_items_of_another_search_are_refused() -> None:
