@@ -30,7 +30,7 @@ class Difference:
 
     Args:
         value: in the unit of what was compared.
-        low: lower end of its 95 % interval; None where there are too few units for one.
+        low: lower end of its 95 % interval; None where there are too few units for one, or all have the same mean.
         high: upper end; None likewise.
         p: of the hypothesis that it is 0, two-sided and not corrected for other comparisons; below 0.05 where the
             interval leaves out 0. None without an interval.
@@ -40,6 +40,26 @@ class Difference:
     low: float | None = None
     high: float | None = None
     p: float | None = None
+
+
+@dataclass(frozen=True)
+class OverSeeds:
+    """A mean, or a difference of two, in several trainings of one experiment.
+
+    Args:
+        mean: over the trainings.
+        sd: between them, by the number less one; None for a single training.
+        n: how many trainings.
+        classes: the mean with its interval for these networks: other classes, the same trainings.
+        training: the mean with its interval for another training of the same experiment, on other classes. Without an
+            interval where `classes` has none, and for a single training.
+    """
+
+    mean: float
+    sd: float | None
+    n: int
+    classes: Difference
+    training: Difference
 
 
 @dataclass(frozen=True)

@@ -80,17 +80,15 @@ def bands(
     largest, smallest = np.full(resamples, -np.inf), np.full(resamples, np.inf)
     for means, errors, drawn in _studentised(cells, resamples, seed):
         parts.append((means, errors))
-        there = drawn[:, errors > 0]
-        largest = np.maximum(largest, there.max(1, initial=-np.inf))
-        smallest = np.minimum(smallest, there.min(1, initial=np.inf))
-    found: list[Interval | None] = []
+        largest = np.maximum(largest, drawn[:, errors > 0].max(1, initial=-np.inf))
+        smallest = np.minimum(smallest, drawn[:, errors > 0].min(1, initial=np.inf))
     last = _last(resamples, 0.025)
     highest, lowest = np.sort(largest)[-last], np.sort(smallest)[last - 1]
+    found: list[Interval | None] = []
     for means, errors in parts:
         there = errors > 0
-        low, high = means.copy(), means.copy()
-        low[there] -= highest * errors[there]
-        high[there] -= lowest * errors[there]
+        low = means - np.multiply(errors, highest, out=np.zeros_like(errors), where=there)
+        high = means - np.multiply(errors, lowest, out=np.zeros_like(errors), where=there)
         found += _intervals(low, high, errors, bounds)
     return found
 

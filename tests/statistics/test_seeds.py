@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from layerprobe.intervals import Difference
+from layerprobe.statistics.bootstrap import differences
+from layerprobe.statistics.seeds import add_trainings, over_seeds
+from layerprobe.statistics.units import UnitSums
+
+
+def trainings(means: NDArray[np.float64]) -> UnitSums:
+    return UnitSums(means, np.ones_like(means))
+
+
+@pytest.fixture
+def three() -> UnitSums:
+    return trainings(np.random.default_rng(0).normal(0.1, 0.2, (3, 40)))
+
+
+def test_mean_and_spread_over_the_trainings() -> None:
+    # 2, 4 and 9 of 10 classes hit: mean 0.5, deviations -0.3, -0.1 and 0.4, sd sqrt(0.26 / 2).
+    found = over_seeds(trainings(np.array([[1.0] * n + [0.0] * (10 - n) for n in (2, 4, 9)])))
+    assert found.n == 3
+    assert (found.mean, found.sd) == pytest.approx((0.5, 0.13**0.5))
+
+
+def test_these_networks_are_as_uncertain_as_their_mean_over_classes(three: UnitSums) -> None:
+    mean = trainings(three.sums.mean(0, keepdims=True))
+    assert over_seeds(three).classes == differences(mean)[0]
+
+
+def test_trainings_of_one_value_leave_students_interval_over_classes() -> None:
+    classes = np.random.default_rng(0).normal(0.1, 0.2, 40)
+    found = over_seeds(trainings(np.tile(classes, (3, 1)))).training
+    t = stats.ttest_1samp(classes, 0)
+    assert (found.low, found.high) == pytest.approx(tuple(t.confidence_interval()))
+    assert found.p == pytest.approx(t.pvalue)
+
+
+def test_trainings_that_differ_much_leave_students_interval_over_trainings() -> None:
+    # Means 1, 2 and 6; the classes differ by a thousandth.
+    means = np.array([1.0, 2.0, 6.0])
+    found = over_seeds(trainings(means[:, None] + 0.001 * np.arange(-10, 11))).training
+    t = stats.ttest_1samp(means, 0)
+    assert (found.low, found.high) == pytest.approx(tuple(t.confidence_interval()), rel=1e-4)
+    assert found.p == pytest.approx(t.pvalue, rel=1e-4)
+
+
+def test_a_case_by_hand() -> None:
+    # Variances 0.04 of 11 classes and 0.09 / 3 of trainings: degrees 0.07^2 / (0.04^2 / 10 + 0.03^2 / 2) = 8.03.
+    found = add_trainings(1.0, 0.04, 11, 0.3, 3)
+    half = stats.t.ppf(0.975, 0.0049 / 0.00061) * 0.07**0.5
+    assert (found.value, found.low, found.high) == pytest.approx((1, 1 - half, 1 + half))
+    assert found.p == pytest.approx(2 * stats.t.sf(1 / 0.07**0.5, 0.0049 / 0.00061))
+
+
+def test_a_single_training_says_nothing_of_another(three: UnitSums) -> None:
+    found = over_seeds(trainings(three.sums[:1]))
+    assert (found.sd, found.n, found.training) == (None, 1, Difference(found.mean))
+    assert found.classes.low is not None
+
+
+def test_nine_classes_have_no_interval() -> None:
+    found = over_seeds(trainings(np.random.default_rng(0).random((3, 9))))
+    assert found.classes == found.training == Difference(found.mean)
+
+
+def test_a_clear_difference_has_a_p_above_0() -> None:
+    found = add_trainings(1e9, 1e-9, 100_000, 0.0, 3)
+    assert found.p is not None
+    assert 0 < found.p < 1e-300
+
+
+def test_trainings_on_other_queries_are_refused(three: UnitSums) -> None:
+    counts = three.counts.copy()
+    counts[1, 5] = 2
+    with pytest.raises(ValueError, match="measured on different queries"):
+        over_seeds(UnitSums(three.sums, counts))
