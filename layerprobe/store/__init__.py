@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from layerprobe.store.added import add_values, made_from
     from layerprobe.store.feature_key import FeatureKey
     from layerprobe.store.features import (
         Columns,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     )
     from layerprobe.store.rows import Rows, read_classes, read_index, read_layers, read_transform
 
+_ADDED = ("add_values", "made_from")
 _RANKS = (
     "RankEntry",
     "RankKey",
@@ -46,6 +48,8 @@ __all__ = [
     "Rows",
     "StoredFeatures",
     "StoredRanks",
+    "add_values",
+    "made_from",
     "open_features",
     "read_chance",
     "read_classes",
@@ -66,7 +70,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Imported on first use, so that importing the package needs no h5py.
     if name in __all__:
-        from layerprobe.store import features, ranks, rows
+        from layerprobe.store import added, features, ranks, rows
 
-        return getattr(ranks if name in _RANKS else rows if name in _ROWS else features, name)
+        rooms = ((added, _ADDED), (ranks, _RANKS), (rows, _ROWS))
+        return getattr(next((module for module, names in rooms if name in names), features), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -136,7 +136,7 @@ def write_ranks(
         write_rows(file, rows)
         for ranked, entry in entries.items():
             _require_length(ranked, entry, len(rows.ids))
-            group = file.create_group(_place(ranked))
+            group = file.create_group(place_of(ranked))
             set_attributes(group, {**entry.key.facts(), "invalid": entry.invalid})
             if entry.ranks is not None:
                 set_attributes(group, {"lone": entry.ranks.lone, "zero": entry.ranks.zeros})
@@ -146,7 +146,8 @@ def write_ranks(
                 write_values(group.require_group("values"), metric, values.astype(np.float64))
 
 
-def _place(ranked: RankedLayer) -> str:
+def place_of(ranked: RankedLayer) -> str:
+    """Where the ranks of a layer lie in a rank file."""
     return f"{ranked.layer}/{ranked.reduction}/{ranked.similarity}"
 
 

@@ -1,0 +1,71 @@
+"""Values of each query that are added to stored ranks, from the features that these were made from."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.errors import DataError
+from layerprobe.files import written_whole
+from layerprobe.keys import RankedLayer
+from layerprobe.store.hdf5 import HDF5_ERRORS, attribute, created, opened, reading
+from layerprobe.store.ranks import place_of
+from layerprobe.store.rows import write_values
+
+
+def add_values(path: Path, values: Mapping[RankedLayer, Mapping[str, NDArray[np.float64]]]) -> None:
+    """Put values of each query into a rank file, beside or in place of those it has; all else stays as it is.
+
+    Args:
+        path: of the file.
+        values: layer that has ranks there -> metric -> (N,); NaN where a query is left out.
+
+    Raises:
+        DataError: no such file, or not a readable one.
+        EnvironmentFault: the disk is full.
+        ValueError: values of another number of queries, or of a layer that the file does not have.
+    """
+    added = sum(len(new) for of_layer in values.values() for new in of_layer.values())
+    with reading(path):
+        size = path.stat().st_size
+    with written_whole(path, needed=size + 8 * added) as aside, created(aside) as (file, _):
+        with opened(path, holds="labels") as old:
+            for name in old.attrs:
+                file.attrs[name] = old.attrs[name]
+            for name in old:
+                if isinstance(old.get(name, getlink=True), h5py.HardLink):
+                    old.copy(name, file)  # with checksums, as they are; links in it stay links
+        count = len(file["labels"])
+        for ranked, of_layer in values.items():
+            if place_of(ranked) not in file:
+                raise ValueError(f"{path}: no ranks of {ranked}")
+            group = file[place_of(ranked)].require_group("values")
+            for metric, new in of_layer.items():
+                if new.shape != (count,):
+                    raise ValueError(f"{metric} of {ranked.layer}: expected {count} values, got {new.shape}")
+                if metric in group:
+                    del group[metric]
+                write_values(group, metric, new.astype(np.float64))
+
+
+def made_from(ranks: Path, features: Path, ranked: RankedLayer) -> bool:
+    """Whether a layer's ranks were made from the features of it that a feature file holds today.
+
+    Args:
+        ranks: a rank file.
+        features: of the same epoch and split.
+        ranked: a layer that has ranks.
+    """
+    with contextlib.suppress(DataError, *HDF5_ERRORS):
+        with opened(ranks, holds="labels") as file:
+            key = json.loads(attribute(file[place_of(ranked)], "queries"))
+        with opened(features) as file:
+            held = str(ranked.layer) in file["features"]
+            return held and all(attribute(file, name) == str(value) for name, value in key.items())
+    return False
