@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+EPOCH_0 = "epoch 0"  # the start where nobody knows what that network is
+
 
 @dataclass(frozen=True)
 class SplitFacts:
@@ -37,6 +39,11 @@ class DataFacts:
     name: str
     splits: Mapping[str, SplitFacts]
     start: str = "untrained"
+
+    @property
+    def starts_training(self) -> bool:
+        """Whether epoch 0 is known to be what the training started from."""
+        return self.start != EPOCH_0
 
 
 def fact_lines(facts: DataFacts) -> list[str]:
@@ -72,7 +79,7 @@ def run_lines(runs: Mapping[str, DataFacts]) -> list[str]:
 def common_start(runs: Iterable[DataFacts]) -> str:
     """What the network of epoch 0 is in all of some runs; `epoch 0` where they differ."""
     starts = {facts.start for facts in runs} or {DataFacts.start}
-    return starts.pop() if len(starts) == 1 else "epoch 0"
+    return starts.pop() if len(starts) == 1 else EPOCH_0
 
 
 def common_chance(runs: Iterable[DataFacts]) -> dict[str, float]:

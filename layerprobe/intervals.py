@@ -41,6 +41,11 @@ class Difference:
     high: float | None = None
     p: float | None = None
 
+    @property
+    def interval(self) -> Interval | None:
+        """Both ends; None where there are none."""
+        return None if self.low is None or self.high is None else Interval(self.low, self.high)
+
 
 @dataclass(frozen=True)
 class OverSeeds:

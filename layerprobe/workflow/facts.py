@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.errors import BusyError, DataError
-from layerprobe.facts import DataFacts, SplitFacts
+from layerprobe.facts import EPOCH_0, DataFacts, SplitFacts
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.runs import Run
 from layerprobe.scores import SPLITS, Score, is_recall
@@ -39,7 +39,7 @@ def _start(run: Run) -> str:
         net = record["recipe"].get("net", {})
         # What a user's own function gives, only the user knows.
         if not record.get("untrained", True) or str(net.get("name")).startswith("python:"):
-            return "epoch 0"
+            return EPOCH_0
         return "untrained" if net.get("weights", "none") == "none" else "pretrained"
     return DataFacts.start
 

@@ -1,0 +1,41 @@
+"""layerprobe summary."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from layerprobe.cli.formats import chosen_format
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Format, Json, Quiet, RunName
+from layerprobe.cli.output import Terminal
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(summary)
+
+
+def summary(
+    run: RunName = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="COLUMN", help="Resample a column's clusters, or `parent`, not the classes."),
+    ] = None,
+    form: Format = None,
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """Sum up a probed run: each layer's recall, its gap, and what training added to the gap, with intervals."""
+    from layerprobe.runs import find_run
+    from layerprobe.summary.table import summary_table, summary_values
+    from layerprobe.workflow.summary import stored_summary
+
+    terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
+    found = find_run(cache, run)
+    if run is None:
+        terminal.say(f"run {found.name}")
+    made = stored_summary(found, cluster)
+    terminal.result(summary_values(made), summary_table(made))

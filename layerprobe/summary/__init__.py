@@ -1,0 +1,1 @@
+"""Summary of a run: per layer recall, gap, what training added to it, and the epochs that matter."""

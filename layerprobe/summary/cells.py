@@ -1,0 +1,116 @@
+"""Recall@1 of a run's layers at its epochs, summed over the units that are resampled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.keys import RankedLayer
+from layerprobe.retrieval import Ranks
+from layerprobe.statistics.units import UnitSums, unit_sums
+
+Place = tuple[RankedLayer, int]  # a layer at an epoch
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What a reader must know of a layer on a split at an epoch.
+
+    Args:
+        tied: share of tied queries where the layer has collapsed; else 0.
+        zeros: zero vectors among what was searched.
+        lone: queries without another item of their class, which count as misses.
+        invalid: why there is no value; empty where there is one.
+    """
+
+    tied: float = 0.0
+    zeros: int = 0
+    lone: int = 0
+    invalid: str = ""
+
+
+def faults_of(ranks: Ranks) -> Faults:
+    """The faults that ranks tell; `invalid` where they are not exact for K = 1."""
+    invalid = "the ranks are not exact for K = 1" if ranks.open([1]).any() else ""
+    return Faults(ranks.tied_share if ranks.collapsed else 0.0, ranks.zeros, ranks.lone, invalid)
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Means over the queries of one split.
+
+    Args:
+        rows: layer and epoch -> its row in `sums`.
+        sums: of all of them; None where there is no row.
+    """
+
+    rows: Mapping[Place, int] = field(default_factory=dict)
+    sums: UnitSums | None = None
+
+    def __contains__(self, place: Place) -> bool:
+        return place in self.rows
+
+    def of(self, places: Sequence[Place]) -> UnitSums:
+        """The sums of some layers and epochs, in their order.
+
+        Raises:
+            ValueError: no place, or one that is not there.
+        """
+        if self.sums is None or not places or not all(place in self.rows for place in places):
+            raise ValueError("nothing is known of one of these layers at one of these epochs")
+        rows = [self.rows[place] for place in places]
+        return UnitSums(self.sums.sums[rows], self.sums.counts[rows])
+
+    def mean(self, place: Place) -> float | None:
+        """A mean; None where there is none."""
+        return float(self.of([place]).means[0]) if place in self.rows else None
+
+    def epochs(self, ranked: RankedLayer) -> list[int]:
+        """The epochs at which a layer has a mean, ascending."""
+        return sorted(epoch for layer, epoch in self.rows if layer == ranked)
+
+    def with_epoch(
+        self,
+        epoch: int,
+        values: Mapping[RankedLayer, NDArray[np.float64]],
+        units: NDArray[np.int64],
+        weights: NDArray[np.float64] | None = None,
+    ) -> Cells:
+        """These means and those of a further epoch.
+
+        Args:
+            epoch: none that is there.
+            values: layer -> (Q,) values of the queries; NaN where a mean leaves one out.
+            units: (Q,) the same for every epoch.
+            weights: (Q,) how often each query counts; None for once.
+        """
+        if not values:
+            return self
+        new = unit_sums(np.stack(list(values.values())), units, weights)
+        known = [] if self.sums is None else [self.sums]
+        rows = {(ranked, epoch): len(self.rows) + row for row, ranked in enumerate(values)}
+        together = UnitSums(
+            np.concatenate([*(each.sums for each in known), new.sums]),
+            np.concatenate([*(each.counts for each in known), new.counts]),
+        )
+        return Cells({**self.rows, **rows}, together)
+
+
+@dataclass(frozen=True, eq=False)
+class SplitCells:
+    """What is stored of a split.
+
+    Args:
+        raw: Recall@1 of all its queries in its whole gallery.
+        equal: Recall@1 on equal terms, as far as it is stored.
+        faults: layer and epoch -> what a reader must know of it, also where it has no value.
+        units: the numbers of its units, each once.
+    """
+
+    raw: Cells
+    equal: Cells
+    faults: Mapping[Place, Faults]
+    units: frozenset[int]

@@ -1,0 +1,258 @@
+"""Rows of a summary: what is known of each layer, from the recalls of a run's epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from layerprobe.facts import DataFacts
+from layerprobe.intervals import Difference, Interval, IntervalKind
+from layerprobe.keys import RankedLayer
+from layerprobe.statistics.bootstrap import RESAMPLES, between, intervals
+from layerprobe.statistics.draws import Terms
+from layerprobe.summary.cells import Cells, Faults, Place, SplitCells
+
+_SEEN, _UNSEEN = "train", "test"  # the gap is the first - the second
+
+
+@dataclass(frozen=True)
+class Level:
+    """Recall@1 of a layer on a split.
+
+    Args:
+        epoch: 0 = before any step.
+        value: a fraction; None where the features have no valid one.
+        interval: of the value; None where there is none.
+        equal: the same on equal terms; None where it is not stored.
+        equal_interval: of that.
+    """
+
+    epoch: int
+    value: float | None
+    interval: Interval | None = None
+    equal: float | None = None
+    equal_interval: Interval | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the value on equal terms lies outside the interval of the other."""
+        if self.equal is None or self.interval is None:
+            return False
+        return not self.interval.low <= self.equal <= self.interval.high
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A difference of train and test recall.
+
+    Args:
+        difference: with its interval.
+        equal: whether both are on equal terms.
+    """
+
+    difference: Difference
+    equal: bool
+
+
+@dataclass(frozen=True)
+class Opening:
+    """When the gap began to exceed that of epoch 0.
+
+    Args:
+        epoch: the first measured one from which the difference keeps its interval above 0 to the end; None for never.
+        equal: whether the gaps of all epochs are on equal terms.
+    """
+
+    epoch: int | None
+    equal: bool
+
+
+@dataclass(frozen=True)
+class LayerSummary:
+    """What a summary says of a layer.
+
+    Args:
+        ranked: the layer.
+        levels: split -> its recall at the layer's last epoch.
+        gap: train - test there; None where one of them is missing.
+        gap_over_start: that gap - the gap of epoch 0; None where epoch 0 is not measured, or not a start.
+        opening: None where the last of these differences has no interval, or there is none.
+        best_epochs: split -> the epoch of its highest recall, the first of equals; on test it is chosen on test.
+        epochs: how many epochs are measured on any split.
+        faults: split -> what a reader must know of the last epoch.
+        broken: split -> how many earlier epochs have collapsed or no value.
+    """
+
+    ranked: RankedLayer
+    levels: Mapping[str, Level]
+    gap: Gap | None
+    gap_over_start: Gap | None
+    opening: Opening | None
+    best_epochs: Mapping[str, int]
+    epochs: int
+    faults: Mapping[str, Faults]
+    broken: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The summary of a run.
+
+    Args:
+        run: its name.
+        kind: of all intervals.
+        data: what was measured on.
+        units: split -> how many units are resampled.
+        terms: the equal terms; None where nothing is known on any.
+        layers: in network order.
+        notes: what a reader must know of the whole.
+    """
+
+    run: str
+    kind: IntervalKind
+    data: DataFacts
+    units: Mapping[str, int]
+    terms: Terms | None
+    layers: tuple[LayerSummary, ...]
+    notes: tuple[str, ...] = ()
+
+
+def layer_summaries(
+    layers: Sequence[RankedLayer], splits: Mapping[str, SplitCells], *, from_start: bool
+) -> list[LayerSummary]:
+    """Sum up the layers of a run.
+
+    Gaps have intervals where no unit is in both splits: such are drawn independently.
+
+    Args:
+        layers: in the order of the rows; each is measured on some split.
+        splits: by name, in the order of reporting.
+        from_start: whether epoch 0 is what training started from, so that gaps are compared with its gap.
+    """
+    last = {ranked: max(_epochs(ranked, splits)) for ranked in layers}
+    levels = {split: _levels(cells, last) for split, cells in splits.items()}
+    gaps = _gaps(splits, last, from_start=from_start)
+    found = []
+    for ranked in layers:
+        place = ranked, last[ranked]
+        found.append(
+            LayerSummary(
+                ranked,
+                {split: known[ranked] for split, known in levels.items() if ranked in known},
+                _gap(gaps.last, place),
+                _gap(gaps.over_start, place),
+                gaps.opening(*place),
+                {split: best for split, cells in splits.items() if (best := best_epoch(cells.raw, ranked)) is not None},
+                len(_epochs(ranked, splits)),
+                {split: cells.faults[place] for split, cells in splits.items() if place in cells.faults},
+                {split: broken for split, cells in splits.items() if (broken := _broken(cells, place))},
+            )
+        )
+    return found
+
+
+def best_epoch(cells: Cells, ranked: RankedLayer) -> int | None:
+    """The epoch of a layer's highest recall, the first of equals; None where it has none."""
+    epochs = cells.epochs(ranked)
+    if not epochs:
+        return None
+    means = cells.of([(ranked, epoch) for epoch in epochs]).means
+    return epochs[int(means.argmax())]
+
+
+def _epochs(ranked: RankedLayer, splits: Mapping[str, SplitCells]) -> set[int]:
+    return {epoch for cells in splits.values() for layer, epoch in cells.faults if layer == ranked}
+
+
+def _levels(cells: SplitCells, last: Mapping[RankedLayer, int]) -> dict[RankedLayer, Level]:
+    raw = [place for place in last.items() if place in cells.raw]
+    equal = [place for place in last.items() if place in cells.equal]
+    raw_ends = dict(zip(raw, intervals(cells.raw.of(raw)) if raw else [], strict=True))
+    equal_ends = dict(zip(equal, intervals(cells.equal.of(equal)) if equal else [], strict=True))
+    return {
+        place[0]: Level(
+            place[1], cells.raw.mean(place), raw_ends.get(place), cells.equal.mean(place), equal_ends.get(place)
+        )
+        for place in last.items()
+        if place in cells.faults
+    }
+
+
+def _broken(cells: SplitCells, last: Place) -> int:
+    """At how many epochs before its last a layer has collapsed or has no value."""
+    earlier = [fault for (ranked, epoch), fault in cells.faults.items() if ranked == last[0] and epoch < last[1]]
+    return sum(bool(fault.invalid or fault.tied) for fault in earlier)
+
+
+@dataclass(frozen=True)
+class _Gaps:
+    """Gaps by whether they are on equal terms, and by layer and epoch.
+
+    Args:
+        last: of each layer at its last epoch.
+        over_start: of each layer at every later epoch than 0, less the gap of epoch 0.
+    """
+
+    last: Mapping[bool, Mapping[Place, Difference]]
+    over_start: Mapping[bool, Mapping[Place, Difference]]
+
+    def opening(self, ranked: RankedLayer, last: int) -> Opening | None:
+        """When a layer's gap began to exceed that of epoch 0; None where its last epoch says nothing of it."""
+        raw, equal = ({place for place in self.over_start[kind] if place[0] == ranked} for kind in (False, True))
+        on_equal_terms = raw == equal
+        if (ranked, last) not in raw or self.over_start[on_equal_terms][ranked, last].interval is None:
+            return None
+        curve = {place[1]: self.over_start[on_equal_terms][place] for place in raw}
+        return Opening(opens_at(curve), on_equal_terms)
+
+
+def _gaps(splits: Mapping[str, SplitCells], last: Mapping[RankedLayer, int], *, from_start: bool) -> _Gaps:
+    found: dict[bool, dict[Place, Difference]] = {True: {}, False: {}}
+    over_start: dict[bool, dict[Place, Difference]] = {True: {}, False: {}}
+    seen, unseen = splits.get(_SEEN), splits.get(_UNSEEN)
+    if seen is not None and unseen is not None:
+        apart = not seen.units & unseen.units
+        for equal, ours, others in ((False, seen.raw, unseen.raw), (True, seen.equal, unseen.equal)):
+            both = [place for place in ours.rows if place in others]
+            found[equal] = _differences(ours, others, [place for place in both if place in last.items()], apart)
+            later = [place for place in both if place[1] > 0 and (place[0], 0) in both] if from_start else []
+            over_start[equal] = _differences(_from_zero(ours, later), _from_zero(others, later), later, apart)
+    return _Gaps(found, over_start)
+
+
+def _gap(found: Mapping[bool, Mapping[Place, Difference]], place: Place) -> Gap | None:
+    """The gap on equal terms, or else the other, if there is one."""
+    equal = place in found[True]
+    return Gap(found[equal][place], equal) if place in found[equal] else None
+
+
+def opens_at(curve: Mapping[int, Difference]) -> int | None:
+    """The first epoch from which a difference keeps its interval above 0 to the end; None for never.
+
+    Args:
+        curve: epoch -> the difference. One without an interval is not above 0.
+    """
+    found = None
+    for epoch in sorted(curve, reverse=True):
+        low = curve[epoch].low
+        if low is None or low <= 0:
+            break
+        found = epoch
+    return found
+
+
+def _from_zero(cells: Cells, places: Sequence[Place]) -> Cells:
+    """The differences from epoch 0."""
+    if not places:
+        return Cells()
+    changed = cells.of(places).minus(cells.of([(ranked, 0) for ranked, _ in places]))
+    return Cells({place: row for row, place in enumerate(places)}, changed)
+
+
+def _differences(ours: Cells, others: Cells, places: Sequence[Place], apart: bool) -> dict[Place, Difference]:
+    if not places:
+        return {}
+    if apart:
+        return dict(zip(places, between(ours.of(places), others.of(places), resamples=RESAMPLES), strict=True))
+    values = ours.of(places).means - others.of(places).means
+    return {place: Difference(float(value)) for place, value in zip(places, values, strict=True)}

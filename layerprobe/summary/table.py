@@ -1,0 +1,284 @@
+"""A run's summary as a table and as the values of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from layerprobe.best import best_layer, best_text
+from layerprobe.facts import fact_lines
+from layerprobe.intervals import FEW_UNITS, FEWEST_UNITS, Difference, Interval, ShownKind
+from layerprobe.keys import NO_REDUCTION, RankedLayer
+from layerprobe.summary.cells import Faults
+from layerprobe.summary.layers import Gap, LayerSummary, Level, RunSummary
+from layerprobe.tables import Ends, TextTable
+
+_ABSENT, _BEST, _NEVER = "-", "*", "never"
+_SHORT = {"validation": "valid."}
+_RAW = "raw"
+
+
+@dataclass(frozen=True)
+class _Column:
+    header: str
+    cells: Sequence[str]
+    ends: Sequence[Interval | None] = ()  # of the cells' intervals
+
+
+def summary_table(summary: RunSummary) -> TextTable:
+    """A row for each layer: its recalls, its gap, the gap less that of epoch 0, and the epochs that matter.
+
+    Values are percent and differences points, with their 95 % interval in brackets. What all layers share stands in the
+    heading; a column that says nothing is left out. Columns on equal terms say `14x20`. A layer that a column's terms
+    are not stored of has no value there.
+    """
+    layers = summary.layers
+    names = _names([layer.ranked for layer in layers])
+    values = {split: [_value(layer.levels.get(split)) for layer in layers] for split in ("validation", "test")}
+    best = best_layer(values)
+    stars = [_BEST if best and place == best.place else "" for place in range(len(layers))]
+    words = [_Column("", stars), *_fields([layer.ranked for layer in layers])]
+    columns = [*words, *_level_columns(summary), *_gap_columns(summary), *_epoch_columns(summary)]
+    kind = ShownKind(summary.kind if any(any(column.ends) for column in columns) else None)
+    return TextTable(
+        tuple(column.header for column in columns),
+        tuple(zip(*(column.cells for column in columns), strict=True)),
+        numbers=frozenset(range(len(words), len(columns))),
+        heading=(_title(summary), *fact_lines(summary.data), *kind.lines("in brackets")),
+        notes=(
+            *([f"{_BEST} {best_text(best, names, values)}"] if best else []),
+            *_column_notes(summary),
+            *_layer_notes(summary, names),
+            *_unit_notes(summary),
+            *summary.notes,
+        ),
+        marked=best.place if best else None,
+        intervals={
+            place: tuple(map(_ends_text, column.ends)) for place, column in enumerate(columns) if any(column.ends)
+        },
+    )
+
+
+def summary_values(summary: RunSummary) -> dict[str, Any]:
+    """The fields of JSON: fractions, and None for what is not known."""
+    return {
+        "run": summary.run,
+        "interval": summary.kind.text,
+        "splits": {split: asdict(facts) for split, facts in summary.data.splits.items()},
+        "layers": [_layer_values(summary, layer) for layer in summary.layers],
+        "notes": list(summary.notes),
+    }
+
+
+def _layer_values(summary: RunSummary, layer: LayerSummary) -> dict[str, Any]:
+    opening = layer.opening
+    return {
+        "layer": layer.ranked.layer.layer,
+        "pool": layer.ranked.layer.pool,
+        "reduction": layer.ranked.reduction,
+        "similarity": layer.ranked.similarity,
+        **{split: _level_values(summary, layer.levels.get(split)) for split in ("train", "validation", "test")},
+        "gap": _gap_values(summary, layer.gap),
+        "gap_over_untrained": _gap_values(summary, layer.gap_over_start),
+        "opens_at": opening.epoch if opening else None,
+        "opens_at_terms": _terms(summary, opening.equal) if opening else None,
+        "best_epoch": dict(layer.best_epochs),
+        "notes": [f"{split}: {text}" for split in summary.data.splits for text in _texts(summary, layer, split)],
+    }
+
+
+def _level_values(summary: RunSummary, level: Level | None) -> dict[str, Any] | None:
+    if level is None:
+        return None
+    equal = {
+        "metric": summary.terms.name() if summary.terms else None,
+        "value": level.equal,
+        **_ends(level.equal_interval),
+    }
+    return {
+        "value": level.value,
+        **_ends(level.interval),
+        "epoch": level.epoch,
+        "equal_terms": None if level.equal is None else equal,
+    }
+
+
+def _gap_values(summary: RunSummary, gap: Gap | None) -> dict[str, Any] | None:
+    if gap is None:
+        return None
+    return {
+        "value": gap.difference.value,
+        **_ends(gap.difference.interval),
+        "terms": _terms(summary, gap.equal),
+    }
+
+
+def _ends(interval: Interval | None) -> dict[str, float | None]:
+    return {"low": interval.low, "high": interval.high} if interval else {"low": None, "high": None}
+
+
+def _terms(summary: RunSummary, equal: bool) -> str:
+    """`14x20`, or `raw`."""
+    return f"{summary.terms.classes}x{summary.terms.images}" if equal and summary.terms else _RAW
+
+
+def _title(summary: RunSummary) -> str:
+    rankings = [layer.ranked for layer in summary.layers]
+    shared = [field(rankings[0]) for _, field in _FIELDS[1:] if len({field(ranked) for ranked in rankings}) == 1]
+    epochs = {level.epoch for layer in summary.layers for level in layer.levels.values()}
+    when = f"epoch {epochs.pop()}" if len(epochs) == 1 else "each layer's last epoch"
+    return ", ".join([f"summary of {summary.run}", when, "R@1 in %", *(x for x in shared if x != NO_REDUCTION)])
+
+
+_FIELDS: tuple[tuple[str, Callable[[RankedLayer], str]], ...] = (
+    ("layer", lambda ranked: ranked.layer.layer),
+    ("pool", lambda ranked: ranked.layer.pool),
+    ("reduction", lambda ranked: ranked.reduction),
+    ("similarity", lambda ranked: ranked.similarity),
+)
+
+
+def _fields(rankings: Sequence[RankedLayer]) -> list[_Column]:
+    """The columns that tell the layers apart."""
+    columns = [_Column(name, [field(ranked) for ranked in rankings]) for name, field in _FIELDS]
+    return [column for column in columns if column.header == "layer" or len(set(column.cells)) > 1]
+
+
+def _names(rankings: Sequence[RankedLayer]) -> list[str]:
+    """Each layer's name, with what tells it from others of that name."""
+    names = []
+    for ranked in rankings:
+        alike = [other for other in rankings if other.layer.layer == ranked.layer.layer]
+        telling = [field(ranked) for _, field in _FIELDS[1:] if len({field(other) for other in alike}) > 1]
+        names.append(" ".join([ranked.layer.layer, *telling]))
+    return names
+
+
+def _level_columns(summary: RunSummary) -> list[_Column]:
+    splits = [split for split in summary.data.splits if any(split in layer.levels for layer in summary.layers)]
+    columns = []
+    for split in splits:
+        levels = [layer.levels.get(split) for layer in summary.layers]
+        ends = [None if level is None else level.interval for level in levels]
+        columns.append(_Column(f"{_SHORT.get(split, split)}\nR@1", [_share(_value(level)) for level in levels], ends))
+    # Where all splits are alike, these are the same numbers again.
+    if summary.terms and any(
+        level.equal not in (None, level.value) for layer in summary.layers for level in layer.levels.values()
+    ):
+        short = "/".join(_SHORT.get(split, split) for split in splits)
+        cells = ["/".join(_share(_equal(layer.levels.get(split))) for split in splits) for layer in summary.layers]
+        columns.append(_Column(f"{short}\n{_terms(summary, True)}", cells))
+    return columns
+
+
+def _gap_columns(summary: RunSummary) -> list[_Column]:
+    """Gaps and openings, each column of one kind of terms; equal ones where any layer has them."""
+    columns = []
+    gaps = [layer.gap for layer in summary.layers]
+    over_start = [layer.gap_over_start for layer in summary.layers]
+    for name, found in (("gap", gaps), (f"gap - {summary.data.start}", over_start)):
+        if any(found):
+            equal = any(gap.equal for gap in found if gap)
+            shown = [gap.difference if gap and gap.equal == equal else None for gap in found]
+            header = f"{name}\n{_terms(summary, equal)}"
+            ends = [None if gap is None else gap.interval for gap in shown]
+            columns.append(_Column(header, [_points(gap) for gap in shown], ends))
+    openings = [layer.opening for layer in summary.layers]
+    if any(openings):
+        equal = all(opening.equal for opening in openings if opening)
+        cells = [
+            _ABSENT if not o or o.equal != equal else _NEVER if o.epoch is None else f"{o.epoch}" for o in openings
+        ]
+        columns.append(_Column(f"opens at\n{_terms(summary, equal)}", cells))
+    return columns
+
+
+def _epoch_columns(summary: RunSummary) -> list[_Column]:
+    """The best epochs of all splits in one column; none where each layer has one epoch."""
+    if all(layer.epochs == 1 for layer in summary.layers):
+        return []
+    splits = [split for split in summary.data.splits if any(split in layer.best_epochs for layer in summary.layers)]
+    short = "/".join(_SHORT.get(split, split) for split in splits)
+    cells = ["/".join(str(layer.best_epochs.get(split, _ABSENT)) for split in splits) for layer in summary.layers]
+    return [_Column(f"best epoch\n{short}", cells)]
+
+
+def _column_notes(summary: RunSummary) -> list[str]:
+    notes = []
+    lacking = [
+        layer.ranked.layer.layer
+        for layer in summary.layers
+        if layer.gap and not layer.gap.equal and any(other.gap and other.gap.equal for other in summary.layers)
+    ]
+    if lacking:
+        notes.append(f"nothing on equal terms is stored of {', '.join(lacking)}")
+    if summary.terms:
+        many = f"{summary.terms.classes} classes of {summary.terms.images} images"
+        notes.append(f"{_terms(summary, True)}: on equal terms, {many} of every split")
+    if any(layer.opening for layer in summary.layers):
+        start = summary.data.start
+        notes.append(f"opens at: first measured epoch from which gap - {start} keeps its interval above 0 to the end")
+    if any("test" in layer.best_epochs and layer.epochs > 1 for layer in summary.layers):
+        notes.append("best epoch on test: chosen on test")
+    return notes
+
+
+def _layer_notes(summary: RunSummary, names: Sequence[str]) -> list[str]:
+    """A line for each split and note, naming the layers that have it."""
+    lines = []
+    for split in summary.data.splits:
+        noted: dict[str, list[str]] = {}
+        for name, layer in zip(names, summary.layers, strict=True):
+            for text in _texts(summary, layer, split):
+                noted.setdefault(text, []).append(name)
+        for text, having in noted.items():
+            where = "every layer" if len(having) == len(names) > 1 else ", ".join(having)
+            lines.append(f"{split}, {where}: {text}")
+    return lines
+
+
+def _texts(summary: RunSummary, layer: LayerSummary, split: str) -> list[str]:
+    """The notes of a layer on a split."""
+    found = [*_fault_texts(layer.faults.get(split, Faults()))]
+    if broken := layer.broken.get(split):
+        found.append(f"collapsed or without a value at {broken} earlier epoch{'s' * (broken > 1)}")
+    level = layer.levels.get(split)
+    if level and level.differs:
+        found.append(f"on equal terms ({_terms(summary, True)}) outside the interval: the number of classes matters")
+    return found
+
+
+def _fault_texts(faults: Faults) -> list[str]:
+    found = [faults.invalid] if faults.invalid else []
+    found += [f"collapsed: {faults.tied:.0%} tied"] if faults.tied else []
+    found += [f"{faults.zeros} zero vectors"] if faults.zeros else []
+    return found + ([f"{faults.lone} lone queries count as misses"] if faults.lone else [])
+
+
+def _unit_notes(summary: RunSummary) -> list[str]:
+    units = "classes" if summary.kind.cluster is None else f"clusters ({summary.kind.cluster})"
+    without = [f"{split} {count}" for split, count in summary.units.items() if count < FEWEST_UNITS]
+    few = [f"{split} {count}" for split, count in summary.units.items() if FEWEST_UNITS <= count < FEW_UNITS]
+    notes = [f"no interval below {FEWEST_UNITS} {units}: {', '.join(without)}"] if without else []
+    return notes + ([f"few {units}, so that an interval is rough: {', '.join(few)}"] if few else [])
+
+
+def _value(level: Level | None) -> float | None:
+    return None if level is None else level.value
+
+
+def _equal(level: Level | None) -> float | None:
+    return None if level is None else level.equal
+
+
+def _share(value: float | None) -> str:
+    return _ABSENT if value is None else f"{100 * value:.1f}"
+
+
+def _points(difference: Difference | None) -> str:
+    return _ABSENT if difference is None else f"{100 * difference.value:+.1f}"
+
+
+def _ends_text(interval: Interval | None) -> Ends | None:
+    return None if interval is None else (f"{100 * interval.low:.1f}", f"{100 * interval.high:.1f}")

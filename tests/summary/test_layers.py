@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from layerprobe.intervals import Difference, Interval
+from layerprobe.keys import RankedLayer
+from layerprobe.summary.cells import Faults, SplitCells
+from layerprobe.summary.layers import LayerSummary, Level, Opening, layer_summaries, opens_at
+from tests.summary.made_up import CLASSES, FC6, POOL5, split_of
+
+
+def both(
+    train: Mapping[int, float],
+    test: Mapping[int, float],
+    equal: tuple[Mapping[int, float], Mapping[int, float]] | None = None,
+) -> dict[str, SplitCells]:
+    """Both splits of fc6, of different classes."""
+    first, second = equal or ({}, {})
+    return {
+        "train": split_of({FC6: train}, {FC6: first}),
+        "test": split_of({FC6: test}, {FC6: second}, first_class=CLASSES),
+    }
+
+
+def summed(splits: dict[str, SplitCells], *, from_start: bool = True, ranked: RankedLayer = FC6) -> LayerSummary:
+    (found,) = layer_summaries([ranked], splits, from_start=from_start)
+    return found
+
+
+def test_a_layers_recalls_are_those_of_its_last_epoch() -> None:
+    found = summed(both({0: 0.5, 5: 0.9}, {0: 0.5, 5: 0.7}))
+    assert {split: level.epoch for split, level in found.levels.items()} == {"train": 5, "test": 5}
+    assert [level.value for level in found.levels.values()] == pytest.approx([0.9, 0.7])
+    # 40 classes at 0.9 +- 0.05: a standard error of 0.05 / sqrt(40) = 0.008, twice that to either side
+    interval = found.levels["train"].interval
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((0.884, 0.916), abs=0.002)
+
+
+def test_the_gap_is_train_less_test() -> None:
+    gap = summed(both({5: 0.9}, {5: 0.7})).gap
+    assert gap is not None
+    assert gap.difference.value == pytest.approx(0.2)
+    # the standard error of two independent means is sqrt(2) times that of one: 0.0112
+    assert (gap.difference.low, gap.difference.high) == pytest.approx((0.178, 0.222), abs=0.003)
+
+
+def test_the_gap_of_epoch_0_is_taken_off() -> None:
+    found = summed(both({0: 0.55, 5: 0.9}, {0: 0.5, 5: 0.7})).gap_over_start
+    assert found is not None
+    # every class moved by the same: 0.35 on train, 0.2 on test, so that nothing is left to be uncertain about
+    assert found.difference.value == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize("from_start", [True, False])
+def test_a_network_that_is_no_start_gives_no_gap_over_it(from_start: bool) -> None:
+    found = summed(both({0: 0.55, 5: 0.9}, {0: 0.5, 5: 0.7}), from_start=from_start)
+    assert (found.gap_over_start is not None) is from_start
+
+
+def test_epoch_0_alone_has_a_gap_but_none_over_itself() -> None:
+    found = summed(both({0: 0.55}, {0: 0.5}))
+    assert found.gap is not None
+    assert (found.gap_over_start, found.opening) == (None, None)
+
+
+def test_the_gaps_are_on_equal_terms_where_these_are_stored() -> None:
+    curves = {0: 0.5, 5: 0.9, 9: 0.9}, {0: 0.5, 5: 0.7, 9: 0.7}
+    found = summed(both(*curves, equal=({0: 0.6, 9: 0.9}, {0: 0.5, 9: 0.8})))
+    assert found.gap is not None
+    assert found.gap_over_start is not None
+    assert (found.gap.equal, found.gap_over_start.equal) == (True, True)
+    assert found.gap.difference.value == pytest.approx(0.1)
+    assert found.gap_over_start.difference.value == pytest.approx(0.1 - 0.1)
+
+
+def test_a_gap_that_one_split_lacks_on_equal_terms_is_the_raw_one() -> None:
+    gap = summed(both({9: 0.9}, {9: 0.7}, equal=({9: 0.9}, {}))).gap
+    assert gap is not None
+    assert not gap.equal
+    assert gap.difference.value == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("lows", "epoch"),
+    [
+        ({1: 0.1, 2: 0.1, 3: 0.2}, 1),
+        ({1: -0.1, 2: 0.1, 3: 0.2}, 2),
+        ({1: 0.1, 2: -0.1, 3: 0.2}, 3),  # it closes again
+        ({1: 0.1, 2: 0.2, 3: 0.0}, None),
+        ({1: None, 2: 0.1, 3: 0.1}, 2),
+        ({}, None),
+    ],
+)
+def test_a_gap_opens_where_its_interval_stays_above_0_to_the_end(
+    lows: dict[int, float | None], epoch: int | None
+) -> None:
+    curve = {at: Difference(0.3, low, None if low is None else 0.5) for at, low in lows.items()}
+    assert opens_at(curve) == epoch
+
+
+def spread_out(split: SplitCells, rng: np.random.Generator) -> SplitCells:
+    """Classes that also change differently from epoch to epoch."""
+    sums = split.raw.sums
+    assert sums is not None
+    moved = replace(sums, sums=sums.sums + 0.01 * rng.standard_normal(sums.sums.shape))
+    return replace(split, raw=replace(split.raw, sums=moved))
+
+
+@pytest.mark.parametrize(
+    ("train", "opening"),
+    [
+        # test stays at 0.5, epoch 0 has no gap, and intervals are a few tenths of a point wide
+        ({0: 0.5, 1: 0.5, 2: 0.6, 3: 0.7}, Opening(2, equal=False)),
+        ({0: 0.5, 1: 0.6, 2: 0.5, 3: 0.7}, Opening(3, equal=False)),
+        ({0: 0.5, 1: 0.6, 2: 0.6, 3: 0.45}, Opening(None, equal=False)),
+    ],
+)
+def test_the_opening_is_read_off_the_gaps_over_epoch_0(train: dict[int, float], opening: Opening) -> None:
+    rng = np.random.default_rng(0)
+    splits = {name: spread_out(split, rng) for name, split in both(train, dict.fromkeys(train, 0.5)).items()}
+    assert summed(splits).opening == opening
+
+
+def test_best_epochs_are_the_first_of_equals() -> None:
+    splits = {"train": split_of({FC6: {0: 0.5, 3: 0.9, 5: 0.9}}), "test": split_of({FC6: {0: 0.5, 3: 0.7, 5: 0.8}})}
+    assert summed(splits).best_epochs == {"train": 3, "test": 5}
+
+
+def test_splits_that_share_classes_have_a_gap_without_interval() -> None:
+    splits = {"train": split_of({FC6: {5: 0.9}}), "test": split_of({FC6: {5: 0.7}})}
+    gap = summed(splits).gap
+    assert gap is not None
+    assert gap.difference.value == pytest.approx(0.2)
+    assert gap.difference.interval is None
+
+
+def test_a_layer_ends_at_its_own_last_epoch() -> None:
+    split = split_of({FC6: {0: 0.5, 5: 0.7}, POOL5: {0: 0.6}})
+    assert [
+        found.levels["test"].epoch for found in layer_summaries([POOL5, FC6], {"test": split}, from_start=True)
+    ] == [
+        0,
+        5,
+    ]
+
+
+def test_a_layer_without_a_value_at_its_end_has_its_fault_and_earlier_ones_are_counted() -> None:
+    split = split_of({FC6: {0: 0.5, 1: 0.6}})
+    faults = {**split.faults, (FC6, 1): Faults(tied=0.7), (FC6, 2): Faults(invalid="NaN (3 rows)")}
+    found = summed({"test": replace(split, faults=faults)})
+    assert found.levels["test"] == Level(2, None)
+    assert found.faults == {"test": Faults(invalid="NaN (3 rows)")}
+    assert found.broken == {"test": 1}
+
+
+@pytest.mark.parametrize(("equal", "differs"), [(0.75, False), (0.85, True), (0.65, True), (None, False)])
+def test_terms_matter_where_the_equal_value_lies_outside_the_interval(equal: float | None, differs: bool) -> None:
+    assert Level(1, 0.75, Interval(0.7, 0.8), equal).differs is differs

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from layerprobe.facts import DataFacts, SplitFacts
+from layerprobe.formats import as_csv, as_markdown
+from layerprobe.intervals import Difference, Interval, IntervalKind
+from layerprobe.statistics.draws import Terms
+from layerprobe.summary.cells import Faults
+from layerprobe.summary.layers import Gap, LayerSummary, Level, Opening, RunSummary
+from layerprobe.summary.table import summary_table, summary_values
+from tests.summary.made_up import FC6, POOL5
+
+DATA = DataFacts("glyphs", {"train": SplitFacts(400, 40, None, 0.02), "test": SplitFacts(100, 40, None, 0.01)})
+LAYER = LayerSummary(
+    POOL5,
+    {
+        "train": Level(9, 0.9, Interval(0.88, 0.92), 0.94, Interval(0.92, 0.96)),
+        "test": Level(9, 0.7, Interval(0.66, 0.74), 0.72, Interval(0.7, 0.74)),
+    },
+    Gap(Difference(0.22, 0.19, 0.25, 0.001), equal=True),
+    Gap(Difference(0.15, 0.1, 0.2, 0.001), equal=True),
+    Opening(4, equal=False),
+    {"train": 9, "test": 7},
+    10,
+    {},
+    {},
+)
+OTHER = replace(LAYER, ranked=FC6, gap=replace(LAYER.gap, equal=False) if LAYER.gap else None, best_epochs={"train": 9})
+SUMMARY = RunSummary("one", IntervalKind(), DATA, {"train": 40, "test": 40}, Terms(14, 20), (LAYER, OTHER))
+
+
+def cell(summary: RunSummary, column: str, row: int = 0) -> str:
+    table = summary_table(summary)
+    return table.rows[row][table.columns.index(column)]
+
+
+def test_json_has_the_fields_of_the_contract() -> None:
+    values = summary_values(SUMMARY)
+    assert values["splits"]["test"] == {"queries": 100, "classes": 40, "gallery": None, "chance": 0.01}
+    assert values["layers"][0] == {
+        "layer": "pool5",
+        "pool": "max",
+        "reduction": "none",
+        "similarity": "cosine",
+        "train": {
+            "value": 0.9,
+            "low": 0.88,
+            "high": 0.92,
+            "epoch": 9,
+            "equal_terms": {"metric": "R@1(14x20)", "value": 0.94, "low": 0.92, "high": 0.96},
+        },
+        "validation": None,
+        "test": {
+            "value": 0.7,
+            "low": 0.66,
+            "high": 0.74,
+            "epoch": 9,
+            "equal_terms": {"metric": "R@1(14x20)", "value": 0.72, "low": 0.7, "high": 0.74},
+        },
+        "gap": {"value": 0.22, "low": 0.19, "high": 0.25, "terms": "14x20"},
+        "gap_over_untrained": {"value": 0.15, "low": 0.1, "high": 0.2, "terms": "14x20"},
+        "opens_at": 4,
+        "opens_at_terms": "raw",
+        "best_epoch": {"train": 9, "test": 7},
+        "notes": ["train: on equal terms (14x20) outside the interval: the number of classes matters"],
+    }
+
+
+def test_what_is_not_known_is_null_in_json() -> None:
+    bare = replace(LAYER, levels={}, gap=None, gap_over_start=None, opening=None, best_epochs={})
+    values = summary_values(replace(SUMMARY, layers=(bare,)))["layers"][0]
+    names = ("train", "validation", "test", "gap", "gap_over_untrained", "opens_at", "opens_at_terms")
+    assert [values[name] for name in names] == [None] * 7
+
+
+def test_a_row_has_percents_points_and_epochs() -> None:
+    columns = ("train\nR@1", "train/test\n14x20", "gap\n14x20", "gap - untrained\n14x20", "opens at\nraw")
+    assert [cell(SUMMARY, column) for column in columns] == ["90.0", "94.0/72.0", "+22.0", "+15.0", "4"]
+    assert cell(SUMMARY, "best epoch\ntrain/test") == "9/7"
+    table = summary_table(SUMMARY)
+    assert table.intervals[table.columns.index("gap\n14x20")] == (("19.0", "25.0"), None)
+
+
+def test_a_column_has_one_kind_of_terms_and_a_line_names_the_layers_without() -> None:
+    assert cell(SUMMARY, "gap\n14x20", row=1) == "-"
+    assert "nothing on equal terms is stored of fc6" in summary_table(SUMMARY).notes
+
+
+def test_an_opening_that_never_comes_says_so() -> None:
+    layers = (replace(LAYER, opening=Opening(None, equal=False)), replace(LAYER, opening=None))
+    assert [cell(replace(SUMMARY, layers=layers), "opens at\nraw", row) for row in (0, 1)] == ["never", "-"]
+
+
+def test_columns_that_say_nothing_are_left_out() -> None:
+    frozen = replace(LAYER, gap=None, gap_over_start=None, opening=None, epochs=1, levels={"test": Level(0, 0.7)})
+    table = summary_table(replace(SUMMARY, terms=None, layers=(frozen,)))
+    assert table.columns == ("", "layer", "test\nR@1")
+    assert table.heading[0] == "summary of one, epoch 0, R@1 in %, max, cosine"
+    assert not any("in brackets" in line for line in table.heading)  # there is no interval
+
+
+def test_equal_terms_that_change_nothing_have_no_column() -> None:
+    levels = {split: replace(level, equal=level.value) for split, level in LAYER.levels.items()}
+    table = summary_table(replace(SUMMARY, layers=(replace(LAYER, levels=levels),)))
+    assert "train/test\n14x20" not in table.columns
+    assert "gap\n14x20" in table.columns
+
+
+def test_the_best_layer_is_marked_and_told_to_be_chosen_on_test() -> None:
+    table = summary_table(SUMMARY)
+    assert table.marked == 0
+    assert "* best on test (chosen on test): pool5, 70.0 %, first of 2 equal" in table.notes
+    assert "best epoch on test: chosen on test" in table.notes
+
+
+def test_notes_name_the_split_and_the_layers() -> None:
+    faults = {"test": Faults(tied=0.62, zeros=3, lone=5)}
+    noted = (replace(LAYER, faults=faults), replace(OTHER, faults={"test": Faults(lone=5)}, broken={"train": 2}))
+    notes = summary_table(replace(SUMMARY, layers=noted)).notes
+    assert "test, pool5: collapsed: 62% tied" in notes
+    assert "test, pool5: 3 zero vectors" in notes
+    assert "test, every layer: 5 lone queries count as misses" in notes
+    assert "train, fc6: collapsed or without a value at 2 earlier epochs" in notes
+    assert "train, every layer: on equal terms (14x20) outside the interval: the number of classes matters" in notes
+
+
+@pytest.mark.parametrize(
+    ("units", "line"),
+    [
+        (8, "no interval below 10 classes: test 8"),
+        (14, "few classes, so that an interval is rough: test 14"),
+    ],
+)
+def test_few_classes_are_told(units: int, line: str) -> None:
+    assert line in summary_table(replace(SUMMARY, units={"train": 40, "test": units})).notes
+
+
+def test_a_heading_says_what_the_intervals_are() -> None:
+    table = summary_table(replace(SUMMARY, kind=IntervalKind(cluster="parent")))
+    assert table.heading[-1] == "in brackets: 95 % interval over clusters of classes (parent), against this gallery"
+
+
+def test_every_format_writes_it() -> None:
+    assert "| \\* | pool5 | max | 90.0 \\[88.0, 92.0] |" in as_markdown(summary_table(SUMMARY))
+    assert as_csv(summary_table(SUMMARY)).splitlines()[1].startswith("*,pool5,max,90.0,88.0,92.0,70.0,66.0,74.0,")

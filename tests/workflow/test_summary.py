@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from layerprobe.data.splits import Dataset, Image, Split
+from layerprobe.errors import DataError
+from layerprobe.runs import Run
+from layerprobe.statistics.draws import Terms, draws
+from layerprobe.summary.cells import Faults
+from layerprobe.workflow import summary
+from layerprobe.workflow.summary import stored_summary
+from tests.workflow.rank_files import CLASSES, FC6, LABELS, POOL5, first_hit, ranks_of, stored, written
+
+
+def test_recalls_gaps_and_counts_come_from_the_stored_ranks(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    written(
+        run,
+        stored(run, 0, "train", {FC6: first_hit(3), POOL5: first_hit(1)}),
+        stored(run, 0, "test", {FC6: first_hit(3), POOL5: first_hit(2)}),
+        stored(run, 5, "train", {FC6: first_hit(9), POOL5: first_hit(6)}),
+        stored(run, 5, "test", {FC6: first_hit(6), POOL5: first_hit(8)}),
+    )
+    found = stored_summary(run)
+    pool5, fc6 = found.layers
+    # of 24 queries: train 6 and 9, test 8 and 6
+    assert [(layer.levels["train"].value, layer.levels["test"].value) for layer in (pool5, fc6)] == [
+        (6 / 24, 8 / 24),
+        (9 / 24, 6 / 24),
+    ]
+    assert fc6.gap is not None
+    assert fc6.gap.difference.value == pytest.approx(3 / 24)
+    assert fc6.gap_over_start is not None
+    assert fc6.gap_over_start.difference.value == pytest.approx(3 / 24 - 0)
+    assert pool5.gap_over_start is not None
+    assert pool5.gap_over_start.difference.value == pytest.approx(-2 / 24 + 1 / 24)
+    assert found.units == {"train": 12, "test": 12}
+
+
+def test_splits_of_equal_classes_are_on_equal_terms_already(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    written(run, stored(run, 5, "train", {FC6: first_hit(9)}), stored(run, 5, "test", {FC6: first_hit(6)}))
+    found = stored_summary(run)
+    assert found.terms == Terms(12, 2)
+    assert found.layers[0].levels["test"].equal == found.layers[0].levels["test"].value
+
+
+def test_ranks_without_a_score_hold_no_longer(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    first, _ = stored(run, 5, "test", {FC6: first_hit(9), POOL5: first_hit(6)})
+    written(run, [first])
+    assert [layer.ranked for layer in stored_summary(run).layers] == [FC6]
+
+
+def test_what_a_reader_must_know_is_counted(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    faulty = ranks_of([1.0] * 24, lone=2, tied=20, zeros=3)
+    written(run, stored(run, 5, "test", {FC6: faulty, POOL5: "NaN (3 rows)"}))
+    pool5, fc6 = stored_summary(run).layers
+    # 18 of the 22 queries that are not lone are tied
+    assert fc6.faults["test"] == Faults(tied=18 / 22, zeros=3, lone=2)
+    assert pool5.faults["test"] == Faults(invalid="NaN (3 rows)")
+    assert pool5.levels["test"].value is None
+
+
+@pytest.mark.parametrize(
+    ("record", "start", "compared"),
+    [
+        ({}, "untrained", True),
+        ({"recipe": {"net": {"weights": "imagenet"}, "train": {"epochs": 5}}}, "pretrained", True),
+        ({"untrained": False}, "epoch 0", False),
+    ],
+)
+def test_gaps_are_compared_with_those_of_a_start_alone(
+    tmp_path: Path, record: dict[str, Any], start: str, compared: bool
+) -> None:
+    run = Run(tmp_path / "one")
+    scores = [
+        stored(run, epoch, split, {FC6: first_hit(hits)})
+        for epoch, split, hits in ((0, "train", 3), (0, "test", 3), (5, "train", 9), (5, "test", 6))
+    ]
+    written(run, *scores, **record)
+    found = stored_summary(run)
+    assert found.data.start == start
+    assert (found.layers[0].gap_over_start is not None) is compared
+
+
+def test_recall_on_equal_terms_is_the_mean_over_the_draws(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    labels = np.concatenate([LABELS["test"], [CLASSES] * 3])  # the first class has five images
+    terms, hits = Terms(12, 2), np.random.default_rng(0).random(len(labels))
+    drawn = draws(labels, terms, seed=0, split="test")
+    times = np.bincount(np.concatenate(drawn), minlength=len(labels))
+    values = {terms.name(): np.where(times > 0, hits, np.nan)}
+    entries = {FC6: ranks_of([1.0] * len(labels))}
+    written(
+        run,
+        stored(run, 5, "test", entries, values=values, labels=labels),
+        stored(run, 5, "train", {FC6: first_hit(9)}),
+    )
+    found = stored_summary(run)
+    assert found.terms == terms
+    assert found.layers[0].levels["test"].equal == pytest.approx(np.mean([hits[rows].mean() for rows in drawn]))
+    assert found.layers[0].levels["train"].equal is None
+    assert found.layers[0].gap is not None
+    assert not found.layers[0].gap.equal
+
+
+def test_epochs_that_cannot_be_read_or_have_other_images_are_left_out(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    scores = [stored(run, epoch, "test", {FC6: first_hit(epoch)}) for epoch in (1, 2)]
+    scores.append(stored(run, 3, "test", {FC6: ranks_of([1.0] * 4)}, labels=np.array([0, 0, 1, 1])))
+    scores.append(stored(run, 4, "test", {FC6: ranks_of([1.0] * 4)}, labels=np.array([0, 0, 1, 1])))
+    written(run, *scores)
+    run.rank_file(4, "test").unlink()
+    found = stored_summary(run)
+    assert found.notes == (
+        "test, epoch 4: left out, as its ranks cannot be read; probe it again",
+        "test, epoch 2: left out, as it has other images than the last one",
+        "test, epoch 1: left out, as it has other images than the last one",
+    )
+    assert found.layers[0].levels["test"].epoch == 3
+
+
+def test_a_run_without_ranks_is_told(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    scores = stored(run, 5, "test", {FC6: first_hit(9)})
+    written(run, scores)
+    run.rank_file(5, "test").unlink()
+    with pytest.raises(DataError, match="no ranks are stored. Run layerprobe probe one"):
+        stored_summary(run)
+
+
+def no_image(index: int) -> Image:
+    raise AssertionError(index)
+
+
+def test_clusters_are_the_units_where_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path / "one")
+    written(
+        run,
+        stored(run, 5, "train", {FC6: first_hit(9)}),
+        stored(run, 5, "test", {FC6: first_hit(6)}),
+    )
+    # class 0 and 1 in folder 0, 2 and 3 in folder 1 ...
+    names = tuple(f"{label // 2}/{label}" for label in range(2 * CLASSES))
+    splits = {
+        split: Split(split, labels, tuple(f"{split}{i}" for i in range(len(labels))), no_image)
+        for split, labels in LABELS.items()
+    }
+    monkeypatch.setattr(summary, "recorded_recipe", lambda *_: None)
+    monkeypatch.setattr(summary, "load_dataset", lambda _: Dataset(splits, names))
+    found = stored_summary(run, "parent")
+    assert found.units == {"train": 6, "test": 6}
+    assert found.kind.cluster == "parent"
+    assert found.layers[0].levels["test"].interval is None  # of 6 units
