@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -152,10 +152,34 @@ def score_recall(ranks: Ranks, subject: Subject, ks: Sequence[int]) -> Scored:
     Returns:
         Values with lone queries as misses and the expected value under random order of ties.
     """
-    lone = [f"{ranks.lone} lone queries count as misses"] if ranks.lone else []
-    notes = [*layer_notes(ranks), *lone]
+    notes = recall_notes(ranks)
     values = {recall_name(k): ranks.hits(k) for k in ks}
     return Scored([subject.score(name, value, len(ranks), notes) for name, value in means_of(values).items()], values)
+
+
+def hits_in_draws(features: Features, similarity: str, drawn: Iterable[NDArray[np.intp]]) -> NDArray[np.float64]:
+    """Recall@1 of each query, ranked anew in every draw that it is in: the mean of its hits over these.
+
+    Args:
+        features: in memory.
+        similarity: as for `rank`.
+        drawn: rows of each draw, ascending; they are searched among themselves.
+
+    Returns:
+        (Q,) in [0, 1]; NaN where a query is in no draw.
+
+    Raises:
+        NumericError: a feature that is drawn is not finite.
+    """
+    hits, often = np.zeros(len(features.labels)), np.zeros(len(features.labels))
+    for rows in drawn:
+        values = features.values[rows]  # type: ignore[index] # in memory
+        part = Features(values, features.labels[rows], [features.ids[row] for row in rows])
+        hits[rows] += rank(part, None, similarity, ks=[1]).hits(1)
+        often[rows] += 1
+    hits[often == 0] = np.nan
+    means: NDArray[np.float64] = hits / np.maximum(often, 1)
+    return means
 
 
 def query_values(ranks: Ranks, values: Mapping[str, NDArray[np.float64]], metric: str) -> NDArray[np.float64]:
@@ -226,6 +250,12 @@ def score_metric(
     notes = (*notes, *getattr(metric, "notes", ()))
     scores = [subject.score(name, numbers[name], len(given.labels), notes) for name in wanted]
     return Scored(scores, {name: values[name] for name in wanted if name in values})
+
+
+def recall_notes(ranks: Ranks) -> list[str]:
+    """What is to be said of Recall@K in a whole gallery."""
+    lone = [f"{ranks.lone} lone queries count as misses"] if ranks.lone else []
+    return [*layer_notes(ranks), *lone]
 
 
 def layer_notes(ranks: Ranks) -> list[str]:

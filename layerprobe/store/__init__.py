@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerprobe.store.added import add_values, made_from
+    from layerprobe.store.added import add_values, made_from, searched_itself
     from layerprobe.store.feature_key import FeatureKey
     from layerprobe.store.features import (
         Columns,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from layerprobe.store.rows import Rows, read_classes, read_index, read_layers, read_transform
 
-_ADDED = ("add_values", "made_from")
+_ADDED = ("add_values", "made_from", "searched_itself")
 _RANKS = (
     "RankEntry",
     "RankKey",
@@ -60,6 +60,7 @@ __all__ = [
     "read_search",
     "read_stored_ranks",
     "read_transform",
+    "searched_itself",
     "stale_note",
     "stored_layers",
     "write_features",

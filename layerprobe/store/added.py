@@ -15,7 +15,7 @@ from layerprobe.errors import DataError
 from layerprobe.files import written_whole
 from layerprobe.keys import RankedLayer
 from layerprobe.store.hdf5 import HDF5_ERRORS, attribute, created, opened, reading
-from layerprobe.store.ranks import place_of
+from layerprobe.store.ranks import place_of, ranked_groups
 from layerprobe.store.rows import write_values
 
 
@@ -69,3 +69,13 @@ def made_from(ranks: Path, features: Path, ranked: RankedLayer) -> bool:
             held = str(ranked.layer) in file["features"]
             return held and all(attribute(file, name) == str(value) for name, value in key.items())
     return False
+
+
+def searched_itself(path: Path) -> bool:
+    """Whether all ranks in a file are of images that were searched among themselves.
+
+    Raises:
+        DataError: no such file, or not a readable one.
+    """
+    with opened(path, holds="labels") as file:
+        return all(attribute(group, "gallery") == "itself" for _, group in ranked_groups(file))

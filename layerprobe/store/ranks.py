@@ -175,7 +175,7 @@ def read_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> dict[Ran
     found: dict[RankedLayer, RankEntry] = {}
     with stale_passed(), opened(path, holds="labels") as file:
         require_rows(file)
-        for ranked, group in _groups(file):
+        for ranked, group in ranked_groups(file):
             key = key_of(ranked)
             if all(attribute(group, name) == str(value) for name, value in key.facts().items()):
                 with contextlib.suppress(DataError, *HDF5_ERRORS):
@@ -195,7 +195,7 @@ def read_stored_ranks(path: Path) -> StoredRanks:
     search, transform = "", ""
     labels, ids = read_index(path, holds="labels")
     with opened(path, holds="labels") as file:
-        for ranked, group in _groups(file):
+        for ranked, group in ranked_groups(file):
             with contextlib.suppress(DataError, *HDF5_ERRORS):
                 found, reason, values[ranked] = _contents(file, group)
                 if found is None:
@@ -225,10 +225,10 @@ def read_search(path: Path) -> str:
         DataError: as for `read_chance`.
     """
     with opened(path, holds="labels") as file:
-        return next((attribute(group, "search_sha256") for _, group in _groups(file)), "")
+        return next((attribute(group, "search_sha256") for _, group in ranked_groups(file)), "")
 
 
-def _groups(file: h5py.File) -> Iterator[tuple[RankedLayer, h5py.Group]]:
+def ranked_groups(file: h5py.File) -> Iterator[tuple[RankedLayer, h5py.Group]]:
     """The groups of the ranked layers, three levels down; anything else in the file is skipped."""
     for layer, of_layer in _subgroups(file):
         for reduction, of_reduction in _subgroups(of_layer):

@@ -46,8 +46,9 @@ def test_values_stand_beside_all_that_the_file_had(path: Path) -> None:
     add_values(path, {FC6: {"R@1(2x2)": np.zeros(3)}})
     add_values(path, {FC6: {"R@1(2x2)": new}})
     found = read_ranks(path, lambda _: KEY)  # the keys still hold, and the checksums are right
-    assert found[FC6].ranks is not None
-    assert found[FC6].ranks.tied_positives.tolist() == [1, 1, 1]
+    ranks = found[FC6].ranks
+    assert ranks is not None
+    assert ranks.tied_positives.tolist() == [1, 1, 1]
     np.testing.assert_array_equal(found[FC6].values["MAP@R"], MAP)
     np.testing.assert_array_equal(found[FC6].values["R@1(2x2)"], new)
     assert found[POOL].invalid == "NaN (2 rows)"

@@ -1,0 +1,240 @@
+"""Equal terms: Recall@1 of draws of equally many classes and images, made from stored features and kept as scores.
+
+    found = equal_terms(run, epochs, listener)       # found.offered.terms, found.scores, found.reasons
+
+Neither the images nor the checkpoints are read: the rank files say which layers there are and what their features were
+made from, the feature files have these, and the draws follow from the run's seed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from layerprobe import store
+from layerprobe.analysis import Features, hits_in_draws, layer_notes, recall_notes
+from layerprobe.intervals import IntervalKind
+from layerprobe.keys import RankedLayer
+from layerprobe.progress import Listener, Task
+from layerprobe.records import FROM_PYTHON
+from layerprobe.registry import REDUCTIONS, load
+from layerprobe.runs import Run, locked
+from layerprobe.scores import Score, ScoreTable, Subject, in_network_order, is_recall, read_scores
+from layerprobe.statistics.bootstrap import intervals
+from layerprobe.statistics.draws import Rows, Terms
+from layerprobe.statistics.units import unit_sums
+from layerprobe.workflow import parts
+from layerprobe.workflow.selection import FITTED_ON
+from layerprobe.workflow.signals import Stop, stoppable
+from layerprobe.workflow.stored_terms import Drawn, Offered, offered_terms, stored_terms
+
+_STOPPED = "drawing stopped; what is stored is whole, the same command goes on"
+
+Units = Callable[[str], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, eq=False)
+class EqualTerms:
+    """What a run has on equal terms.
+
+    Args:
+        offered: the terms, and the splits that are drawn from.
+        scores: those of the epochs asked for, of every layer whose draws are stored.
+        reasons: why there are no terms, what they leave out, and how features that are gone are brought back; a line
+            each.
+    """
+
+    offered: Offered
+    scores: Sequence[Score] = ()
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Cell:
+    """An epoch and split, its draws, and the layers that have features but not these draws."""
+
+    epoch: int
+    split: str
+    drawn: Drawn
+    missing: Sequence[RankedLayer]
+
+
+def equal_terms(  # noqa: PLR0913 - what is drawn, on what, and over what its intervals are
+    run: Run,
+    epochs: Sequence[int],
+    listener: Listener,
+    *,
+    device: str = "auto",
+    kind: IntervalKind | None = None,
+    units: Units | None = None,
+) -> EqualTerms:
+    """Make the draws that are missing of some epochs, for all layers with stored ranks, and keep them.
+
+    What each query has in its draws goes into the rank files, the scores into scores.csv. Their intervals resample
+    classes, each query weighted by how often it was drawn; the draws stay, as the gallery does for other scores.
+
+    Args:
+        run: it was probed.
+        epochs: of which draws are made.
+        listener: hears of progress.
+        device: where draws are ranked: auto, cpu, cuda or cuda:i.
+        kind: what the intervals are over, against the gallery; None for the classes.
+        units: split -> (Q,) the unit of each of its images, in the order of the rank file; None for the classes.
+
+    Raises:
+        BusyError: another process uses the run.
+        DataError: the run's record, scores or rank files cannot be read.
+        InterruptedRun: a signal came; what is stored is whole.
+    """
+    with locked(run), stoppable() as stop:
+        run.remove_leftovers()
+        offered, record, raw = offered_terms(run), run.read(), run.scores()
+        if offered.terms is None:
+            return EqualTerms(offered, reasons=offered.reasons)
+        cells, reasons = _cells(run, offered, offered.terms, epochs)
+        steps = sum(len(cell.missing) * len(cell.drawn.rows) for cell in cells)
+        if steps:
+            chosen = parts.choose_device(device)
+            with listener.task(f"equal terms of {run.name}", steps, "draws") as task:
+                for cell in cells:
+                    _draw(run, cell, offered.terms, record["seed"], chosen, _told(stop, task))
+        rating = _Rating(run, record, offered.terms, kind or IntervalKind(), units, _notes_of(raw))
+        order = record.get("layer_order", [])
+        scores = [score for cell in cells for score in in_network_order(rating.scores(cell), order)]
+        table = ScoreTable(raw, layer_order=order, stored=read_scores(run.scores_file))
+        table.add(scores)
+        table.write(run.scores_file)
+    return EqualTerms(offered, scores, (*offered.reasons, *reasons))
+
+
+def _cells(run: Run, offered: Offered, terms: Terms, epochs: Sequence[int]) -> tuple[list[_Cell], list[str]]:
+    """What is to be drawn, and why some of it cannot be."""
+    cells, reasons = [], []
+    gone: dict[int, dict[str, None]] = defaultdict(dict)
+    for epoch, split in ((epoch, split) for epoch in sorted(set(epochs)) for split in offered.splits):
+        ranks, features = run.rank_file(epoch, split), run.feature_file(epoch, split)
+        drawn = stored_terms(run, epoch, split, terms)
+        if drawn is None or drawn.items.ids != offered.splits[split].ids:
+            why = "is not probed there" if not ranks.exists() else "had other images then"
+            reasons.append(f"no equal terms at epoch {epoch}: {split} {why}")
+            continue
+        absent = [ranked for ranked in store.read_stored_ranks(ranks).ranks if ranked not in drawn.values]
+        there = [ranked for ranked in absent if store.made_from(ranks, features, ranked)]
+        gone[epoch] |= {ranked.layer.layer: None for ranked in absent if ranked not in there}
+        cells.append(_Cell(epoch, split, drawn, there))
+    python = run.read().get(FROM_PYTHON)
+    for epoch, layers in gone.items():
+        if layers:
+            command = f"layerprobe probe {run.name} --epochs {epoch} --layers {','.join(layers)}"
+            again = "probe the model from Python again" if python else f"{command} brings them back"
+            reasons.append(f"no equal terms at epoch {epoch} where features are gone: {again}")
+    return cells, reasons
+
+
+def _told(stop: Stop, task: Task) -> Callable[[Sequence[Rows]], Iterator[Rows]]:
+    def tell(drawn: Sequence[Rows]) -> Iterator[Rows]:
+        for rows in stop.between(drawn, _STOPPED):
+            yield rows
+            task.advance()
+
+    return tell
+
+
+def _draw(  # noqa: PLR0913 - of what, with what, and who hears of it
+    run: Run,
+    cell: _Cell,
+    terms: Terms,
+    seed: int,
+    device: torch.device,
+    tell: Callable[[Sequence[Rows]], Iterator[Rows]],
+) -> None:
+    """Rank what is missing in every draw, and store it; layers that are done are kept, whatever ends the work."""
+    new: dict[RankedLayer, Mapping[str, NDArray[np.float64]]] = {}
+    try:
+        for ranked in cell.missing:
+            features = _features(run, cell, ranked, seed, device)
+            new[ranked] = {terms.name(): hits_in_draws(features, ranked.similarity, tell(cell.drawn.rows))}
+    finally:
+        if new:
+            store.add_values(run.rank_file(cell.epoch, cell.split), new)
+
+
+def _features(run: Run, cell: _Cell, ranked: RankedLayer, seed: int, device: torch.device) -> Features:
+    """A layer's stored features, reduced as its ranks are."""
+
+    def read(split: str) -> torch.Tensor:
+        return torch.from_numpy(store.read_features(run.feature_file(cell.epoch, split), ranked.layer)).to(device)
+
+    def training() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        labels, _ = store.read_index(run.feature_file(cell.epoch, FITTED_ON))
+        yield read(FITTED_ON), torch.from_numpy(labels.astype(np.int64)).to(device)
+
+    reduce = load("reduction", REDUCTIONS, ranked.reduction)().fit(training(), seed=seed)
+    return Features(reduce(read(cell.split)), cell.drawn.items.labels, cell.drawn.items.ids)
+
+
+def _notes_of(raw: Sequence[Score]) -> dict[tuple[int, str, RankedLayer], tuple[str, ...]]:
+    """What the Recall@K of a whole split says, without what its interval is."""
+    return {
+        (score.epoch, score.split, score.ranked_layer): tuple(
+            note for note in score.notes if note not in IntervalKind.of(score.notes).notes
+        )
+        for score in raw
+        if is_recall(score.metric)
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class _Rating:
+    """Makes scores of stored draws.
+
+    Args:
+        run: whose draws.
+        record: its record.
+        terms: of the draws.
+        kind: of the intervals.
+        units: as for `equal_terms`.
+        notes: epoch, split and layer -> what its Recall@K says.
+    """
+
+    run: Run
+    record: Mapping[str, Any]
+    terms: Terms
+    kind: IntervalKind
+    units: Units | None
+    notes: Mapping[tuple[int, str, RankedLayer], tuple[str, ...]]
+
+    def scores(self, cell: _Cell) -> list[Score]:
+        """Those of an epoch and split, of all layers whose draws are stored."""
+        drawn = stored_terms(self.run, cell.epoch, cell.split, self.terms)
+        stored = store.read_stored_ranks(self.run.rank_file(cell.epoch, cell.split))
+        if drawn is None:
+            return []
+        name, count = self.terms.name(), int((drawn.weights > 0).sum())
+        found = [
+            self._subject(cell, ranked).score(name, None, count, [reason]) for ranked, reason in stored.invalid.items()
+        ]
+        if not drawn.values:
+            return found
+        units = drawn.items.labels if self.units is None else self.units(cell.split)
+        sums = unit_sums(np.stack(list(drawn.values.values())), units, drawn.weights)
+        how = "equal terms: " + (f"mean of {len(drawn.rows)} draws" if len(drawn.rows) > 1 else "all images, one draw")
+        for ranked, value, interval in zip(drawn.values, sums.means.tolist(), intervals(sums), strict=True):
+            ranks = stored.ranks[ranked]
+            shared = self.notes.get((cell.epoch, cell.split, ranked), ())
+            subject = replace(
+                self._subject(cell, ranked),
+                notes=(*self.kind.notes, *(note for note in shared if note not in recall_notes(ranks))),
+            )
+            found.append(subject.score(name, value, count, [how, *layer_notes(ranks)], interval))
+        return found
+
+    def _subject(self, cell: _Cell, ranked: RankedLayer) -> Subject:
+        experiment, seed = self.record["experiment"], self.record["seed"]
+        return Subject(self.run.name, experiment, seed, cell.epoch, cell.split, ranked)
