@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
@@ -11,7 +12,18 @@ from matplotlib.ticker import MaxNLocator
 from layerprobe.facts import DataFacts, common_chance, level_text, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import ScorePlot
-from layerprobe.plots.values import Point, Series, by_run, compared, layer_names, missing, points, points_csv, shared
+from layerprobe.plots.values import (
+    Point,
+    Series,
+    by_run,
+    compared,
+    layer_names,
+    missing,
+    of_one_kind,
+    points,
+    points_csv,
+    shared,
+)
 from layerprobe.scores import Score
 
 _WIDTH, _HEIGHT = 5.6, 4.6  # inches
@@ -20,10 +32,14 @@ _SPLITS = ("test", "train")
 # With more layers than this, each split gets a panel of its own.
 _TOGETHER = 8
 _MARKS = 8  # markers on a curve, about
+_BAND = 0.13  # how opaque a band is
+_BANDS = 0.45  # how opaque all those together are that lie over each other, at most
 
 
 def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a panel for each run, or for each split of a run; each curve is labelled with its last value in percent.
+
+    A band around a curve is its interval. Where both splits share a panel, the test curves alone have one.
 
     Args:
         scores: of one or more runs.
@@ -34,10 +50,13 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
         LayerprobeError: no score of this metric.
     """
     found = points(scores, metric)
-    runs = by_run(found)
-    names = layer_names(runs)
+    names = layer_names(by_run(found))
     styles = fig.styles(names)
     epochs = sorted({point.epoch for point in found})
+    together = len(names) <= _TOGETHER
+    banded = () if len(epochs) == 1 else _SPLITS[:1] if together else _SPLITS
+    found, kind = of_one_kind(found, lambda _, split: split in banded)
+    runs = by_run(found)
     data = data or {}
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     y_limits = _limits(found, floors)
@@ -45,13 +64,14 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
         run_lines(data)
         + shared(runs)
         + missing(runs, _SPLITS)
+        + list(kind.lines("Bands around test curves" if together else "Bands"))
         + fig.chance_outside(dict.fromkeys(_SPLITS, y_limits), floors)
     )
     if len(epochs) == 1:
         notes.append(f"One epoch only ({epochs[0]}): no curves.")
 
     shown = [split for split in _SPLITS if any(point.percent(split) is not None for point in found)] or ["test"]
-    groups = [[split] for split in shown] if len(names) > _TOGETHER else [shown]
+    groups = [shown] if together else [[split] for split in shown]
     cells = [(run, group) for run in runs for group in groups]
     labels = [_labels(runs[run], styles, group) for run, group in cells]
     layout = fig.Layout(
@@ -74,6 +94,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
 
 def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float, float]:
     values = [value for point in found for split in _SPLITS if (value := point.percent(split)) is not None]
+    values += [end for point in found for split in _SPLITS for end in point.ends(split) or ()]
     return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
 
 
@@ -122,6 +143,8 @@ def _draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:
 
 
 def _draw_curves(axes: Axes, series: Series, styles: Mapping[str, fig.Style], group: Sequence[str]) -> None:
+    for split in group:
+        _draw_bands(axes, series, styles, split)
     for i, (name, layer) in enumerate(series.items()):
         style = styles[name]
         for split in group:
@@ -131,6 +154,31 @@ def _draw_curves(axes: Axes, series: Series, styles: Mapping[str, fig.Style], gr
             (curve,) = axes.plot(epochs, values)
             curve.set(**_mark(split, style.colour), marker=style.marker, markersize=style.size * 0.55)
             curve.set(markevery=(i % step, step), clip_on=False, label=f"{name} {split}")
+
+
+def _draw_bands(axes: Axes, series: Series, styles: Mapping[str, fig.Style], split: str) -> None:
+    """Shade the intervals of the curves; where an epoch has none the band is broken."""
+    bands = {name: _ends(layer, split) for name, layer in series.items() if any(split in p.intervals for p in layer)}
+    # The more bands lie over each other, the lighter they are: so the curves stay visible.
+    opacity = min(_BAND, 1 - (1 - _BANDS) ** (1 / max(_most_together(list(bands.values())), 1)))
+    for name, ends in bands.items():
+        epochs, low, high = zip(*ends, strict=True)
+        band = axes.fill_between(epochs, low, high, color=styles[name].colour, alpha=opacity)
+        band.set(linewidth=0, zorder=0.5, label=f"_interval of {name} {split}")
+
+
+def _ends(layer: Sequence[Point], split: str) -> list[tuple[int, float, float]]:
+    """Epoch, low and high end in percent of each point; NaN where it has no interval."""
+    return [(point.epoch, *(point.ends(split) or (math.nan, math.nan))) for point in layer]
+
+
+def _most_together(bands: Sequence[Sequence[tuple[int, float, float]]]) -> int:
+    """How many bands lie over each other where most do."""
+    by_epoch: dict[int, list[tuple[float, float]]] = {}
+    for band in bands:
+        for epoch, low, high in band:
+            by_epoch.setdefault(epoch, []).append((low, high))
+    return max((sum(a <= low <= b for a, b in own) for own in by_epoch.values() for low, _ in own), default=0)
 
 
 def _mark(split: str, colour: fig.Colour | str) -> dict[str, object]:

@@ -205,9 +205,10 @@ def spread(positions: Sequence[float], gap: float, low: float, high: float) -> l
     return [float(position) for position in moved]
 
 
-def height_of(axes: Axes) -> float:
-    """Height of the axes, in inches."""
-    return float(axes.get_window_extent().height / axes.figure.dpi)
+def size_of(axes: Axes) -> tuple[float, float]:
+    """Width and height of the axes, in inches."""
+    extent = axes.get_window_extent()
+    return float(extent.width / axes.figure.dpi), float(extent.height / axes.figure.dpi)
 
 
 def label_right(axes: Axes, labels: Sequence[Label]) -> None:
@@ -216,7 +217,7 @@ def label_right(axes: Axes, labels: Sequence[Label]) -> None:
     The limits of the axes must be set before.
     """
     # Heights in points, as the font has: so the gap is right at any resolution.
-    height = height_of(axes) * 72
+    height = size_of(axes)[1] * 72
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     named = [((label.x - left) / (right - left), (label.y - bottom) / (top - bottom)) for label in labels]
     places = [place / height for place in spread([y * height for _, y in named], FONT * _LINE, 0, height)]
@@ -245,7 +246,7 @@ def key_below(axes: Axes, kinds: Sequence[Mapping[str, object]]) -> None:
     axes.legend(
         handles=handles,
         loc="upper left",
-        bbox_to_anchor=(0, -0.5 / height_of(axes)),
+        bbox_to_anchor=(0, -0.5 / size_of(axes)[1]),
         ncols=max(1, len(handles)),
         frameon=False,
         fontsize=FONT - 0.5,

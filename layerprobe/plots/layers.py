@@ -13,13 +13,24 @@ from layerprobe.best import Best, best_layer, best_text, worse_text
 from layerprobe.facts import DataFacts, common_chance, level_text, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import ScorePlot
-from layerprobe.plots.values import Series, by_run, by_similarity, compared, missing, points, points_csv, shared
+from layerprobe.plots.values import (
+    Series,
+    by_run,
+    by_similarity,
+    compared,
+    missing,
+    of_one_kind,
+    points,
+    points_csv,
+    shared,
+)
 from layerprobe.scores import Score
 from layerprobe.wording import visible
 
 _HEIGHT = 4.4  # inches
 _LAYER = 0.36  # inches of width for each layer
 _WIDTHS = (4.2, 9.0)
+_BAR = 4.0  # points from the bar of one split to that of the next
 _SPLITS = ("train", "validation", "test")
 # Vermilion and blue of Okabe and Ito: distinct for every kind of colour blindness, and in grey.
 _COLOURS = {"train": "#d55e00", "validation": "#767676", "test": "#0072b2"}
@@ -29,8 +40,9 @@ _MARKERS = {"train": "s", "validation": "^", "test": "o"}
 def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a panel for each run: a line for each split at the last epoch and a lighter one for epoch 0.
 
-    The gap between train and test is shaded. The best layer, chosen on validation where there is one, has a ring. Where
-    there are several similarities, a run has a panel for each of its own.
+    The gap between train and test is shaded. The bars of the last epoch are intervals. The best layer, chosen on
+    validation where there is one, has a ring. Where there are several similarities, a run has a panel for each of its
+    own.
 
     Args:
         scores: of one or more runs.
@@ -41,12 +53,16 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
         LayerprobeError: no score of this metric.
     """
     found = by_similarity(points(scores, metric))
+    last: dict[str, int] = {}
+    for point in found:
+        last[point.run] = max(point.epoch, last.get(point.run, 0))
+    found, kind = of_one_kind(found, lambda point, split: point.epoch == last[point.run] and split in _SPLITS)
     runs = by_run(found)
-    last = {run: max(point.epoch for layer in series.values() for point in layer) for run, series in runs.items()}
     data = data or {}
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     drawn = [point for point in found if point.epoch in (0, last[point.run])]
     values = [value for point in drawn for split in _SPLITS if (value := point.percent(split)) is not None]
+    values += [end for point in drawn for split in _SPLITS for end in point.ends(split) or ()]
     y_limits = fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
     at_last = {run: _at(series, last[run]) for run, series in runs.items()}
     notes = (
@@ -54,6 +70,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
         + shared(at_last)
         + _worse(runs, last, metric, data)
         + missing(at_last, ("train", "test"))
+        + list(kind.lines("Bars"))
         + fig.chance_outside(dict.fromkeys(("train", "test"), y_limits), floors)
     )
     widest = fig.width_of([name for series in runs.values() for name in series])
@@ -139,12 +156,26 @@ def _draw_splits(axes: Axes, series: Series, last: int, start: str) -> list[fig.
                     line.set(linestyle=(0, (2, 2)), markerfacecolor="white")
             labels.append(fig.Label(name, valid[-1], values[valid[-1]], _COLOURS[split]))
     layers = _at(series, last)
+    _draw_intervals(axes, layers)
     train, test = (np.array(_values(layers, split)) for split in ("train", "test"))
     for places in tracks:
         axes.fill_between(
             places, train[places], test[places], color="0.5", alpha=0.13, linewidth=0, label="_gap", zorder=0.5
         )
     return labels
+
+
+def _draw_intervals(axes: Axes, layers: Series) -> None:
+    """Draw a bar for each interval; those of the splits stand beside each other."""
+    found = [layer[0] for layer in layers.values() if layer]
+    splits = [split for split in _SPLITS if any(split in point.intervals for point in found)]
+    left, right = axes.get_xlim()
+    beside = _BAR / 72 * (right - left) / fig.size_of(axes)[0]
+    for number, split in enumerate(splits):
+        ends = [(place, own) for place, layer in enumerate(layers.values()) if layer and (own := layer[0].ends(split))]
+        places = [place + (number - (len(splits) - 1) / 2) * beside for place, _ in ends]
+        bars = axes.vlines(places, [low for _, (low, _) in ends], [high for _, (_, high) in ends])
+        bars.set(color=_COLOURS[split], linewidth=_BAR * 0.8, alpha=0.4, zorder=1.5, label=f"_interval {split}")
 
 
 def _tracks(series: Series) -> list[list[int]]:

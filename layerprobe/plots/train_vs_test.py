@@ -15,7 +15,18 @@ from matplotlib.figure import Figure
 from layerprobe.facts import DataFacts, common_chance, common_start, level_text, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import ScorePlot
-from layerprobe.plots.values import Point, Series, by_run, compared, layer_names, missing, points, points_csv, shared
+from layerprobe.plots.values import (
+    Point,
+    Series,
+    by_run,
+    compared,
+    layer_names,
+    missing,
+    of_one_kind,
+    points,
+    points_csv,
+    shared,
+)
 from layerprobe.scores import Score
 
 _WIDTH, _HEIGHT = 5.2, 4.4  # of a panel in inches; the height is that of axes with different scales
@@ -32,6 +43,8 @@ Limits = tuple[float, float]
 def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a panel for each run, with a path of points for each layer: hollow at epoch 0, large at the last epoch.
 
+    The bars through the points of the last epoch are their intervals.
+
     Args:
         scores: of one or more runs.
         metric: what is drawn.
@@ -41,6 +54,10 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
         LayerprobeError: no score of this metric.
     """
     found = points(scores, metric)
+    last: dict[str, int] = {}
+    for point in found:
+        last[point.run] = max(point.epoch, last.get(point.run, 0))
+    found, kind = of_one_kind(found, lambda point, split: point.epoch == last[point.run] and split in ("train", "test"))
     runs = by_run(found)
     data = data or {}
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
@@ -48,7 +65,8 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
     window = _window(found, floors, _LABEL * len(names))
     styles = fig.styles(names)
     titles = [f"{run}: {metric} by layer, {compared(series)}" for run, series in runs.items()]
-    notes = run_lines(data) + shared(runs) + missing(runs, ("train", "test")) + _reading(found, window, floors)
+    notes = run_lines(data) + shared(runs) + missing(runs, ("train", "test"))
+    notes += [*kind.lines("Bars"), *_reading(found, window, floors)]
     labels = {run: _labels(series, styles, window) for run, series in runs.items()}
     right = fig.width_of([label.text for panel in labels.values() for label in panel])
     layout = fig.Layout(_WIDTH, window.height, right + 0.35, notes=notes)
@@ -97,6 +115,7 @@ def _window(found: Sequence[Point], floors: Mapping[str, float], least: float) -
 
 def _limits(found: Sequence[Point], split: str, floors: Mapping[str, float]) -> Limits | None:
     values = [value for point in found if (value := point.percent(split)) is not None]
+    values += [end for point in found for end in point.ends(split) or ()]
     return fig.limits(values, floors.get(split)) if values else None
 
 
@@ -180,12 +199,22 @@ def _draw_paths(axes: Axes, series: Series, styles: Mapping[str, fig.Style], win
         path.set(alpha=0.75, label=name)
         (dots,) = axes.plot(x, y, color=style.colour, linestyle="none", marker=style.marker, markersize=3)
         dots.set(label=f"_epochs of {name}", clip_on=False)
+        _draw_intervals(axes, layer[-1], (x[-1], y[-1]), style)
         if epochs[-1] == last > 0:
             (end,) = axes.plot(x[-1:], y[-1:], color=style.colour, marker=style.marker, markersize=style.size)
             end.set(markeredgecolor="black", markeredgewidth=0.7, zorder=4, clip_on=False, label=f"_end of {name}")
         if epochs[0] == 0:
             (start,) = axes.plot(x[:1], y[:1], color=style.colour, marker=style.marker, markersize=style.size * 0.7)
             start.set(markerfacecolor="white", zorder=3, clip_on=False, label=f"_start of {name}")
+
+
+def _draw_intervals(axes: Axes, point: Point, place: tuple[float, float], style: fig.Style) -> None:
+    # The ends have caps: else the bar of train is one with the line to the layer's name.
+    bars = {"test": ([place[0]] * 2, point.ends("test"), "_"), "train": (point.ends("train"), [place[1]] * 2, "|")}
+    for split, (x, y, cap) in bars.items():
+        if x and y:
+            (bar,) = axes.plot(x, y, color=style.text, linewidth=1.0, marker=cap, markersize=5, alpha=0.55)
+            bar.set(label=f"_interval {split} of {point.layer}", zorder=1.8)
 
 
 def _places(layer: Sequence[Point], window: _Window) -> list[tuple[int, float, float]]:

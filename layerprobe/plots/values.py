@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from layerprobe.errors import LayerprobeError
+from layerprobe.intervals import Interval, ShownKind
 from layerprobe.scores import SPLITS, Matrix, Score, note_text, shared_notes
 
 _KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
@@ -26,6 +27,7 @@ class Point:
         epoch: 0 = before any step.
         values: split -> fraction; None if the value is invalid; a split that was not scored is not in it.
         notes: split -> remarks on the value, or why it is invalid.
+        intervals: split -> the 95 % interval of the value; a split without one is not in it.
     """
 
     run: str
@@ -36,11 +38,17 @@ class Point:
     epoch: int
     values: Mapping[str, float | None]
     notes: Mapping[str, tuple[str, ...]]
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
 
     def percent(self, split: str) -> float | None:
         """The value of a split in percent; None if there is no valid one."""
         value = self.values.get(split)
         return None if value is None else 100 * value
+
+    def ends(self, split: str) -> tuple[float, float] | None:
+        """Low and high end of a split's interval in percent; None if it has none."""
+        found = self.intervals.get(split)
+        return None if found is None else (100 * found.low, 100 * found.high)
 
 
 Series = dict[str, list[Point]]  # label of a layer -> its points by epoch; layers in network order
@@ -70,24 +78,56 @@ def _point(splits: Mapping[str, Score]) -> Point:
     any_ = next(iter(splits.values()))
     values = {split: score.value for split, score in splits.items()}
     notes = {split: score.notes for split, score in splits.items()}
-    return Point(any_.run, any_.layer, any_.pool, any_.reduction, any_.similarity, any_.epoch, values, notes)
+    intervals = {split: found for split, score in splits.items() if (found := _interval(score))}
+    return Point(any_.run, any_.layer, any_.pool, any_.reduction, any_.similarity, any_.epoch, values, notes, intervals)
+
+
+def _interval(score: Score) -> Interval | None:
+    if score.value is None or score.low is None or score.high is None:
+        return None
+    return Interval(score.low, score.high)
+
+
+def of_one_kind(found: Sequence[Point], shown: Callable[[Point, str], bool]) -> tuple[list[Point], ShownKind]:
+    """The points with the intervals that a figure shows: none where those it would show are of different kinds.
+
+    Args:
+        found: points.
+        shown: whether the figure shows the interval of a point's split.
+
+    Returns:
+        The points, whose notes no longer have what the figure says of all intervals, and the kind of these.
+    """
+    kept = [{s: ends for s, ends in point.intervals.items() if shown(point, s)} for point in found]
+    kind = ShownKind.of(point.notes[split] for point, own in zip(found, kept, strict=True) for split in own)
+    return [
+        replace(
+            point,
+            intervals=own if kind.kind else {},
+            notes={split: kind.further(notes) for split, notes in point.notes.items()},
+        )
+        for point, own in zip(found, kept, strict=True)
+    ], kind
 
 
 def points_csv(scores: Iterable[Score], metric: str = "R@1") -> str:
-    """The points as CSV, a line each: run, layer, pool ..., the fractions of all splits, then their notes.
+    """The points as CSV, a line each: run, layer, pool ..., the fractions of all splits, their intervals and notes.
 
-    The cell of an invalid value is empty.
+    The cell of an invalid value is empty, as are those of an interval that there is not. The notes say its kind.
     """
     found = points(scores, metric)
     splits = _splits(found)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_KEY, *(f"{split} {metric}" for split in splits), *(f"{split} note" for split in splits)])
+    ends = [f"{split} {metric} {end}" for split in splits for end in ("low", "high")]
+    notes = [f"{split} note" for split in splits]
+    writer.writerow([*_KEY, *(f"{split} {metric}" for split in splits), *ends, *notes])
     for point in found:
         key = [getattr(point, name) for name in _KEY]
         values = map(point.values.get, splits)
-        notes = [note_text(point.notes.get(split, ())) for split in splits]
-        writer.writerow([*key, *values, *notes])
+        intervals = [point.intervals.get(split) for split in splits]
+        bounds = [end for own in intervals for end in ((own.low, own.high) if own else (None, None))]
+        writer.writerow([*key, *values, *bounds, *(note_text(point.notes.get(split, ())) for split in splits)])
     return text.getvalue()
 
 
@@ -139,12 +179,18 @@ def compared(series: Series) -> str:
 
 
 def shared(runs: Mapping[str, Series]) -> list[str]:
-    """The notes that every score of a run has, such as that images are missing; a line each."""
+    """The notes that every score of a run has, such as missing images, or every value of a split; a line each."""
     lines = []
     for run, series in runs.items():
         prefix = f"{run}: " if len(runs) > 1 else ""
-        notes = [notes for layer in series.values() for point in layer for notes in point.notes.values()]
-        lines += [f"{prefix}{note}" for note in shared_notes(notes)]
+        found = [point for layer in series.values() for point in layer]
+        everywhere = shared_notes(notes for point in found for notes in point.notes.values())
+        lines += [f"{prefix}{note}" for note in everywhere]
+        for split in _splits(found):
+            # Of a split without any valid value, `missing` tells the reasons.
+            valid = [point.notes[split] for point in found if point.values.get(split) is not None]
+            own = shared_notes(valid) if valid else ()
+            lines += [f"{prefix}{split}: {note}" for note in own if note not in everywhere]
     return lines
 
 

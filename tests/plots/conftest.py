@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -25,6 +26,14 @@ def with_chance(**levels: float) -> dict[str, DataFacts]:
     """A run's data, of which the chance level of each split is this."""
     splits = {split: SplitFacts(100, 10, chance=level) for split, level in levels.items()}
     return {"netA": DataFacts("glyphs", splits)}
+
+
+def sure(scores: Iterable[Score], width: float = 0.02, *, notes: tuple[str, ...] = ()) -> list[Score]:
+    """The scores with intervals that reach this far to both sides, and notes."""
+    return [
+        replace(s, low=max(0.0, (s.value or 0) - width), high=min(1.0, (s.value or 0) + width), notes=notes)
+        for s in scores
+    ]
 
 
 @pytest.fixture

@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from layerprobe.errors import LayerprobeError
 from layerprobe.plots.curves import draw
 from layerprobe.scores import Score
-from tests.plots.conftest import with_chance
+from tests.plots.conftest import sure, with_chance
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -146,3 +147,59 @@ def test_no_valid_value_at_all_is_drawn_as_such(make_scores: MakeScores) -> None
 def test_no_scores_of_the_metric_are_an_error(make_scores: MakeScores) -> None:
     with pytest.raises(LayerprobeError, match="no scores of R@8"):
         draw(make_scores(), metric="R@8")
+
+
+def bands(axes: Axes) -> dict[str, PolyCollection]:
+    return {str(part.get_label()): part for part in axes.collections if isinstance(part, PolyCollection)}
+
+
+def test_a_band_is_the_interval_of_a_test_curve(make_scores: MakeScores) -> None:
+    scores = sure(make_scores(["pool5", "fc6"], [0, 2]))
+    figure = draw(scores)
+    (axes,) = figure.axes
+    assert list(bands(axes)) == ["_interval of pool5 test", "_interval of fc6 test"]
+    corners = np.asarray(bands(axes)["_interval of fc6 test"].get_paths()[0].vertices, float).tolist()
+    for s in scores:
+        if (s.layer, s.split) == ("fc6", "test"):
+            assert [s.epoch, 100 * (s.low or 0)] in corners
+            assert [s.epoch, 100 * (s.high or 0)] in corners
+    assert "Bands around test curves: 95 % interval over classes, against this gallery" in notes(figure)
+
+
+def test_bands_are_in_view(make_scores: MakeScores) -> None:
+    scores = [replace(s, low=0.05, high=0.95) if s.epoch == 2 else s for s in make_scores(["fc6"], [0, 2])]
+    low, high = draw(scores).axes[0].get_ylim()
+    assert low < 5
+    assert high > 95
+
+
+def test_with_a_panel_for_each_split_both_have_bands(make_scores: MakeScores) -> None:
+    figure = draw(sure(make_scores(epochs=[0, 5])))
+    assert [len(bands(axes)) for axes in figure.axes] == [14, 14]
+    assert "Bands: 95 % interval over classes" in notes(figure)
+
+
+def test_eight_bands_over_each_other_are_so_light_that_they_cover_less_than_half(make_scores: MakeScores) -> None:
+    scores = make_scores([f"layer{i}" for i in range(8)], [0, 1], ["test"])
+    for step, opacity in [(0.1, 0.13), (0.0, 1 - 0.55 ** (1 / 8))]:
+        figure = draw(sure(replace(s, value=0.1 + step * (i % 8)) for i, s in enumerate(scores)))
+        assert [band.get_alpha() for band in bands(figure.axes[0]).values()] == pytest.approx([opacity] * 8)
+
+
+def test_a_layer_without_intervals_has_no_band(make_scores: MakeScores) -> None:
+    scores = [s if s.layer == "fc6" else sure([s])[0] for s in make_scores(["pool5", "fc6"])]
+    assert list(bands(draw(scores).axes[0])) == ["_interval of pool5 test"]
+
+
+def test_intervals_of_different_kinds_are_not_drawn(make_scores: MakeScores) -> None:
+    scores = sure(make_scores(DEEP))
+    scores[1] = replace(scores[1], notes=("interval: redraw",))
+    figure = draw(scores)
+    assert bands(figure.axes[0]) == {}
+    assert "intervals of different kinds are not shown together" in notes(figure)
+
+
+def test_one_epoch_has_no_bands(make_scores: MakeScores) -> None:
+    figure = draw(sure(make_scores(DEEP, [15])))
+    assert bands(figure.axes[0]) == {}
+    assert "interval" not in notes(figure)

@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from layerprobe.errors import LayerprobeError
 from layerprobe.plots.layers import draw
 from layerprobe.scores import Score
-from tests.plots.conftest import with_chance
+from tests.plots.conftest import sure, with_chance
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -215,3 +215,60 @@ def test_layers_of_several_pools_have_a_line_for_each(make_scores: MakeScores) -
     # blocks.0@avg, blocks.0@cls, blocks.1@avg, blocks.1@cls, output
     assert [x(line(axes, label)) for label in ("test, untrained", "_test, untrained")] == [[0, 2, 4], [1, 3, 4]]
     assert len([part for part in axes.collections if part.get_label() == "_gap"]) == 2
+
+
+def bars(axes: Axes) -> dict[str, list[list[list[float]]]]:
+    """Split -> for each interval its two ends."""
+    return {
+        str(part.get_label()).removeprefix("_interval "): [np.asarray(ends).tolist() for ends in part.get_segments()]
+        for part in axes.collections
+        if isinstance(part, LineCollection) and str(part.get_label()).startswith("_interval")
+    }
+
+
+def test_a_bar_is_the_interval_at_the_last_epoch(make_scores: MakeScores) -> None:
+    scores = sure(make_scores(DEEP), 0.05)
+    figure = draw(scores)
+    found = bars(figure.axes[0])
+    assert list(found) == ["train", "test"]
+    for split in found:
+        own = [s for s in scores if (s.split, s.epoch) == (split, 5)]
+        heights = [[y for _, y in ends] for ends in found[split]]
+        assert heights == [pytest.approx([100 * (s.low or 0), 100 * (s.high or 0)]) for s in own]
+    assert "Bars: 95 % interval over classes, against this gallery" in notes(figure)
+
+
+@pytest.mark.parametrize("layers", [1, 14])
+def test_the_bars_of_splits_stand_beside_each_other_at_their_layer(make_scores: MakeScores, layers: int) -> None:
+    names = [f"layer{i}" for i in range(layers)]
+    (axes,) = draw(sure(make_scores(names, splits=("train", "validation", "test")))).axes
+    places = [[ends[0][0] for ends in of_split] for of_split in bars(axes).values()]
+    assert places[1] == list(range(layers))
+    # as far from it to the one side as to the other, and less than half of the way to the next layer
+    assert np.add(places[0], places[2]) == pytest.approx(2 * np.arange(layers))
+    assert 0 < places[2][0] < 0.5
+
+
+def test_bars_are_in_view(make_scores: MakeScores) -> None:
+    low, high = draw(sure(make_scores(DEEP), 0.3)).axes[0].get_ylim()
+    assert low <= 0
+    assert high > max(100 * ((s.value or 0) + 0.3) for s in make_scores(DEEP) if s.epoch == 5)
+
+
+def test_a_layer_without_an_interval_has_no_bar(make_scores: MakeScores) -> None:
+    scores = [s if s.layer == "fc6" else sure([s])[0] for s in make_scores(DEEP)]
+    assert [len(of_split) for of_split in bars(draw(scores).axes[0]).values()] == [3, 3]
+    assert bars(draw(make_scores(DEEP)).axes[0]) == {}
+
+
+def test_the_kind_of_earlier_epochs_does_not_matter(make_scores: MakeScores) -> None:
+    old, new = sure(make_scores(DEEP, [0])), sure(make_scores(DEEP, [5]), notes=("interval: redraw",))
+    figure = draw(old + new)
+    assert list(bars(figure.axes[0])) == ["train", "test"]
+    assert notes(figure).splitlines() == ["Bars: 95 % interval over classes, queries and gallery drawn anew"]
+
+
+def test_intervals_of_different_kinds_are_not_drawn(make_scores: MakeScores) -> None:
+    figure = draw(sure(make_scores(DEEP)) + sure(make_scores(DEEP, run="netE"), notes=("clusters: parent",)))
+    assert [bars(axes) for axes in figure.axes] == [{}, {}]
+    assert "intervals of different kinds are not shown together" in notes(figure)

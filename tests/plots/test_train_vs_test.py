@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from layerprobe.errors import LayerprobeError
 from layerprobe.plots.train_vs_test import draw
 from layerprobe.scores import Score
-from tests.plots.conftest import with_chance
+from tests.plots.conftest import sure, with_chance
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -237,3 +237,42 @@ def test_no_valid_value_at_all_is_drawn_as_such(make_scores: MakeScores) -> None
 def test_no_scores_of_the_metric_are_an_error(make_scores: MakeScores) -> None:
     with pytest.raises(LayerprobeError, match="no scores of R@8"):
         draw(make_scores(), metric="R@8")
+
+
+def test_the_last_point_has_a_bar_for_each_split(make_scores: MakeScores) -> None:
+    scores = sure(make_scores(["fc6"]))
+    figure = draw(scores)
+    train, test = (s for s in scores if s.epoch == 5)
+    across, upright = (line(figure.axes[0], f"_interval {split} of fc6") for split in ("train", "test"))
+    assert x(across) == pytest.approx([100 * (train.low or 0), 100 * (train.high or 0)])
+    assert y(across) == pytest.approx([100 * (test.value or 0)] * 2)
+    assert x(upright) == pytest.approx([100 * (train.value or 0)] * 2)
+    assert y(upright) == pytest.approx([100 * (test.low or 0), 100 * (test.high or 0)])
+    assert "Bars: 95 % interval over classes, against this gallery" in texts(figure)
+
+
+def test_bars_are_in_view(make_scores: MakeScores) -> None:
+    (axes,) = draw(sure(make_scores(["fc6"]), 0.3)).axes
+    assert axes.get_xlim()[1] > max(x(line(axes, "_interval train of fc6")))
+    assert axes.get_ylim()[1] > max(y(line(axes, "_interval test of fc6")))
+
+
+def test_a_value_without_an_interval_has_no_bar(make_scores: MakeScores) -> None:
+    scores = [s if s.split == "train" else sure([s])[0] for s in make_scores(["fc6"])]
+    (axes,) = draw(scores).axes
+    assert has(axes, "_interval test of fc6")
+    assert not has(axes, "_interval train of fc6")
+    assert "interval" not in texts(draw(make_scores(["fc6"])))
+
+
+def test_a_layer_that_ends_earlier_has_no_bar_there(make_scores: MakeScores) -> None:
+    (axes,) = draw(sure(make_scores(["pool5"], [0, 1, 2]) + make_scores(["fc6"], [0, 1]))).axes
+    assert has(axes, "_interval test of pool5")
+    assert not has(axes, "_interval test of fc6")
+
+
+def test_intervals_of_different_kinds_are_not_drawn(make_scores: MakeScores) -> None:
+    scores = sure(make_scores(["pool5"])) + sure(make_scores(["fc6"]), notes=("interval: redraw",))
+    figure = draw(scores)
+    assert not has(figure.axes[0], "_interval test of pool5")
+    assert "intervals of different kinds are not shown together" in texts(figure)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from layerprobe.errors import LayerprobeError
+from layerprobe.intervals import IntervalKind, ShownKind
 from layerprobe.plots.values import (
     by_run,
     by_similarity,
@@ -14,11 +15,13 @@ from layerprobe.plots.values import (
     layer_names,
     matrices_csv,
     missing,
+    of_one_kind,
     points,
     points_csv,
     shared,
 )
 from layerprobe.scores import Matrix, Score
+from tests.plots.conftest import sure
 
 MakeScores = Callable[..., list[Score]]
 
@@ -82,10 +85,44 @@ def test_the_csv_holds_fractions_and_an_empty_cell_where_invalid(make_scores: Ma
         "epoch",
         "train R@1",
         "test R@1",
+        "train R@1 low",
+        "train R@1 high",
+        "test R@1 low",
+        "test R@1 high",
         "train note",
         "test note",
     ]
-    assert row == ["netA", "a,b", "max", "none", "cosine", "4", repr(0.1 + 0.2), "", "", "NaN (3 rows)"]
+    assert row == ["netA", "a,b", "max", "none", "cosine", "4", repr(0.1 + 0.2), *[""] * 6, "NaN (3 rows)"]
+
+
+def test_the_csv_has_the_ends_of_intervals_and_their_kind(make_scores: MakeScores) -> None:
+    train, test = make_scores(["a"], [4])
+    text = points_csv([train, replace(test, low=0.25, high=0.5, notes=("interval: redraw",))])
+    (row,) = csv.DictReader(text.splitlines())
+    assert (row["test R@1 low"], row["test R@1 high"], row["test note"]) == ("0.25", "0.5", "interval: redraw")
+    assert (row["train R@1 low"], row["train R@1 high"], row["train note"]) == ("", "", "")
+
+
+def test_a_point_has_the_intervals_of_its_values_in_percent(make_scores: MakeScores) -> None:
+    train, test = make_scores(["a"], [4])
+    (point,) = points([train, replace(test, low=0.25, high=0.5)])
+    assert (point.ends("train"), point.ends("test")) == (None, (25, 50))
+
+
+def test_intervals_that_a_figure_does_not_show_have_no_say_in_their_kind(make_scores: MakeScores) -> None:
+    train, test = sure(make_scores(["a"], [4]), notes=("2 zero vectors",))
+    found = points([replace(train, notes=("interval: redraw", "2 zero vectors")), test])
+    (point,), kind = of_one_kind(found, lambda _, split: split == "test")
+    assert kind == ShownKind(IntervalKind())
+    assert list(point.intervals) == ["test"]
+    assert point.notes == {"train": ("2 zero vectors",), "test": ("2 zero vectors",)}
+
+
+def test_of_different_kinds_no_interval_is_left_and_the_notes_stay(make_scores: MakeScores) -> None:
+    train, test = sure(make_scores(["a"], [4]))
+    found = points([replace(train, notes=("interval: redraw",)), test])
+    (point,), kind = of_one_kind(found, lambda *_: True)
+    assert (kind.mixed, point.intervals, point.notes["train"]) == (True, {}, ("interval: redraw",))
 
 
 def test_runs_keep_their_own_points(make_scores: MakeScores) -> None:
@@ -169,6 +206,15 @@ def test_what_every_score_of_a_run_says_is_shared(make_scores: MakeScores) -> No
     assert shared(by_run(points(scores))) == ["partial: 3 of 4 test images"]
     both = by_run(points(scores + make_scores(["a"], [1], run="netE")))
     assert shared(both) == ["netA: partial: 3 of 4 test images"]
+
+
+def test_what_every_value_of_a_split_says_is_shared_once(make_scores: MakeScores) -> None:
+    few = "interval over few classes: 12"
+    scores = [replace(s, notes=(few,)) if s.split == "test" else s for s in make_scores(["a", "b"], [0, 1])]
+    scores[-1] = replace(scores[-1], value=None, notes=("NaN (3 rows)",))
+    assert shared(by_run(points(scores))) == [f"test: {few}"]
+    scores[1] = replace(scores[1], notes=())
+    assert shared(by_run(points(scores))) == []
 
 
 def test_a_valid_value_with_a_note_is_not_missing(make_scores: MakeScores) -> None:
