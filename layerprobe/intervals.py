@@ -14,6 +14,7 @@ FEW_UNITS = 30  # with fewer a reader is warned
 PARENT = "parent"  # the cluster of classes that is the folder above theirs
 
 _REDRAW, _CLUSTERS = "interval: redraw", "clusters: "
+_DRAWN = {"gallery": "against this gallery", "redraw": "queries and gallery drawn anew"}
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,18 @@ class IntervalKind:
     @property
     def text(self) -> str:
         """`95 % interval over classes, against this gallery`."""
-        units = "classes" if self.cluster is None else f"clusters of classes ({self.cluster})"
-        drawn = "against this gallery" if self.estimand == "gallery" else "queries and gallery drawn anew"
-        return f"95 % interval over {units}, {drawn}"
+        return self.over(None)
+
+    def over(self, units: int | None) -> str:
+        """`95 % interval over 68 classes, against this gallery`; None leaves the number out."""
+        return f"95 % interval over {self.units_text(units)}, {_DRAWN[self.estimand]}"
+
+    def units_text(self, units: int | None = None) -> str:
+        """`68 classes`, `12 clusters of classes (parent)`; None leaves the number out."""
+        number = "" if units is None else f"{units:,} "
+        if self.cluster is not None:
+            return f"{number}cluster{'' if units == 1 else 's'} of classes ({self.cluster})"
+        return number + ("class" if units == 1 else "classes")
 
 
 @dataclass(frozen=True)

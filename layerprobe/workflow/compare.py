@@ -1,0 +1,170 @@
+"""compare: two layers of runs on the same queries, from their stored ranks -> the difference and its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from layerprobe.analysis import layer_notes
+from layerprobe.errors import NumericError, RecipeError
+from layerprobe.intervals import IntervalKind
+from layerprobe.keys import RankedLayer
+from layerprobe.runs import find_run
+from layerprobe.statistics.holm import holm
+from layerprobe.workflow.comparison import Basis, Comparison, Side
+from layerprobe.workflow.comparison_text import inputs_text
+from layerprobe.workflow.evidence import gather, place_units
+from layerprobe.workflow.facts import data_facts
+from layerprobe.workflow.references import Place, Reference, find_layers, open_place, parse_reference
+
+Pair = tuple[RankedLayer, RankedLayer]
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """The words of `layerprobe compare` as values.
+
+    Args:
+        cache: folder of runs.
+        a: RUN[#epoch][:layer[@pool][/reduction][~similarity]]; the layer may be a glob.
+        b: likewise.
+        metric: R@K, or another that is the mean of a value for each query.
+        split: train, validation or test.
+        kind: of the intervals.
+    """
+
+    cache: Path
+    a: str
+    b: str
+    metric: str = "R@1"
+    split: str = "test"
+    kind: IntervalKind = field(default_factory=IntervalKind)
+
+
+def compare(request: CompareRequest) -> list[Comparison]:
+    """The layers of A against those of B; nothing is written.
+
+    Returns:
+        One comparison; with globs those of every pair, corrected together.
+
+    Raises:
+        UnknownNameError: no such run, split, metric, similarity or column.
+        RecipeError: words that name nothing, or queries that are not the same.
+        DataError: what is not ranked or stored, with the command that does it.
+        NumericError: the features of all pairs, or of the only one, were not finite.
+    """
+    if request.kind.estimand == "redraw":
+        raise RecipeError("--interval redraw: not measured by compare yet", fix="Leave it out")
+    first, second = parse_reference(request.a), parse_reference(request.b)
+    a = open_place(find_run(request.cache, first.run), first.epoch, request.split)
+    b = open_place(find_run(request.cache, second.run), second.epoch, request.split)
+    require_same_queries(a, b)
+    return compare_pairs(a, b, pair_layers((a, first), (b, second)), request.metric, request.kind)
+
+
+def compare_pairs(a: Place, b: Place, pairs: Sequence[Pair], metric: str, kind: IntervalKind) -> list[Comparison]:
+    """Compare layers of one place with layers of another.
+
+    Args:
+        a: of the same queries as `b`.
+        b: may be `a`.
+        pairs: at least one, each a layer of `a` and one of `b`.
+        metric: the mean of a value for each query.
+        kind: of the intervals.
+
+    Raises:
+        LayerprobeError: as for `compare`.
+    """
+    invalid = {(x, y): _invalid(a, x) or _invalid(b, y) for x, y in pairs}
+    valid = [pair for pair in pairs if not invalid[pair]]
+    if not valid:
+        raise NumericError(invalid[pairs[0]], fix="Choose a layer whose features are finite")
+    evidence = gather(a, b, valid, metric, place_units(a, kind))
+    found = evidence.differences()
+    corrected = [replace(one, p=p) for one, p in zip(found, holm([one.p for one in found]), strict=True)]
+    numbers = dict(zip(valid, zip(evidence.values.tolist(), corrected, strict=True), strict=True))
+    labels = a.stored.labels
+    basis = Basis(metric, kind, len(labels), len(np.unique(labels)), evidence.units, len(valid))
+    inputs = _inputs(a, b)
+    comparisons = []
+    for first, second in pairs:
+        sides = _side(a, first), _side(b, second)
+        if reason := invalid[first, second]:
+            comparisons.append(Comparison(*sides, basis, None, None, (reason,)))
+            continue
+        (before, after), difference = numbers[first, second]
+        notes = (*_notes(a, first), *_notes(b, second), *inputs)
+        comparisons.append(Comparison(*sides, basis, (before, after), difference, tuple(dict.fromkeys(notes))))
+    return comparisons
+
+
+def require_same_queries(a: Place, b: Place) -> None:
+    """Check that the images of two places, their classes and what they may find are the same.
+
+    Raises:
+        RecipeError: they differ.
+    """
+    images, others = a.stored, b.stored
+    fix = "Compare runs of the same data set, with the same classes and images in the split"
+    names = f"{a.run.name} and {b.run.name}"
+    if images.ids != others.ids:
+        shared = len(set(images.ids) & set(others.ids))
+        counts = f"{len(images.ids):,} and {len(others.ids):,} images of the {a.split} split, {shared:,} in both"
+        what = counts if set(images.ids) != set(others.ids) else f"the images of the {a.split} split in another order"
+        raise RecipeError(f"{names} have {what}", fix=fix)
+    unlike = int((images.labels != others.labels).sum())
+    if unlike:
+        raise RecipeError(f"{names} have {unlike:,} images of the {a.split} split in other classes", fix=fix)
+    if images.search_sha256 != others.search_sha256:
+        raise RecipeError(
+            f"{names} search their {a.split} images in another gallery, or by other groups or lists", fix=fix
+        )
+
+
+def pair_layers(a: tuple[Place, Reference], b: tuple[Place, Reference]) -> list[Pair]:
+    """The pairs that two references name.
+
+    A glob pairs each of its layers with the other's one, itself left out; two globs pair layers of one name.
+
+    Raises:
+        RecipeError: a glob that leaves nothing to compare.
+        LayerprobeError: as for `find_layers`.
+    """
+    firsts, seconds = find_layers(*a), find_layers(*b)
+    globs = a[1].is_glob, b[1].is_glob
+    if all(globs):
+        pairs = [(first, second) for first in firsts for second in seconds if first.layer == second.layer]
+    else:
+        pairs = [(first, second) for first in firsts for second in seconds]
+    one_place = (a[0].run, a[0].epoch) == (b[0].run, b[0].epoch)
+    if any(globs) and one_place:
+        pairs = [(first, second) for first, second in pairs if first != second]
+    if not pairs:
+        raise RecipeError(
+            f"no two layers to compare: {a[1].layer} against {b[1].layer}",
+            fix="Two globs pair layers of one name: let one of them name a single layer",
+        )
+    return pairs
+
+
+def _side(place: Place, ranked: RankedLayer) -> Side:
+    return Side(place.subject(ranked), place.name(ranked), data_facts(place.run, ()).start)
+
+
+def _invalid(place: Place, ranked: RankedLayer) -> str:
+    """Why a layer has no ranks; empty where it has some."""
+    reason = place.stored.invalid.get(ranked, "")
+    return f"{place.run.name}, {place.name(ranked)}: {reason}" if reason else ""
+
+
+def _notes(place: Place, ranked: RankedLayer) -> list[str]:
+    return [f"{place.name(ranked)}: {note}" for note in layer_notes(place.stored.ranks[ranked])]
+
+
+def _inputs(a: Place, b: Place) -> list[str]:
+    """What differs in the inputs of two models, as a note; none where nothing does."""
+    transforms = a.stored.transform, b.stored.transform
+    return [] if transforms[0] == transforms[1] else [inputs_text((a.run.name, b.run.name), transforms)]

@@ -1,0 +1,146 @@
+"""What the differences of two places' layers rest on: the values of each query, or what they are without each unit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe import registry
+from layerprobe.analysis import query_values
+from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.intervals import Difference, IntervalKind
+from layerprobe.keys import RankedLayer
+from layerprobe.recipe import recorded_recipe
+from layerprobe.registry import METRICS
+from layerprobe.scores import is_recall
+from layerprobe.statistics.bootstrap import differences
+from layerprobe.statistics.draws import draws, terms_in, times_drawn
+from layerprobe.statistics.units import UnitSums, unit_sums
+from layerprobe.workflow import parts
+from layerprobe.workflow.references import Place, probe_fix
+from layerprobe.workflow.units import units_of
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The values of C pairs of layers, by units.
+
+    Args:
+        values: (C, 2) the metric of both layers.
+        sums: the differences, summed over the units.
+    """
+
+    values: FloatArray
+    sums: UnitSums
+
+    @property
+    def units(self) -> int:
+        """How many units have a query."""
+        return self.sums.units
+
+    def differences(self) -> list[Difference]:
+        """The difference of each pair, with its interval."""
+        return differences(self.sums)
+
+
+def place_units(place: Place, kind: IntervalKind) -> NDArray[np.int64]:
+    """(Q,) the unit of each query: its class, or its text in a column of the run's data set.
+
+    Raises:
+        LayerprobeError: as for `units_of`; a run from Python, whose data set is not known.
+    """
+    labels = place.stored.labels
+    if kind.cluster is None:
+        return labels.astype(np.int64)
+    dataset = parts.load_dataset(recorded_recipe(place.record, place.run.record_file))
+    return units_of(dataset, place.stored.ids, labels, kind.cluster)
+
+
+def gather(
+    a: Place, b: Place, pairs: Sequence[tuple[RankedLayer, RankedLayer]], metric: str, units: NDArray[np.int64]
+) -> Evidence:
+    """The values of pairs of layers.
+
+    Args:
+        a: where the first layer of each pair is ranked.
+        b: where the second is, of the same queries.
+        pairs: at least one; their features were finite.
+        metric: the mean of a value for each query.
+        units: (Q,) the unit of each query.
+
+    Raises:
+        UnknownNameError: no such metric.
+        RecipeError: on equal terms, where the two places were measured on other draws.
+        DataError: it is not stored of a layer.
+    """
+    firsts = np.array([values_of(a, first, metric) for first, _ in pairs])
+    seconds = np.array([values_of(b, second, metric) for _, second in pairs])
+    gained, weights = firsts - seconds, _weights(a, b, metric)
+    shared = np.where(np.isnan(gained), np.nan, [firsts, seconds])
+    means = [unit_sums(values, units, weights).means for values in shared]
+    return Evidence(np.stack(means, axis=1), unit_sums(gained, units, weights))
+
+
+def values_of(place: Place, ranked: RankedLayer, metric: str) -> FloatArray:
+    """(Q,) what each query adds to a layer's metric; NaN where the metric leaves it out.
+
+    Raises:
+        UnknownNameError: no such metric.
+        RecipeError: it is not the mean of a value for each query.
+        DataError: it is not stored; with the command that makes it.
+    """
+    values = place.stored.values.get(ranked, {})
+    if metric not in values:
+        _require_known(metric)
+    try:
+        return query_values(place.stored.ranks[ranked], values, metric)
+    except DataError as error:
+        fix = _command(place, ranked, metric)
+        raise DataError(f"{place.run.name}, {place.name(ranked)}: {error.message}", fix=fix) from error
+
+
+def _require_known(metric: str) -> None:
+    """Check that a metric can be compared at all, stored or not."""
+    if re.fullmatch(r"R@[1-9][0-9]*(\(G=[0-9]+\))?", metric) or terms_in(metric):
+        return
+    means = [name for name in METRICS if hasattr(registry.load("metric", METRICS, name), "of_queries")]
+    if metric in METRICS and metric not in means:
+        fix = f"Choose R@K, {', '.join(means)}"
+        raise RecipeError(f"{metric} is not the mean of a value for each query: classes cannot be resampled", fix=fix)
+    if metric not in means:
+        raise UnknownNameError("metric", metric, ["R@1", *means])
+
+
+def _command(place: Place, ranked: RankedLayer, metric: str) -> str:
+    """How to store what each query adds to a metric."""
+    if terms_in(metric):
+        return f"Run layerprobe summary {place.run.name}, and name the terms that it shows"
+    name, _, size = metric.removesuffix(")").partition("(G=")
+    more = f"--metrics {metric}"
+    if is_recall(name):
+        more = f"--k {name.removeprefix('R@')}" + (f" --gallery-size {size}" if size else "")
+    layer = f"--layers {ranked.layer.layer} {more}"
+    return probe_fix(place.run, place.record, place.epoch, place.split, layer)
+
+
+def _weights(a: Place, b: Place, metric: str) -> NDArray[np.int64] | None:
+    """(Q,) in how many of the draws on equal terms each query is; None for a metric without draws."""
+    terms = terms_in(metric)
+    if terms is None:
+        return None
+    each = []
+    for place in (a, b):
+        drawn = draws(place.stored.labels, terms, seed=place.record["seed"], split=place.split)
+        each.append(times_drawn(drawn, len(place.stored.labels)))
+    if not np.array_equal(each[0], each[1]):
+        seeds = f"{a.run.name} by seed {a.record['seed']}, {b.run.name} by seed {b.record['seed']}"
+        raise RecipeError(
+            f"{metric} was measured on other draws: {seeds}", fix="Compare runs of one seed, or use --seeds"
+        )
+    return each[0]
