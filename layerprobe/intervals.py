@@ -94,6 +94,17 @@ class IntervalKind:
         clusters = [note.removeprefix(_CLUSTERS) for note in notes if note.startswith(_CLUSTERS)]
         return cls("redraw" if _REDRAW in notes else "gallery", clusters[0] if clusters else None)
 
+    def notes_on(self, units: int) -> tuple[str, ...]:
+        """What a score says of its interval: how it is made, where not by default, and that units are few or too few.
+
+        Args:
+            units: how many units have a query.
+        """
+        name = "classes" if self.cluster is None else "clusters"
+        if units < FEWEST_UNITS:
+            return (f"no interval: {units} {name}, at least {FEWEST_UNITS} are needed",)
+        return (*self.notes, *([f"interval over few {name}: {units}"] if units < FEW_UNITS else []))
+
     @property
     def text(self) -> str:
         """`95 % interval over classes, against this gallery`."""

@@ -72,6 +72,10 @@ def probe(
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="M,...", help="Metrics beside R@K: MAP@R, mAP, MRR, NMI ...")
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="COLUMN", help="Intervals over a column's texts, or `parent` folders."),
+    ] = None,
     memory: Annotated[
         str | None, typer.Option("--memory", metavar="SIZE", help="Memory limit for ranking one layer, like 4GB.")
     ] = None,
@@ -114,6 +118,7 @@ def probe(
         workers=workers,
         memory=byte_count(memory),
         export_index=export_index,
+        cluster=cluster,
     )
     given = {"--weights": weights, "--data": data, "--set": settings, "--seed": seed, "--run": name}
     if model is None:

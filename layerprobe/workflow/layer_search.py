@@ -16,6 +16,7 @@ from layerprobe.retrieval import Ranks
 from layerprobe.scores import SPLITS, Score, Subject
 from layerprobe.workflow.loaders import Track
 from layerprobe.workflow.measures import Measures
+from layerprobe.workflow.resampling import Resampling
 from layerprobe.workflow.scoring import further_scores, ranks_for
 
 EPOCH, SEED = 0, 0  # in scores: nothing is trained or drawn
@@ -95,15 +96,18 @@ class LayerSearch:
         """
         scores: list[Score] = []
         ranks, reasons, values = {}, {}, {}
+        resampling = Resampling({name: split.labels for name, split in self.splits.items()})
         for split in (name for name in self.splits if name in SPLITS):
+            scored = []
             for layer in track(layers, f"ranking {split}"):
                 found, reason, recalls, further = self._search(split, layer)
-                scores += (recalls + further).scores
+                scored.append(recalls + further)
                 values[split, layer] = further.values
                 if found is None:
                     reasons[split, layer] = reason
                 else:
                     ranks[split, layer] = found
+            scores += resampling.scores(split, scored)
         return Found(scores, ranks, reasons, values)
 
     def _search(self, split: str, layer: LayerKey) -> tuple[Ranks | None, str, Scored, Scored]:

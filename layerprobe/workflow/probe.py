@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerprobe.analysis import Scored
 from layerprobe.data.loading import plain_batches
 from layerprobe.data.splits import Dataset
 from layerprobe.extraction import extract
@@ -197,13 +198,13 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
                     extractor.extract(item, _told(task, stop))
             found: list[Score] = []
             for split in selection.splits:
-                of_split: list[Score] = []
+                layers: list[Scored] = []
                 queries, ranked = len(features.dataset.splits[split]), len(selection.ranked)
                 scored = stop.between(scorer.scores(epoch, split, selection.ranked), _STOPPED)
                 for layer, of_layer in enumerate(scored):
                     task.advance(queries * (layer + 1) // ranked - queries * layer // ranked)
-                    of_split += of_layer.scores
-                found += in_network_order(of_split, probing.table.layer_order)
+                    layers.append(of_layer)
+                found += in_network_order(selection.resampling.scores(split, layers), probing.table.layer_order)
             probing.table.add(found)
             probing.table.write(features.run.scores_file)
             measured += found

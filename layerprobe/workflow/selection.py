@@ -8,6 +8,7 @@ from typing import Any
 
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.intervals import IntervalKind
 from layerprobe.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe
@@ -16,6 +17,7 @@ from layerprobe.runs import Run
 from layerprobe.taps import Measured, Tap, find_taps, outlying_tokens
 from layerprobe.workflow.kept import kept_epochs
 from layerprobe.workflow.measures import Measures, build_measures
+from layerprobe.workflow.resampling import Resampling, resampling_of
 
 FITTED_ON = "train"  # the split that reductions learn from
 
@@ -36,6 +38,7 @@ class ProbeRequest:
         workers: data worker processes.
         memory: bytes that a ranking may take beside what the process holds; None for as much as it likes.
         export_index: also write a faiss index of every layer and split of the last of the epochs.
+        cluster: the column whose texts are the units of intervals, or `parent`; None for the classes.
 
     Raises:
         UnknownNameError: no such similarity.
@@ -52,6 +55,7 @@ class ProbeRequest:
     workers: int | None = None
     memory: int | None = None
     export_index: bool = False
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
         if self.similarity not in (None, *VECTOR_SIMILARITIES):
@@ -69,6 +73,7 @@ class Selection:
         measures: K and metrics.
         embedding: the layer that the loss takes.
         similarity: what the features are searched by.
+        resampling: how intervals are made.
         reductions: what is done to the features before they are searched, each on its own.
         export_index: whether indexes of the last epoch are written too.
     """
@@ -79,6 +84,7 @@ class Selection:
     measures: Measures
     embedding: Tap
     similarity: str
+    resampling: Resampling
     reductions: Sequence[str] = (NO_REDUCTION,)
     export_index: bool = False
 
@@ -155,8 +161,8 @@ def select(request: ProbeRequest, recipe: Recipe, taps: Sequence[Tap], embedding
     """What is measured of these layers on this data set.
 
     Raises:
-        UnknownNameError: no such split or metric.
-        RecipeError: a K, or a metric, that cannot be measured here.
+        UnknownNameError: no such split, metric or column.
+        RecipeError: a K, or a metric, that cannot be measured here, or no clusters of that name.
     """
     splits = select_splits(request.splits, dataset)
     measures = select_measures(request, recipe, dataset, splits)
@@ -167,6 +173,7 @@ def select(request: ProbeRequest, recipe: Recipe, taps: Sequence[Tap], embedding
         measures,
         embedding,
         request.similarity or recipe.probe.similarity,
+        resampling_of(dataset, splits, IntervalKind(cluster=request.cluster)),
         export_index=request.export_index,
     )
 

@@ -114,7 +114,7 @@ def test_classes_held_out_of_training_choose_the_best_epoch(request_for: Request
     run = train(request_for("data.validation_classes=0.5", "train.batch_size=4"), Silent())
     scores = probe(run, REQUEST, Silent())
     assert {score.split for score in scores} == {"train", "validation", "test"}
-    assert {score.notes for score in scores} == {("2 of 4 training classes held out for validation",)}
+    assert {score.notes[0] for score in scores} == {"2 of 4 training classes held out for validation"}
     assert len({score.epoch for score in probe(run, replace(REQUEST, epochs="best"), Silent())}) == 1
 
 
