@@ -38,7 +38,8 @@ def features_of(labels: NDArray[np.int64], epoch: int, ranked: RankedLayer) -> N
 def write_run(
     cache: Path,
     *,
-    epochs: Sequence[int] = (0, 1),
+    epochs: Sequence[int] = (1,),
+    layers: Sequence[RankedLayer] = (POOL, FC6),
     sizes: Mapping[str, Sequence[int]] = SIZES,
     rules: Mapping[str, SearchRules] | None = None,
 ) -> Run:
@@ -47,6 +48,7 @@ def write_run(
     Args:
         cache: folder of runs.
         epochs: those that are probed.
+        layers: of these two.
         sizes: split -> images of each class.
         rules: split -> which items are right, or taken out.
     """
@@ -57,16 +59,23 @@ def write_run(
     scores: list[Score] = []
     for epoch in epochs:
         for split, of_split in sizes.items():
-            scores += _write(run, epoch, split, labels_of(of_split), (rules or {}).get(split))
+            scores += _write(run, epoch, split, layers, labels_of(of_split), (rules or {}).get(split))
     table = ScoreTable(scores, layer_order=["pool5.3", "fc6"])
     table.write(run.scores_file)
     return run
 
 
-def _write(run: Run, epoch: int, split: str, labels: NDArray[np.int64], rules: SearchRules | None) -> list[Score]:
+def _write(
+    run: Run,
+    epoch: int,
+    split: str,
+    layers: Sequence[RankedLayer],
+    labels: NDArray[np.int64],
+    rules: SearchRules | None,
+) -> list[Score]:
     ids = [f"{split}/{i}.png" for i in range(len(labels))]
     key, rows = store.FeatureKey(run.name, epoch, split, f"w{epoch}", "resize", "m"), store.Rows(labels, ids)
-    values = {ranked: features_of(labels, epoch, ranked) for ranked in (POOL, FC6)}
+    values = {ranked: features_of(labels, epoch, ranked) for ranked in layers}
     columns = store.Columns({ranked.layer: 3 for ranked in values}, "cpu", 8)
     store.write_features(run.feature_file(epoch, split), key, rows, columns, [{r.layer: v for r, v in values.items()}])
     entries: dict[RankedLayer, store.RankEntry] = {}

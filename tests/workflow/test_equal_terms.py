@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,14 @@ from layerprobe.intervals import IntervalKind
 from layerprobe.progress import Task
 from layerprobe.retrieval import SearchRules
 from layerprobe.runs import Run, locked
-from layerprobe.scores import Score
+from layerprobe.scores import Score, read_scores
 from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.draws import Terms, draws
 from layerprobe.statistics.units import unit_sums
 from layerprobe.workflow import equal_terms as module
-from layerprobe.workflow.equal_terms import equal_terms
+from layerprobe.workflow.equal_terms import EqualTerms, equal_terms
+from layerprobe.workflow.probe import probe
+from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.stored_terms import offered_terms, stored_terms
 from tests.workflow.conftest import Silent
 from tests.workflow.drawn_run import FC6, POOL, SEED, SIZES, change_entry, features_of, labels_of, write_run
@@ -28,9 +31,29 @@ from tests.workflow.drawn_run import FC6, POOL, SEED, SIZES, change_entry, featu
 TERMS = Terms(11, 4)
 
 
+@dataclass(frozen=True)
+class Finished:
+    run: Run
+    before: list[Score]
+    found: EqualTerms
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A run whose draws are made; tests only read it."""
+    run = write_run(tmp_path_factory.mktemp("cache"))
+    return Finished(run, run.scores(), equal_terms(run, [1], Silent()))
+
+
+@pytest.fixture
+def finished_copy(finished: Finished, tmp_path: Path) -> Run:
+    return Run(Path(shutil.copytree(finished.run.folder, tmp_path / "drawn")))
+
+
 @pytest.fixture
 def drawn_run(tmp_path: Path) -> Run:
-    return write_run(tmp_path)
+    """A run of one layer whose draws are not made yet."""
+    return write_run(tmp_path, layers=[FC6])
 
 
 def by_hand(similar: NDArray[np.float64], labels: NDArray[np.int64], rows: NDArray[np.intp]) -> dict[int, float]:
@@ -61,40 +84,37 @@ def scores_of(run: Run, split: str, layer: str, epoch: int = 1) -> dict[str, Sco
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_values_are_those_of_explicit_subsampling(drawn_run: Run, split: str) -> None:
-    found = equal_terms(drawn_run, [1], Silent())
-    assert found.offered.terms == TERMS
+def test_values_are_those_of_explicit_subsampling(finished: Finished, split: str) -> None:
+    assert finished.found.offered.terms == TERMS
     wanted, each = brute_force(split, 1)
-    (score,) = [s for s in found.scores if (s.split, s.layer) == (split, "fc6")]
+    (score,) = [s for s in finished.found.scores if (s.split, s.layer) == (split, "fc6")]
     assert score.value == pytest.approx(wanted, abs=1e-12)
     assert score.metric == "R@1(11x4)"
-    stored = stored_terms(drawn_run, 1, split, TERMS)
+    stored = stored_terms(finished.run, 1, split, TERMS)
     assert stored is not None
     np.testing.assert_allclose(stored.values[FC6], each, atol=1e-12)
     assert np.isnan(each).any() == (split == "train")  # its class of a single image
 
 
-def test_scores_stand_beside_the_raw_ones_and_say_what_they_are(drawn_run: Run) -> None:
-    before = drawn_run.scores()
-    found = equal_terms(drawn_run, [1], Silent())
-    after = drawn_run.scores()
+def test_scores_stand_beside_the_raw_ones_and_say_what_they_are(finished: Finished) -> None:
+    before, found, after = finished.before, finished.found, finished.run.scores()
     assert [s for s in after if s not in found.scores] == before
     assert {s for s in after if s not in before} == set(found.scores)
     assert [(s.split, s.layer) for s in found.scores] == [
         (split, layer) for split in ("train", "test") for layer in ("pool5.3", "fc6")
     ]
-    score = scores_of(drawn_run, "train", "fc6")["R@1(11x4)"]
+    score = scores_of(finished.run, "train", "fc6")["R@1(11x4)"]
     assert score.notes[0] == "equal terms: mean of 20 draws"
     assert "12 files are absent" in score.notes
-    raw = scores_of(drawn_run, "train", "fc6")["R@1"].notes
+    raw = scores_of(finished.run, "train", "fc6")["R@1"].notes
     assert set(raw) - set(score.notes) == {"1 lone queries count as misses"}  # its class is never drawn
     assert score.n == len(labels_of(SIZES["train"])) - 1
     assert found.reasons == ("equal terms leave out classes of a single image: 1 of train",)
 
 
-def test_intervals_resample_classes_by_the_weights_of_the_draws(drawn_run: Run) -> None:
-    equal_terms(drawn_run, [1], Silent())
-    score, stored = scores_of(drawn_run, "test", "fc6")["R@1(11x4)"], stored_terms(drawn_run, 1, "test", TERMS)
+def test_intervals_resample_classes_by_the_weights_of_the_draws(finished: Finished) -> None:
+    score = scores_of(finished.run, "test", "fc6")["R@1(11x4)"]
+    stored = stored_terms(finished.run, 1, "test", TERMS)
     assert stored is not None
     assert stored.weights.sum() == 20 * 44
     sums = unit_sums(stored.values[FC6], stored.items.labels, stored.weights)
@@ -104,30 +124,32 @@ def test_intervals_resample_classes_by_the_weights_of_the_draws(drawn_run: Run) 
     assert (score.low, score.high) == (wanted.low, wanted.high)
 
 
-def test_intervals_over_other_units_say_so(drawn_run: Run) -> None:
+def test_intervals_over_other_units_say_so(finished_copy: Run) -> None:
     halves = {split: labels_of(sizes) // 2 for split, sizes in SIZES.items()}
-    found = equal_terms(drawn_run, [1], Silent(), kind=IntervalKind(cluster="parent"), units=halves.__getitem__)
+    found = equal_terms(finished_copy, [1], Silent(), kind=IntervalKind(cluster="parent"), units=halves.__getitem__)
     assert all("clusters: parent" in score.notes for score in found.scores)
     assert all(score.low is None for score in found.scores)  # 6 units
 
 
-def test_a_draw_that_is_stored_is_not_made_again(drawn_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = equal_terms(drawn_run, [1], Silent())
+def test_a_draw_that_is_stored_is_not_made_again(
+    finished: Finished, finished_copy: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "hits_in_draws", None)
-    files = [*drawn_run.folder.glob("ranks/*"), drawn_run.scores_file]
+    files = [*finished_copy.folder.glob("ranks/*"), finished_copy.scores_file]
     before = [path.stat().st_mtime_ns for path in files]
-    second = equal_terms(drawn_run, [1], Silent())
-    assert (second.scores, second.reasons) == (first.scores, first.reasons)
+    again = equal_terms(finished_copy, [1], Silent())
+    assert (again.scores, again.reasons) == (finished.found.scores, finished.found.reasons)
     assert [path.stat().st_mtime_ns for path in files] == before
 
 
-def test_all_epochs_have_the_same_draws(drawn_run: Run) -> None:
-    equal_terms(drawn_run, [0, 1], Silent())
-    first, last = (stored_terms(drawn_run, epoch, "test", TERMS) for epoch in (0, 1))
+def test_all_epochs_have_the_same_draws(tmp_path: Path) -> None:
+    run = write_run(tmp_path, epochs=[0, 1], layers=[FC6])
+    equal_terms(run, [0, 1], Silent())
+    first, last = (stored_terms(run, epoch, "test", TERMS) for epoch in (0, 1))
     assert first is not None
     assert last is not None
     assert [rows.tolist() for rows in first.rows] == [rows.tolist() for rows in last.rows]
-    assert scores_of(drawn_run, "test", "fc6", 0)["R@1(11x4)"].value == pytest.approx(brute_force("test", 0)[0])
+    assert scores_of(run, "test", "fc6", 0)["R@1(11x4)"].value == pytest.approx(brute_force("test", 0)[0])
 
 
 class Interrupting(Silent):
@@ -146,7 +168,8 @@ class Interrupting(Silent):
             raise KeyboardInterrupt
 
 
-def test_an_interrupted_layer_leaves_those_before_it(drawn_run: Run) -> None:
+def test_an_interrupted_layer_leaves_those_before_it(tmp_path: Path) -> None:
+    drawn_run = write_run(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         equal_terms(drawn_run, [1], Interrupting())
     stored = stored_terms(drawn_run, 1, "train", TERMS)
@@ -158,7 +181,8 @@ def test_an_interrupted_layer_leaves_those_before_it(drawn_run: Run) -> None:
         assert scores_of(drawn_run, split, "fc6")["R@1(11x4)"].value == pytest.approx(brute_force(split, 1)[0])
 
 
-def test_features_that_are_gone_name_the_command_that_brings_them_back(drawn_run: Run) -> None:
+def test_features_that_are_gone_name_the_command_that_brings_them_back(tmp_path: Path) -> None:
+    drawn_run = write_run(tmp_path)
     drawn_run.feature_file(1, "train").unlink()
     change_entry(drawn_run, 1, "test", POOL, queries=store.FeatureKey("drawn", 1, "test", "other", "resize", "m"))
     found = equal_terms(drawn_run, [1], Silent())
@@ -170,8 +194,8 @@ def test_features_that_are_gone_name_the_command_that_brings_them_back(drawn_run
     )
 
 
-def test_an_epoch_that_is_not_probed_is_told(drawn_run: Run) -> None:
-    found = equal_terms(drawn_run, [1, 7], Silent())
+def test_an_epoch_that_is_not_probed_is_told(finished_copy: Run) -> None:
+    found = equal_terms(finished_copy, [1, 7], Silent())
     assert "no equal terms at epoch 7: test is not probed there" in found.reasons
     assert {s.epoch for s in found.scores} == {1}
 
@@ -203,7 +227,7 @@ def test_reduced_layers_are_drawn_as_their_ranks_were_made(drawn_run: Run, monke
 
 def test_splits_of_groups_or_galleries_have_no_equal_terms(tmp_path: Path) -> None:
     groups = SearchRules(groups=np.arange(len(labels_of(SIZES["test"]))))
-    run = write_run(tmp_path, rules={"test": groups})
+    run = write_run(tmp_path, rules={"test": groups}, layers=[FC6])
     found = equal_terms(run, [1], Silent())
     assert found.offered.terms is None
     assert found.reasons == (
@@ -216,12 +240,12 @@ def test_splits_of_groups_or_galleries_have_no_equal_terms(tmp_path: Path) -> No
 
 
 def test_splits_too_small_to_draw_from_have_no_equal_terms(tmp_path: Path) -> None:
-    run = write_run(tmp_path, sizes={"train": [3, 3], "test": [1, 5]})
+    run = write_run(tmp_path, sizes={"train": [3, 3], "test": [1, 5]}, layers=[FC6])
     assert equal_terms(run, [1], Silent()).reasons == ("no equal terms: a split has fewer than 2 classes of 2 images",)
 
 
 def test_a_split_of_exactly_these_terms_has_one_draw(tmp_path: Path) -> None:
-    run = write_run(tmp_path, sizes={"train": [4] * 3, "test": [5] * 4})
+    run = write_run(tmp_path, sizes={"train": [4] * 3, "test": [5] * 4}, layers=[FC6])
     equal_terms(run, [1], Silent())
     score = scores_of(run, "train", "fc6")["R@1(3x4)"]
     assert score.value == pytest.approx(scores_of(run, "train", "fc6")["R@1"].value, abs=1e-12)
@@ -237,3 +261,14 @@ def test_a_run_without_scores_is_told(drawn_run: Run) -> None:
     drawn_run.scores_file.unlink()
     with pytest.raises(DataError, match="no scores yet"):
         equal_terms(drawn_run, [1], Silent())
+
+
+def test_a_trained_run_is_drawn_from_what_its_probe_stored(run: Run) -> None:
+    probe(run, ProbeRequest(layers=("fc6",), epochs="last", ks=(1,), device="cpu", workers=0), Silent())
+    found = equal_terms(run, [2], Silent())
+    assert found.reasons == ()
+    # 4 classes of 4 in both splits: a draw has all of them
+    assert [(s.split, s.metric, s.value) for s in found.scores] == [
+        (s.split, "R@1(4x4)", s.value) for s in run.scores() if s.metric == "R@1"
+    ]
+    assert read_scores(run.scores_file) == run.scores()
