@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from layerprobe.errors import DataError, NumericError
 from layerprobe.metrics.precision import means_of
-from layerprobe.metrics.recall import recall_name
+from layerprobe.metrics.recall import positives_and_negatives, recall_name
+from layerprobe.metrics.thinned import THINNED_NOTE, thinned_hits, thinned_name
 from layerprobe.ranking import nearest_positive_ranks, retrieval
 from layerprobe.retrieval import Ranks, Retrieval, SearchRules
 from layerprobe.scores import Score, Subject, is_recall
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from layerprobe.ranking.items import Table
 
 Metric = Callable[[Retrieval], Mapping[str, float]]
+ItemCounts = tuple[NDArray[np.int64], NDArray[np.int64]]  # right and wrong items of each query
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +182,35 @@ def hits_in_draws(features: Features, similarity: str, drawn: Iterable[NDArray[n
     hits[often == 0] = np.nan
     means: NDArray[np.float64] = hits / np.maximum(often, 1)
     return means
+
+
+def score_thinned(ranks: Ranks, subject: Subject, ks: Sequence[int], size: int, items: ItemCounts) -> Scored:
+    """Recall@K of one layer in a smaller gallery, a score for each K.
+
+    Args:
+        ranks: every count exact.
+        subject: whose ranks they are.
+        ks: as for `thinned_hits`.
+        size: how many items a query searches there.
+        items: right and wrong ones of each query in the whole gallery.
+    """
+    values = {thinned_name(k, size): thinned_hits(ranks, k, size, *items) for k in ks}
+    notes = [THINNED_NOTE, *layer_notes(ranks)]
+    return Scored([subject.score(name, value, len(ranks), notes) for name, value in means_of(values).items()], values)
+
+
+def item_counts(queries: Labelled, gallery: Labelled | None, rules: SearchRules | None = None) -> ItemCounts:
+    """(Q,) how many items each query may find that are right, and (Q,) how many that are wrong.
+
+    Args:
+        queries: searched for in `gallery`, or among themselves where that is None.
+        gallery: what is searched.
+        rules: as for `rank`.
+    """
+    if gallery is None:
+        return positives_and_negatives(queries.labels, rules=rules)
+    names = {"ids": queries.ids, "gallery_ids": gallery.ids}
+    return positives_and_negatives(queries.labels, gallery.labels, rules=rules, **names)
 
 
 def query_values(ranks: Ranks, values: Mapping[str, NDArray[np.float64]], metric: str) -> NDArray[np.float64]:

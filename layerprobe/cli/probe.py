@@ -76,6 +76,10 @@ def probe(
         str | None,
         typer.Option("--cluster", metavar="COLUMN", help="Intervals over a column's texts, or `parent` folders."),
     ] = None,
+    gallery_size: Annotated[
+        int | None,
+        typer.Option("--gallery-size", metavar="N", help="Also R@K where each query searches N items, thinned."),
+    ] = None,
     memory: Annotated[
         str | None, typer.Option("--memory", metavar="SIZE", help="Memory limit for ranking one layer, like 4GB.")
     ] = None,
@@ -119,6 +123,7 @@ def probe(
         memory=byte_count(memory),
         export_index=export_index,
         cluster=cluster,
+        gallery_size=gallery_size,
     )
     given = {"--weights": weights, "--data": data, "--set": settings, "--seed": seed, "--run": name}
     if model is None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
-from layerprobe.analysis import Metric
+from layerprobe.analysis import ItemCounts, Metric, item_counts
+from layerprobe.data.splits import Dataset
 from layerprobe.errors import RecipeError
 from layerprobe.metrics.recall import recall_name
+from layerprobe.metrics.thinned import require_gallery_size, thinned_name
 from layerprobe.registry import METRICS, load
 
 
@@ -23,17 +25,26 @@ class Measures:
         metrics: each with those of its names that were asked for.
         memory: bytes that a ranking may take; features that are larger stay on disk.
         dropped: K of the recipe that a split has too few items for.
+        gallery_size: how many items a query searches in the smaller gallery that Recall@K is also measured in; None
+            for no such gallery.
     """
 
     ks: Sequence[int]
     metrics: Sequence[tuple[Metric, tuple[str, ...]]] = ()
     memory: int | None = None
     dropped: Sequence[int] = ()
+    gallery_size: int | None = None
 
     @property
     def names(self) -> list[str]:
         """Every metric asked for."""
-        return [*map(recall_name, self.ks), *(name for _, names in self.metrics for name in names)]
+        thinned = [] if self.gallery_size is None else [thinned_name(k, self.gallery_size) for k in self.ks]
+        return [*map(recall_name, self.ks), *thinned, *(name for _, names in self.metrics for name in names)]
+
+    @property
+    def exact(self) -> Sequence[int] | None:
+        """The K for which a query's counts must be exact; None for whatever K."""
+        return self.ks if self.gallery_size is None else None
 
 
 def build_measures(
@@ -97,3 +108,30 @@ def _build_metrics(
         except (TypeError, ValueError) as error:  # no such option, or not such a value
             raise RecipeError(f"[metrics.{asked[0]}]: {error}", fix="Change it, or leave it out") from error
     return found
+
+
+def with_gallery_size(measures: Measures, size: int, dataset: Dataset, splits: Sequence[str]) -> Measures:
+    """The measures with Recall@K in a smaller gallery beside that in the whole one.
+
+    Args:
+        measures: have K that every gallery is large enough for.
+        size: how many items a query searches.
+        dataset: has the splits.
+        splits: those whose images are the queries.
+
+    Raises:
+        RecipeError: a query cannot search so many items, or has no room for its positives among them.
+    """
+    for split in splits:
+        try:
+            require_gallery_size(size, measures.ks, *items_searched(dataset, split))
+        except RecipeError as error:
+            raise RecipeError(f"{split}: {error.message}", fix=error.fix) from error
+    return replace(measures, gallery_size=size)
+
+
+def items_searched(dataset: Dataset, split: str) -> ItemCounts:
+    """How many items each image of a split may find that are right, and how many that are wrong."""
+    gallery = dataset.search_in.get(split, split)
+    searched = None if gallery == split else dataset.splits[gallery]
+    return item_counts(dataset.splits[split], searched, dataset.search_rules.get(split))

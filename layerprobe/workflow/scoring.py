@@ -16,6 +16,7 @@ from layerprobe.analysis import (
     rank,
     score_metric,
     score_recall,
+    score_thinned,
     searched,
     without_value,
 )
@@ -48,7 +49,7 @@ def ranks_for(  # noqa: PLR0913 - what is searched, by which rules, and what is 
     """
     # Every count of a small gallery: a further K costs nothing then.
     few = len((gallery or queries).labels) < RESOLVE_ALL_BELOW
-    ks = None if few else measures.ks
+    ks = None if few else measures.exact
     try:
         return rank(queries, gallery, similarity, ks=ks, known=known, memory=measures.memory, rules=rules), ""
     except NotFiniteError as error:
@@ -101,7 +102,7 @@ class Scorer:
                     yield Scored(without_value(self.measures.names, subject, count, entry.invalid))
                 else:
                     recalls = score_recall(entry.ranks, subject, self.measures.ks)
-                    further = self._further(subject, entry.ranks)
+                    further = self._thinned(subject, entry.ranks) + self._further(subject, entry.ranks)
                     entries[ranked] = with_values(entry, further.values)
                     yield recalls + further
         finally:
@@ -111,13 +112,19 @@ class Scorer:
     def _ranked(self, subject: Subject, key: store.RankKey, entry: store.RankEntry | None) -> store.RankEntry:
         """A stored entry that holds for the K asked for, or a new one."""
         known = entry.ranks if entry else None
-        if entry and (known is None or not known.open(self.measures.ks).any()):
+        if entry and (known is None or not known.open(self.measures.exact).any()):
             return entry
         memory = self.measures.memory
         with self.searches.opened(subject.epoch, subject.split, subject.ranked, memory) as (queries, gallery):
             similarity, rules = subject.ranked.similarity, self.searches.rules(subject.split)
             ranks, invalid = ranks_for(self.measures, queries, gallery, similarity, known, rules)
         return store.RankEntry(key, ranks, invalid, values=entry.values if entry and ranks else {})
+
+    def _thinned(self, subject: Subject, ranks: Ranks) -> Scored:
+        size = self.measures.gallery_size
+        if size is None:
+            return Scored()
+        return score_thinned(ranks, subject, self.measures.ks, size, self.searches.items(subject.split))
 
     def _further(self, subject: Subject, ranks: Ranks) -> Scored:
         if not self.measures.metrics:

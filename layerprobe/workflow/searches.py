@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from layerprobe import store
-from layerprobe.analysis import Features
+from layerprobe.analysis import Features, ItemCounts
 from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.ranking.ranks import ENGINE
@@ -18,6 +18,7 @@ from layerprobe.registry import REDUCTIONS, load
 from layerprobe.retrieval import SearchRules
 from layerprobe.scores import Subject
 from layerprobe.workflow.features import RunFeatures
+from layerprobe.workflow.measures import items_searched
 from layerprobe.workflow.selection import FITTED_ON
 
 
@@ -44,6 +45,10 @@ class Searches:
     def rules(self, split: str) -> SearchRules | None:
         """What is right for a split's images, or taken out, where the class does not say."""
         return self.features.dataset.search_rules.get(split)
+
+    def items(self, split: str) -> ItemCounts:
+        """How many items each image of a split may find that are right, and how many that are wrong."""
+        return items_searched(self.features.dataset, split)
 
     def subject(self, epoch: int, split: str, ranked: RankedLayer) -> Subject:
         """What is scored, with the notes that every number of it has."""

@@ -16,7 +16,7 @@ from layerprobe.registry import LOSSES, is_source, load
 from layerprobe.runs import Run
 from layerprobe.taps import Measured, Tap, find_taps, outlying_tokens
 from layerprobe.workflow.kept import kept_epochs
-from layerprobe.workflow.measures import Measures, build_measures
+from layerprobe.workflow.measures import Measures, build_measures, with_gallery_size
 from layerprobe.workflow.resampling import Resampling, resampling_of
 
 FITTED_ON = "train"  # the split that reductions learn from
@@ -39,6 +39,8 @@ class ProbeRequest:
         memory: bytes that a ranking may take beside what the process holds; None for as much as it likes.
         export_index: also write a faiss index of every layer and split of the last of the epochs.
         cluster: the column whose texts are the units of intervals, or `parent`; None for the classes.
+        gallery_size: how many items a query searches in a smaller gallery, thinned by image, in which Recall@K is
+            measured too; None for none.
 
     Raises:
         UnknownNameError: no such similarity.
@@ -56,6 +58,7 @@ class ProbeRequest:
     memory: int | None = None
     export_index: bool = False
     cluster: str | None = None
+    gallery_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.similarity not in (None, *VECTOR_SIMILARITIES):
@@ -252,13 +255,15 @@ def select_measures(request: ProbeRequest, recipe: Recipe, dataset: Dataset, spl
         splits: those whose items are searched for.
 
     Raises:
-        RecipeError: a K that was asked for on the command line is too large.
+        RecipeError: a K that was asked for on the command line is too large, or the smaller gallery is not one.
         UnknownNameError: no such metric; with the near miss.
     """
     names = request.metrics if request.metrics is not None else recipe.probe.metrics
     sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(split, split) for split in splits)}
     may_drop = not request.ks
     found = build_measures(names, request.ks or recipe.probe.k, sizes, options=recipe.metrics, may_drop=may_drop)
+    if request.gallery_size is not None:
+        found = with_gallery_size(found, request.gallery_size, dataset, splits)
     return replace(found, memory=request.memory)
 
 

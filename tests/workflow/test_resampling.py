@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,7 +12,7 @@ from PIL import Image
 from layerprobe import store
 from layerprobe.analysis import Scored
 from layerprobe.data.splits import Dataset, Split
-from layerprobe.errors import UnknownNameError
+from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.intervals import IntervalKind
 from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.scores import Score, Subject
@@ -155,3 +156,41 @@ def test_a_probe_fills_in_the_intervals_from_what_is_stored(request_for: Callabl
     assert [score.notes for score in clustered] == [("no interval: 6 clusters, at least 10 are needed",)]
     # What was not measured again keeps its own interval.
     assert [score for score in run.scores() if score.metric != "R@2"] == scores
+
+
+def test_a_smaller_gallery_stands_beside_the_whole_one(request_for: Callable[..., TrainRequest]) -> None:
+    run = train(request_for("train.epochs=0"), Silent())
+    # A query searches 2 positives and 33 negatives.
+    asked = replace(REQUEST, metrics=(), gallery_size=35)
+    whole = {score.metric: score for score in probe(run, asked, Silent()) if score.split == "test"}
+    assert list(whole) == ["R@1", "R@1(G=35)"]
+    assert whole["R@1"].value == whole["R@1(G=35)"].value
+    assert ends(whole["R@1"]) == ends(whole["R@1(G=35)"])
+    assert "thinned by image" in whole["R@1(G=35)"].notes
+
+    (score,) = [
+        s for s in probe(run, replace(asked, gallery_size=3), Silent()) if "(" in s.metric and s.split == "test"
+    ]
+    stored = store.read_stored_ranks(run.rank_file(0, "test"))
+    ranks, values = stored.ranks[RANKED], stored.values[RANKED]
+    # One of 33 negatives is kept: it is one of the closer with this probability.
+    expected = 1 - ranks.closer / 33
+    np.testing.assert_allclose(values["R@1(G=3)"], expected, atol=1e-12)
+    assert score.value == pytest.approx(expected.mean())
+    assert set(values) == {"R@1(G=3)", "R@1(G=35)"}
+
+    # As a large set has its counts, which are exact only where a K of the whole gallery needs them.
+    with h5py.File(run.rank_file(0, "test"), "r+") as file:
+        file["fc6@none/none/cosine/closer"][:], file["fc6@none/none/cosine/closer_high"][:] = 5, 33
+    assert probe(run, replace(asked, ks=(4,), splits=("test",), gallery_size=30), Silent())[1].value is not None
+    np.testing.assert_array_equal(store.read_stored_ranks(run.rank_file(0, "test")).ranks[RANKED].closer, ranks.closer)
+
+
+@pytest.mark.parametrize(("size", "fix"), [(36, "Choose a size from 3 to 35"), (2, "Choose a size from 3 to 35")])
+def test_a_gallery_that_no_query_can_search_is_refused(
+    request_for: Callable[..., TrainRequest], size: int, fix: str
+) -> None:
+    run = train(request_for("train.epochs=0"), Silent())
+    with pytest.raises(RecipeError, match=f"train: a gallery of {size}: .*{fix}"):
+        probe(run, replace(REQUEST, gallery_size=size), Silent())
+    assert not run.feature_file(0, "train").exists()
