@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from layerprobe.cli.formats import chosen_format
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Format, Json, Quiet, RunName
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Device, Format, Json, Quiet, RunName
 from layerprobe.cli.output import Terminal
 
 
@@ -18,24 +18,32 @@ def register(app: typer.Typer) -> None:
 
 def summary(
     run: RunName = None,
+    epochs: Annotated[
+        str,
+        typer.Option("--epochs", metavar="last,best|all|0,5", help="Epochs that are drawn from on equal terms."),
+    ] = "last,best",
     cluster: Annotated[
         str | None,
         typer.Option("--cluster", metavar="COLUMN", help="Resample a column's clusters, or `parent`, not the classes."),
     ] = None,
+    device: Device = "auto",
     form: Format = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Sum up a probed run: each layer's recall, its gap, and what training added to the gap, with intervals."""
+    """Sum up a probed run: each layer's recall, its gap, and what training added to the gap, with intervals.
+
+    Splits are compared on equal terms: as many classes and images of each, the mean over 20 draws. Draws are stored.
+    """
     from layerprobe.runs import find_run
     from layerprobe.summary.table import summary_table, summary_values
-    from layerprobe.workflow.summary import stored_summary
+    from layerprobe.workflow.summary import SummaryRequest, summarise
 
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
     found = find_run(cache, run)
     if run is None:
         terminal.say(f"run {found.name}")
-    made = stored_summary(found, cluster)
+    made = summarise(found, SummaryRequest(epochs, cluster, device), terminal)
     terminal.result(summary_values(made), summary_table(made))

@@ -213,9 +213,10 @@ def _gaps(splits: Mapping[str, SplitCells], last: Mapping[RankedLayer, int], *, 
     if seen is not None and unseen is not None:
         apart = not seen.units & unseen.units
         for equal, ours, others in ((False, seen.raw, unseen.raw), (True, seen.equal, unseen.equal)):
-            both = [place for place in ours.rows if place in others]
-            found[equal] = _differences(ours, others, [place for place in both if place in last.items()], apart)
+            both = {place: None for place in ours.rows if place in others}
+            ends = [place for place in last.items() if place in both]
             later = [place for place in both if place[1] > 0 and (place[0], 0) in both] if from_start else []
+            found[equal] = _differences(ours, others, ends, apart)
             over_start[equal] = _differences(_from_zero(ours, later), _from_zero(others, later), later, apart)
     return _Gaps(found, over_start)
 

@@ -2,29 +2,71 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import BusyError, DataError
+from layerprobe.best import best_layer
+from layerprobe.errors import BusyError, DataError, RecipeError
 from layerprobe.facts import DataFacts
 from layerprobe.intervals import IntervalKind
 from layerprobe.keys import RankedLayer
+from layerprobe.progress import Listener
 from layerprobe.recipe import recorded_recipe
 from layerprobe.runs import Run
 from layerprobe.scores import SPLITS, Score
-from layerprobe.statistics.draws import Terms, common_terms, draws, terms_in, times_drawn
+from layerprobe.statistics.draws import Terms, draws, times_drawn
 from layerprobe.store import StoredRanks, read_index, read_stored_ranks
 from layerprobe.summary.cells import Cells, Faults, Place, SplitCells, faults_of
-from layerprobe.summary.layers import RunSummary, layer_summaries
+from layerprobe.summary.layers import RunSummary, best_epoch, layer_summaries
+from layerprobe.workflow.equal_terms import equal_terms
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.parts import load_dataset
+from layerprobe.workflow.stored_terms import Offered, offered_terms
 from layerprobe.workflow.units import units_of
 
 Images = tuple[NDArray[np.integer], tuple[str, ...]]  # (Q,) classes and names of a split's queries
+
+
+@dataclass(frozen=True)
+class SummaryRequest:
+    """What `layerprobe summary` was asked for.
+
+    Args:
+        epochs: of which draws on equal terms are made where they are not stored: all, or any of last, best and numbers
+            with commas between. Epoch 0 comes with them.
+        cluster: the column whose texts are the units of resampling; None for the classes.
+        device: where draws are ranked: auto, cpu, cuda or cuda:i.
+    """
+
+    epochs: str = "last,best"
+    cluster: str | None = None
+    device: str = "auto"
+
+
+def summarise(run: Run, request: SummaryRequest, listener: Listener) -> RunSummary:
+    """The summary of a run, with the draws on equal terms that are missing of some epochs made and stored.
+
+    Args:
+        run: it was probed.
+        request: what to draw.
+        listener: hears of progress.
+
+    Raises:
+        RecipeError: an epoch that is not measured.
+        BusyError: there is something to draw, and another process uses the run.
+        LayerprobeError: as for `stored_summary` and `equal_terms`.
+    """
+    stored = _read(run, request.cluster)
+    epochs = _epochs_to_draw(request.epochs, stored)
+    if not stored.lacks(epochs):
+        return stored.summary()
+    kind = IntervalKind(cluster=request.cluster)
+    made = equal_terms(run, epochs, listener, device=request.device, kind=kind, units=lambda split: stored.units[split])
+    found = _read(run, request.cluster).summary()
+    return replace(found, notes=tuple(dict.fromkeys([*found.notes, *made.reasons])))
 
 
 def stored_summary(run: Run, cluster: str | None = None) -> RunSummary:
@@ -38,34 +80,114 @@ def stored_summary(run: Run, cluster: str | None = None) -> RunSummary:
         DataError: no ranks are stored, or, with a cluster, the data set is not as it was.
         LayerprobeError: of the cluster, as for `units_of`.
     """
+    return _read(run, cluster).summary()
+
+
+@dataclass(frozen=True, eq=False)
+class _Stored:
+    """What is stored of a run, and can be summed up.
+
+    Args:
+        run: it was probed.
+        kind: of the intervals.
+        data: what was measured on; only splits with ranks.
+        layers: in network order.
+        splits: split -> its recalls.
+        units: split -> (Q,) the units of its queries.
+        offered: on which terms the splits can be compared.
+        notes: what is left out.
+    """
+
+    run: Run
+    kind: IntervalKind
+    data: DataFacts
+    layers: Sequence[RankedLayer]
+    splits: Mapping[str, SplitCells]
+    units: Mapping[str, NDArray[np.int64]]
+    offered: Offered
+    notes: tuple[str, ...]
+
+    def lacks(self, epochs: Collection[int]) -> bool:
+        """Whether a layer has no value on equal terms, which could be drawn, at one of some epochs."""
+        drawn = [self.splits[split] for split in self.offered.splits] if self.offered.terms else []
+        return any(place[1] in epochs and place not in cells.equal for cells in drawn for place in cells.raw.rows)
+
+    def summary(self) -> RunSummary:
+        """Its summary."""
+        splits, terms, notes = self._on_equal_terms(), self.offered.terms, list(self.notes)
+        if {"train", "test"} <= splits.keys():
+            notes += self.offered.reasons
+        if not any(cells.equal.rows for cells in splits.values()):
+            if terms:
+                notes.append(f"raw: all classes and images; layerprobe summary {self.run.name} draws equal terms")
+            terms = None
+        rows = layer_summaries(self.layers, splits, from_start=self.data.starts_training)
+        units = {split: len(cells.units) for split, cells in splits.items()}
+        return RunSummary(self.run.name, self.kind, self.data, units, terms, tuple(rows), tuple(notes))
+
+    def _on_equal_terms(self) -> Mapping[str, SplitCells]:
+        """The splits; where each has as many classes and images of each, its recalls need no draws."""
+        terms, offered = self.offered.terms, self.offered.splits
+        size = terms.classes * terms.images if terms else 0
+        if set(offered) != set(self.splits) or any(len(items.ids) != size for items in offered.values()):
+            return self.splits
+        return {split: replace(cells, equal=cells.raw) for split, cells in self.splits.items()}
+
+
+def _read(run: Run, cluster: str | None) -> _Stored:
     scores = run.scores()
     measured = _measured(scores)
     images = {split: found for split in SPLITS if (found := _images(run, split, measured.get(split, {}))) is not None}
     if not images:
         raise DataError("no ranks are stored", file=run.folder, fix=f"Run layerprobe probe {run.name}")
-    data, units = data_facts(run, scores), _units(run, images, cluster)
-    terms = _stored_terms(scores)
+    data, units, offered = data_facts(run, scores), _units(run, images, cluster), offered_terms(run)
     seed: int = run.read()["seed"]
     notes: list[str] = []
     splits: dict[str, SplitCells] = {}
     for split, found in images.items():
-        weights = None if terms is None else _weights(found[0], terms, seed, split)
-        reading = _Reading(run, split, found, units[split], terms, weights)
+        weights = _weights(found[0], offered, seed, split)
+        reading = _Reading(run, split, found, units[split], offered.terms, weights)
         splits[split], left_out = reading.cells(measured[split])
         notes += left_out
-    if terms is None:
-        terms, splits = _on_equal_terms_already(splits, images, data)
     known = {ranked for cells in splits.values() for ranked, _ in cells.faults}
     layers = [ranked for ranked in dict.fromkeys(score.ranked_layer for score in scores) if ranked in known]
-    return RunSummary(
-        run.name,
-        IntervalKind(cluster=cluster),
-        DataFacts(data.name, {split: data.splits[split] for split in splits}, data.start),
-        {split: len(cells.units) for split, cells in splits.items()},
-        terms,
-        tuple(layer_summaries(layers, splits, from_start=data.starts_training)),
-        tuple(notes),
-    )
+    facts = DataFacts(data.name, {split: data.splits[split] for split in splits}, data.start)
+    return _Stored(run, IntervalKind(cluster=cluster), facts, layers, splits, units, offered, tuple(notes))
+
+
+def _epochs_to_draw(text: str, stored: _Stored) -> list[int]:
+    """The epochs that a text names, and epoch 0 where gaps are compared with its gap.
+
+    Raises:
+        RecipeError: a word that names none, or an epoch that is not measured.
+    """
+    known = sorted({epoch for cells in stored.splits.values() for _, epoch in cells.faults})
+    found = {0} & set(known) if stored.data.starts_training else set()
+    for word in (part.strip() for part in text.split(",")):
+        if word == "all":
+            found |= set(known)
+        elif word == "last":
+            found.add(known[-1])
+        elif word == "best":
+            found |= _best_epoch(stored)
+        elif word.isdecimal() and int(word) in known:
+            found.add(int(word))
+        else:
+            what = f"--epochs {text}: {word or 'nothing'} is neither all, last or best nor a measured epoch"
+            raise RecipeError(what, fix=f"Measured: {', '.join(map(str, known))}")
+    return sorted(found)
+
+
+def _best_epoch(stored: _Stored) -> set[int]:
+    """The best epoch of the layer that is best at the end, on the split that it is chosen on; empty without one."""
+    splits = {split: stored.splits[split].raw for split in ("validation", "test") if split in stored.splits}
+    ends = {ranked: max((cells.epochs(ranked) or [0])[-1] for cells in splits.values()) for ranked in stored.layers}
+    values = {
+        split: [cells.mean((ranked, ends[ranked])) for ranked in stored.layers] for split, cells in splits.items()
+    }
+    best = best_layer(values)
+    epoch = best_epoch(splits[best.split], stored.layers[best.place]) if best else None
+    return set() if epoch is None else {epoch}
 
 
 def _measured(scores: Sequence[Score]) -> dict[str, dict[int, set[RankedLayer]]]:
@@ -97,34 +219,11 @@ def _units(run: Run, images: Mapping[str, Images], cluster: str | None) -> dict[
     return dict(zip(images, np.split(units, ends), strict=True))
 
 
-def _stored_terms(scores: Sequence[Score]) -> Terms | None:
-    """The equal terms that most scores are on; None where none is on any."""
-    names = Counter(score.metric for score in scores)
-    found = {terms: names[terms.name()] for terms in map(terms_in, names) if terms and terms.name() in names}
-    return max(found, key=lambda terms: found[terms]) if found else None
-
-
-def _weights(labels: NDArray[np.integer], terms: Terms, seed: int, split: str) -> NDArray[np.float64] | None:
-    """(Q,) in how many draws each query was; None where the split cannot meet the terms."""
-    try:
-        drawn = draws(labels, terms, seed=seed, split=split)
-    except ValueError:
+def _weights(labels: NDArray[np.integer], offered: Offered, seed: int, split: str) -> NDArray[np.float64] | None:
+    """(Q,) in how many draws each query is; None where a split is not drawn from."""
+    if offered.terms is None or split not in offered.splits:
         return None
-    return times_drawn(drawn, len(labels)).astype(np.float64)
-
-
-def _on_equal_terms_already(
-    splits: Mapping[str, SplitCells], images: Mapping[str, Images], data: DataFacts
-) -> tuple[Terms | None, dict[str, SplitCells]]:
-    """Recalls that need no draws: every split has as many classes, and each class as many images."""
-    terms = common_terms({split: labels for split, (labels, _) in images.items()})
-    exact = terms and all(
-        data.splits[split].gallery is None and len(labels) == terms.classes * terms.images
-        for split, (labels, _) in images.items()
-    )
-    if not exact or len(splits) == 1:
-        return None, dict(splits)
-    return terms, {split: replace(cells, equal=cells.raw) for split, cells in splits.items()}
+    return times_drawn(draws(labels, offered.terms, seed=seed, split=split), len(labels)).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from layerprobe import store
+from layerprobe.analysis import Features, search_sha256
 from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.retrieval import Ranks
 from layerprobe.runs import Run
@@ -47,8 +48,10 @@ def stored(
 ) -> list[Score]:
     """Write a rank file and give its scores."""
     feature_key = store.FeatureKey(run.name, epoch, split, "", "", "")
-    key = store.RankKey(feature_key, None, "", 0.0)
     own = LABELS[split] if labels is None else labels
+    ids = [f"{split}{i}" for i in range(len(own))]
+    search = search_sha256(Features(np.zeros((len(own), 1), np.float32), own, ids), None)
+    key = store.RankKey(feature_key, None, search, 0.0)
     made, scores = {}, []
     for ranked, ranks in entries.items():
         invalid, found = (ranks, None) if isinstance(ranks, str) else ("", ranks)
@@ -56,7 +59,6 @@ def stored(
         subject = Subject(run.name, "abc", 0, epoch, split, ranked)
         scores.append(subject.score("R@1", found.recall(1) if found else None, len(own)))
         scores += [subject.score(metric, 0.5, len(own)) for metric in values or ()]
-    ids = [f"{split}{i}" for i in range(len(own))]
     store.write_ranks(run.rank_file(epoch, split), store.Rows(own, ids), made)
     return scores
 

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from layerprobe.data.splits import Dataset, Image, Split
-from layerprobe.errors import DataError
-from layerprobe.runs import Run
-from layerprobe.statistics.draws import Terms, draws
+from layerprobe.errors import BusyError, DataError, RecipeError
+from layerprobe.runs import Run, locked
+from layerprobe.statistics.draws import Terms, draws, terms_in
 from layerprobe.summary.cells import Faults
 from layerprobe.workflow import summary
-from layerprobe.workflow.summary import stored_summary
+from layerprobe.workflow.summary import SummaryRequest, stored_summary, summarise
+from tests.workflow.conftest import Silent
+from tests.workflow.drawn_run import write_run
 from tests.workflow.rank_files import CLASSES, FC6, LABELS, POOL5, first_hit, ranks_of, stored, written
 
 
@@ -133,6 +135,97 @@ def test_a_run_without_ranks_is_told(tmp_path: Path) -> None:
     run.rank_file(5, "test").unlink()
     with pytest.raises(DataError, match="no ranks are stored. Run layerprobe probe one"):
         stored_summary(run)
+
+
+class Counting(Silent):
+    """A listener that counts draws."""
+
+    draws = 0
+
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        self.draws += steps
+
+
+def places(run: Run) -> set[tuple[int, str]]:
+    """Epochs and splits of which scores on equal terms are stored."""
+    return {(score.epoch, score.split) for score in run.scores() if terms_in(score.metric)}
+
+
+def test_missing_draws_are_made_once(tmp_path: Path) -> None:
+    run = write_run(tmp_path, epochs=(0, 1))
+    first, second = Counting(), Counting()
+    found = summarise(run, SummaryRequest(), first)
+    # 2 layers x 2 epochs x 2 splits x 20 draws
+    assert first.draws == 160
+    assert found.terms == Terms(11, 4)
+    assert all(layer.gap and layer.gap.equal for layer in found.layers)
+    assert summarise(run, SummaryRequest("all"), second) == found
+    assert second.draws == 0
+
+
+def test_a_gap_on_equal_terms_is_the_difference_of_these_scores(tmp_path: Path) -> None:
+    run = write_run(tmp_path, epochs=(0, 1))
+    found = summarise(run, SummaryRequest(), Silent()).layers[0]
+    scores = {
+        (score.epoch, score.split): score.value or 0.0
+        for score in run.scores()
+        if score.ranked_layer == found.ranked and terms_in(score.metric)
+    }
+    gaps = [scores[epoch, "train"] - scores[epoch, "test"] for epoch in (0, 1)]
+    assert found.gap is not None
+    assert found.gap.difference.value == pytest.approx(gaps[1])
+    assert found.gap_over_start is not None
+    assert found.gap_over_start.difference.value == pytest.approx(gaps[1] - gaps[0])
+
+
+def test_what_is_stored_is_summed_up_without_draws(tmp_path: Path) -> None:
+    run = write_run(tmp_path, epochs=(0, 1))
+    found = stored_summary(run)
+    assert found.terms is None
+    assert all(layer.gap and not layer.gap.equal for layer in found.layers)
+    assert "raw: all classes and images; layerprobe summary drawn draws equal terms" in found.notes
+    assert places(run) == set()
+
+
+@pytest.mark.parametrize(
+    ("asked", "drawn"),
+    [("last", {0, 2}), ("1, last", {0, 1, 2}), ("all", {0, 1, 2})],
+)
+def test_draws_are_made_of_the_epochs_asked_for_and_of_epoch_0(tmp_path: Path, asked: str, drawn: set[int]) -> None:
+    run = write_run(tmp_path, epochs=(0, 1, 2))
+    summarise(run, SummaryRequest(asked), Silent())
+    assert places(run) == {(epoch, split) for epoch in drawn for split in ("train", "test")}
+
+
+def test_the_best_epoch_is_that_of_the_best_layer(tmp_path: Path) -> None:
+    run = write_run(tmp_path, epochs=(0, 1, 2))
+    summarise(run, SummaryRequest("best"), Silent())
+    tested = {(s.epoch, s.ranked_layer): s.value or 0.0 for s in run.scores() if (s.split, s.metric) == ("test", "R@1")}
+    layer = max((ranked for epoch, ranked in tested if epoch == 2), key=lambda ranked: tested[2, ranked])
+    best = max(range(3), key=lambda epoch: tested[epoch, layer])
+    assert {epoch for epoch, _ in places(run)} == {0, best}
+
+
+def test_epochs_that_are_not_measured_are_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path, epochs=(0, 1))
+    with pytest.raises(RecipeError, match="--epochs last,7: 7 is neither all, last or best nor .* Measured: 0, 1"):
+        summarise(run, SummaryRequest("last,7"), Silent())
+
+
+def test_a_run_in_use_is_read_but_not_drawn_from(tmp_path: Path) -> None:
+    run = write_run(tmp_path, epochs=(0, 1))
+    with locked(run):
+        stored_summary(run)
+        with pytest.raises(BusyError):
+            summarise(run, SummaryRequest(), Silent())
+
+
+def test_without_training_images_there_is_nothing_to_draw(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    written(run, stored(run, 0, "test", {FC6: first_hit(9)}))
+    found = summarise(run, SummaryRequest(), Silent())
+    assert (found.terms, found.notes) == (None, ())
+    assert found.layers[0].gap is None
 
 
 def no_image(index: int) -> Image:
