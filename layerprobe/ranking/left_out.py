@@ -1,0 +1,307 @@
+"""What a ranking would give without each unit: its items left out of queries and gallery together, exactly.
+
+A unit is a class, or several whole classes. Leaving one out takes negatives away from the queries of all others, and
+their positives stay. So one pass over all pairs, which counts each query's closer and tied negatives by unit, gives the
+ranks of every query without every unit; nothing is ranked again. The means are given in parts, by the unit of the
+queries, because an interval needs to know whose hits leaving a unit out changes (`statistics/jackknife.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from layerprobe.numerics import full_precision
+from layerprobe.ranking.items import label_array, own_items
+from layerprobe.ranking.ranks import whole_k
+from layerprobe.ranking.relevance import relevance_of
+from layerprobe.ranking.vectors import comparable, similarity_blocks
+from layerprobe.retrieval import Lone, Ranks, SearchRules, Similarity, counted_queries
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from layerprobe.ranking.relevance import Relevance
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def left_out_recall(  # noqa: PLR0913 - what is searched, by which rules, and what is left out
+    features: ArrayLike | Tensor,
+    labels: ArrayLike | Tensor,
+    units: ArrayLike,
+    *,
+    ks: Sequence[int] = (1,),
+    gallery: ArrayLike | Tensor | None = None,
+    gallery_labels: ArrayLike | Tensor | None = None,
+    gallery_units: ArrayLike | None = None,
+    similarity: Similarity = "cosine",
+    ids: Sequence[str] | None = None,
+    gallery_ids: Sequence[str] | None = None,
+    lone: Lone = "miss",
+    rules: SearchRules | None = None,
+) -> FloatArray:
+    """Recall@K without each unit.
+
+    Args:
+        features: as for `left_out_means`, like all that is not named here.
+        labels: (Q,).
+        units: (Q,).
+        ks: each at least 1.
+        gallery: (G, D); None for the queries themselves.
+        gallery_labels: (G,).
+        gallery_units: (G,).
+        similarity: cosine, dot, euclidean or hamming.
+        ids: Q names.
+        gallery_ids: G names.
+        lone: queries without a positive are misses, left out of the mean, or an error.
+        rules: of the search.
+
+    Returns:
+        (K, U, U) as from `left_out_means`; summed over the last axis it is Recall@K of the queries outside a unit,
+        searched in a gallery without it, ties at their expected value.
+
+    Raises:
+        NotFiniteError: as for `left_out_means`, like the others.
+        DataError: lone queries.
+        ValueError: a K below 1, or arguments that do not fit together.
+    """
+    ks = [whole_k(k) for k in ks]
+    for k in ks:
+        if k < 1:
+            raise ValueError(f"K = {k}: must be at least 1")
+    return left_out_means(
+        features,
+        labels,
+        units,
+        values=lambda ranks: np.array([ranks.hits(k) for k in ks]).reshape(len(ks), len(ranks)),
+        deepest=max(ks, default=0),
+        gallery=gallery,
+        gallery_labels=gallery_labels,
+        gallery_units=gallery_units,
+        similarity=similarity,
+        ids=ids,
+        gallery_ids=gallery_ids,
+        lone=lone,
+        rules=rules,
+    )
+
+
+def left_out_means(  # noqa: PLR0913 - as left_out_recall
+    features: ArrayLike | Tensor,
+    labels: ArrayLike | Tensor,
+    units: ArrayLike,
+    *,
+    values: Callable[[Ranks], FloatArray],
+    deepest: int | None = None,
+    gallery: ArrayLike | Tensor | None = None,
+    gallery_labels: ArrayLike | Tensor | None = None,
+    gallery_units: ArrayLike | None = None,
+    similarity: Similarity = "cosine",
+    ids: Sequence[str] | None = None,
+    gallery_ids: Sequence[str] | None = None,
+    lone: Lone = "miss",
+    rules: SearchRules | None = None,
+) -> FloatArray:
+    """Means over queries, of values that follow from a query's ranks, without each unit, and in parts.
+
+    Classes and items that only the gallery has stay in it: they are distractors, and no draw of queries changes them.
+    Where the tie window depends on the gallery (dot, euclidean), it is that of the whole gallery.
+
+    Time: a product of all pairs in float64. Memory: a few tens of MB and M U^2 numbers beside the features in float64.
+
+    Args:
+        features: (Q, D) of the queries, of any real type; for hamming uint8 of packed bits. A tensor decides where it
+            is computed.
+        labels: (Q,) integers, the class of each.
+        units: (Q,) integers; no class is divided between two units.
+        values: of queries, in [0, 1]: (M, Q) from their ranks; each query's depend on its own counts alone.
+        deepest: a query's values are the same for all counts of closer negatives from here on; None where they are not.
+        gallery: (G, D) what is searched; None for the queries themselves.
+        gallery_labels: (G,) integers; needed with a gallery.
+        gallery_units: (G,) integers, likewise.
+        similarity: cosine, dot, euclidean or hamming, with the ties of `nearest_positive_ranks`.
+        ids: Q names, used with `gallery_ids` only.
+        gallery_ids: G different names; an item with the query's name is no neighbour of it.
+        lone: queries without a positive stay in the mean, are left out of it, or are an error.
+        rules: which items are taken out, where the class does not say; None: none but the query itself.
+
+    Returns:
+        (M, U, U), units in ascending order: [m, u, i] is what the queries of unit i add to the mean over all queries
+        outside unit u, 0 for i = u; so the sum over i is that mean. NaN where no query is left.
+
+    Raises:
+        NotFiniteError: a row holds NaN or Inf; with the number of rows.
+        DataError: lone queries where they are an error, or nothing else where they are left out.
+        ValueError: a class in two units, lists of right items, or arguments that do not fit together.
+    """
+    if rules is not None and rules.positives is not None:
+        raise ValueError("lists of right items name items of units that are left out")
+    items = comparable(features, gallery, similarity)
+    classes = label_array(labels, len(items.queries), "features")
+    members = label_array(units, len(items.queries), "units")
+    searched_classes = searched_members = None
+    if gallery is not None:
+        searched_classes = label_array(gallery_labels, len(items.gallery), "gallery")
+        searched_members = label_array(gallery_units, len(items.gallery), "units of the gallery")
+    elif gallery_units is not None:
+        raise ValueError("gallery_units need a gallery")
+    own = own_items(len(classes), ids, None if gallery is None else len(items.gallery), gallery_ids)
+    relevance = relevance_of(classes, searched_classes, own, rules)
+    divided = divided_class(
+        np.concatenate([classes, relevance.gallery_labels]),
+        np.concatenate([members, members if searched_members is None else searched_members]),
+    )
+    if divided is not None:
+        raise ValueError(f"class {divided} is in two units")
+    counted = counted_queries(relevance.counts()[0] > 0, lone)
+    names, places = np.unique(members, return_inverse=True)
+    layout = _Layout.of(names, members if searched_members is None else searched_members)
+    sums: list[FloatArray] = []
+    changes: list[FloatArray] = []
+    with full_precision(items.queries.device):
+        for block, similarities in similarity_blocks(items, relevance):
+            found = _counts(similarities, relevance[block], items.windows[block], layout)
+            for m, row in enumerate(values(found.ranks) * counted[block]):
+                if m == len(sums):
+                    sums.append(np.zeros(len(names)))
+                    changes.append(np.zeros((len(names), len(names))))
+                sums[m] += np.bincount(places[block], row, len(names))
+            cells, gains = _changes(found, places[block], counted[block], values, deepest)
+            for change, gain in zip(changes, gains, strict=True):
+                np.add.at(change, cells, gain)
+    return _parts(np.array(sums), np.array(changes), np.bincount(places[counted], minlength=len(names)))
+
+
+def _parts(sums: FloatArray, changes: FloatArray, counts: IntArray) -> FloatArray:
+    """(M, U, U) parts of means from each unit's sums (M, U), their changes without another, and queries (U,)."""
+    size = len(counts)
+    parts = sums[:, None, :] + changes
+    parts[:, np.arange(size), np.arange(size)] = 0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        parts /= (counts.sum() - counts)[:, None]
+    return parts
+
+
+def divided_class(labels: IntArray, units: IntArray) -> int | None:
+    """The first class that lies in more than one unit; None if there is none.
+
+    Args:
+        labels: (N,) class of each item.
+        units: (N,) unit of each.
+    """
+    pairs = np.unique(np.stack([labels, units], 1), axis=0)
+    repeated = np.flatnonzero(np.diff(pairs[:, 0]) == 0)
+    return int(pairs[repeated[0], 0]) if len(repeated) else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """The gallery sorted by unit.
+
+    Args:
+        order: (G',) items of units with queries, unit by unit.
+        ends: (U,) where each unit ends among them; a unit may have no item.
+    """
+
+    order: NDArray[np.intp]
+    ends: IntArray
+
+    @classmethod
+    def of(cls, names: IntArray, units: IntArray) -> _Layout:
+        """Of a gallery's units (G,) and the names (U,) of those with queries."""
+        order = np.argsort(units, kind="stable")
+        order = order[np.isin(units[order], names)]
+        return cls(order, np.searchsorted(units[order], names, "right"))
+
+
+@dataclass(frozen=True, eq=False)
+class _Counts:
+    """Ranks of a block of B queries, and the negatives of each unit that stand before or beside the nearest positive.
+
+    Args:
+        ranks: of the queries with the whole gallery.
+        rows: (E,) query of an entry, ascending.
+        units: (E,) its unit.
+        closer: (E,) how many of the unit's items are closer negatives.
+        tied: (E,) how many are tied negatives; with `closer` at least 1.
+    """
+
+    ranks: Ranks
+    rows: IntArray
+    units: IntArray
+    closer: IntArray
+    tied: IntArray
+
+
+def _counts(similarities: Tensor, relevance: Relevance, windows: Tensor, layout: _Layout) -> _Counts:
+    """Count the negatives of queries by unit, from similarities (B, G) with what is taken out at -inf."""
+    import torch
+
+    device = similarities.device
+    right = relevance.right(device)
+    nearest = similarities.masked_fill(~right, -torch.inf).amax(1, keepdim=True)
+    paired = nearest > -torch.inf
+    low, high = nearest - windows[:, None], nearest + windows[:, None]
+    positives = ((similarities >= low) & right & paired).sum(1)
+    negatives = similarities.masked_fill_(right, -torch.inf)  # -inf is beyond every bound of a query with a positive
+    closer, through = (negatives > high) & (negatives > -torch.inf), (negatives >= low) & paired
+    order, ends = torch.from_numpy(layout.order).to(device), torch.from_numpy(layout.ends).to(device)
+    by_unit = [_by_unit(mask, order, ends) for mask in (closer, through & ~closer)]
+    # A lone query misses whatever is left out.
+    rows, units = torch.nonzero((by_unit[0] + by_unit[1] > 0) & paired, as_tuple=True)
+    entries = [part[rows, units] for part in by_unit]
+    before, tied = closer.sum(1), (through & ~closer).sum(1)
+    ranks = Ranks(*(_array(part).astype(np.int32) for part in (before, before, tied, positives)))
+    return _Counts(ranks, *(_array(part) for part in (rows, units, *entries)))
+
+
+def _by_unit(mask: Tensor, order: Tensor, ends: Tensor) -> Tensor:
+    """(B, U) int64 how many of each unit's items a mask (B, G) marks."""
+    import torch
+
+    until = mask[:, order].cumsum(1, dtype=torch.int32)
+    until = torch.cat([torch.zeros_like(until[:, :1]), until], 1)[:, ends]
+    return until.diff(dim=1, prepend=torch.zeros_like(until[:, :1])).long()
+
+
+def _changes(
+    found: _Counts,
+    places: IntArray,
+    counted: NDArray[np.bool_],
+    values: Callable[[Ranks], FloatArray],
+    deepest: int | None,
+) -> tuple[tuple[IntArray, IntArray], FloatArray]:
+    """What leaving units out adds to the values of a block's queries.
+
+    Args:
+        found: the block's counts.
+        places: (B,) unit of each query.
+        counted: (B,) whether it is in the mean.
+        values: (M, B) of ranks.
+        deepest: as for `left_out_means`.
+
+    Returns:
+        (E,) units that are left out and (E,) units of the queries; (M, E) what their values gain.
+    """
+    left = found.ranks.closer[found.rows] - found.closer
+    taken = counted[found.rows] & (places[found.rows] != found.units)
+    if deepest is not None:
+        taken &= left < deepest
+    rows = found.rows[taken]
+    before = values(found.ranks)
+    if not len(rows):
+        return (rows, rows), before[:, :0]
+    closer, tied = left[taken].astype(np.int32), found.ranks.tied_negatives[rows] - found.tied[taken]
+    without = Ranks(closer, closer, tied.astype(np.int32), found.ranks.tied_positives[rows])
+    return (found.units[taken], places[rows]), values(without) - before[:, rows]
+
+
+def _array(values: Tensor) -> NDArray[Any]:
+    array: NDArray[Any] = values.cpu().numpy()
+    return array
