@@ -9,7 +9,7 @@ made from, the feature files have these, and the draws follow from the run's see
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +37,7 @@ from layerprobe.workflow.stored_terms import Drawn, Offered, offered_terms, stor
 _STOPPED = "drawing stopped; what is stored is whole, the same command goes on"
 
 Units = Callable[[str], NDArray[np.int64]]
+_Place = tuple[int, str, RankedLayer]  # epoch, split and layer
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,14 +98,15 @@ def equal_terms(  # noqa: PLR0913 - what is drawn, on what, and over what its in
         offered, record, raw = offered_terms(run), run.read(), run.scores()
         if offered.terms is None:
             return EqualTerms(offered, reasons=offered.reasons)
-        cells, reasons = _cells(run, offered, offered.terms, epochs)
+        notes = _notes_of(raw)
+        cells, reasons = _cells(run, offered, offered.terms, epochs, notes)
         steps = sum(len(cell.missing) * len(cell.drawn.rows) for cell in cells)
         if steps:
             chosen = parts.choose_device(device)
             with listener.task(f"equal terms of {run.name}", steps, "draws") as task:
                 for cell in cells:
                     _draw(run, cell, offered.terms, record["seed"], chosen, _told(stop, task))
-        rating = _Rating(run, record, offered.terms, kind or IntervalKind(), units, _notes_of(raw))
+        rating = _Rating(run, record, offered.terms, kind or IntervalKind(), units, notes)
         order = record.get("layer_order", [])
         scores = [score for cell in cells for score in in_network_order(rating.scores(cell), order)]
         table = ScoreTable(raw, layer_order=order, stored=read_scores(run.scores_file))
@@ -113,8 +115,13 @@ def equal_terms(  # noqa: PLR0913 - what is drawn, on what, and over what its in
     return EqualTerms(offered, scores, (*offered.reasons, *reasons))
 
 
-def _cells(run: Run, offered: Offered, terms: Terms, epochs: Sequence[int]) -> tuple[list[_Cell], list[str]]:
-    """What is to be drawn, and why some of it cannot be."""
+def _cells(
+    run: Run, offered: Offered, terms: Terms, epochs: Sequence[int], scored: Collection[_Place]
+) -> tuple[list[_Cell], list[str]]:
+    """What is to be drawn of the layers that are scored, and why some of it cannot be.
+
+    The ranks of layers without scores hold no longer: their scores have left scores.csv.
+    """
     cells, reasons = [], []
     gone: dict[int, dict[str, None]] = defaultdict(dict)
     for epoch, split in ((epoch, split) for epoch in sorted(set(epochs)) for split in offered.splits):
@@ -124,7 +131,8 @@ def _cells(run: Run, offered: Offered, terms: Terms, epochs: Sequence[int]) -> t
             why = "is not probed there" if not ranks.exists() else "had other images then"
             reasons.append(f"no equal terms at epoch {epoch}: {split} {why}")
             continue
-        absent = [ranked for ranked in store.read_stored_ranks(ranks).ranks if ranked not in drawn.values]
+        known = [ranked for ranked in store.read_stored_ranks(ranks).ranks if (epoch, split, ranked) in scored]
+        absent = [ranked for ranked in known if ranked not in drawn.values]
         there = [ranked for ranked in absent if store.made_from(ranks, features, ranked)]
         gone[epoch] |= {ranked.layer.layer: None for ranked in absent if ranked not in there}
         cells.append(_Cell(epoch, split, drawn, there))
@@ -179,7 +187,7 @@ def _features(run: Run, cell: _Cell, ranked: RankedLayer, seed: int, device: tor
     return Features(reduce(read(cell.split)), cell.drawn.items.labels, cell.drawn.items.ids)
 
 
-def _notes_of(raw: Sequence[Score]) -> dict[tuple[int, str, RankedLayer], tuple[str, ...]]:
+def _notes_of(raw: Sequence[Score]) -> dict[_Place, tuple[str, ...]]:
     """What the Recall@K of a whole split says, without what its interval is."""
     return {
         (score.epoch, score.split, score.ranked_layer): tuple(
@@ -200,7 +208,7 @@ class _Rating:
         terms: of the draws.
         kind: of the intervals.
         units: as for `equal_terms`.
-        notes: epoch, split and layer -> what its Recall@K says.
+        notes: what the Recall@K of each scored layer says.
     """
 
     run: Run
@@ -208,7 +216,7 @@ class _Rating:
     terms: Terms
     kind: IntervalKind
     units: Units | None
-    notes: Mapping[tuple[int, str, RankedLayer], tuple[str, ...]]
+    notes: Mapping[_Place, tuple[str, ...]]
 
     def scores(self, cell: _Cell) -> list[Score]:
         """Those of an epoch and split, of all layers whose draws are stored."""
@@ -217,17 +225,21 @@ class _Rating:
         if drawn is None:
             return []
         name, count = self.terms.name(), int((drawn.weights > 0).sum())
+        scored = [ranked for epoch, split, ranked in self.notes if (epoch, split) == (cell.epoch, cell.split)]
         found = [
-            self._subject(cell, ranked).score(name, None, count, [reason]) for ranked, reason in stored.invalid.items()
+            self._subject(cell, ranked).score(name, None, count, [stored.invalid[ranked]])
+            for ranked in scored
+            if ranked in stored.invalid
         ]
-        if not drawn.values:
+        values = {ranked: drawn.values[ranked] for ranked in scored if ranked in drawn.values}
+        if not values:
             return found
         units = drawn.items.labels if self.units is None else self.units(cell.split)
-        sums = unit_sums(np.stack(list(drawn.values.values())), units, drawn.weights)
+        sums = unit_sums(np.stack(list(values.values())), units, drawn.weights)
         how = "equal terms: " + (f"mean of {len(drawn.rows)} draws" if len(drawn.rows) > 1 else "all images, one draw")
-        for ranked, value, interval in zip(drawn.values, sums.means.tolist(), intervals(sums), strict=True):
+        for ranked, value, interval in zip(values, sums.means.tolist(), intervals(sums), strict=True):
             ranks = stored.ranks[ranked]
-            shared = self.notes.get((cell.epoch, cell.split, ranked), ())
+            shared = self.notes[cell.epoch, cell.split, ranked]
             subject = replace(
                 self._subject(cell, ranked),
                 notes=(*self.kind.notes, *(note for note in shared if note not in recall_notes(ranks))),

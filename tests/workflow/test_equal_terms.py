@@ -16,7 +16,7 @@ from layerprobe.intervals import IntervalKind
 from layerprobe.progress import Task
 from layerprobe.retrieval import SearchRules
 from layerprobe.runs import Run, locked
-from layerprobe.scores import Score, read_scores
+from layerprobe.scores import Score, ScoreTable, read_scores
 from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.draws import Terms, draws
 from layerprobe.statistics.units import unit_sums
@@ -81,6 +81,11 @@ def brute_force(split: str, epoch: int) -> tuple[float, NDArray[np.float64]]:
 
 def scores_of(run: Run, split: str, layer: str, epoch: int = 1) -> dict[str, Score]:
     return {s.metric: s for s in run.scores() if (s.epoch, s.split, s.layer) == (epoch, split, layer)}
+
+
+def write_scores(run: Run, scores: list[Score]) -> None:
+    run.scores_file.unlink()
+    ScoreTable(scores).write(run.scores_file)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -194,6 +199,13 @@ def test_features_that_are_gone_name_the_command_that_brings_them_back(tmp_path:
     )
 
 
+def test_a_layer_whose_scores_hold_no_longer_is_not_drawn(drawn_run: Run) -> None:
+    write_scores(drawn_run, [s for s in drawn_run.scores() if s.split == "train"])
+    found = equal_terms(drawn_run, [1], Silent())
+    assert [s.split for s in found.scores] == ["train"]
+    assert store.read_stored_ranks(drawn_run.rank_file(1, "test")).values[FC6].keys() == {"MAP@R"}
+
+
 def test_an_epoch_that_is_not_probed_is_told(finished_copy: Run) -> None:
     found = equal_terms(finished_copy, [1, 7], Silent())
     assert "no equal terms at epoch 7: test is not probed there" in found.reasons
@@ -214,6 +226,7 @@ def test_reduced_layers_are_drawn_as_their_ranks_were_made(drawn_run: Run, monke
     key = store.RankKey(store.FeatureKey("drawn", 1, "test", "w1", "resize", "m"), None, entries.search_sha256, 1e-12)
     ranks = {ranked: store.RankEntry(key, entries.ranks[FC6]) for ranked in (FC6, centred)}
     store.write_ranks(path, store.Rows(entries.labels, entries.ids), ranks)
+    write_scores(drawn_run, [replace(s, reduction=name) for s in drawn_run.scores() for name in ("none", "centred")])
     equal_terms(drawn_run, [1], Silent())
     stored = stored_terms(drawn_run, 1, "test", TERMS)
     assert stored is not None
