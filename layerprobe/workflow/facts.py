@@ -18,6 +18,7 @@ from layerprobe.scores import SPLITS, Score, is_recall
 from layerprobe.sections import SEARCH_KEYS
 from layerprobe.store import read_chance, read_index
 from layerprobe.tables import TextTable, layer_table, metric_table
+from layerprobe.workflow.told_apart import Searches, alike_of, searches_of
 
 
 def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
@@ -107,19 +108,23 @@ def score_tables(run: Run, scores: Sequence[Score]) -> list[TextTable]:
     last = max(score.epoch for score in scores)
     shown = [score for score in scores if score.epoch == last]
     untrained = [score for score in run.scores() if score.epoch == 0 < last]
-    return epoch_tables(shown, data_facts(run, shown), untrained)
+    return epoch_tables(shown, data_facts(run, shown), searches_of(run), untrained)
 
 
-def epoch_tables(scores: Sequence[Score], data: DataFacts, untrained: Sequence[Score] = ()) -> list[TextTable]:
+def epoch_tables(
+    scores: Sequence[Score], data: DataFacts, searches: Searches, untrained: Sequence[Score] = ()
+) -> list[TextTable]:
     """The tables of an epoch: Recall by layer, and the further metrics if there are any.
 
     Args:
         scores: of one run and epoch, in network order; at least one is Recall@K.
         data: what they were measured on.
+        searches: gives the queries that the scores are of.
         untrained: those of epoch 0, where these are of a later one.
     """
     recalls = [score.metric for score in scores if is_recall(score.metric)]
     first = "R@1" if "R@1" in recalls else recalls[0]
-    layers = layer_table(scores, metric=first, data=data, untrained=untrained)
+    alike = alike_of(scores, first, searches)
+    layers = layer_table(scores, metric=first, data=data, untrained=untrained, alike=alike)
     further = metric_table(scores)
     return [layers] if further is None else [layers, further]

@@ -20,6 +20,7 @@ from layerprobe.scores import Matrix, Score
 from layerprobe.workflow.facts import epoch_tables, split_facts
 from layerprobe.workflow.frames import score_frame
 from layerprobe.workflow.plot import COMPARED, draw
+from layerprobe.workflow.told_apart import Searched
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,7 +77,7 @@ class Probed:
 
     def table(self) -> Shown:
         """The scores as `layerprobe probe` shows them; `print` writes them as text, a notebook shows them as HTML."""
-        return Shown(tuple(epoch_tables(self.scores, self._data())))
+        return Shown(tuple(epoch_tables(self.scores, self._data(), self._searched)))
 
     def frame(self) -> DataFrame:
         """A row for each score, with the columns of scores.csv.
@@ -109,6 +110,15 @@ class Probed:
         searched = {split: self.labels[self.gallery[split]] for split in splits if split in self.gallery}
         facts = {split: split_facts(self.labels[split], searched.get(split)) for split in splits}
         return DataFacts("", facts, start="epoch 0")
+
+    def _searched(self, _: int, split: str, cluster: str | None) -> Searched | None:
+        if cluster is not None:
+            return None  # its texts are not kept
+        scored = dict.fromkeys(score.ranked_layer for score in self.scores if score.split == split)
+        ranks = {
+            layer: self.ranks[split, str(layer.layer)] for layer in scored if (split, str(layer.layer)) in self.ranks
+        }
+        return Searched(self.labels[split], ranks)
 
     def _matrices(self) -> list[Matrix]:
         layers = [LayerKey.parse(layer) for split, layer in self.features if split == COMPARED]

@@ -14,6 +14,9 @@ from layerprobe.keys import LayerKey
 from layerprobe.runs import Run
 from layerprobe.scores import Score, ScoreTable
 from layerprobe.workflow.facts import data_facts, score_tables
+from tests.workflow.rank_files import FC6 as FC6_RANKED
+from tests.workflow.rank_files import POOL5, ranks_of
+from tests.workflow.rank_files import stored as stored_ranks
 
 FC6 = LayerKey("fc6", "none")
 SCORE = Score("one", "abc", 0, 1, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 4)
@@ -125,6 +128,17 @@ def test_the_tables_are_of_the_last_epoch_and_know_the_untrained_one(tmp_path: P
         == "training made test R@1 worse at fc6: 50.0 %, untrained 75.0 %, which no trained layer reaches"
     )
     assert further.rows == (("NMI", "fc6", "none", "50.0"),)
+
+
+def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    hits = [float(query != 3) for query in range(24)]
+    scores = stored_ranks(run, 1, "test", {POOL5: ranks_of([*hits[:-1], 0.0]), FC6_RANKED: ranks_of(hits)})
+    sure = [replace(score, low=0.5, high=1.0) for score in scores]
+    ScoreTable(sure).write(run.scores_file)
+    (table,) = score_tables(run, sure)
+    # 23 of 24 queries
+    assert table.notes[0] == "* best on test (chosen on test): fc6, 95.8 %; not told apart from it: pool5"
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import pickle
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import layerprobe
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.scores import Score
-from layerprobe.workflow.probed import Probed
+from layerprobe.scores import Score, Subject
+from layerprobe.workflow.probed import ByLayer, Probed
+from tests.workflow.rank_files import FC6, POOL5, ranks_of
 from tests.workflow.test_probe_model import TEST, TRAIN, small_model
 
 
@@ -41,6 +44,20 @@ def test_a_notebook_shows_the_tables(result: Probed) -> None:
     assert shown.count("<table>") == 2
     assert shown == result.table()._repr_html_()
     assert repr(result) == f"Probed(Sequential: 5 layers on train and test, {len(result.scores)} scores)"
+
+
+def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best() -> None:
+    # 12 classes of 2: fc6 misses one query, pool5 that one and another
+    ranks = {FC6: ranks_of([0.0] + [1.0] * 23), POOL5: ranks_of([0.0] + [1.0] * 22 + [0.0])}
+    scores = [
+        replace(Subject("m", "e", 0, 0, "test", layer).score("R@1", own.recall(1), 24), low=0.5, high=1.0)
+        for layer, own in ranks.items()
+    ]
+    by_layer = ByLayer({("test", layer.layer): own for layer, own in ranks.items()})
+    probed = Probed("m", tuple(scores), by_layer, ByLayer({}), {"test": np.repeat(np.arange(12), 2)}, {})
+    assert "fc6, 95.8 %; not told apart from it: pool5" in str(probed.table())
+    clusters = replace(probed, scores=tuple(replace(score, notes=("clusters: camera",)) for score in scores))
+    assert "told apart" not in str(clusters.table())
 
 
 @pytest.mark.parametrize("kind", ["layers", "train-vs-test", "curves", "cka"])
