@@ -257,7 +257,8 @@ def _counts(similarities: Tensor, relevance: Relevance, windows: Tensor, layout:
     rows, units = torch.nonzero((by_unit[0] + by_unit[1] > 0) & paired, as_tuple=True)
     entries = [part[rows, units] for part in by_unit]
     before, tied = closer.sum(1), (through & ~closer).sum(1)
-    ranks = Ranks(*(_array(part).astype(np.int32) for part in (before, before, tied, positives)))
+    first, beside, right_ones = (_array(part).astype(np.int32) for part in (before, tied, positives))
+    ranks = Ranks(first, first, beside, right_ones)
     return _Counts(ranks, *(_array(part) for part in (rows, units, *entries)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.intervals import PARENT
+from layerprobe.ranking.left_out import divided_class
 
 
 def units_of(
@@ -56,6 +57,34 @@ def units_of(
         fix = "Leave --cluster out" + (f", or name a column: {', '.join(columns)}" if columns else "")
         raise RecipeError("--cluster parent: no class has a folder above its own", fix=fix)
     return _numbers(folders, [f"class {name}" for name in names])
+
+
+def require_redrawable(
+    dataset: Dataset, splits: Sequence[str], units: Mapping[str, NDArray[np.int64]], cluster: str | None
+) -> None:
+    """Check that another draw of units can be told by leaving units out: `--interval redraw`.
+
+    Args:
+        dataset: with the rules of its searches.
+        splits: of the queries.
+        units: split -> (N,) unit of each of its images, as from `units_of`; of galleries too.
+        cluster: as for `units_of`.
+
+    Raises:
+        RecipeError: the right items are listed, or a class lies in two units.
+    """
+    for name in splits:
+        rules = dataset.search_rules.get(name)
+        if rules is not None and rules.positives is not None:
+            why = f"data.positives lists the right items of {name}, so that leaving out a class says nothing"
+            raise RecipeError(f"--interval redraw: {why}", fix="Leave --interval out")
+        names = list(dict.fromkeys([name, dataset.search_in.get(name, name)]))
+        labels = np.concatenate([dataset.splits[part].labels for part in names])
+        divided = divided_class(labels, np.concatenate([units[part] for part in names]))
+        if divided is not None:
+            why = f"column {cluster} divides class {dataset.class_names[divided]}"
+            fix = "Leave --cluster out, or name a column that is the same for all images of a class"
+            raise RecipeError(f"--interval redraw leaves out whole classes; {why}", fix=fix)
 
 
 def _numbers(texts: Sequence[str], own: Sequence[str]) -> NDArray[np.int64]:

@@ -22,7 +22,7 @@ def hits_and_reciprocals(ranks: Ranks) -> Array:
     return np.array([*(ranks.hits(k) for k in KS), reciprocal_ranks(ranks)])
 
 
-def ranked_again(features: Array, labels: Any, units: Any, similarity: Similarity = "cosine") -> Array:
+def ranked_again(features: NDArray[Any], labels: Any, units: Any, similarity: Similarity = "cosine") -> Array:
     """The rows of each unit are removed and the rest is ranked."""
     found = []
     for unit in np.unique(units):
@@ -79,7 +79,8 @@ def test_a_gallery_loses_the_unit_too_but_keeps_its_distractors() -> None:
             gallery_ids=[gallery_ids[row] for row in items],
             rules=SearchRules(groups[rest], gallery_groups[items], pairs),
         )
-        return hits_and_reciprocals(ranks).mean(1)
+        means: Array = hits_and_reciprocals(ranks).mean(1)
+        return means
 
     found = left_out_means(
         features,

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.workflow.units import units_of
+from layerprobe.retrieval import SearchRules
+from layerprobe.workflow.units import require_redrawable, units_of
 
 IDS = ("a", "b", "c", "d")
 LABELS = np.array([0, 1, 2, 2])
@@ -55,3 +57,25 @@ def test_what_cannot_be_a_unit_is_refused() -> None:
         units_of(dataset(("x", "y", "z")), IDS, LABELS, "parent")
     with pytest.raises(UnknownNameError, match="Did you mean 'camera'"):
         units_of(dataset(("x", "y", "z"), {"camera": ("1", "2", "1", "2")}), IDS, LABELS, "camra")
+
+
+def test_units_that_divide_a_class_cannot_be_left_out() -> None:
+    made = dataset(("x", "y", "z"), {"camera": ("1", "1", "1", "2")})
+    require_redrawable(made, ["test"], {"test": LABELS}, None)
+    with pytest.raises(RecipeError, match="leaves out whole classes; column camera divides class z"):
+        require_redrawable(made, ["test"], {"test": units_of(made, IDS, LABELS, "camera")}, "camera")
+
+
+def test_a_class_is_not_divided_between_queries_and_gallery_either() -> None:
+    queries = dataset(("x", "y", "z")).splits["test"]
+    gallery = replace(queries, name="gallery")
+    made = Dataset({"test": queries, "gallery": gallery}, ("x", "y", "z"), search_in={"test": "gallery"})
+    require_redrawable(made, ["test"], {"test": LABELS, "gallery": LABELS}, None)
+    with pytest.raises(RecipeError, match="column camera divides class y"):
+        require_redrawable(made, ["test"], {"test": LABELS, "gallery": np.array([0, 5, 2, 2])}, "camera")
+
+
+def test_listed_right_items_cannot_be_redrawn() -> None:
+    listed = replace(dataset(("x", "y", "z")), search_rules={"test": SearchRules(positives=np.array([[2, 3]]))})
+    with pytest.raises(RecipeError, match=r"data.positives lists the right items of test, so that leaving out"):
+        require_redrawable(listed, ["test"], {"test": LABELS}, None)
