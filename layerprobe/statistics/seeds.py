@@ -15,11 +15,11 @@ from layerprobe.statistics.units import UnitSums
 def over_seeds(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> OverSeeds:
     """The mean over S trainings, with an interval for these networks and one for another training.
 
-    Every training is measured on every unit. `classes` resamples the units of the mean over the trainings. `training`
-    adds the variance between the trainings, V = V_classes + sd^2 / S, and takes Student's t with the degrees of freedom
-    of Satterthwaite (1946), V^2 / (V_classes^2 / (U - 1) + (sd^2 / S)^2 / (S - 1)). Units that gain in one training and
-    not in another are in both terms, so that the interval is rather too wide than too narrow: benchmarks/README.md has
-    its coverage.
+    Every training is measured on every unit; on equal terms by images that its own seed draws, of which there are as
+    many. `classes` resamples the units of the mean over the trainings. `training` adds the variance between these,
+    V = V_classes + sd^2 / S, and takes Student's t with the degrees of freedom of Satterthwaite (1946),
+    V^2 / (V_classes^2 / (U - 1) + (sd^2 / S)^2 / (S - 1)). Units that gain in one training and not in another are in
+    both terms, so that the interval is rather too wide than too narrow: benchmarks/README.md has its coverage.
 
     Args:
         cells: (S, U) of a value, or of a difference, in each training.
@@ -27,12 +27,13 @@ def over_seeds(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> Ov
         seed: of the draws.
 
     Raises:
-        ValueError: trainings that were measured on different queries, or fewer than 100 resamples.
+        ValueError: trainings that were measured on different numbers of queries, or fewer than 100 resamples.
     """
-    if (cells.counts != cells.counts[:1]).any():
+    totals = cells.counts.sum(1)
+    if (totals != totals[0]).any():
         raise ValueError("the trainings were measured on different queries")
     trainings = len(cells.sums)
-    mean = UnitSums(cells.sums.mean(0, keepdims=True), cells.counts[:1])
+    mean = UnitSums(cells.sums.mean(0, keepdims=True), cells.counts.mean(0, keepdims=True))
     classes = differences(mean, resamples=resamples, seed=seed)[0]
     sd = float(cells.means.std(ddof=1)) if trainings > 1 else None
     training = Difference(classes.value)

@@ -79,3 +79,13 @@ def test_trainings_on_other_queries_are_refused(three: UnitSums) -> None:
     counts[1, 5] = 2
     with pytest.raises(ValueError, match="measured on different queries"):
         over_seeds(UnitSums(three.sums, counts))
+
+
+def test_draws_of_equal_size_may_hold_a_unit_more_or_less_often() -> None:
+    # 12 units, each drawn 3 times and once, or once and 3 times: means (3 a + b) / 4 and (a + 3 b) / 4 of the halves.
+    often = np.array([[3.0] * 6 + [1.0] * 6, [1.0] * 6 + [3.0] * 6])
+    values = np.linspace(0, 1, 12)
+    found = over_seeds(UnitSums(often * values, often))
+    a, b = values[:6].mean(), values[6:].mean()
+    assert found.mean == pytest.approx((a + b) / 2)
+    assert found.sd == pytest.approx(abs(a - b) / 2 / 2**0.5)
