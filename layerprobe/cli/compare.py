@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
 from layerprobe.cli.output import Terminal
 from layerprobe.intervals import ESTIMANDS, IntervalKind
+
+if TYPE_CHECKING:
+    from layerprobe.tables import TextTable
+    from layerprobe.workflow.comparison import Comparison, SeedComparison
 
 _LAYER = "RUN[#epoch][:layer[@pool][/reduction][~similarity]]"
 
@@ -30,6 +35,9 @@ def compare(
         str | None,
         typer.Option("--cluster", metavar="COLUMN", help="What is resampled (default: the classes); parent: folders."),
     ] = None,
+    seeds: Annotated[
+        bool, typer.Option("--seeds", help="Over all trainings of A's and of B's experiment, paired by seed.")
+    ] = False,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -42,16 +50,24 @@ def compare(
     from layerprobe.errors import UnknownNameError
     from layerprobe.workflow.compare import CompareRequest
     from layerprobe.workflow.compare import compare as compared
+    from layerprobe.workflow.compare_seeds import compare_seeds
     from layerprobe.workflow.comparison_text import comparison_table, sentence
+    from layerprobe.workflow.evidence import Measure
     from layerprobe.workflow.references import parse_reference
+    from layerprobe.workflow.seeds_text import seeds_sentence, seeds_table
 
     if interval not in ESTIMANDS:
         raise UnknownNameError("interval", interval, ESTIMANDS)
-    kind = IntervalKind(interval, cluster)
-    found = compared(CompareRequest(cache, a, b, metric, split, kind))
-    terminal = Terminal(as_json, quiet)
-    if any(parse_reference(text).is_glob for text in (a, b)):
-        values = {"comparisons": found[0].basis.comparisons, "results": [one.as_row() for one in found]}
-        terminal.result(values, comparison_table(found))
+    request = CompareRequest(cache, a, b, split, Measure(metric, IntervalKind(interval, cluster)))
+    several = any(parse_reference(text).is_glob for text in (a, b))
+    shown: TextTable | str
+    found: Sequence[Comparison | SeedComparison]
+    if seeds:
+        found = of_seeds = compare_seeds(request)
+        shown = seeds_table(of_seeds) if several else seeds_sentence(of_seeds[0])
     else:
-        terminal.result(found[0].as_row(), sentence(found[0]), *found[0].notes)
+        found = of_runs = compared(request)
+        shown = comparison_table(of_runs) if several else sentence(of_runs[0])
+    rows = [one.as_row() for one in found]
+    values = {"comparisons": found[0].basis.comparisons, "results": rows} if several else rows[0]
+    Terminal(as_json, quiet).result(values, shown, *(() if several else found[0].notes))

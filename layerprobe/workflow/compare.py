@@ -10,13 +10,12 @@ import numpy as np
 
 from layerprobe.analysis import layer_notes
 from layerprobe.errors import NumericError, RecipeError
-from layerprobe.intervals import IntervalKind
 from layerprobe.keys import RankedLayer
 from layerprobe.runs import find_run
 from layerprobe.statistics.holm import holm
 from layerprobe.workflow.comparison import Basis, Comparison, Side
 from layerprobe.workflow.comparison_text import inputs_text
-from layerprobe.workflow.evidence import gather, place_units
+from layerprobe.workflow.evidence import Measure, gather, place_units
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.references import Place, Reference, find_layers, open_place, parse_reference
 
@@ -31,17 +30,15 @@ class CompareRequest:
         cache: folder of runs.
         a: RUN[#epoch][:layer[@pool][/reduction][~similarity]]; the layer may be a glob.
         b: likewise.
-        metric: R@K, or another that is the mean of a value for each query.
         split: train, validation or test.
-        kind: of the intervals.
+        measure: what is compared of them.
     """
 
     cache: Path
     a: str
     b: str
-    metric: str = "R@1"
     split: str = "test"
-    kind: IntervalKind = field(default_factory=IntervalKind)
+    measure: Measure = field(default_factory=Measure)
 
 
 def compare(request: CompareRequest) -> list[Comparison]:
@@ -56,47 +53,45 @@ def compare(request: CompareRequest) -> list[Comparison]:
         DataError: what is not ranked or stored, with the command that does it.
         NumericError: the features of all pairs, or of the only one, were not finite.
     """
-    if request.kind.estimand == "redraw":
+    if request.measure.kind.estimand == "redraw":
         raise RecipeError("--interval redraw: not measured by compare yet", fix="Leave it out")
     first, second = parse_reference(request.a), parse_reference(request.b)
     a = open_place(find_run(request.cache, first.run), first.epoch, request.split)
     b = open_place(find_run(request.cache, second.run), second.epoch, request.split)
     require_same_queries(a, b)
-    return compare_pairs(a, b, pair_layers((a, first), (b, second)), request.metric, request.kind)
+    return compare_pairs(a, b, pair_layers((a, first), (b, second)), request.measure)
 
 
-def compare_pairs(a: Place, b: Place, pairs: Sequence[Pair], metric: str, kind: IntervalKind) -> list[Comparison]:
+def compare_pairs(a: Place, b: Place, pairs: Sequence[Pair], measure: Measure) -> list[Comparison]:
     """Compare layers of one place with layers of another.
 
     Args:
         a: of the same queries as `b`.
         b: may be `a`.
         pairs: at least one, each a layer of `a` and one of `b`.
-        metric: the mean of a value for each query.
-        kind: of the intervals.
+        measure: what is compared of them.
 
     Raises:
         LayerprobeError: as for `compare`.
     """
-    invalid = {(x, y): _invalid(a, x) or _invalid(b, y) for x, y in pairs}
+    invalid = {(x, y): invalid_reason(a, x) or invalid_reason(b, y) for x, y in pairs}
     valid = [pair for pair in pairs if not invalid[pair]]
     if not valid:
         raise NumericError(invalid[pairs[0]], fix="Choose a layer whose features are finite")
-    evidence = gather(a, b, valid, metric, place_units(a, kind))
+    evidence = gather(a, b, valid, measure, place_units(a, measure.kind))
     found = evidence.differences()
     corrected = [replace(one, p=p) for one, p in zip(found, holm([one.p for one in found]), strict=True)]
     numbers = dict(zip(valid, zip(evidence.values.tolist(), corrected, strict=True), strict=True))
-    labels = a.stored.labels
-    basis = Basis(metric, kind, len(labels), len(np.unique(labels)), evidence.units, len(valid))
-    inputs = _inputs(a, b)
+    basis = basis_of(a, measure, evidence.units, len(valid))
+    inputs = input_notes(a, b)
     comparisons = []
     for first, second in pairs:
-        sides = _side(a, first), _side(b, second)
+        sides = side_of(a, first), side_of(b, second)
         if reason := invalid[first, second]:
             comparisons.append(Comparison(*sides, basis, None, None, (reason,)))
             continue
         (before, after), difference = numbers[first, second]
-        notes = (*_notes(a, first), *_notes(b, second), *inputs)
+        notes = (*layer_notes_of(a, first), *layer_notes_of(b, second), *inputs)
         comparisons.append(Comparison(*sides, basis, (before, after), difference, tuple(dict.fromkeys(notes))))
     return comparisons
 
@@ -150,21 +145,29 @@ def pair_layers(a: tuple[Place, Reference], b: tuple[Place, Reference]) -> list[
     return pairs
 
 
-def _side(place: Place, ranked: RankedLayer) -> Side:
+def basis_of(place: Place, measure: Measure, units: int, comparisons: int) -> Basis:
+    """What comparisons of a place's queries rest on."""
+    labels = place.stored.labels
+    return Basis(measure.metric, measure.kind, len(labels), len(np.unique(labels)), units, comparisons)
+
+
+def side_of(place: Place, ranked: RankedLayer) -> Side:
+    """A layer, as a comparison has it."""
     return Side(place.subject(ranked), place.name(ranked), data_facts(place.run, ()).start)
 
 
-def _invalid(place: Place, ranked: RankedLayer) -> str:
+def invalid_reason(place: Place, ranked: RankedLayer) -> str:
     """Why a layer has no ranks; empty where it has some."""
     reason = place.stored.invalid.get(ranked, "")
     return f"{place.run.name}, {place.name(ranked)}: {reason}" if reason else ""
 
 
-def _notes(place: Place, ranked: RankedLayer) -> list[str]:
+def layer_notes_of(place: Place, ranked: RankedLayer) -> list[str]:
+    """What is to be said of a layer: that it has collapsed, and its zero vectors."""
     return [f"{place.name(ranked)}: {note}" for note in layer_notes(place.stored.ranks[ranked])]
 
 
-def _inputs(a: Place, b: Place) -> list[str]:
+def input_notes(a: Place, b: Place) -> list[str]:
     """What differs in the inputs of two models, as a note; none where nothing does."""
     transforms = a.stored.transform, b.stored.transform
     return [] if transforms[0] == transforms[1] else [inputs_text((a.run.name, b.run.name), transforms)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerprobe.facts import DataFacts
-from layerprobe.intervals import Difference, IntervalKind
+from layerprobe.intervals import Difference, IntervalKind, OverSeeds
 from layerprobe.scores import Subject, note_text
 from layerprobe.workflow.references import reference_text
 
@@ -48,6 +48,21 @@ class Basis:
 
 
 @dataclass(frozen=True)
+class Training:
+    """Two layers in the trainings of one seed.
+
+    Args:
+        seed: of both.
+        runs: the two runs' names; often the same.
+        values: the metric of both layers.
+    """
+
+    seed: int
+    runs: tuple[str, str]
+    values: tuple[float, float]
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Layer a against layer b.
 
@@ -70,22 +85,62 @@ class Comparison:
     @property
     def claimed(self) -> bool:
         """Whether the two are told apart: p, corrected for all comparisons, is below 0.05."""
-        return self.difference is not None and self.difference.p is not None and self.difference.p < 0.05
+        return is_told(self.difference)
 
     def as_row(self) -> dict[str, Any]:
-        """The fields as JSON has them; `note` says what kind of interval it is, unless it is the default."""
-        found = self.difference
-        return {
-            "a": reference_text(self.a.subject),
-            "b": reference_text(self.b.subject),
-            "metric": self.basis.metric,
-            "split": self.a.subject.split,
-            "difference": None if found is None else found.value,
-            "low": None if found is None else found.low,
-            "high": None if found is None else found.high,
-            "p": None if found is None else found.p,
-            "comparisons": self.basis.comparisons,
-            "n": self.basis.queries,
-            "classes": self.basis.classes,
-            "note": note_text([*self.notes, *self.basis.kind.notes]),
-        }
+        """The fields as JSON has them; `note` says what kind of interval it is, if not the default."""
+        return _row(self.a, self.b, self.basis, self.difference, self.notes)
+
+
+@dataclass(frozen=True)
+class SeedComparison:
+    """Layer a against layer b in several trainings.
+
+    Args:
+        a: the first, in the run that was named.
+        b: the second.
+        basis: what it rests on.
+        trainings: by seed; empty where a layer of one has no valid number, with the reason in `notes`.
+        over: a - b over the trainings, both p corrected for all comparisons; None likewise.
+        notes: what a reader must know.
+    """
+
+    a: Side
+    b: Side
+    basis: Basis
+    trainings: tuple[Training, ...]
+    over: OverSeeds | None
+    notes: tuple[str, ...] = ()
+
+    def as_row(self) -> dict[str, Any]:
+        """The fields as JSON has them: low, high and p for another training, and those of these networks apart."""
+        over = self.over
+        row = _row(self.a, self.b, self.basis, None if over is None else over.training, self.notes)
+        networks = None if over is None else {x: getattr(over.classes, x) for x in ("low", "high", "p")}
+        seeds = [
+            {"seed": one.seed, "a": one.runs[0], "b": one.runs[1], "difference": one.values[0] - one.values[1]}
+            for one in self.trainings
+        ]
+        return row | {"sd": None if over is None else over.sd, "networks": networks, "seeds": seeds}
+
+
+def is_told(difference: Difference | None) -> bool:
+    """Whether a difference is told from 0: its p is below 0.05."""
+    return difference is not None and difference.p is not None and difference.p < 0.05
+
+
+def _row(a: Side, b: Side, basis: Basis, found: Difference | None, notes: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "a": reference_text(a.subject),
+        "b": reference_text(b.subject),
+        "metric": basis.metric,
+        "split": a.subject.split,
+        "difference": None if found is None else found.value,
+        "low": None if found is None else found.low,
+        "high": None if found is None else found.high,
+        "p": None if found is None else found.p,
+        "comparisons": basis.comparisons,
+        "n": basis.queries,
+        "classes": basis.classes,
+        "note": note_text([*notes, *basis.kind.notes_on(basis.units)]),
+    }

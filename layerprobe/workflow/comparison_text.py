@@ -70,7 +70,7 @@ def _row(one: Comparison, share: bool) -> tuple[str, ...]:
         return (one.a.name, one.b.name, "-", "-", "-", "-", "-", "; ".join(one.notes))
     found = one.difference
     told = ("a better" if found.value > 0 else "b better") if one.claimed else "not told apart"
-    ends = "-" if found.low is None or found.high is None else _range(found.low, found.high, share)
+    ends = "-" if found.low is None or found.high is None else range_text(found.low, found.high, share)
     values = (f"{100 * value:.1f}" if share else f"{value:.3g}" for value in one.values)
     p = "-" if found.p is None else p_text(found.p)
     return (one.a.name, one.b.name, *values, difference_text(found.value, share), ends, p, told)
@@ -128,17 +128,22 @@ def metric_text(metric: str) -> str:
 def interval_text(difference: Difference, basis: Basis) -> str:
     """`95 % interval over 68 classes, against this gallery: +0.6 to +3.0; p = 0.004`, or why there is none."""
     if difference.low is None or difference.high is None:
-        return f"no interval: {_why_none(basis)}"
-    corrected = f", corrected by Holm for {basis.comparisons} comparisons" if basis.comparisons > 1 else ""
-    p = "" if difference.p is None else f"; p {_equals(difference.p)}{corrected}"
-    ends = _range(difference.low, difference.high, is_fraction(basis.metric))
+        return no_interval_text(basis)
+    p = "" if difference.p is None else f"; p {p_words(difference.p)}{corrected_text(basis)}"
+    ends = range_text(difference.low, difference.high, is_fraction(basis.metric))
     return f"{basis.kind.over(basis.units)}: {ends}{p}"
 
 
-def _why_none(basis: Basis) -> str:
+def no_interval_text(basis: Basis) -> str:
+    """Why a comparison has no interval: `no interval: 9 classes, and it takes 10`."""
     if basis.units < FEWEST_UNITS:
-        return f"{basis.kind.units_text(basis.units)}, and it takes {FEWEST_UNITS}"
-    return f"the difference is the same in all {basis.kind.units_text(basis.units)}"
+        return f"no interval: {basis.kind.units_text(basis.units)}, and it takes {FEWEST_UNITS}"
+    return f"no interval: the difference is the same in all {basis.kind.units_text(basis.units)}"
+
+
+def corrected_text(basis: Basis) -> str:
+    """What was done to p where there are several comparisons; empty for a single one."""
+    return f", corrected by Holm for {basis.comparisons} comparisons" if basis.comparisons > 1 else ""
 
 
 def few_text(basis: Basis) -> str:
@@ -159,7 +164,8 @@ def difference_text(value: float, share: bool) -> str:
     return "+0.0" if text == "-0.0" else text
 
 
-def _range(low: float, high: float, share: bool) -> str:
+def range_text(low: float, high: float, share: bool) -> str:
+    """`+0.6 to +3.0`."""
     return f"{difference_text(low, share)} to {difference_text(high, share)}"
 
 
@@ -170,7 +176,8 @@ def p_text(p: float) -> str:
     return f"{p:.3f}" if p < 0.095 else f"{p:.2f}"
 
 
-def _equals(p: float) -> str:
+def p_words(p: float) -> str:
+    """`= 0.004`, `< 0.001`."""
     return f"< {0.001}" if p < 0.001 else f"= {p_text(p)}"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from layerprobe.intervals import IntervalKind
 from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.progress import Listener
 from layerprobe.recipe import load_recipe
@@ -16,6 +15,7 @@ from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.compare import compare_pairs
 from layerprobe.workflow.comparison import Comparison
 from layerprobe.workflow.comparison_text import sentence
+from layerprobe.workflow.evidence import Measure
 from layerprobe.workflow.plot import PlotRequest, plot
 from layerprobe.workflow.probe import probe
 from layerprobe.workflow.probed_run import open_for_probing
@@ -63,7 +63,7 @@ def _finding(run: Run) -> str:
 
 def _compared(run: Run, split: str, layers: tuple[RankedLayer, RankedLayer]) -> Comparison:
     place = open_place(run, None, split)
-    (found,) = compare_pairs(place, place, [layers], "R@1", IntervalKind())
+    (found,) = compare_pairs(place, place, [layers], Measure())
     return found
 
 

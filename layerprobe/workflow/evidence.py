@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,19 +12,33 @@ from numpy.typing import NDArray
 from layerprobe import registry
 from layerprobe.analysis import query_values
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.intervals import Difference, IntervalKind
+from layerprobe.intervals import Difference, IntervalKind, OverSeeds
 from layerprobe.keys import RankedLayer
 from layerprobe.recipe import recorded_recipe
 from layerprobe.registry import METRICS
 from layerprobe.scores import is_recall
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.draws import draws, terms_in, times_drawn
+from layerprobe.statistics.seeds import over_seeds
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.workflow import parts
 from layerprobe.workflow.references import Place, probe_fix
 from layerprobe.workflow.units import units_of
 
 FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is compared of two layers.
+
+    Args:
+        metric: R@K, or another that is the mean of a value for each query.
+        kind: of the intervals.
+    """
+
+    metric: str = "R@1"
+    kind: IntervalKind = field(default_factory=IntervalKind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +63,12 @@ class Evidence:
         return differences(self.sums)
 
 
+def over_trainings(evidence: Sequence[Evidence]) -> list[OverSeeds]:
+    """The difference of each pair over several trainings, which were measured on the same queries."""
+    sums, counts = (np.stack([getattr(one.sums, table) for one in evidence], axis=1) for table in ("sums", "counts"))
+    return [over_seeds(UnitSums(*cell)) for cell in zip(sums, counts, strict=True)]
+
+
 def place_units(place: Place, kind: IntervalKind) -> NDArray[np.int64]:
     """(Q,) the unit of each query: its class, or its text in a column of the run's data set.
 
@@ -63,7 +83,11 @@ def place_units(place: Place, kind: IntervalKind) -> NDArray[np.int64]:
 
 
 def gather(
-    a: Place, b: Place, pairs: Sequence[tuple[RankedLayer, RankedLayer]], metric: str, units: NDArray[np.int64]
+    a: Place,
+    b: Place,
+    pairs: Sequence[tuple[RankedLayer, RankedLayer]],
+    measure: Measure,
+    units: NDArray[np.int64],
 ) -> Evidence:
     """The values of pairs of layers.
 
@@ -71,7 +95,7 @@ def gather(
         a: where the first layer of each pair is ranked.
         b: where the second is, of the same queries.
         pairs: at least one; their features were finite.
-        metric: the mean of a value for each query.
+        measure: what is compared of them.
         units: (Q,) the unit of each query.
 
     Raises:
@@ -79,6 +103,7 @@ def gather(
         RecipeError: on equal terms, where the two places were measured on other draws.
         DataError: it is not stored of a layer.
     """
+    metric = measure.metric
     firsts = np.array([values_of(a, first, metric) for first, _ in pairs])
     seconds = np.array([values_of(b, second, metric) for _, second in pairs])
     gained, weights = firsts - seconds, _weights(a, b, metric)

@@ -56,6 +56,16 @@ def test_json_has_the_fields_of_a_comparison_or_a_list_of_them(compare: Command)
     assert [one.keys() for one in several["results"]] == [fields, fields]
 
 
+def test_seeds_are_told_one_by_one(compare: Command, tmp_path: Path) -> None:
+    store_ranks(write_run(tmp_path / "cache", "other", seed=1), LAYERS, LABELS)
+    code, out, _ = compare("netA:fc6", "netA:c1", "--seeds")
+    assert code == 0
+    assert "(seed 0 +33.3, seed 1 +33.3)" in out
+    assert out.splitlines()[1] == "wide left out: netA has its seed 0"
+    _, out, _ = compare("netA:fc6", "netA:c1", "--seeds", "--json")
+    assert [one["seed"] for one in json.loads(out)["seeds"]] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

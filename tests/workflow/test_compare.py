@@ -18,6 +18,7 @@ from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.compare import CompareRequest, compare
 from layerprobe.workflow.comparison import Comparison
 from layerprobe.workflow.comparison_text import sentence
+from layerprobe.workflow.evidence import Measure
 from layerprobe.workflow.probe import probe
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import train
@@ -25,6 +26,8 @@ from tests.workflow.conftest import Silent
 from tests.workflow.stored_ranks import INPUT, ranked, store_ranks, write_run
 
 C1, C2, FC6 = ranked("c1@max"), ranked("c2@max"), ranked("fc6@none")
+
+KIND = IntervalKind()
 
 # 40 classes of two images: fc6 hits all but one image of 8 classes, c1 the first image of each, c2 only in 4 classes.
 LABELS = np.repeat(np.arange(40), 2)
@@ -39,8 +42,8 @@ def run(tmp_path: Path) -> Run:
     return found
 
 
-def compared(cache: Path, a: str, b: str, **more: object) -> list[Comparison]:
-    return compare(CompareRequest(cache, a, b, **more))  # type: ignore[arg-type] # one test's fields each
+def compared(cache: Path, a: str, b: str, metric: str = "R@1", kind: IntervalKind = KIND) -> list[Comparison]:
+    return compare(CompareRequest(cache, a, b, measure=Measure(metric, kind)))
 
 
 def test_the_difference_is_that_of_the_means_of_the_same_queries(run: Run, tmp_path: Path) -> None:
@@ -204,5 +207,5 @@ def test_a_probed_run_is_compared_by_its_scores_and_in_clusters(
     assert list(found.values or ()) == pytest.approx([values["pool5.3"], values["fc6"]])
     assert found.b.name == "fc6"
     assert (found.basis.units, found.basis.classes) == (2, 4)
-    assert found.as_row()["note"] == "clusters: parent"
+    assert found.as_row()["note"] == "no interval: 2 clusters, at least 10 are needed"
     assert "in this untrained network (tiny, epoch 0)" in sentence(found)

@@ -1,0 +1,73 @@
+"""The trainings of one experiment under several seeds, paired with those of another by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerprobe.errors import RecipeError
+from layerprobe.runs import Run, list_runs
+
+
+@dataclass(frozen=True, eq=False)
+class Trainings:
+    """Pairs of runs of two experiments, of one seed each.
+
+    Args:
+        seeds: ascending, at least two.
+        pairs: for each seed the run of the first experiment and that of the second; often the same.
+        left_out: what was left out and why, in a line each.
+    """
+
+    seeds: tuple[int, ...]
+    pairs: tuple[tuple[Run, Run], ...]
+    left_out: tuple[str, ...]
+
+
+def pair_trainings(cache: Path, a: Run, b: Run, epochs: tuple[int | None, int | None]) -> Trainings:
+    """All runs of A's and of B's experiment, paired by seed.
+
+    Args:
+        cache: folder of runs.
+        a: of the first experiment; of several runs of one seed, it is taken before others.
+        b: of the second, likewise.
+        epochs: that are compared; None for the last of `a` and of `b`.
+
+    Raises:
+        RecipeError: fewer than two seeds that both have.
+    """
+    known = list_runs(cache)
+    (first, left_out), (second, also) = (_by_seed(known, x, epoch) for x, epoch in zip((a, b), epochs, strict=True))
+    notes = [*left_out, *also]
+    shared = sorted(first.keys() & second.keys())
+    for seed in sorted(first.keys() ^ second.keys()):
+        run = (first.get(seed) or second[seed]).name
+        notes.append(f"{run} left out: the other experiment has no training with seed {seed}")
+    if len(shared) < 2:
+        raise RecipeError(
+            f"--seeds: {a.name} and {b.name} have {len(shared)} seed{'s' * (len(shared) != 1)} in common",
+            fix="Train and probe others, such as --seed 1 --run NAME, or leave --seeds out",
+        )
+    return Trainings(tuple(shared), tuple((first[seed], second[seed]) for seed in shared), tuple(dict.fromkeys(notes)))
+
+
+def _by_seed(
+    known: Sequence[tuple[Run, dict[str, Any]]], named: Run, epoch: int | None
+) -> tuple[dict[int, Run], list[str]]:
+    """Seed -> the run of a run's experiment that has the epoch; and what is left out, in a line each."""
+    notes: list[str] = []
+    record = named.read()
+    wanted = record["epochs_done"] if epoch is None else epoch
+    found = {record["seed"]: named}
+    for run, other in sorted(known, key=lambda item: item[0].name):
+        if other["experiment"] != record["experiment"] or run.folder == named.folder:
+            continue
+        if other["epochs_done"] < wanted:
+            notes.append(f"{run.name} left out: it has no epoch {wanted}")
+        elif other["seed"] in found:
+            notes.append(f"{run.name} left out: {found[other['seed']].name} has its seed {other['seed']}")
+        else:
+            found[other["seed"]] = run
+    return found, notes
