@@ -99,15 +99,19 @@ def probe(
 
     The recipe's [probe] section gives the layers, pools, similarity, K and metrics that no flag names.
 
+    At the end it sums up all that is stored of the run, as `layerprobe summary` does, which also draws equal terms.
+
     With --model, a model from elsewhere is measured as it is, on the images of --data.
     """
     from layerprobe.runs import find_run
     from layerprobe.scores import is_recall
+    from layerprobe.summary.table import summary_table, summary_values
     from layerprobe.workflow.damage import PartlyMeasuredError
     from layerprobe.workflow.ensemble import estimate_probe_of, probe_any
     from layerprobe.workflow.facts import score_tables
     from layerprobe.workflow.frozen import estimate_frozen, frozen_run
     from layerprobe.workflow.selection import ProbeRequest
+    from layerprobe.workflow.summary import stored_summary
 
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
     request = ProbeRequest(
@@ -145,9 +149,14 @@ def probe(
         scores = probe_any(found, request, terminal)
     except PartlyMeasuredError as error:
         damaged, scores = error, error.scores
-    values = {"run": found.name, "scores": [score.as_row() for score in scores]}
+    summary = stored_summary(found, cluster)
+    values = {
+        "run": found.name,
+        "scores": [score.as_row() for score in scores],
+        "summary": summary_values(summary),
+    }
     told = {} if damaged is None else {"error": error_values(damaged)}
-    terminal.result(values | told, *score_tables(found, scores))
+    terminal.result(values | told, *score_tables(found, scores), summary_table(summary))
     plot = "train-vs-test" if any(score.split == "train" for score in scores) else "layers"
     terminal.say(
         f"{len(scores)} scores in {found.scores_file}; next: layerprobe plot {plot} {found.name}{cache_flag(cache)}"

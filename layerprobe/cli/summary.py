@@ -33,7 +33,7 @@ def summary(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Sum up a probed run: each layer's recall, its gap, and what training added to the gap, with intervals.
+    """Sum up each layer's recall and gap, and how sure they are.
 
     Splits are compared on equal terms: as many classes and images of each, the mean over 20 draws. Draws are stored.
     """

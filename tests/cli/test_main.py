@@ -242,12 +242,15 @@ def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path)
         "run", "experiment", "seed", "epoch", "split", "layer", "pool", "reduction", "similarity", "metric", "value",
         "low", "high", "n", "note",
     }  # fmt: skip
+    assert [layer["layer"] for layer in shown["summary"]["layers"]] == ["pool5.3", "fc6"]
 
     code, out, err = layerprobe("probe", "tiny", "--layers", "fc6", "--k", "1", "--metrics", "MRR", "--format", "csv")
     tables = [list(csv.reader(part.splitlines())) for part in out.split("\n\n")]
     assert [[line[:3] for line in table] for table in tables] == [
-        [["", "layer", "pool"], ["*", "fc6", "none"]], [["metric", "layer", "pool"], ["MRR", "fc6", "none"]],
-    ]  # fmt: skip
+        [["", "layer", "pool"], ["*", "fc6", "none"]],
+        [["metric", "layer", "pool"], ["MRR", "fc6", "none"]],
+        [["", "layer", "pool"], ["*", "pool5.3", "max"], ["", "fc6", "none"]],  # all that is stored
+    ]
     assert "tiny, epoch 1, R@1 in %, cosine" in err
     assert layerprobe("probe", "tiny", "--json", "--format", "csv")[0] == 2
     assert layerprobe("runs", "--format", "latex")[1].startswith(r"\begin{tabular}{")
