@@ -15,6 +15,7 @@ from layerprobe.statistics.bootstrap import bands, between, differences, interva
 from layerprobe.statistics.units import UnitSums, unit_sums
 
 FloatArray = NDArray[np.float64]
+Drawn = tuple[float, float]
 
 
 def some_cells(cells: int, units: int = 20, seed: int = 0) -> UnitSums:
@@ -35,8 +36,8 @@ def ends(interval: Interval | Difference | None) -> tuple[float, float]:
     return interval.low, interval.high
 
 
-def every_draw(sums: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
-    """The interval from all draws of units, each weighed by its probability, in plain loops."""
+def every_draw(sums: Sequence[float], counts: Sequence[float], floor: float) -> tuple[float, float, list[Drawn]]:
+    """Mean, standard error and (t*, probability) of all draws of units, in plain loops."""
     units, mean = len(sums), sum(sums) / sum(counts)
 
     def error(drawn: Sequence[int], centre: float) -> float:
@@ -47,19 +48,34 @@ def every_draw(sums: Sequence[float], counts: Sequence[float]) -> tuple[float, f
     for drawn in combinations_with_replacement(range(units), units):
         drawn_mean = sum(sums[u] for u in drawn) / sum(counts[u] for u in drawn)
         ways = math.factorial(units) / math.prod(math.factorial(times) for times in Counter(drawn).values())
-        found.append(((drawn_mean - mean) / max(error(drawn, drawn_mean), 0.3 * own), ways / units**units))
-    found.sort()
-    below = np.cumsum([chance for _, chance in found])
-    low, high = (found[int(np.searchsorted(below, share))][0] for share in (0.025, 0.975))
-    return mean - high * own, mean - low * own
+        found.append(((drawn_mean - mean) / max(error(drawn, drawn_mean), floor * own), ways / units**units))
+    return mean, own, found
+
+
+def point(drawn: Sequence[Drawn], share: float) -> float:
+    ordered = sorted(drawn)
+    return ordered[int(np.searchsorted(np.cumsum([chance for _, chance in ordered]), share))][0]
+
+
+# Six units of 1 to 6 queries: 462 different draws of 46,656.
+SUMS, COUNTS = [1, 1, 1, 3, 4.5, 2], [1, 2, 3, 4, 5, 6]
 
 
 def test_the_interval_is_that_of_every_draw_of_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Six units of 1 to 6 queries: 462 different draws of 46,656.
     monkeypatch.setattr(bootstrap, "FEWEST_UNITS", 6)
-    sums, counts = [1, 1, 1, 3, 4.5, 2], [1, 2, 3, 4, 5, 6]
-    found = intervals(UnitSums(np.array([sums]), np.array([counts], float)), resamples=40_000, bounds=(-9, 9))[0]
-    assert ends(found) == pytest.approx(every_draw(sums, counts), abs=0.02)
+    found = intervals(UnitSums(np.array([SUMS]), np.array([COUNTS], float)), resamples=40_000, bounds=(-9, 9))[0]
+    mean, own, drawn = every_draw(SUMS, COUNTS, floor=0.3)
+    expected = mean - point(drawn, 0.975) * own, mean - point(drawn, 0.025) * own
+    assert ends(found) == pytest.approx(expected, abs=0.02)
+
+
+def test_the_difference_is_that_of_every_draw_of_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "FEWEST_UNITS", 6)
+    found = differences(UnitSums(np.array([SUMS]), np.array([COUNTS], float)), resamples=40_000)[0]
+    mean, own, drawn = every_draw(SUMS, COUNTS, floor=0.6)
+    half = own * point([(abs(t), chance) for t, chance in drawn], 0.95)
+    assert ends(found) == pytest.approx((mean - half, mean + half), abs=0.02)
+    assert found.p == pytest.approx(sum(chance for t, chance in drawn if abs(t) >= mean / own), abs=0.005)
 
 
 def test_it_is_about_students_interval_where_units_are_normal_and_of_one_size() -> None:
@@ -157,7 +173,7 @@ def test_p_is_below_5_percent_exactly_where_the_interval_leaves_out_0() -> None:
 
 def test_p_is_never_0_and_small_enough_for_14_comparisons() -> None:
     found = differences(UnitSums(np.arange(11.0, 31)[None], np.ones((1, 20))))[0]
-    assert found.p == 2 / 10_001 < 0.05 / 14
+    assert found.p == 1 / 10_001 < 0.05 / 14
 
 
 def test_identical_layers_have_a_difference_of_0_without_an_interval() -> None:
@@ -199,8 +215,8 @@ def test_the_gap_between_different_units_is_as_uncertain_as_both() -> None:
 def test_a_gap_to_a_constant_side_is_as_uncertain_as_the_other() -> None:
     full, some = UnitSums(np.full((1, 12), 3.0), np.full((1, 12), 3.0)), some_cells(1)
     found = ends(between(full, some, resamples=2000)[0])
-    alone = ends(intervals(some, resamples=2000)[0])
-    assert found == pytest.approx((1 - alone[1], 1 - alone[0]), abs=0.03)
+    alone = ends(differences(some, resamples=2000)[0])
+    assert found == pytest.approx((1 - alone[1], 1 - alone[0]), abs=0.01)
     assert between(full, full) == [Difference(0.0)]
 
 
