@@ -59,14 +59,19 @@ def best_text(
     then = "" if test is None else f"; on test {_percent(test)}"
     value = values[best.split][best.place]
     shown = "" if value is None else f", {_percent(value)}"
-    return f"best on {best.split}{how}: {names[best.place]}{shown}{equal}{then}{_apart(best.split, alike)}"
+    apart = "" if alike is None else f"; {apart_text(best, alike)}"
+    return f"best on {best.split}{how}: {names[best.place]}{shown}{equal}{then}{apart}"
 
 
-def _apart(split: str, alike: Sequence[str] | None) -> str:
-    if alike is None:
-        return ""
-    where = "" if split == "test" else f" on {split}"
-    return f"; not told apart from it{where}: {', '.join(alike)}" if alike else f"; told apart from all others{where}"
+def apart_text(best: Best, alike: Sequence[str]) -> str:
+    """`not told apart from it: c3, c4`, or `told apart from all others`.
+
+    Args:
+        best: of some layers.
+        alike: names of those that are not told apart from it on its split.
+    """
+    where = "" if best.split == "test" else f" on {best.split}"
+    return f"not told apart from it{where}: {', '.join(alike)}" if alike else f"told apart from all others{where}"
 
 
 def worse_text(names: Sequence[str], before: Values, trained: Values, metric: str, start: str = "untrained") -> str:

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from layerprobe.best import Best, best_layer, best_text, worse_text
+from layerprobe.best import Best, apart_text, best_layer, best_text, worse_text
 from layerprobe.facts import DataFacts, common_chance, level_text, run_lines
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import ScorePlot
+from layerprobe.plots.plot import Alike, BestPlot
 from layerprobe.plots.values import (
     Series,
     by_run,
@@ -37,17 +37,24 @@ _COLOURS = {"train": "#d55e00", "validation": "#767676", "test": "#0072b2"}
 _MARKERS = {"train": "s", "validation": "^", "test": "o"}
 
 
-def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, DataFacts] | None = None) -> Figure:
+def draw(
+    scores: Sequence[Score],
+    *,
+    metric: str = "R@1",
+    data: Mapping[str, DataFacts] | None = None,
+    alike: Alike | None = None,
+) -> Figure:
     """Draw a panel for each run: a line for each split at the last epoch and a lighter one for epoch 0.
 
     The gap between train and test is shaded. The bars of the last epoch are intervals. The best layer, chosen on
-    validation where there is one, has a ring. Where there are several similarities, a run has a panel for each of its
-    own.
+    validation where there is one, has a ring, and a note names the layers that are not told apart from it. Where there
+    are several similarities, a run has a panel for each of its own.
 
     Args:
         scores: of one or more runs.
         metric: what is drawn.
         data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
+        alike: tells which layers are not told apart from the best of some scores; None where that is unknown.
 
     Raises:
         LayerprobeError: no score of this metric.
@@ -68,6 +75,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
     notes = (
         run_lines(data)
         + shared(at_last)
+        + ([] if alike is None or kind.mixed else _alike(at_last, scores, metric, alike))
         + _worse(runs, last, metric, data)
         + missing(at_last, ("train", "test"))
         + list(kind.lines("Bars"))
@@ -205,6 +213,21 @@ def _best(layers: Series) -> str:
     return best_text(best, list(layers), values) if best else ""
 
 
+def _alike(runs: Mapping[str, Series], scores: Sequence[Score], metric: str, alike: Alike) -> list[str]:
+    """A line for each panel, where it is known which layers are not told apart from its best one."""
+    lines = []
+    for run, series in runs.items():
+        best, _ = _best_of(series)
+        epochs = {point.epoch for layer in series.values() for point in layer}
+        # Where there are several similarities, `by_similarity` has named the panels.
+        own = [s for s in scores if s.epoch in epochs and run in (s.run, f"{s.run}, {s.similarity}")]
+        near = alike(own, metric) if best else None
+        if best and near is not None:
+            told = apart_text(best, [name for name, layer in series.items() if layer and layer[0].ranked_layer in near])
+            lines.append(f"{run}: " * (len(runs) > 1) + f"best: {list(series)[best.place]}; {told}")
+    return lines
+
+
 def _worse(
     runs: Mapping[str, Series], last: Mapping[str, int], metric: str, data: Mapping[str, DataFacts]
 ) -> list[str]:
@@ -226,4 +249,4 @@ def _mark_best(axes: Axes, layers: Series) -> None:
         axes.get_xticklabels()[best.place].set(weight="bold")
 
 
-PLOT = ScorePlot(draw, points_csv)
+PLOT = BestPlot(draw, points_csv)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from layerprobe.errors import LayerprobeError
 from layerprobe.intervals import Interval, ShownKind
+from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.scores import SPLITS, Matrix, Score, note_text, shared_notes
 
 _KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
@@ -39,6 +40,11 @@ class Point:
     values: Mapping[str, float | None]
     notes: Mapping[str, tuple[str, ...]]
     intervals: Mapping[str, Interval] = field(default_factory=dict)
+
+    @property
+    def ranked_layer(self) -> RankedLayer:
+        """The layer as it was searched."""
+        return RankedLayer(LayerKey(self.layer, self.pool), self.reduction, self.similarity)
 
     def percent(self, split: str) -> float | None:
         """The value of a split in percent; None if there is no valid one."""

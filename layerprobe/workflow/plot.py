@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +12,14 @@ from layerprobe.cka import epoch_cka, layer_cka
 from layerprobe.errors import DataError
 from layerprobe.facts import DataFacts
 from layerprobe.files import write_text
-from layerprobe.keys import LayerKey
+from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.plots.figure import save
-from layerprobe.plots.plot import MatrixPlot, Plot, ScorePlot
+from layerprobe.plots.plot import Alike, BestPlot, MatrixPlot, Plot, ScorePlot
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, shared_notes
 from layerprobe.store import read_features, read_index
 from layerprobe.workflow.facts import data_facts
+from layerprobe.workflow.told_apart import alike_of, searches_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,6 +83,7 @@ def drawn(kind: str, runs: Sequence[Run]) -> Drawn:
         part,
         scores,
         data=lambda: {run.name: data_facts(run, scores) for run in runs},
+        alike=_alike(runs),
         matrices=lambda: [matrix for run in runs for matrix in _matrices(run, scores)],
     )
 
@@ -91,6 +93,7 @@ def draw(
     scores: Sequence[Score],
     *,
     data: Callable[[], Mapping[str, DataFacts]],
+    alike: Alike,
     matrices: Callable[[], Sequence[Matrix]],
 ) -> Drawn:
     """Draw a plot.
@@ -99,14 +102,27 @@ def draw(
         part: the plot.
         scores: at least one.
         data: gives what the scores of each run were measured on, if the plot draws scores.
+        alike: tells which layers are not told apart from the best of some scores, if it names that.
         matrices: gives the matrices, if it draws these.
     """
     match part:
         case ScorePlot():
             return Drawn(part.draw(scores, data=data()), part.table(scores))
+        case BestPlot():
+            return Drawn(part.draw(scores, data=data(), alike=alike), part.table(scores))
         case MatrixPlot():
             found = matrices()
             return Drawn(part.draw(found), part.table(found))
+
+
+def _alike(runs: Sequence[Run]) -> Alike:
+    named = {run.name: run for run in runs}
+
+    def alike(scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
+        run = named.get(scores[0].run)  # the folder of a run may have been renamed
+        return None if run is None else alike_of(scores, metric, searches_of(run))
+
+    return alike
 
 
 def _matrices(run: Run, scores: Sequence[Score]) -> list[Matrix]:

@@ -20,7 +20,7 @@ from layerprobe.scores import Matrix, Score
 from layerprobe.workflow.facts import epoch_tables, split_facts
 from layerprobe.workflow.frames import score_frame
 from layerprobe.workflow.plot import COMPARED, draw
-from layerprobe.workflow.told_apart import Searched
+from layerprobe.workflow.told_apart import Searched, alike_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,7 +95,13 @@ class Probed:
             LayerprobeError: scores that it cannot draw.
         """
         part = registry.load("plot", registry.PLOTS, kind)
-        return draw(part, self.scores, data=lambda: {self.name: self._data()}, matrices=self._matrices).figure
+        return draw(
+            part,
+            self.scores,
+            data=lambda: {self.name: self._data()},
+            alike=lambda scores, metric: alike_of(scores, metric, self._searched),
+            matrices=self._matrices,
+        ).figure
 
     def __repr__(self) -> str:
         layers = {score.layer_key for score in self.scores}

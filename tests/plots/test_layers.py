@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from layerprobe.errors import LayerprobeError
+from layerprobe.keys import RankedLayer
 from layerprobe.plots.layers import draw
 from layerprobe.scores import Score
 from tests.plots.conftest import sure, with_chance
@@ -272,3 +273,25 @@ def test_intervals_of_different_kinds_are_not_drawn(make_scores: MakeScores) -> 
     figure = draw(sure(make_scores(DEEP)) + sure(make_scores(DEEP, run="netE"), notes=("clusters: parent",)))
     assert [bars(axes) for axes in figure.axes] == [{}, {}]
     assert "intervals of different kinds are not shown together" in notes(figure)
+
+
+def test_the_layers_not_told_apart_from_the_best_are_named(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP)
+    given: list[Sequence[Score]] = []
+
+    def alike(shown: Sequence[Score], metric: str) -> list[RankedLayer]:
+        given.append(shown)
+        assert metric == "R@1"
+        return [score.ranked_layer for score in shown if score.layer in ("pool5.1", "pool5.3")]
+
+    figure = draw(scores, alike=alike)
+    assert given == [[score for score in scores if score.epoch == 5]]
+    assert "best: fc6; not told apart from it: pool5.1, pool5.3" in notes(figure)
+    assert "told apart" not in notes(draw(scores, alike=lambda *_: None))
+
+
+def test_each_similarity_has_a_best_of_its_own(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP, [0])
+    dot = [replace(score, similarity="dot", value=0.1) for score in scores]
+    figure = draw([*scores, *dot], alike=lambda shown, _: () if shown[0].similarity == "dot" else None)
+    assert notes(figure).splitlines() == ["netA, dot: best: pool5.1; told apart from all others"]

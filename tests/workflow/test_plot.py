@@ -21,6 +21,8 @@ from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, ScoreTable, read_scores
 from layerprobe.workflow.plot import PlotRequest, drawn, plot
 from tests.metrics.oracles import direct_cka
+from tests.workflow.rank_files import FC6 as FC6_RANKED
+from tests.workflow.rank_files import POOL5, ranks_of, stored
 
 FC6 = LayerKey("fc6", "none")
 
@@ -252,3 +254,12 @@ def test_the_table_has_the_similarities(tmp_path: Path) -> None:
     lines = (tmp_path / "x.csv").read_text().splitlines()
     assert lines[0] == "run,split,comparison,row,column,value,note"
     assert len(lines) == 1 + 4 + 4
+
+
+def test_a_plot_that_names_the_best_layer_names_those_not_told_apart_from_it(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    hits = [float(query != 3) for query in range(24)]
+    scores = stored(run, 1, "test", {POOL5: ranks_of([*hits[:-1], 0.0]), FC6_RANKED: ranks_of(hits)})
+    write_scores(run.scores_file, [replace(score, low=0.5, high=1.0) for score in scores])
+    texts = [text.get_text() for text in drawn("layers", [run]).figure.texts]
+    assert "best: fc6; not told apart from it: pool5" in texts[0]
