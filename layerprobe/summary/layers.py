@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from layerprobe.best import best_layer
 from layerprobe.facts import DataFacts
 from layerprobe.intervals import Difference, Interval, IntervalKind
 from layerprobe.keys import RankedLayer
+from layerprobe.statistics.best_of_many import not_told_apart
 from layerprobe.statistics.bootstrap import RESAMPLES, between, intervals
 from layerprobe.statistics.draws import Terms
 from layerprobe.summary.cells import Cells, Faults, Place, SplitCells
@@ -105,6 +107,7 @@ class RunSummary:
         units: split -> how many units are resampled.
         terms: the equal terms; None where nothing is known on any.
         layers: in network order.
+        alike: the layers that are not told apart from the best at the end, on its split; None where that is unknown.
         notes: what a reader must know of the whole.
     """
 
@@ -114,6 +117,7 @@ class RunSummary:
     units: Mapping[str, int]
     terms: Terms | None
     layers: tuple[LayerSummary, ...]
+    alike: tuple[RankedLayer, ...] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -149,6 +153,34 @@ def layer_summaries(
             )
         )
     return found
+
+
+def alike_layers(layers: Sequence[LayerSummary], splits: Mapping[str, SplitCells]) -> tuple[RankedLayer, ...] | None:
+    """The layers that are not told apart from the best at their ends, on the split on which that is chosen.
+
+    Args:
+        layers: as `layer_summaries` gave them.
+        splits: what they were made from.
+
+    Returns:
+        None as for `not_told_apart`, or where no layer has a value.
+    """
+    best = best_layer(end_values(layers))
+    if best is None:
+        return None
+    ends = [(layer.ranked, layer.levels[best.split].epoch) for layer in layers if best.split in layer.levels]
+    places = [place for place in ends if place in splits[best.split].raw]
+    names = [ranked for ranked, _ in places]
+    found = not_told_apart(splits[best.split].raw.of(places), names.index(layers[best.place].ranked))
+    return None if found is None else tuple(names[place] for place in found)
+
+
+def end_values(layers: Sequence[LayerSummary]) -> dict[str, list[float | None]]:
+    """The splits on which layers are chosen -> the layers' values at their ends."""
+    return {
+        split: [level.value if (level := layer.levels.get(split)) else None for layer in layers]
+        for split in ("validation", "test")
+    }
 
 
 def best_epoch(cells: Cells, ranked: RankedLayer) -> int | None:

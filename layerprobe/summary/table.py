@@ -11,7 +11,7 @@ from layerprobe.facts import fact_lines
 from layerprobe.intervals import FEW_UNITS, FEWEST_UNITS, Difference, Interval, ShownKind
 from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.summary.cells import Faults
-from layerprobe.summary.layers import Gap, LayerSummary, Level, RunSummary
+from layerprobe.summary.layers import Gap, LayerSummary, Level, RunSummary, end_values
 from layerprobe.tables import Ends, TextTable
 
 _ABSENT, _BEST, _NEVER = "-", "*", "never"
@@ -35,8 +35,10 @@ def summary_table(summary: RunSummary) -> TextTable:
     """
     layers = summary.layers
     names = _names([layer.ranked for layer in layers])
-    values = {split: [_value(layer.levels.get(split)) for layer in layers] for split in ("validation", "test")}
+    values = end_values(layers)
     best = best_layer(values)
+    alike = summary.alike
+    near = None if alike is None else [n for n, layer in zip(names, layers, strict=True) if layer.ranked in alike]
     stars = [_BEST if best and place == best.place else "" for place in range(len(layers))]
     words = [_Column("", stars), *_fields([layer.ranked for layer in layers])]
     columns = [*words, *_level_columns(summary), *_gap_columns(summary), *_epoch_columns(summary)]
@@ -47,7 +49,7 @@ def summary_table(summary: RunSummary) -> TextTable:
         numbers=frozenset(range(len(words), len(columns))),
         heading=(_title(summary), *fact_lines(summary.data), *kind.lines("in brackets")),
         notes=(
-            *([f"{_BEST} {best_text(best, names, values)}"] if best else []),
+            *([f"{_BEST} {best_text(best, names, values, near)}"] if best else []),
             *_column_notes(summary),
             *_layer_notes(summary, names),
             *_unit_notes(summary),
@@ -66,6 +68,7 @@ def summary_values(summary: RunSummary) -> dict[str, Any]:
         "run": summary.run,
         "interval": summary.kind.text,
         "splits": {split: asdict(facts) for split, facts in summary.data.splits.items()},
+        "not_told_apart": None if summary.alike is None else list(map(_ranked_values, summary.alike)),
         "layers": [_layer_values(summary, layer) for layer in summary.layers],
         "notes": list(summary.notes),
     }
@@ -74,10 +77,7 @@ def summary_values(summary: RunSummary) -> dict[str, Any]:
 def _layer_values(summary: RunSummary, layer: LayerSummary) -> dict[str, Any]:
     opening = layer.opening
     return {
-        "layer": layer.ranked.layer.layer,
-        "pool": layer.ranked.layer.pool,
-        "reduction": layer.ranked.reduction,
-        "similarity": layer.ranked.similarity,
+        **_ranked_values(layer.ranked),
         **{split: _level_values(summary, layer.levels.get(split)) for split in ("train", "validation", "test")},
         "gap": _gap_values(summary, layer.gap),
         "gap_over_untrained": _gap_values(summary, layer.gap_over_start),
@@ -86,6 +86,10 @@ def _layer_values(summary: RunSummary, layer: LayerSummary) -> dict[str, Any]:
         "best_epoch": dict(layer.best_epochs),
         "notes": [f"{split}: {text}" for split in summary.data.splits for text in _texts(summary, layer, split)],
     }
+
+
+def _ranked_values(ranked: RankedLayer) -> dict[str, str]:
+    return {name: field(ranked) for name, field in _FIELDS}
 
 
 def _level_values(summary: RunSummary, level: Level | None) -> dict[str, Any] | None:

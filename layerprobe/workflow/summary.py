@@ -20,7 +20,7 @@ from layerprobe.scores import SPLITS, Score
 from layerprobe.statistics.draws import Terms, draws, times_drawn
 from layerprobe.store import StoredRanks, read_index, read_stored_ranks
 from layerprobe.summary.cells import Cells, Faults, Place, SplitCells, faults_of
-from layerprobe.summary.layers import RunSummary, best_epoch, layer_summaries
+from layerprobe.summary.layers import RunSummary, alike_layers, best_epoch, layer_summaries
 from layerprobe.workflow.equal_terms import equal_terms
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.parts import load_dataset
@@ -123,7 +123,8 @@ class _Stored:
             terms = None
         rows = layer_summaries(self.layers, splits, from_start=self.data.starts_training)
         units = {split: len(cells.units) for split, cells in splits.items()}
-        return RunSummary(self.run.name, self.kind, self.data, units, terms, tuple(rows), tuple(notes))
+        alike = alike_layers(rows, splits)
+        return RunSummary(self.run.name, self.kind, self.data, units, terms, tuple(rows), alike, tuple(notes))
 
     def _on_equal_terms(self) -> Mapping[str, SplitCells]:
         """The splits; where each has as many classes and images of each, its recalls need no draws."""

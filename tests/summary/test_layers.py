@@ -9,7 +9,7 @@ import pytest
 from layerprobe.intervals import Difference, Interval
 from layerprobe.keys import RankedLayer
 from layerprobe.summary.cells import Faults, SplitCells
-from layerprobe.summary.layers import LayerSummary, Level, Opening, layer_summaries, opens_at
+from layerprobe.summary.layers import LayerSummary, Level, Opening, alike_layers, layer_summaries, opens_at
 from tests.summary.made_up import CLASSES, FC6, POOL5, split_of
 
 
@@ -147,6 +147,13 @@ def test_a_layer_ends_at_its_own_last_epoch() -> None:
         0,
         5,
     ]
+
+
+@pytest.mark.parametrize(("fc6", "alike"), [(0.5, ()), (0.695, (FC6,))])
+def test_a_layer_near_the_best_is_not_told_apart_from_it(fc6: float, alike: tuple[RankedLayer, ...]) -> None:
+    rng = np.random.default_rng(0)
+    splits = {"test": spread_out(split_of({POOL5: {3: 0.7}, FC6: {3: fc6}}), rng)}
+    assert alike_layers(layer_summaries([POOL5, FC6], splits, from_start=True), splits) == alike
 
 
 def test_a_layer_without_a_value_at_its_end_has_its_fault_and_earlier_ones_are_counted() -> None:

@@ -7,6 +7,7 @@ import pytest
 from layerprobe.facts import DataFacts, SplitFacts
 from layerprobe.formats import as_csv, as_markdown
 from layerprobe.intervals import Difference, Interval, IntervalKind
+from layerprobe.keys import RankedLayer
 from layerprobe.statistics.draws import Terms
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import Gap, LayerSummary, Level, Opening, RunSummary
@@ -114,6 +115,16 @@ def test_the_best_layer_is_marked_and_told_to_be_chosen_on_test() -> None:
     assert table.marked == 0
     assert "* best on test (chosen on test): pool5, 70.0 %, first of 2 equal" in table.notes
     assert "best epoch on test: chosen on test" in table.notes
+
+
+@pytest.mark.parametrize(
+    ("alike", "told"),
+    [((FC6,), "not told apart from it: fc6"), ((), "told apart from all others")],
+)
+def test_layers_that_are_not_told_apart_from_the_best_are_named(alike: tuple[RankedLayer, ...], told: str) -> None:
+    assert summary_table(replace(SUMMARY, alike=alike)).notes[0].endswith(f"; {told}")
+    names = [layer["layer"] for layer in summary_values(replace(SUMMARY, alike=alike))["not_told_apart"]]
+    assert names == [ranked.layer.layer for ranked in alike]
 
 
 def test_notes_name_the_split_and_the_layers() -> None:
