@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.errors import DataError, NumericError
+from layerprobe.intervals import Interval
 from layerprobe.metrics.precision import means_of
 from layerprobe.metrics.recall import positives_and_negatives, recall_name
 from layerprobe.metrics.thinned import THINNED_NOTE, thinned_hits, thinned_name
@@ -134,13 +135,16 @@ class Scored:
     Args:
         scores: each of another metric.
         values: metric -> (Q,) what each query adds to it; NaN where the metric leaves the query out.
+        redrawn: metric -> its interval for another draw of classes, where that is asked for and there is one.
     """
 
     scores: Sequence[Score] = ()
     values: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    redrawn: Mapping[str, Interval] = field(default_factory=dict)
 
     def __add__(self, other: Scored) -> Scored:
-        return Scored([*self.scores, *other.scores], {**self.values, **other.values})
+        redrawn = {**self.redrawn, **other.redrawn}
+        return Scored([*self.scores, *other.scores], {**self.values, **other.values}, redrawn)
 
 
 def score_recall(ranks: Ranks, subject: Subject, ks: Sequence[int]) -> Scored:

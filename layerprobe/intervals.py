@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from layerprobe.errors import UnknownNameError
+
 Estimand = Literal["gallery", "redraw"]
 ESTIMANDS: tuple[Estimand, ...] = get_args(Estimand)
 
@@ -15,6 +17,18 @@ PARENT = "parent"  # the cluster of classes that is the folder above theirs
 
 _REDRAW, _CLUSTERS = "interval: redraw", "clusters: "
 _DRAWN = {"gallery": "against this gallery", "redraw": "queries and gallery drawn anew"}
+
+
+def estimand_of(name: str) -> Estimand:
+    """The estimand of a name.
+
+    Raises:
+        UnknownNameError: there is none; with the near miss.
+    """
+    for estimand in ESTIMANDS:
+        if name == estimand:
+            return estimand
+    raise UnknownNameError("interval", name, ESTIMANDS)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,10 @@ def probe(
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="M,...", help="Metrics beside R@K: MAP@R, mAP, MRR, NMI ...")
     ] = None,
+    interval: Annotated[
+        str,
+        typer.Option("--interval", metavar="gallery|redraw", help="Against this gallery, or another draw of classes."),
+    ] = "gallery",
     cluster: Annotated[
         str | None,
         typer.Option("--cluster", metavar="COLUMN", help="Intervals over a column's texts, or `parent` folders."),
@@ -126,6 +130,7 @@ def probe(
         workers=workers,
         memory=byte_count(memory),
         export_index=export_index,
+        interval=interval,
         cluster=cluster,
         gallery_size=gallery_size,
     )

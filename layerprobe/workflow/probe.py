@@ -119,7 +119,7 @@ def scorer_of(
     """Who scores the features of a run."""
     record = opened.record
     searches = Searches(features, record["experiment"], record["seed"], opened.device)
-    return Scorer(searches, selection.measures, classifier)
+    return Scorer(searches, selection.measures, selection.resampling, classifier)
 
 
 def known_scores(

@@ -14,7 +14,7 @@ from layerprobe.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.scores import Score
 from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.units import unit_sums
-from layerprobe.workflow.units import units_of
+from layerprobe.workflow.units import require_redrawable, units_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Resampling:
     seed: int = 0
 
     def scores(self, split: str, layers: Sequence[Scored]) -> list[Score]:
-        """The scores of some layers with their intervals, all from the same draws of units.
+        """The scores of some layers with their intervals: from the same draws of units, or those that they bring.
 
         Args:
             split: of the queries.
@@ -48,7 +48,11 @@ class Resampling:
             return found
         cells = unit_sums([scores[place][0].values[found[place].metric] for place in means], self.units[split])
         units = (cells.counts > 0).sum(1).tolist()
-        for place, count, ends in zip(means, units, intervals(cells, seed=self.seed), strict=True):
+        if self.kind.estimand == "redraw":
+            made = [scores[place][0].redrawn.get(found[place].metric) for place in means]
+        else:
+            made = intervals(cells, seed=self.seed)
+        for place, count, ends in zip(means, units, made, strict=True):
             score = found[place]
             if ends is not None:
                 score = replace(score, low=ends.low, high=ends.high)
@@ -62,11 +66,14 @@ def resampling_of(dataset: Dataset, splits: Sequence[str], kind: IntervalKind) -
     """The units of some splits and of what they are searched in.
 
     Raises:
-        RecipeError: the data set has no such clusters; see `units_of`.
+        RecipeError: the data set has no such clusters, or nothing can be left out; see `workflow.units`.
     """
     names = list(dict.fromkeys([*splits, *(dataset.search_in.get(name, name) for name in splits)]))
     parts = [dataset.splits[name] for name in names]
     ids, labels = [image for part in parts for image in part.ids], np.concatenate([part.labels for part in parts])
     ends = np.cumsum([len(part) for part in parts])
     units = np.split(units_of(dataset, ids, labels, kind.cluster), ends[:-1])
-    return Resampling(dict(zip(names, units, strict=True)), kind)
+    found = Resampling(dict(zip(names, units, strict=True)), kind)
+    if kind.estimand == "redraw":
+        require_redrawable(dataset, splits, found.units, kind.cluster)
+    return found

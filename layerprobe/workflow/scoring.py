@@ -21,11 +21,16 @@ from layerprobe.analysis import (
     without_value,
 )
 from layerprobe.errors import NotFiniteError
+from layerprobe.intervals import FEWEST_UNITS
 from layerprobe.keys import LayerKey, RankedLayer
+from layerprobe.metrics.precision import means_of
 from layerprobe.ranking.ranks import RESOLVE_ALL_BELOW
+from layerprobe.redraw import left_out_values
 from layerprobe.retrieval import Classifier, Ranks, Retrieval, SearchRules
 from layerprobe.scores import Subject
+from layerprobe.statistics.jackknife import jackknife_intervals
 from layerprobe.workflow.measures import Measures
+from layerprobe.workflow.resampling import Resampling
 from layerprobe.workflow.searches import Searches
 
 
@@ -76,11 +81,13 @@ class Scorer:
     Args:
         searches: of the run.
         measures: what is measured.
+        resampling: says whether intervals are made from features.
         classifier: gives the classifier trained on a layer at an epoch, or None.
     """
 
     searches: Searches
     measures: Measures
+    resampling: Resampling
     classifier: Callable[[int, LayerKey], Classifier | None]
 
     def scores(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> Iterator[Scored]:
@@ -104,7 +111,7 @@ class Scorer:
                     recalls = score_recall(entry.ranks, subject, self.measures.ks)
                     further = self._thinned(subject, entry.ranks) + self._further(subject, entry.ranks)
                     entries[ranked] = with_values(entry, further.values)
-                    yield recalls + further
+                    yield self._redrawn(subject, recalls + further)
         finally:
             if entries != before:
                 self.searches.write(epoch, split, entries)
@@ -136,6 +143,28 @@ class Scorer:
                 classifier=self.classifier(subject.epoch, subject.ranked.layer),
             )
             return further_scores(self.measures, given, subject, layer_notes(ranks))
+
+    def _redrawn(self, subject: Subject, scored: Scored) -> Scored:
+        """The scores with their intervals for another draw of classes, where these are asked for."""
+        resampling, split = self.resampling, subject.split
+        if resampling.kind.estimand != "redraw" or len(np.unique(resampling.units[split])) < FEWEST_UNITS:
+            return scored
+        metrics = [(metric, names) for metric, names in self.measures.metrics if scored.values.keys() & set(names)]
+        with self.searches.opened(subject.epoch, split, subject.ranked, None) as (queries, gallery):
+            left_out = left_out_values(
+                queries,
+                gallery,
+                resampling.units[split],
+                resampling.units[self.searches.gallery(split)] if gallery else None,
+                ks=self.measures.ks,
+                metrics=metrics,
+                similarity=subject.ranked.similarity,
+                rules=self.searches.rules(split),
+                seed=resampling.seed,
+            )
+        means = means_of({name: scored.values[name] for name in left_out})
+        found = {name: jackknife_intervals([means[name]], table[None])[0] for name, table in left_out.items()}
+        return replace(scored, redrawn={name: ends for name, ends in found.items() if ends})
 
 
 def with_values(entry: store.RankEntry, values: Mapping[str, NDArray[np.float64]]) -> store.RankEntry:

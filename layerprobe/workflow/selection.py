@@ -8,7 +8,7 @@ from typing import Any
 
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import RecipeError, UnknownNameError
-from layerprobe.intervals import IntervalKind
+from layerprobe.intervals import IntervalKind, estimand_of
 from layerprobe.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe
@@ -38,12 +38,14 @@ class ProbeRequest:
         workers: data worker processes.
         memory: bytes that a ranking may take beside what the process holds; None for as much as it likes.
         export_index: also write a faiss index of every layer and split of the last of the epochs.
+        interval: of which draw intervals are: gallery or redraw.
         cluster: the column whose texts are the units of intervals, or `parent`; None for the classes.
         gallery_size: how many items a query searches in a smaller gallery, thinned by image, in which Recall@K is
             measured too; None for none.
 
     Raises:
-        UnknownNameError: no such similarity.
+        UnknownNameError: no such similarity or interval.
+        RecipeError: a smaller gallery with intervals for another draw.
     """
 
     layers: tuple[str, ...] | None = None
@@ -57,12 +59,16 @@ class ProbeRequest:
     workers: int | None = None
     memory: int | None = None
     export_index: bool = False
+    interval: str = "gallery"
     cluster: str | None = None
     gallery_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.similarity not in (None, *VECTOR_SIMILARITIES):
             raise UnknownNameError("similarity", self.similarity or "", VECTOR_SIMILARITIES)
+        if estimand_of(self.interval) == "redraw" and self.gallery_size is not None:
+            what = "--gallery-size with --interval redraw: a smaller gallery is drawn from this one"
+            raise RecipeError(what, fix="Probe twice, once with each")
 
 
 @dataclass(frozen=True)
@@ -176,7 +182,7 @@ def select(request: ProbeRequest, recipe: Recipe, taps: Sequence[Tap], embedding
         measures,
         embedding,
         request.similarity or recipe.probe.similarity,
-        resampling_of(dataset, splits, IntervalKind(cluster=request.cluster)),
+        resampling_of(dataset, splits, IntervalKind(estimand_of(request.interval), request.cluster)),
         export_index=request.export_index,
     )
 
