@@ -53,8 +53,6 @@ def compare(request: CompareRequest) -> list[Comparison]:
         DataError: what is not ranked or stored, with the command that does it.
         NumericError: the features of all pairs, or of the only one, were not finite.
     """
-    if request.measure.kind.estimand == "redraw":
-        raise RecipeError("--interval redraw: not measured by compare yet", fix="Leave it out")
     first, second = parse_reference(request.a), parse_reference(request.b)
     a = open_place(find_run(request.cache, first.run), first.epoch, request.split)
     b = open_place(find_run(request.cache, second.run), second.epoch, request.split)

@@ -19,9 +19,11 @@ from layerprobe.registry import METRICS
 from layerprobe.scores import is_recall
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.draws import draws, terms_in, times_drawn
+from layerprobe.statistics.jackknife import jackknife, jackknife_over_seeds
 from layerprobe.statistics.seeds import over_seeds
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.workflow import parts
+from layerprobe.workflow.redrawn import Redrawn
 from layerprobe.workflow.references import Place, probe_fix
 from layerprobe.workflow.units import units_of
 
@@ -48,10 +50,13 @@ class Evidence:
     Args:
         values: (C, 2) the metric of both layers.
         sums: the differences, summed over the units.
+        left_out: (C, U, U) what the queries of each unit add to the difference without each unit, for intervals of
+            another draw; None for those against this gallery.
     """
 
     values: FloatArray
     sums: UnitSums
+    left_out: FloatArray | None = None
 
     @property
     def units(self) -> int:
@@ -60,11 +65,22 @@ class Evidence:
 
     def differences(self) -> list[Difference]:
         """The difference of each pair, with its interval."""
-        return differences(self.sums)
+        return differences(self.sums) if self.left_out is None else jackknife(self.gained, self.left_out)
+
+    @property
+    def gained(self) -> FloatArray:
+        """(C,) the differences."""
+        gained: FloatArray = self.values[:, 0] - self.values[:, 1]
+        return gained
 
 
 def over_trainings(evidence: Sequence[Evidence]) -> list[OverSeeds]:
     """The difference of each pair over several trainings, which were measured on the same queries."""
+    gained = np.stack([one.gained for one in evidence], axis=1)  # (C, S)
+    tables = [one.left_out for one in evidence if one.left_out is not None]
+    if tables:
+        left_out = np.stack(tables, axis=1)  # (C, S, U, U)
+        return [jackknife_over_seeds(*cell) for cell in zip(gained, left_out, strict=True)]
     sums, counts = (np.stack([getattr(one.sums, table) for one in evidence], axis=1) for table in ("sums", "counts"))
     return [over_seeds(UnitSums(*cell)) for cell in zip(sums, counts, strict=True)]
 
@@ -109,7 +125,21 @@ def gather(
     gained, weights = firsts - seconds, _weights(a, b, metric)
     shared = np.where(np.isnan(gained), np.nan, [firsts, seconds])
     means = [unit_sums(values, units, weights).means for values in shared]
-    return Evidence(np.stack(means, axis=1), unit_sums(gained, units, weights))
+    left_out = _left_out(a, b, pairs, measure) if measure.kind.estimand == "redraw" else None
+    return Evidence(np.stack(means, axis=1), unit_sums(gained, units, weights), left_out)
+
+
+def _left_out(a: Place, b: Place, pairs: Sequence[tuple[RankedLayer, RankedLayer]], measure: Measure) -> FloatArray:
+    """(C, U, U) what the queries of each unit add to each difference without each unit."""
+    cluster, metric = measure.kind.cluster, measure.metric
+    if (a.run, a.epoch) == (b.run, b.epoch):
+        firsts = seconds = Redrawn(a, cluster).tables(
+            dict.fromkeys(ranked for pair in pairs for ranked in pair), metric
+        )
+    else:
+        firsts = Redrawn(a, cluster).tables(dict.fromkeys(first for first, _ in pairs), metric)
+        seconds = Redrawn(b, cluster).tables(dict.fromkeys(second for _, second in pairs), metric)
+    return np.stack([firsts[first] - seconds[second] for first, second in pairs])
 
 
 def values_of(place: Place, ranked: RankedLayer, metric: str) -> FloatArray:
