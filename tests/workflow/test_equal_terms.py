@@ -14,6 +14,7 @@ from layerprobe import registry, store
 from layerprobe.errors import BusyError, DataError
 from layerprobe.intervals import IntervalKind
 from layerprobe.progress import Task
+from layerprobe.records import FROM_PYTHON
 from layerprobe.retrieval import SearchRules
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, ScoreTable, read_scores
@@ -285,3 +286,13 @@ def test_a_trained_run_is_drawn_from_what_its_probe_stored(run: Run) -> None:
         (s.split, "R@1(4x4)", s.value) for s in run.scores() if s.metric == "R@1"
     ]
     assert read_scores(run.scores_file) == run.scores()
+
+
+def test_a_run_that_python_measured_has_terms_whatever_its_loaders_labels_were(drawn_run: Run) -> None:
+    change_entry(drawn_run, 1, "test", FC6, search_sha256="of labels that the file numbers anew")
+    assert offered_terms(drawn_run).terms is None
+    drawn_run.write(drawn_run.read() | {FROM_PYTHON: True})
+    assert offered_terms(drawn_run).terms == TERMS
+    for split in SIZES:
+        drawn_run.feature_file(1, split).unlink()
+    assert "features are gone: probe the model from Python again" in equal_terms(drawn_run, [1], Silent()).reasons[1]
