@@ -109,12 +109,41 @@ def _chances(facts: Counts, k: int) -> NDArray[np.float64]:
             and how many of them are drawn.
         k: of Recall@K.
     """
+    found = np.zeros(len(facts))
+    # All queries of classes of one size share a table: there are far fewer of these than queries.
+    pools, pool = np.unique(facts[:, 3:], axis=0, return_inverse=True)
+    for number, (negatives, drawn) in enumerate(pools.tolist()):
+        rows = np.flatnonzero(pool.reshape(-1) == number)
+        closer, tied, right = facts[rows, :3].T
+        table = _few_kept(k, negatives, drawn, int((closer + tied).max()))
+        found[rows] = _over_ties(table, closer, tied, right)
+    return np.clip(found, 0.0, 1.0)
+
+
+def _few_kept(k: int, negatives: int, drawn: int, last: int) -> NDArray[np.float64]:
+    """P(at most k - 1 of `a` negatives are drawn) for a = 0, 1 ... `last`; cut where it is nothing, with a 0 behind."""
     from scipy.stats import hypergeom  # a second to import, which only this waits for
 
-    closer, tied, right, negatives, drawn = facts.T
-    found = np.zeros(len(facts))
+    parts, start = [], 0
+    while start <= last and not (parts and parts[-1][-1] <= _NOTHING):
+        end = min(last + 1, max(_FIRST_TERMS, 2 * start))
+        parts.append(hypergeom.cdf(k - 1, negatives, np.arange(start, end), drawn))
+        start = end
+    return np.concatenate([*parts, [0.0]])
+
+
+def _over_ties(table: NDArray[np.float64], closer: Counts, tied: Counts, right: Counts) -> NDArray[np.float64]:
+    """(U,) the sum over how many tied negatives come before the first tied positive.
+
+    Args:
+        table: as from `_few_kept`.
+        closer: (U,) negatives that are closer.
+        tied: (U,) negatives that are tied.
+        right: (U,) positives that are tied, at least 1.
+    """
+    found = np.zeros(len(closer))
     next_share = right / (tied + right)  # p_0: the first of the tied is a positive
-    active, start, terms = np.arange(len(facts)), 0, 1
+    active, start, terms = np.arange(len(closer)), 0, 1
     while len(active):
         left = []
         for rows in np.array_split(active, -(-len(active) * terms // _NUMBERS_AT_ONCE)):
@@ -123,12 +152,10 @@ def _chances(facts: Counts, k: int) -> NDArray[np.float64]:
             # p_(j+1) = p_j (t_n - j) / (t_n + t_p - j - 1)
             ratios = np.maximum(wrong - j, 0) / np.maximum(all_tied - j - 1, 1)
             shares = next_share[rows, None] * np.cumprod(np.hstack([np.ones((len(rows), 1)), ratios]), axis=1)
-            before = closer[rows, None] + np.minimum(j, wrong)
-            hit = hypergeom.cdf(k - 1, negatives[rows, None], before, drawn[rows, None])
+            hit = table[np.minimum(closer[rows, None] + np.minimum(j, wrong), len(table) - 1)]
             found[rows] += (shares[:, :-1] * hit).sum(1)
             next_share[rows] = shares[:, -1]
-            # The chances of a hit only fall with j, and the terms that are left are at most tied - j.
-            rest = np.maximum(tied[rows] - start - terms + 1, 0)
-            left.append(rows[(rest > 0) & (hit[:, -1] > _NOTHING)])
+            # The chance of a hit only falls with j.
+            left.append(rows[(tied[rows] >= start + terms) & (hit[:, -1] > _NOTHING)])
         active, start, terms = np.concatenate(left), start + terms, max(_FIRST_TERMS, 2 * terms)
-    return np.clip(found, 0.0, 1.0)
+    return found
