@@ -72,7 +72,7 @@ def test_the_interval_is_that_of_every_draw_of_units(monkeypatch: pytest.MonkeyP
 def test_the_difference_is_that_of_every_draw_of_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "FEWEST_UNITS", 6)
     found = differences(UnitSums(np.array([SUMS]), np.array([COUNTS], float)), resamples=40_000)[0]
-    mean, own, drawn = every_draw(SUMS, COUNTS, floor=0.6)
+    mean, own, drawn = every_draw(SUMS, COUNTS, floor=1 - 2.2 / 12**0.5)
     half = own * point([(abs(t), chance) for t, chance in drawn], 0.95)
     assert ends(found) == pytest.approx((mean - half, mean + half), abs=0.02)
     assert found.p == pytest.approx(sum(chance for t, chance in drawn if abs(t) >= mean / own), abs=0.005)
