@@ -141,7 +141,7 @@ def _read(run: Run, cluster: str | None) -> _Stored:
     images = {split: found for split in SPLITS if (found := _images(run, split, measured.get(split, {}))) is not None}
     if not images:
         raise DataError("no ranks are stored", file=run.folder, fix=f"Run layerprobe probe {run.name}")
-    data, units, offered = data_facts(run, scores), _units(run, images, cluster), offered_terms(run)
+    data, units, offered = data_facts(run, scores), _units(run, images, cluster), _offered(run, images)
     seed: int = run.read()["seed"]
     notes: list[str] = []
     splits: dict[str, SplitCells] = {}
@@ -182,7 +182,10 @@ def _epochs_to_draw(text: str, stored: _Stored) -> list[int]:
 def _best_epoch(stored: _Stored) -> set[int]:
     """The best epoch of the layer that is best at the end, on the split that it is chosen on; empty without one."""
     splits = {split: stored.splits[split].raw for split in ("validation", "test") if split in stored.splits}
-    ends = {ranked: max((cells.epochs(ranked) or [0])[-1] for cells in splits.values()) for ranked in stored.layers}
+    ends = {
+        ranked: max([0, *(max(cells.epochs(ranked), default=0) for cells in splits.values())])
+        for ranked in stored.layers
+    }
     values = {
         split: [cells.mean((ranked, ends[ranked])) for ranked in stored.layers] for split, cells in splits.items()
     }
@@ -218,6 +221,15 @@ def _units(run: Run, images: Mapping[str, Images], cluster: str | None) -> dict[
     units = units_of(dataset, [name for _, ids in images.values() for name in ids], labels, cluster)
     ends = np.cumsum([len(labels) for labels, _ in images.values()])[:-1]
     return dict(zip(images, np.split(units, ends), strict=True))
+
+
+def _offered(run: Run, images: Mapping[str, Images]) -> Offered:
+    """On which terms these queries can be compared; on none where the newest ranks are of others."""
+    offered = offered_terms(run)
+    others = [split for split, items in offered.splits.items() if split not in images or items.ids != images[split][1]]
+    if not others:
+        return offered
+    return Offered(None, reasons=(f"no equal terms: there are newer ranks of other images ({', '.join(others)})",))
 
 
 def _weights(labels: NDArray[np.integer], offered: Offered, seed: int, split: str) -> NDArray[np.float64] | None:

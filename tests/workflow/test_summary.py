@@ -228,6 +228,24 @@ def test_without_training_images_there_is_nothing_to_draw(tmp_path: Path) -> Non
     assert found.layers[0].gap is None
 
 
+def test_training_images_alone_have_no_best_epoch_to_draw_from(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    written(run, stored(run, 5, "train", {FC6: first_hit(9)}))
+    found = summarise(run, SummaryRequest(), Silent())
+    assert found.layers[0].levels["train"].value == 9 / 24
+
+
+def test_ranks_of_other_images_that_have_no_score_offer_no_terms(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    scores = [stored(run, 5, split, {FC6: first_hit(9)}) for split in ("train", "test")]
+    stored(run, 6, "test", {FC6: ranks_of([1.0] * 60)}, labels=np.repeat(np.arange(30), 2))
+    stored(run, 6, "train", {FC6: ranks_of([1.0] * 60)}, labels=np.repeat(np.arange(30, 60), 2))
+    written(run, *scores)
+    gap = stored_summary(run).layers[0].gap
+    assert gap is not None
+    assert not gap.equal
+
+
 def no_image(index: int) -> Image:
     raise AssertionError(index)
 
