@@ -124,7 +124,8 @@ def _few_kept(k: int, negatives: int, drawn: int, last: int) -> NDArray[np.float
     """P(at most k - 1 of `a` negatives are drawn) for a = 0, 1 ... `last`; cut where it is nothing, with a 0 behind."""
     from scipy.stats import hypergeom  # a second to import, which only this waits for
 
-    parts, start = [], 0
+    parts: list[NDArray[np.float64]] = []
+    start = 0
     while start <= last and not (parts and parts[-1][-1] <= _NOTHING):
         end = min(last + 1, max(_FIRST_TERMS, 2 * start))
         parts.append(hypergeom.cdf(k - 1, negatives, np.arange(start, end), drawn))
