@@ -165,9 +165,7 @@ class ShownKind:
             shown_as: what they look like: `in brackets`, `bands`.
         """
         if self.mixed:
-            return (
-                "intervals of different kinds are not shown together; probe all of it with one --interval and --cluster",
-            )
+            return ("intervals of different kinds are not shown together; probe all with one --interval and --cluster",)
         return () if self.kind is None else (f"{shown_as}: {self.kind.text}",)
 
     def further(self, notes: Iterable[str]) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def test_intervals_of_different_kinds_are_not_shown_and_the_line_says_so() -> No
     shown = ShownKind.of([(), IntervalKind(cluster="parent").notes])
     assert shown.kind is None
     assert shown.lines("bands") == (
-        "intervals of different kinds are not shown together; probe all of it with one --interval and --cluster",
+        "intervals of different kinds are not shown together; probe all with one --interval and --cluster",
     )
 
 
