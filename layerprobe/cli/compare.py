@@ -43,7 +43,7 @@ def compare(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Say how much better one layer is than another, and how sure that is.
+    """Say how much better one layer is, and how sure that is.
 
     What A and B leave out is the last epoch, the embedding layer, and the run's similarity.
     """
