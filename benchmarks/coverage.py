@@ -1,0 +1,216 @@
+"""How often intervals hold the truth, in simulated sets of queries: classes, or clusters of them, against one gallery.
+
+    python benchmarks/coverage.py [--sets N] [--only mean|null|bands|gap|seeds]
+
+Every set of queries draws its units anew. A class has a hit rate of its own, normal on the logit scale around that of
+its layer, and each of its queries hits or misses by it; the truth is the hit rate of all classes there could be, each
+weighed by its queries. A thousand sets of all tables take ten minutes of one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from layerprobe.intervals import Difference, Interval
+from layerprobe.statistics.bootstrap import bands, between, differences, intervals
+from layerprobe.statistics.holm import holm
+from layerprobe.statistics.seeds import over_seeds
+from layerprobe.statistics.units import UnitSums
+
+FloatArray = NDArray[np.float64]
+Sizes = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.int64]]
+
+UNITS = (10, 20, 60, 200)
+LAYERS = 14
+# Sets that share the draws of units: few enough that the luck of the draws averages out.
+SHARED = 50
+POPULATION = 400_000
+LIKE_CUB, LIKE_SOP, CLUSTERS, UNEQUAL = "classes of 41 to 60", "of 2 to 12", "clusters of 1 to 12", "of 2 to 300"
+
+
+def units(rng: np.random.Generator, kind: str, shape: tuple[int, ...], logit: float, sd: float) -> UnitSums:
+    """Hits and queries of units.
+
+    In clusters, two thirds of the variance are the classes' own. In classes of very unequal sizes, an e-fold larger one
+    has a logit lower by 0.3.
+    """
+    if kind == CLUSTERS:
+        classes = np.arange(12) < rng.integers(1, 13, (*shape, 1))
+        counts = classes * rng.integers(10, 31, (*shape, 12))
+        own = rng.normal(0, sd * (2 / 3) ** 0.5, counts.shape)
+        rates = expit(logit + rng.normal(0, sd * (1 / 3) ** 0.5, (*shape, 1)) + own)
+        return UnitSums(rng.binomial(counts, rates).sum(-1).astype(float), counts.sum(-1).astype(float))
+    effects = rng.normal(0, sd, shape)
+    if kind == UNEQUAL:
+        logs = rng.normal(3, 0.8, shape)
+        counts = np.exp(logs).round().astype(int).clip(2, 300)
+        effects -= 0.3 * (logs - 3)
+    else:
+        counts = rng.integers(41, 61, shape) if kind == LIKE_CUB else rng.integers(2, 13, shape)
+    return UnitSums(rng.binomial(counts, expit(logit + effects)).astype(float), counts.astype(float))
+
+
+def truth(kind: str, logit: float, sd: float) -> float:
+    """The hit rate of a population of units."""
+    size = POPULATION // (10 if kind == CLUSTERS else 1)
+    return float(units(np.random.default_rng(1), kind, (1, size), logit, sd).means[0])
+
+
+def percentiles(cells: UnitSums, seed: int) -> list[Interval | None]:
+    """The 2.5 and 97.5 % points of the drawn means, for comparison."""
+    number = cells.sums.shape[1]
+    drawn = np.random.default_rng(seed).multinomial(number, np.full(number, 1 / number), 2000).astype(float)
+    low, high = np.quantile((drawn @ cells.sums.T) / (drawn @ cells.counts.T), (0.025, 0.975), axis=0)
+    return [Interval(*pair) for pair in zip(low.tolist(), high.tolist(), strict=True)]
+
+
+def pieces(sets: int) -> Iterator[tuple[int, int]]:
+    """A seed, and a number of sets that share draws of units."""
+    for start in range(0, sets, SHARED):
+        yield start + 1, min(SHARED, sets - start)
+
+
+def covered(found: Sequence[Interval | Difference | None], true: float) -> str:
+    """Share of the intervals that hold the truth, the shares below and above it, and the mean width, in percent."""
+    made = [(one.low, one.high) for one in found if one is not None and one.low is not None and one.high is not None]
+    low, high = np.array(made).T
+    below, above = (high < true).mean(), (low > true).mean()
+    text = f"{100 * (1 - below - above):5.1f} ({100 * below:4.1f} {100 * above:4.1f}) {100 * (high - low).mean():5.1f}"
+    return f"{text} {len(found) - len(made):5}"
+
+
+def mean_table(sets: int) -> None:
+    print("Means. Covered, truth above and below the interval, mean width in points, sets without an interval;")
+    print("then the same of plain percentiles")
+    for kind in (LIKE_CUB, LIKE_SOP, CLUSTERS, UNEQUAL):
+        for number in UNITS:
+            for logit in (0.0, 2.0, 3.2, 4.2):
+                rng, true = np.random.default_rng(0), truth(kind, logit, 1.0)
+                found: list[Interval | None] = []
+                plain: list[Interval | None] = []
+                for seed, some in pieces(sets):
+                    cells = units(rng, kind, (some, number), logit, 1.0)
+                    found += intervals(cells, seed=seed)
+                    plain += percentiles(cells, seed)
+                print(f"{kind:<20}{number:4} {100 * true:5.1f} | {covered(found, true)} | {covered(plain, true)}")
+
+
+def null_cells(rng: np.random.Generator, sets: int, number: int, logit: float) -> list[UnitSums]:
+    """Differences of 14 layers and a further one, all of one true recall, on the same queries of each set.
+
+    A class has an effect that all layers share and one of its own in every layer, of half that variance.
+    """
+    counts = np.broadcast_to(rng.integers(5, 61, (sets, 1, number)), (sets, LAYERS + 1, number))
+    effects = rng.normal(0, 1, (sets, 1, number)) + rng.normal(0, 0.5**0.5, counts.shape)
+    hits = rng.binomial(counts, expit(logit + effects)).astype(float)
+    return [
+        UnitSums(hits[one, 1:] - hits[one, :1], counts[one, 1:].astype(float)) for one in range(sets)
+    ]  # a set's layers are one table
+
+
+def null_table(sets: int) -> None:
+    print("Null comparisons of classes of 5 to 60. Rejected alone, and sets of 14 in which Holm rejects any")
+    for number in UNITS:
+        for logit in (0.0, 3.2):
+            rng, alone, together = np.random.default_rng(0), 0, 0
+            for seed, some in pieces(sets):
+                tables = null_cells(rng, some, number, logit)
+                cells = UnitSums(
+                    *(np.concatenate([getattr(one, part) for one in tables]) for part in ("sums", "counts"))
+                )
+                p = [found.p for found in differences(cells, resamples=2000, seed=seed)]
+                for start in range(0, len(p), LAYERS):
+                    own = p[start : start + LAYERS]
+                    alone += rejected(own[:1])
+                    together += rejected(holm(own))
+            recall = 100 * truth(LIKE_CUB, logit, 1.5**0.5)
+            print(
+                f"{number:4} units, recall {recall:4.1f}: {100 * alone / sets:5.1f} %  {100 * together / sets:5.1f} %"
+            )
+
+
+def rejected(p: Sequence[float | None]) -> bool:
+    return any(value is not None and value < 0.05 for value in p)
+
+
+def bands_table(sets: int) -> None:
+    print("Bands of 14 layers. Sets in which all hold, and in which the best layer's does; the same of intervals")
+    logits = np.linspace(0, 3, LAYERS)
+    for number in (20, 60, 200):
+        rng = np.random.default_rng(0)
+        true = np.array([truth(LIKE_CUB, logit, 1.5**0.5) for logit in logits])
+        held = np.zeros((2, 2))
+        for start in range(sets):
+            counts = np.broadcast_to(rng.integers(41, 61, number), (LAYERS, number))
+            effects = rng.normal(0, 1, number) + rng.normal(0, 0.5**0.5, counts.shape)
+            hits = rng.binomial(counts, expit(logits[:, None] + effects)).astype(float)
+            cells = UnitSums(hits, counts.astype(float))
+            best = int(cells.means.argmax())
+            for row, kind in enumerate((bands, intervals)):
+                found = kind(cells, seed=start)
+                holds = [one is not None and one.low <= at <= one.high for one, at in zip(found, true, strict=True)]
+                held[row] += (all(holds), holds[best])
+        print(f"{number:4} units: {'  '.join(f'{100 * share:5.1f} %' for share in held.ravel() / sets)}")
+
+
+def gap_table(sets: int) -> None:
+    print("Gaps of train and test classes of 41 to 60. Covered, truth above and below, width, without an interval")
+    for train, test in ((10, 10), (100, 20), (20, 100), (60, 60), (100, 100)):
+        for logits in ((2.0, 0.5), (4.2, 2.0), (0.5, 0.5)):
+            rng = np.random.default_rng(0)
+            true = truth(LIKE_CUB, logits[0], 1.0) - truth(LIKE_CUB, logits[1], 1.0)
+            found: list[Difference] = []
+            for seed, some in pieces(sets):
+                pair = (units(rng, LIKE_CUB, (some, n), at, 1.0) for n, at in zip((train, test), logits, strict=True))
+                found += between(*pair, seed=seed, resamples=2000)
+            print(f"{train:4} and {test:4} units, gap {100 * true:5.1f}: {covered(found, true)}")
+
+
+def seeds_table(sets: int) -> None:
+    print("A difference of 2 points over 3 trainings on 60 classes: for another training, and for these networks")
+    for spread in (0.0, 1.0, 2.0):
+        for own in (5.0, 15.0):
+            rng = np.random.default_rng(0)
+            trainings, networks = [], np.zeros(sets, bool)
+            for start in range(sets):
+                means = 2 + rng.normal(0, 10, (1, 60)) + rng.normal(0, own, (3, 60))
+                shift = rng.normal(0, spread, (3, 1))
+                found = over_seeds(UnitSums(means + shift, np.ones_like(means)), seed=start, resamples=2000)
+                trainings.append(Difference(found.mean / 100, *(end / 100 for end in ends(found.training))))
+                low, high = ends(found.classes)
+                networks[start] = low <= 2 + shift.mean() <= high
+            text = covered(trainings, 0.02)
+            print(f"sd of trainings {spread}, of classes in a training {own}: {text} | {100 * networks.mean():5.1f}")
+
+
+def ends(found: Difference) -> tuple[float, float]:
+    if found.low is None or found.high is None:
+        raise SystemExit("no interval")
+    return found.low, found.high
+
+
+TABLES = {"mean": mean_table, "null": null_table, "bands": bands_table, "gap": gap_table, "seeds": seeds_table}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How often intervals hold the truth, in simulated sets of queries.")
+    parser.add_argument("--sets", type=int, default=1000)
+    parser.add_argument("--only", choices=list(TABLES))
+    arguments = parser.parse_args()
+    print(f"{arguments.sets} sets each")
+    for name, table in TABLES.items():
+        if arguments.only in (None, name):
+            table(arguments.sets)
+
+
+if __name__ == "__main__":
+    main()
