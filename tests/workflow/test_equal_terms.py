@@ -127,7 +127,8 @@ def test_intervals_resample_classes_by_the_weights_of_the_draws(finished: Finish
     assert score.value == pytest.approx(sums.means[0], abs=1e-12)
     (wanted,) = intervals(sums)
     assert wanted is not None
-    assert (score.low, score.high) == (wanted.low, wanted.high)
+    # all layers at once, or one: the last bit may differ
+    assert (score.low, score.high) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
 
 
 def test_intervals_over_other_units_say_so(finished_copy: Run) -> None:
