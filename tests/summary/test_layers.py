@@ -126,6 +126,17 @@ def test_the_opening_is_read_off_the_gaps_over_epoch_0(train: dict[int, float], 
     assert summed(splits).opening == opening
 
 
+@pytest.mark.parametrize(("drawn", "equal"), [([0, 1, 2], True), ([0, 2], False)])
+def test_the_opening_is_on_equal_terms_where_every_epoch_is(drawn: list[int], equal: bool) -> None:
+    rng = np.random.default_rng(0)
+    splits = {}
+    for name, split in both({0: 0.5, 1: 0.6, 2: 0.7}, dict.fromkeys(range(3), 0.5)).items():
+        raw = spread_out(split, rng).raw
+        rows = {(ranked, epoch): row for (ranked, epoch), row in raw.rows.items() if epoch in drawn}
+        splits[name] = replace(split, raw=raw, equal=replace(raw, rows=rows))
+    assert summed(splits).opening == Opening(1, equal=equal)
+
+
 def test_best_epochs_are_the_first_of_equals() -> None:
     splits = {"train": split_of({FC6: {0: 0.5, 3: 0.9, 5: 0.9}}), "test": split_of({FC6: {0: 0.5, 3: 0.7, 5: 0.8}})}
     assert summed(splits).best_epochs == {"train": 3, "test": 5}
