@@ -196,14 +196,15 @@ def test_bands_of_many_means_are_wider_and_equal_ones_cost_nothing() -> None:
 
 
 def test_the_gap_between_different_units_is_as_uncertain_as_both() -> None:
-    # Student's interval with Welch's degrees of freedom, on normal quantiles.
+    # Student's interval with Welch's degrees of freedom, on normal quantiles. As many units, so that the same draws
+    # for both would show.
     from scipy.special import ndtri
     from scipy.stats import ttest_ind
 
-    first = 0.8 + 0.1 * ndtri((np.arange(25) + 0.5) / 25)
+    first = 0.8 + 0.1 * ndtri((np.arange(40) + 0.5) / 40)
     second = 0.7 + 0.2 * ndtri((np.arange(40) + 0.5) / 40)
     found = between(
-        UnitSums(first[None], np.ones((1, 25))), UnitSums(second[None], np.ones((1, 40))), resamples=20_000
+        UnitSums(first[None], np.ones((1, 40))), UnitSums(second[None], np.ones((1, 40))), resamples=20_000
     )[0]
     welch = ttest_ind(first, second, equal_var=False)
     expected = welch.confidence_interval()
