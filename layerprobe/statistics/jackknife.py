@@ -5,7 +5,7 @@ A bootstrap would hold a class twice in the gallery, where its items find each o
 With v_u the mean without unit u, Tukey's jackknife (1958) has the variance J = (U - 1) / U sum_u (v_u - mean v)^2. In a
 search it is too large: where a class takes a hit from another one, that is seen twice, in the hits of the one and in
 what leaving out the other gives back (Efron & Stein 1981: what k units do together counts k times). For Recall@1 J is
-1.2 to 1.5 times the variance, and for a difference of two layers, which share what single classes do, 1.4 to 2 times.
+1.1 to 1.5 times the variance, and for a difference of two layers, which share what single classes do, 1.3 to 2 times.
 
 So that part is taken off. v_ui is what the queries of unit i add to the mean without u. What is left of these numbers
 (u != i) after their row and column means are taken out is what pairs of units do; the sum of its squares is Q, and
