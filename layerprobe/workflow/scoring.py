@@ -28,7 +28,6 @@ from layerprobe.ranking.ranks import RESOLVE_ALL_BELOW
 from layerprobe.redraw import left_out_values
 from layerprobe.retrieval import Classifier, Ranks, Retrieval, SearchRules
 from layerprobe.scores import Subject
-from layerprobe.statistics.jackknife import jackknife_intervals
 from layerprobe.workflow.measures import Measures
 from layerprobe.workflow.resampling import Resampling
 from layerprobe.workflow.searches import Searches
@@ -149,6 +148,8 @@ class Scorer:
         resampling, split = self.resampling, subject.split
         if resampling.kind.estimand != "redraw" or len(np.unique(resampling.units[split])) < FEWEST_UNITS:
             return scored
+        from layerprobe.statistics.jackknife import jackknife_intervals  # scipy.special: only this waits for it
+
         metrics = [(metric, names) for metric, names in self.measures.metrics if scored.values.keys() & set(names)]
         with self.searches.opened(subject.epoch, split, subject.ranked, None) as (queries, gallery):
             left_out = left_out_values(
