@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import metadata
 
 
@@ -34,4 +35,10 @@ def compared(key: FeatureKey) -> dict[str, str | int]:
     made_from = asdict(key)
     if not key.network:
         del made_from["network"]  # files of layerprobe's own networks have no such attribute
-    return {**made_from, **{name: metadata.version(name) for name in ("torch", "torchvision")}}
+    return {**made_from, **_versions()}
+
+
+@cache
+def _versions() -> dict[str, str]:
+    # Looking them up takes a millisecond, and every stored layer asks.
+    return {name: metadata.version(name) for name in ("torch", "torchvision")}
