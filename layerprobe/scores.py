@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -242,6 +242,17 @@ class ScoreTable:
                 of_epoch[key] = score
                 self._texts.pop(score.epoch, None)
                 self._changed = True
+
+    def drop(self, epoch: int, split: str, layers: Collection[RankedLayer]) -> int:
+        """Leave out every score of some layers of an epoch and split; says how many those are."""
+        of_epoch = self._epochs.get(epoch, {})
+        gone = [key for key, score in of_epoch.items() if score.split == split and score.ranked_layer in layers]
+        for key in gone:
+            del of_epoch[key]
+        if gone:
+            self._texts.pop(epoch, None)
+            self._changed = True
+        return len(gone)
 
     def write(self, path: Path) -> None:
         """Write the file whole: a header of Score's fields, one row a score, an empty cell for None.

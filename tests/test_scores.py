@@ -149,3 +149,12 @@ def test_a_score_takes_an_interval() -> None:
     score = subject.score("R@1", 0.5, 9, interval=Interval(0.4, 0.6))
     assert (score.low, score.high) == (0.4, 0.6)
     assert subject.score("R@1", 0.5, 9).low is None
+
+
+def test_scores_of_layers_that_are_dropped_leave_the_file(tmp_path: Path) -> None:
+    kept = [replace(SCORE, epoch=SCORE.epoch + 1), replace(SCORE, split="validation"), replace(SCORE, layer="other")]
+    table = ScoreTable([SCORE, replace(SCORE, metric="R@1(14x20)"), *kept])
+    table.write(tmp_path / "scores.csv")
+    assert table.drop(SCORE.epoch, SCORE.split, {SCORE.ranked_layer}) == 2
+    table.write(tmp_path / "scores.csv")
+    assert set(read_scores(tmp_path / "scores.csv")) == set(kept)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         read_ranks,
         read_search,
         read_stored_ranks,
+        stale_ranks,
         write_ranks,
     )
     from layerprobe.store.rows import Rows, read_classes, read_index, read_layers, read_transform
@@ -37,6 +38,7 @@ _RANKS = (
     "read_ranks",
     "read_search",
     "read_stored_ranks",
+    "stale_ranks",
     "write_ranks",
 )
 _ROWS = ("Rows", "read_classes", "read_index", "read_layers", "read_transform")
@@ -62,6 +64,7 @@ __all__ = [
     "read_transform",
     "searched_itself",
     "stale_note",
+    "stale_ranks",
     "stored_layers",
     "write_features",
     "write_ranks",

@@ -183,6 +183,29 @@ def read_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> dict[Ran
     return found
 
 
+def stale_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> set[RankedLayer]:
+    """The layers that a file has ranks of, but made from something else than the right key.
+
+    Args:
+        path: as for `read_ranks`.
+        key_of: likewise.
+
+    Returns:
+        Empty if the file is absent or unreadable.
+
+    Raises:
+        NewerFormatError: as for `read_ranks`, like BusyError.
+    """
+    found: set[RankedLayer] = set()
+    with stale_passed(), opened(path, holds="labels") as file:
+        for ranked, group in ranked_groups(file):
+            facts = key_of(ranked).facts()
+            # An entry of an earlier format does not say what it was made from.
+            if attribute(group, "queries") and any(attribute(group, name) != str(facts[name]) for name in facts):
+                found.add(ranked)
+    return found
+
+
 def read_stored_ranks(path: Path) -> StoredRanks:
     """The entries of a file that are intact, as they were stored.
 

@@ -193,6 +193,7 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
     measured: list[Score] = []
     with listener.task(f"probing {features.run.name}", images, "images run and ranked") as task:
         for epoch in epochs:
+            _drop_stale(probing, epoch, listener)
             for item in missing:
                 if item.epoch == epoch and item.taps:
                     extractor.extract(item, _told(task, stop))
@@ -211,6 +212,15 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
     if selection.export_index:
         export(features, selection, max(epochs), listener, stop)
     return measured
+
+
+def _drop_stale(probing: Probing, epoch: int, listener: Listener) -> None:
+    """Take all scores out of scores.csv whose ranks the probe will replace: also those it does not make again."""
+    searches, table = probing.scorer.searches, probing.table
+    count = sum(table.drop(epoch, split, searches.stale(epoch, split)) for split in probing.selection.splits)
+    if count:
+        listener.say(f"{count} scores of epoch {epoch} leave scores.csv: their ranks were counted from something else")
+        table.write(searches.features.run.scores_file)
 
 
 def _told(task: Task, stop: Stop) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:

@@ -78,6 +78,10 @@ class Searches:
         """The stored ranks that hold."""
         return store.read_ranks(self.features.run.rank_file(epoch, split), self.key_of(epoch, split))
 
+    def stale(self, epoch: int, split: str) -> set[RankedLayer]:
+        """The layers whose stored ranks hold no longer, and leave the file when it is written."""
+        return store.stale_ranks(self.features.run.rank_file(epoch, split), self.key_of(epoch, split))
+
     def write(self, epoch: int, split: str, entries: Mapping[RankedLayer, store.RankEntry]) -> None:
         """Store ranks, in place of all that are stored."""
         images, path = self.features.dataset.splits[split], self.features.run.rank_file(epoch, split)

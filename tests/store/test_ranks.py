@@ -21,6 +21,7 @@ from layerprobe.store import (
     read_ranks,
     read_search,
     read_stored_ranks,
+    stale_ranks,
     write_features,
     write_ranks,
 )
@@ -103,6 +104,7 @@ def test_ranks_of_something_else_are_not_used(tmp_path: Path, other: RankKey) ->
     path = written(tmp_path / "r.h5")
     assert held(path, other) == {}
     assert held(path, KEY)
+    assert stale_ranks(path, lambda ranked: other if ranked == LAYER else KEY) == {LAYER}
 
 
 def test_each_layer_has_a_key_of_its_own(tmp_path: Path) -> None:

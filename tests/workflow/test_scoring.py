@@ -15,7 +15,7 @@ from layerprobe.errors import RecipeError
 from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.ranking import recall_at_k
 from layerprobe.runs import Run
-from layerprobe.scores import Score
+from layerprobe.scores import Score, ScoreTable
 from layerprobe.workflow import scoring as module
 from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.probe import measure, prepare, probe
@@ -100,6 +100,21 @@ def test_stale_ranks_are_not_used(run: Run) -> None:
         group = file["fc6@none/none/cosine"]
         group.attrs["queries"] = group.attrs["queries"].replace(b"weights_sha256", b"weights_sha257")
     assert probe(run, REQUEST, Silent()) == first
+
+
+def test_scores_whose_ranks_are_replaced_leave_the_table(run: Run) -> None:
+    recalls = probe(run, REQUEST, Silent())
+    probe(run, replace(REQUEST, gallery_size=10, metrics=("MRR",)), Silent())
+    drawn = [replace(score, metric="R@1(2x4)") for score in recalls if score.metric == "R@1"]
+    ScoreTable([*run.scores(), *drawn], stored=[]).write(run.scores_file)
+    with h5py.File(run.rank_file(2, "test"), "r+") as file:
+        for layer in ("fc6@none", "pool5.3@max"):
+            file[f"{layer}/none/cosine"].attrs["tie_window"] = np.bytes_(b"0.5")
+    probe(run, replace(REQUEST, layers=("fc6",)), Silent())
+    left = {(score.split, score.layer, score.metric) for score in run.scores()}
+    assert {metric for split, layer, metric in left if (split, layer) == ("test", "fc6")} == {"R@1", "R@2"}
+    assert ("test", "pool5.3") not in {(split, layer) for split, layer, _ in left}
+    assert {("train", "fc6", "R@1(2x4)"), ("train", "fc6", "R@1(G=10)"), ("train", "fc6", "MRR")} <= left
 
 
 def by_metric(scores: list[Score], split: str, layer: str) -> dict[str, Score]:
