@@ -175,11 +175,13 @@ def read_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> dict[Ran
     found: dict[RankedLayer, RankEntry] = {}
     with stale_passed(), opened(path, holds="labels") as file:
         require_rows(file)
+        count = len(stored_dataset(file, "labels"))
         for ranked, group in ranked_groups(file):
             key = key_of(ranked)
             if all(attribute(group, name) == str(value) for name, value in key.facts().items()):
                 with contextlib.suppress(DataError, *HDF5_ERRORS):
-                    found[ranked] = _entry(file, group, key)
+                    ranks, invalid, values = _contents(file, group, count)
+                    found[ranked] = RankEntry(key, ranks, invalid, values)
     return found
 
 
@@ -220,7 +222,7 @@ def read_stored_ranks(path: Path) -> StoredRanks:
     with opened(path, holds="labels") as file:
         for ranked, group in ranked_groups(file):
             with contextlib.suppress(DataError, *HDF5_ERRORS):
-                found, reason, values[ranked] = _contents(file, group)
+                found, reason, values[ranked] = _contents(file, group, len(labels))
                 if found is None:
                     invalid[ranked] = reason
                 else:
@@ -266,14 +268,11 @@ def _subgroups(group: h5py.Group) -> Iterator[tuple[str, h5py.Group]]:
             yield name, group[name]
 
 
-def _entry(file: h5py.File, group: h5py.Group, key: RankKey) -> RankEntry:
-    ranks, invalid, values = _contents(file, group)
-    return RankEntry(key, ranks, invalid, values)
-
-
-def _contents(file: h5py.File, group: h5py.Group) -> tuple[Ranks | None, str, dict[str, NDArray[np.float64]]]:
+def _contents(
+    file: h5py.File, group: h5py.Group, count: int
+) -> tuple[Ranks | None, str, dict[str, NDArray[np.float64]]]:
     """Ranks or the reason why there are none, and values; errors of HDF5 and of `Ranks` are raised as they are."""
-    count, place = len(stored_dataset(file, "labels")), group.name
+    place = group.name
     metrics = dict(_subgroups(group)).get("values", ())
     values = {metric: _vector(file, f"{place}/values/{metric}", count, np.float64) for metric in metrics}
     if invalid := attribute(group, "invalid"):
