@@ -215,9 +215,12 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
 
 
 def _drop_stale(probing: Probing, epoch: int, listener: Listener) -> None:
-    """Take all scores out of scores.csv whose ranks the probe will replace: also those it does not make again."""
-    searches, table = probing.scorer.searches, probing.table
-    count = sum(table.drop(epoch, split, searches.stale(epoch, split)) for split in probing.selection.splits)
+    """Take all scores out of scores.csv whose ranks the probe will replace: also those it does not make again.
+
+    Layers that are not selected keep theirs: after an update of torch, too, ranks hold no longer.
+    """
+    searches, table, layers = probing.scorer.searches, probing.table, set(probing.selection.ranked)
+    count = sum(table.drop(epoch, split, layers & searches.stale(epoch, split)) for split in probing.selection.splits)
     if count:
         listener.say(f"{count} scores of epoch {epoch} leave scores.csv: their ranks were counted from something else")
         table.write(searches.features.run.scores_file)
