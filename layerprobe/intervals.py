@@ -16,6 +16,7 @@ FEW_UNITS = 30  # with fewer a reader is warned
 PARENT = "parent"  # the cluster of classes that is the folder above theirs
 
 _REDRAW, _CLUSTERS = "interval: redraw", "clusters: "
+_NONE, _FEW, _UNITS = "no interval: ", "interval over few ", ("classes", "clusters")
 _DRAWN = {"gallery": "against this gallery", "redraw": "queries and gallery drawn anew"}
 
 
@@ -108,16 +109,22 @@ class IntervalKind:
         clusters = [note.removeprefix(_CLUSTERS) for note in notes if note.startswith(_CLUSTERS)]
         return cls("redraw" if _REDRAW in notes else "gallery", clusters[0] if clusters else None)
 
+    @staticmethod
+    def without(notes: Iterable[str]) -> tuple[str, ...]:
+        """The notes of a score that do not speak of its interval: neither what `notes_on` wrote nor `notes`."""
+        own = (_REDRAW, _CLUSTERS, _NONE, *(f"{_FEW}{name}: " for name in _UNITS))
+        return tuple(note for note in notes if not note.startswith(own))
+
     def notes_on(self, units: int) -> tuple[str, ...]:
         """What a score says of its interval: how it is made, where not by default, and that units are few or too few.
 
         Args:
             units: how many units have a query.
         """
-        name = "classes" if self.cluster is None else "clusters"
+        name = _UNITS[self.cluster is not None]
         if units < FEWEST_UNITS:
-            return (f"no interval: {units} {name}, at least {FEWEST_UNITS} are needed",)
-        return (*self.notes, *([f"interval over few {name}: {units}"] if units < FEW_UNITS else []))
+            return (f"{_NONE}{units} {name}, at least {FEWEST_UNITS} are needed",)
+        return (*self.notes, *([f"{_FEW}{name}: {units}"] if units < FEW_UNITS else []))
 
     @property
     def text(self) -> str:

@@ -42,3 +42,12 @@ def test_a_note_of_the_kind_is_left_out_where_the_line_says_it() -> None:
     notes = ("2 zero vectors", "interval: redraw", "clusters: parent")
     assert ShownKind.of([notes]).further(notes) == ("2 zero vectors",)
     assert ShownKind(None, mixed=True).further(notes) == notes
+
+
+@pytest.mark.parametrize("units", [9, 10, 30])
+@pytest.mark.parametrize("kind", KINDS)
+def test_notes_without_those_of_an_interval_are_the_others(kind: IntervalKind, units: int) -> None:
+    assert IntervalKind.without(["3 lone queries", *kind.notes_on(units), "2 zero vectors"]) == (
+        "3 lone queries",
+        "2 zero vectors",
+    )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.analysis import Features, hits_in_draws, layer_notes, recall_notes
-from layerprobe.intervals import IntervalKind
+from layerprobe.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.keys import RankedLayer
 from layerprobe.progress import Listener, Task
 from layerprobe.records import FROM_PYTHON
@@ -190,9 +190,7 @@ def _features(run: Run, cell: _Cell, ranked: RankedLayer, seed: int, device: tor
 def _notes_of(raw: Sequence[Score]) -> dict[_Place, tuple[str, ...]]:
     """What the Recall@K of a whole split says, without what its interval is."""
     return {
-        (score.epoch, score.split, score.ranked_layer): tuple(
-            note for note in score.notes if note not in IntervalKind.of(score.notes).notes
-        )
+        (score.epoch, score.split, score.ranked_layer): IntervalKind.without(score.notes)
         for score in raw
         if is_recall(score.metric)
     }
@@ -239,11 +237,10 @@ class _Rating:
         how = "equal terms: " + (f"mean of {len(drawn.rows)} draws" if len(drawn.rows) > 1 else "all images, one draw")
         for ranked, value, interval in zip(values, sums.means.tolist(), intervals(sums), strict=True):
             ranks = stored.ranks[ranked]
-            shared = self.notes[cell.epoch, cell.split, ranked]
-            subject = replace(
-                self._subject(cell, ranked),
-                notes=(*self.kind.notes, *(note for note in shared if note not in recall_notes(ranks))),
-            )
+            shared = [note for note in self.notes[cell.epoch, cell.split, ranked] if note not in recall_notes(ranks)]
+            if interval is not None or sums.units < FEWEST_UNITS:
+                shared += self.kind.notes_on(sums.units)
+            subject = replace(self._subject(cell, ranked), notes=tuple(shared))
             found.append(subject.score(name, value, count, [how, *layer_notes(ranks)], interval))
         return found
 
