@@ -199,7 +199,7 @@ def score_thinned(ranks: Ranks, subject: Subject, ks: Sequence[int], size: int, 
         items: right and wrong ones of each query in the whole gallery.
     """
     values = {thinned_name(k, size): thinned_hits(ranks, k, size, *items) for k in ks}
-    notes = [THINNED_NOTE, *layer_notes(ranks)]
+    notes = [THINNED_NOTE, *recall_notes(ranks)]
     return Scored([subject.score(name, value, len(ranks), notes) for name, value in means_of(values).items()], values)
 
 

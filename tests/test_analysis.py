@@ -5,10 +5,12 @@ import hashlib
 import numpy as np
 import pytest
 
-from layerprobe.analysis import Features, query_values, rank, search_sha256, searched
+from layerprobe.analysis import Features, query_values, rank, score_thinned, search_sha256, searched
 from layerprobe.errors import DataError
+from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.metrics.precision import PrecisionAtPositives, ReciprocalRank
 from layerprobe.retrieval import Ranks, SearchRules
+from layerprobe.scores import Subject
 
 QUERIES = Features(np.array([[1.0, 0.0], [0.0, 1.0]], np.float32), np.array([0, 1]), ("a", "b"))
 GALLERY = Features(np.array([[1, 0.1], [1, 0.2], [0.1, 1]], np.float32), np.array([0, 0, 1]), ("c", "d", "e"))
@@ -62,3 +64,11 @@ def test_ranks_that_are_open_at_a_k_have_no_hits_there() -> None:
     ranks = Ranks(*np.array([[0, 1], [0, 5], [0, 0], [1, 1]], np.int32))
     with pytest.raises(DataError, match="not exact for K = 4"):
         query_values(ranks, {}, "R@4")
+
+
+def test_recall_in_a_smaller_gallery_says_which_queries_count_as_misses() -> None:
+    ranks = Ranks(*(np.array(counts, np.int32) for counts in ([0, 3], [0, 3], [0, 0], [1, 0])))
+    subject = Subject("run", "e", 0, 0, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"))
+    items = np.array([1, 0]), np.array([2, 3])
+    (score,) = score_thinned(ranks, subject, [1], 2, items).scores
+    assert (score.value, score.notes) == (0.5, ("thinned by image", "1 lone queries count as misses"))
