@@ -119,10 +119,10 @@ def store_probe(cache: Path, origin: Origin, search: LayerSearch, found: Found, 
         run.write(_record(origin, str(search.device), layer_order))
         for split in search.splits.values():
             _write_features(run, split, origin, search)
-        for name in (name for name in search.splits if name in SPLITS):
-            _write_ranks(run, name, origin, search, found)
         before = read_scores(run.scores_file) if run.scores_file.exists() else []
-        table = ScoreTable(before, layer_order=layer_order)
+        table = ScoreTable(before, layer_order=layer_order, stored=before)
+        for name in (name for name in search.splits if name in SPLITS):
+            table.drop(EPOCH, name, _write_ranks(run, name, origin, search, found))
         table.add(found.scores)
         table.write(run.scores_file)
     return run
@@ -172,7 +172,8 @@ def _write_features(run: Run, split: SplitFeatures, origin: Origin, search: Laye
     store.write_features(path, key, _rows(split, search), columns, [split.features])
 
 
-def _write_ranks(run: Run, name: str, origin: Origin, search: LayerSearch, found: Found) -> None:
+def _write_ranks(run: Run, name: str, origin: Origin, search: LayerSearch, found: Found) -> set[RankedLayer]:
+    """Store the ranks of a split; gives the layers whose older ranks were made from something else."""
     gallery, queries = gallery_of(name, search.splits), search.splits[name]
     key = store.RankKey(
         queries=_key(run, name, origin),
@@ -182,11 +183,15 @@ def _write_ranks(run: Run, name: str, origin: Origin, search: LayerSearch, found
         engine=ENGINE,
     )
     entries = store.read_ranks(run.rank_file(EPOCH, name), lambda _: key)
+    stale = store.stale_ranks(run.rank_file(EPOCH, name), lambda _: key)
+    ours: set[RankedLayer] = set()
     new = {place: store.RankEntry(key, ranks, values=found.values[place]) for place, ranks in found.ranks.items()}
     new |= {place: store.RankEntry(key, None, reason) for place, reason in found.reasons.items()}
     for (split, layer), entry in new.items():
         if split == name:
             ranked = RankedLayer(layer, NO_REDUCTION, search.similarity)
+            ours.add(ranked)
             known = entries[ranked].values if ranked in entries else {}
             entries[ranked] = replace(entry, values={**known, **entry.values})
     store.write_ranks(run.rank_file(EPOCH, name), _rows(queries, search), entries)
+    return stale & ours

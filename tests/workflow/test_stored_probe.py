@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import layerprobe
 from layerprobe.cli import main
 from layerprobe.errors import RecipeError
 from layerprobe.runs import Run
-from layerprobe.scores import read_scores
+from layerprobe.scores import ScoreTable, read_scores
 from layerprobe.store import read_layers
 from layerprobe.workflow.probed import Probed
 from tests.workflow.test_probe_model import TEST, TRAIN, loader_of, small_model
@@ -72,6 +73,19 @@ def test_images_in_another_order_are_the_same_run_with_features_in_that_order(tm
     opened = layerprobe.open_run(tmp_path / first.name)
     assert np.array_equal(opened.features(epoch=0, split="test", layer="0.0"), second.features["test", "0.0"])
     assert "output" not in str(read_layers(opened.run.feature_file(0, "test")))
+
+
+def test_scores_of_ranks_in_another_order_leave_the_table(tmp_path: Path) -> None:
+    shuffled = loader_of(3, 3, 3, 4, 4, 4, 5, 5, 5, seed=1, shuffle=True, generator=torch.Generator().manual_seed(3))
+    first = probed(tmp_path, "output", splits={"test": TEST})
+    run = Run(tmp_path / first.name)
+    drawn = [replace(score, metric="R@1(2x3)") for score in run.scores()]
+    ScoreTable([*run.scores(), *drawn], stored=[]).write(run.scores_file)
+    probed(tmp_path, "output", splits={"test": TEST})
+    assert [score.metric for score in run.scores()] == ["R@1", "R@1(2x3)"]
+    # Draws are of rows, which are others now.
+    probed(tmp_path, "output", splits={"test": shuffled})
+    assert [score.metric for score in run.scores()] == ["R@1"]
 
 
 def test_other_weights_or_images_are_another_run(tmp_path: Path) -> None:
