@@ -117,6 +117,9 @@ class _Stored:
         splits, terms, notes = self._on_equal_terms(), self.offered.terms, list(self.notes)
         if {"train", "test"} <= splits.keys():
             notes += self.offered.reasons
+            if splits["train"].units & splits["test"].units:
+                name = IntervalKind(cluster=self.kind.cluster).units_text()
+                notes.append(f"no interval of a gap: train and test share {name}")
         if not any(cells.equal.rows for cells in splits.values()):
             if terms:
                 notes.append(f"raw: all classes and images; layerprobe summary {self.run.name} draws equal terms")
@@ -264,6 +267,9 @@ class _Reading:
                 notes.append(f"{self.split}, epoch {epoch}: left out, as it has other images than the last one")
                 continue
             found = {ranked: fault for ranked, fault in _faults(stored).items() if ranked in layers}
+            if lost := sorted({str(ranked.layer) for ranked in layers - found.keys()}):
+                why = "as their ranks are not stored; probe them again"
+                notes.append(f"{self.split}, epoch {epoch}: {', '.join(lost)} left out, {why}")
             faults |= {(ranked, epoch): fault for ranked, fault in found.items()}
             valid = [ranked for ranked, fault in found.items() if not fault.invalid]
             raw = raw.with_epoch(epoch, {ranked: stored.ranks[ranked].hits(1) for ranked in valid}, self.units)

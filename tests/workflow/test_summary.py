@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -49,6 +50,27 @@ def test_splits_of_equal_classes_are_on_equal_terms_already(tmp_path: Path) -> N
     found = stored_summary(run)
     assert found.terms == Terms(12, 2)
     assert found.layers[0].levels["test"].equal == found.layers[0].levels["test"].value
+
+
+def test_scores_without_ranks_are_told(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    scores = stored(run, 5, "test", {FC6: first_hit(9), POOL5: first_hit(6)})
+    with h5py.File(run.rank_file(5, "test"), "r+") as ranks:
+        del ranks[str(POOL5.layer)]
+    written(run, scores)
+    found = stored_summary(run)
+    assert [layer.ranked for layer in found.layers] == [FC6]
+    assert f"test, epoch 5: {POOL5.layer} left out, as their ranks are not stored; probe them again" in found.notes
+
+
+def test_a_gap_between_splits_of_the_same_classes_has_no_interval_and_says_why(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    files = [stored(run, 5, split, {FC6: first_hit(6)}, labels=LABELS["train"]) for split in ("train", "test")]
+    written(run, *files)
+    found = stored_summary(run)
+    assert found.layers[0].gap is not None
+    assert found.layers[0].gap.difference.interval is None
+    assert "no interval of a gap: train and test share classes" in found.notes
 
 
 def test_ranks_without_a_score_hold_no_longer(tmp_path: Path) -> None:
