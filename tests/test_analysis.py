@@ -67,7 +67,8 @@ def test_ranks_that_are_open_at_a_k_have_no_hits_there() -> None:
 
 
 def test_recall_in_a_smaller_gallery_says_which_queries_count_as_misses() -> None:
-    ranks = Ranks(*(np.array(counts, np.int32) for counts in ([0, 3], [0, 3], [0, 0], [1, 0])))
+    closer = np.array([0, 3], np.int32)
+    ranks = Ranks(closer, closer, np.zeros(2, np.int32), np.array([1, 0], np.int32))
     subject = Subject("run", "e", 0, 0, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"))
     items = np.array([1, 0]), np.array([2, 3])
     (score,) = score_thinned(ranks, subject, [1], 2, items).scores
