@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 import h5py
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from layerprobe.errors import DataError
 from layerprobe.files import written_whole
 from layerprobe.keys import RankedLayer
+from layerprobe.store.feature_key import FeatureKey
 from layerprobe.store.hdf5 import HDF5_ERRORS, attribute, created, opened, reading
 from layerprobe.store.ranks import place_of, ranked_groups
 from layerprobe.store.rows import write_values
@@ -68,6 +70,29 @@ def made_from(ranks: Path, features: Path, ranked: RankedLayer) -> bool:
         with opened(features) as file:
             held = str(ranked.layer) in file["features"]
             return held and all(attribute(file, name) == str(value) for name, value in key.items())
+    return False
+
+
+def fitted_on(ranks: Path, training: Path, ranked: RankedLayer) -> bool:
+    """Whether a layer was reduced by what was fitted on the features of it that a feature file holds today.
+
+    Args:
+        ranks: a rank file.
+        training: the features of the training split.
+        ranked: a layer that has ranks.
+
+    Returns:
+        True where nothing was fitted.
+    """
+    with contextlib.suppress(DataError, ValueError, *HDF5_ERRORS):
+        with opened(ranks, holds="labels") as file:
+            told = attribute(file[place_of(ranked)], "reduction")
+        if not told:
+            return True
+        with opened(training) as file:
+            facts = {field.name: attribute(file, field.name) for field in fields(FeatureKey)}
+            key = FeatureKey(**{**facts, "epoch": int(facts["epoch"])})  # type: ignore[arg-type] # texts but for that
+            return str(ranked.layer) in file["features"] and told.startswith(f"{key} ")
     return False
 
 

@@ -133,7 +133,12 @@ def _cells(
             continue
         known = [ranked for ranked in store.read_stored_ranks(ranks).ranks if (epoch, split, ranked) in scored]
         absent = [ranked for ranked in known if ranked not in drawn.values]
-        there = [ranked for ranked in absent if store.made_from(ranks, features, ranked)]
+        training = run.feature_file(epoch, FITTED_ON)
+        there = [
+            ranked
+            for ranked in absent
+            if store.made_from(ranks, features, ranked) and store.fitted_on(ranks, training, ranked)
+        ]
         gone[epoch] |= {ranked.layer.layer: None for ranked in absent if ranked not in there}
         cells.append(_Cell(epoch, split, drawn, there))
     python = run.read().get(FROM_PYTHON)

@@ -249,6 +249,33 @@ def test_reduced_layers_are_drawn_as_their_ranks_were_made(drawn_run: Run, monke
     assert stored.values[centred][first] == pytest.approx(np.mean([hits[first] for hits in found if first in hits]))
 
 
+def test_a_reduction_that_was_fitted_on_other_features_is_not_drawn(
+    drawn_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry.REDUCTIONS, "centred", "tests.workflow.a_reduction:Centred")
+    path, centred = drawn_run.rank_file(1, "test"), replace(FC6, reduction="centred")
+    entries = store.read_stored_ranks(path)
+    queries, training = (store.FeatureKey("drawn", 1, split, "w1", "resize", "m") for split in ("test", "train"))
+    key = store.RankKey(queries, None, entries.search_sha256, 1e-12, reduction=f"{training} seed {SEED}")
+    store.write_ranks(
+        path, store.Rows(entries.labels, entries.ids), {centred: store.RankEntry(key, entries.ranks[FC6])}
+    )
+    write_scores(drawn_run, [replace(score, reduction="centred") for score in drawn_run.scores()])
+    assert store.fitted_on(path, drawn_run.feature_file(1, "train"), centred)
+    drawn_run.feature_file(1, "train").rename(drawn_run.feature_file(2, "train"))
+    found = equal_terms(drawn_run, [1], Silent())
+    assert not [score for score in found.scores if score.split == "test"]
+    assert any("features are gone" in reason for reason in found.reasons)
+    # Those of another network are no better.
+    labels, ids = store.read_index(drawn_run.feature_file(2, "train"))
+    columns, values = store.Columns({FC6.layer: 3}, "cpu", 8), features_of(labels, 2, FC6)
+    other = replace(training, weights_sha256="w2")
+    store.write_features(
+        drawn_run.feature_file(1, "train"), other, store.Rows(labels, ids), columns, [{FC6.layer: values}]
+    )
+    assert not store.fitted_on(path, drawn_run.feature_file(1, "train"), centred)
+
+
 def test_splits_of_groups_or_galleries_have_no_equal_terms(tmp_path: Path) -> None:
     groups = SearchRules(groups=np.arange(len(labels_of(SIZES["test"]))))
     run = write_run(tmp_path, rules={"test": groups}, layers=[FC6])
