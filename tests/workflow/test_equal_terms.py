@@ -268,7 +268,7 @@ def test_a_reduction_that_was_fitted_on_other_features_is_not_drawn(
     assert any("features are gone" in reason for reason in found.reasons)
     # Those of another network are no better.
     labels, ids = store.read_index(drawn_run.feature_file(2, "train"))
-    columns, values = store.Columns({FC6.layer: 3}, "cpu", 8), features_of(labels, 2, FC6)
+    columns, values = store.Columns({FC6.layer: 3}, "cpu", 8), features_of(labels.astype(np.int64), 2, FC6)
     other = replace(training, weights_sha256="w2")
     store.write_features(
         drawn_run.feature_file(1, "train"), other, store.Rows(labels, ids), columns, [{FC6.layer: values}]
