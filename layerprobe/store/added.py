@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Literal
 
 import h5py
 import numpy as np
@@ -56,17 +57,20 @@ def add_values(path: Path, values: Mapping[RankedLayer, Mapping[str, NDArray[np.
                 write_values(group, metric, new.astype(np.float64))
 
 
-def made_from(ranks: Path, features: Path, ranked: RankedLayer) -> bool:
+def made_from(
+    ranks: Path, features: Path, ranked: RankedLayer, part: Literal["queries", "gallery"] = "queries"
+) -> bool:
     """Whether a layer's ranks were made from the features of it that a feature file holds today.
 
     Args:
         ranks: a rank file.
-        features: of the same epoch and split.
+        features: of the same epoch.
         ranked: a layer that has ranks.
+        part: what the features are of; a gallery is another split than the queries'.
     """
-    with contextlib.suppress(DataError, *HDF5_ERRORS):
+    with contextlib.suppress(DataError, ValueError, *HDF5_ERRORS):
         with opened(ranks, holds="labels") as file:
-            key = json.loads(attribute(file[place_of(ranked)], "queries"))
+            key = json.loads(attribute(file[place_of(ranked)], part))
         with opened(features) as file:
             held = str(ranked.layer) in file["features"]
             return held and all(attribute(file, name) == str(value) for name, value in key.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,3 +123,7 @@ class Redrawn:
             raise DataError(f"--interval redraw: {what}", file=place.run.folder, fix=fix)
         if store.read_index(path)[1] != tuple(images.ids):
             raise DataError("features of other images than the data set has", file=path, fix=fix)
+        part: Literal["queries", "gallery"] = "queries" if split == place.split else "gallery"
+        ranks = place.run.rank_file(place.epoch, place.split)
+        if not store.made_from(ranks, path, ranked, part):
+            raise DataError(f"the ranks of {ranked.layer} were made from other features", file=path, fix=fix)

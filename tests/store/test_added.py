@@ -84,6 +84,18 @@ def test_ranks_are_known_to_be_made_from_the_stored_features(path: Path) -> None
     assert not made_from(path, features, FC6)
 
 
+def test_ranks_are_known_to_be_made_from_a_stored_gallery(path: Path) -> None:
+    gallery, features = replace(FEATURES, split="gallery"), path.with_name("g.h5")
+    batch = {FC6.layer: np.zeros((3, 2), np.float32)}
+    write_features(features, gallery, ROWS, Columns({FC6.layer: 2}, "cpu", 3), [batch])
+    assert not made_from(path, features, FC6, "gallery")
+    zeros = np.zeros(3, np.int32)
+    entry = RankEntry(replace(KEY, gallery=gallery), Ranks(zeros, zeros, zeros, zeros + 1))
+    write_ranks(path, ROWS, {FC6: entry})
+    assert made_from(path, features, FC6, "gallery")
+    assert not made_from(path, features, FC6)
+
+
 def test_a_link_in_the_file_is_left_behind(path: Path) -> None:
     with h5py.File(path, "r+") as file:
         file["elsewhere"] = h5py.ExternalLink("other.h5", "/x")

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
@@ -90,6 +91,13 @@ def test_two_trainings_share_the_units(probed: Run, request_for: Callable[..., T
     assert found.over is not None
     assert found.over.mean == pytest.approx(np.mean([one.value for one in each if one]))
     assert found.over.classes.low is not None
+
+
+def test_features_that_the_ranks_were_not_made_from_are_refused(probed: Run) -> None:
+    with h5py.File(probed.feature_file(0, "test"), "r+") as file:
+        file.attrs["weights_sha256"] = np.bytes_(b"of another training")
+    with pytest.raises(DataError, match="the ranks of pool5.3@max were made from other features"):
+        compared(probed, "tiny:pool5.3", "tiny:fc6")
 
 
 def test_what_no_features_can_tell_is_refused(probed: Run) -> None:
