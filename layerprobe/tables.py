@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from layerprobe.best import best_layer, best_text, worse_text
 from layerprobe.facts import DataFacts, fact_lines
@@ -100,13 +100,14 @@ def layer_table(
     columns = ("", *(_FIELDS[i] for i in shown), *headers)
     compared = [[cells.get((row, split, metric)) for row in rows] for split in splits]
     kind = _kind([score for column in compared for score in column])
+    noted = [score for score in scores if is_recall(score.metric)]
     title = _title(scores[0], rows, shown, f"{metric} in %")
     return TextTable(
         columns,
         tuple(texts),
         numbers=frozenset(range(1 + len(shown), len(columns))),
         heading=(title, *(fact_lines(data) if data else ()), *kind.lines(_BRACKETS)),
-        notes=(*notes, *_notes(scores, rows, kind)),
+        notes=(*notes, *_notes(noted, rows, kind)),
         marked=best.place if best else None,
         intervals=_intervals(compared, 1 + len(shown), kind),
     )
@@ -116,7 +117,7 @@ def metric_table(scores: Sequence[Score]) -> TextTable | None:
     """A table of the metrics other than R@K, with a row for each metric and layer; None without such a metric.
 
     Shares are percent with one decimal, other numbers have three digits. Values have their intervals where all of these
-    are of one kind. Where a value is invalid its note is shown.
+    are of one kind. Where a value is invalid its note is shown; notes that no R@K has follow below the table.
 
     Args:
         scores: of one run and one epoch, in the order of the rows.
@@ -142,6 +143,7 @@ def metric_table(scores: Sequence[Score]) -> TextTable | None:
         ),
         numbers=frozenset(range(1 + len(shown), len(columns))),
         heading=(_title(further[0], rows, shown, shares), *kind.lines(_BRACKETS)),
+        notes=tuple(_notes(_own_notes(scores), rows, kind)),
         intervals=_intervals(by_split, 1 + len(shown), kind),
     )
 
@@ -228,15 +230,32 @@ def _gap(train: Score | None, test: Score | None) -> str:
     return _ABSENT if before is None or after is None else f"{100 * (before - after):+.1f}"
 
 
+def _own_notes(scores: Sequence[Score]) -> list[Score]:
+    """The scores other than R@K, each with those notes that no R@K of its layer and split has."""
+    said = {(_row(score), score.split, note) for score in scores if is_recall(score.metric) for note in score.notes}
+    return [
+        replace(score, notes=tuple(note for note in score.notes if (_row(score), score.split, note) not in said))
+        for score in scores
+        if not is_recall(score.metric)
+    ]
+
+
 def _notes(scores: Sequence[Score], rows: Sequence[_Row], kind: ShownKind) -> list[str]:
-    """A line for each split and note, naming the layers that have it; notes of invalid values are in their cells."""
-    found: dict[tuple[str, str], dict[_Row, None]] = {}
+    """A line for each split and note, naming the layers that have it, and the metrics other than R@K if only some do.
+
+    Notes of invalid values are in their cells.
+    """
+    metrics = {score.metric for score in scores}
+    found: dict[tuple[str, str], list[Score]] = {}
     for score in scores:
         if score.value is not None:
             for note in kind.further(score.notes):
-                found.setdefault((score.split, note), {})[_row(score)] = None
+                found.setdefault((score.split, note), []).append(score)
     lines = []
     for (split, note), noted in found.items():
-        where = "every layer" if len(noted) == len(rows) > 1 else ", ".join(dict.fromkeys(row[0] for row in noted))
-        lines.append(f"{split}, {where}: {note}")
+        layers = dict.fromkeys(map(_row, noted))
+        where = "every layer" if len(layers) == len(rows) > 1 else ", ".join(dict.fromkeys(row[0] for row in layers))
+        having = dict.fromkeys(score.metric for score in noted)
+        which = "" if having.keys() == metrics or all(map(is_recall, metrics)) else f" ({', '.join(having)})"
+        lines.append(f"{split}, {where}: {note}{which}")
     return lines

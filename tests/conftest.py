@@ -13,6 +13,7 @@ import pytest
 # cost a scheduler tick an operation where there are more threads than cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.pop("LAYERPROBE_CACHE", None)  # whoever runs the tests may have set it for runs of their own
 
 # An example that takes long on a busy machine is no fault.
 hypothesis.settings.register_profile(

@@ -267,6 +267,18 @@ def test_without_further_metrics_there_is_no_second_table() -> None:
     assert metric_table([score("fc6", "test", 0.5)]) is None
 
 
+def test_a_note_of_other_metrics_stands_below_their_table_and_names_them() -> None:
+    scores = [
+        score("a", "test", 0.5, notes=("2 zero vectors",)),
+        score("a", "test", 0.7, metric="R@1(G=60)", notes=("thinned by image", "2 zero vectors")),
+        score("a", "test", 0.3, metric="mAP", notes=("2 zero vectors",)),
+    ]
+    table = metric_table(scores)
+    assert table is not None
+    assert table.notes == ("test, a: thinned by image (R@1(G=60))",)
+    assert layer_table(scores).notes[1:] == ("test, a: 2 zero vectors",)
+
+
 def test_an_invalid_metric_shows_its_note() -> None:
     table = metric_table([score("fc6", "test", None, metric="NMI", notes=("one class",))])
     assert table is not None

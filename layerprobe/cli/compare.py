@@ -9,7 +9,7 @@ import typer
 
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
 from layerprobe.cli.output import Terminal
-from layerprobe.intervals import ESTIMANDS, IntervalKind
+from layerprobe.intervals import ESTIMANDS, IntervalKind, estimand_of
 
 if TYPE_CHECKING:
     from layerprobe.tables import TextTable
@@ -47,7 +47,6 @@ def compare(
 
     What A and B leave out is the last epoch, the embedding layer, and the run's similarity.
     """
-    from layerprobe.errors import UnknownNameError
     from layerprobe.workflow.compare import CompareRequest
     from layerprobe.workflow.compare import compare as compared
     from layerprobe.workflow.compare_seeds import compare_seeds
@@ -56,9 +55,7 @@ def compare(
     from layerprobe.workflow.references import parse_reference
     from layerprobe.workflow.seeds_text import seeds_sentence, seeds_table
 
-    if interval not in ESTIMANDS:
-        raise UnknownNameError("interval", interval, ESTIMANDS)
-    request = CompareRequest(cache, a, b, split, Measure(metric, IntervalKind(interval, cluster)))
+    request = CompareRequest(cache, a, b, split, Measure(metric, IntervalKind(estimand_of(interval), cluster)))
     several = any(parse_reference(text).is_glob for text in (a, b))
     shown: TextTable | str
     found: Sequence[Comparison | SeedComparison]

@@ -178,7 +178,7 @@ def p_text(p: float) -> str:
 
 def p_words(p: float) -> str:
     """`= 0.004`, `< 0.001`."""
-    return f"< {0.001}" if p < 0.001 else f"= {p_text(p)}"
+    return "< 0.001" if p < 0.001 else f"= {p_text(p)}"
 
 
 def inputs_text(runs: tuple[str, str], transforms: tuple[str, str]) -> str:
