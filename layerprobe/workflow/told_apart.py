@@ -20,7 +20,6 @@ from layerprobe.scores import Score
 from layerprobe.statistics.best_of_many import not_told_apart
 from layerprobe.statistics.units import unit_sums
 from layerprobe.store import read_stored_ranks
-from layerprobe.workflow.parts import load_dataset
 from layerprobe.workflow.units import units_of
 
 _ROUNDING = 1e-6  # by which a mean of the ranks' hits may differ from the score
@@ -51,6 +50,8 @@ def searches_of(run: Run) -> Searches:
             stored = read_stored_ranks(run.rank_file(epoch, split))
             if cluster is None:
                 return Searched(stored.labels, stored.ranks)
+            from layerprobe.workflow.parts import load_dataset  # it imports torch, which a plot does without
+
             dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
             return Searched(units_of(dataset, stored.ids, stored.labels.astype(np.int64), cluster), stored.ranks)
         except LayerprobeError:  # a table is shown without it
