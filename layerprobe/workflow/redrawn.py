@@ -24,7 +24,7 @@ from layerprobe.workflow.features import features_of
 from layerprobe.workflow.measures import build_measures
 from layerprobe.workflow.references import Place, probe_fix
 from layerprobe.workflow.searches import Searches
-from layerprobe.workflow.units import require_redrawable, units_of
+from layerprobe.workflow.units import require_redrawable, units_of_splits
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -107,11 +107,8 @@ class Redrawn:
 
     def _units(self, names: list[str]) -> dict[str, IntArray]:
         """Split -> (N,) unit of each image, numbered alike in all of the splits."""
-        splits = [self.dataset.splits[name] for name in names]
-        ids = [image for split in splits for image in split.ids]
-        numbers = units_of(self.dataset, ids, np.concatenate([split.labels for split in splits]), self.cluster)
-        ends = np.cumsum([len(split) for split in splits])[:-1]
-        return dict(zip(names, np.split(numbers, ends), strict=True))
+        images = {name: (split.labels, split.ids) for name in names for split in (self.dataset.splits[name],)}
+        return units_of_splits(self.dataset, images, self.cluster)
 
     def _require_stored(self, split: str, images: Labelled, ranked: RankedLayer) -> None:
         """Check that the features of a split are there, of its images."""

@@ -14,7 +14,7 @@ from layerprobe.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.scores import Score
 from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.units import unit_sums
-from layerprobe.workflow.units import require_redrawable, units_of
+from layerprobe.workflow.units import require_redrawable, units_of_splits
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +69,8 @@ def resampling_of(dataset: Dataset, splits: Sequence[str], kind: IntervalKind) -
         RecipeError: the data set has no such clusters, or nothing can be left out; see `workflow.units`.
     """
     names = list(dict.fromkeys([*splits, *(dataset.search_in.get(name, name) for name in splits)]))
-    parts = [dataset.splits[name] for name in names]
-    ids, labels = [image for part in parts for image in part.ids], np.concatenate([part.labels for part in parts])
-    ends = np.cumsum([len(part) for part in parts])
-    units = np.split(units_of(dataset, ids, labels, kind.cluster), ends[:-1])
-    found = Resampling(dict(zip(names, units, strict=True)), kind)
+    images = {name: (part.labels, part.ids) for name in names for part in (dataset.splits[name],)}
+    found = Resampling(units_of_splits(dataset, images, kind.cluster), kind)
     if kind.estimand == "redraw":
         require_redrawable(dataset, splits, found.units, kind.cluster)
     return found

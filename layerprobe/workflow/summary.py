@@ -25,7 +25,7 @@ from layerprobe.workflow.equal_terms import equal_terms
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.parts import load_dataset
 from layerprobe.workflow.stored_terms import Offered, offered_terms
-from layerprobe.workflow.units import units_of
+from layerprobe.workflow.units import units_of_splits
 
 Images = tuple[NDArray[np.integer], tuple[str, ...]]  # (Q,) classes and names of a split's queries
 
@@ -220,10 +220,7 @@ def _units(run: Run, images: Mapping[str, Images], cluster: str | None) -> dict[
     if cluster is None:
         return {split: labels.astype(np.int64) for split, (labels, _) in images.items()}
     dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
-    labels = np.concatenate([labels for labels, _ in images.values()])
-    units = units_of(dataset, [name for _, ids in images.values() for name in ids], labels, cluster)
-    ends = np.cumsum([len(labels) for labels, _ in images.values()])[:-1]
-    return dict(zip(images, np.split(units, ends), strict=True))
+    return units_of_splits(dataset, images, cluster)
 
 
 def _offered(run: Run, images: Mapping[str, Images]) -> Offered:

@@ -59,6 +59,28 @@ def units_of(
     return _numbers(folders, [f"class {name}" for name in names])
 
 
+def units_of_splits(
+    dataset: Dataset, images: Mapping[str, tuple[NDArray[np.integer], Sequence[str]]], cluster: str | None
+) -> dict[str, NDArray[np.int64]]:
+    """The unit of each image of some splits, numbered alike in all of them.
+
+    Args:
+        dataset: has the images.
+        images: split -> (N,) classes and N names of its images.
+        cluster: as for `units_of`.
+
+    Returns:
+        Split -> (N,) units.
+
+    Raises:
+        LayerprobeError: as for `units_of`.
+    """
+    labels = np.concatenate([classes for classes, _ in images.values()])
+    units = units_of(dataset, [name for _, names in images.values() for name in names], labels, cluster)
+    ends = np.cumsum([len(classes) for classes, _ in images.values()])[:-1]
+    return dict(zip(images, np.split(units, ends), strict=True))
+
+
 def require_redrawable(
     dataset: Dataset, splits: Sequence[str], units: Mapping[str, NDArray[np.int64]], cluster: str | None
 ) -> None:

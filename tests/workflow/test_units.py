@@ -9,7 +9,7 @@ import pytest
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.retrieval import SearchRules
-from layerprobe.workflow.units import require_redrawable, units_of
+from layerprobe.workflow.units import require_redrawable, units_of, units_of_splits
 
 IDS = ("a", "b", "c", "d")
 LABELS = np.array([0, 1, 2, 2])
@@ -79,3 +79,13 @@ def test_listed_right_items_cannot_be_redrawn() -> None:
     listed = replace(dataset(("x", "y", "z")), search_rules={"test": SearchRules(positives=np.array([[2, 3]]))})
     with pytest.raises(RecipeError, match=r"data.positives lists the right items of test, so that leaving out"):
         require_redrawable(listed, ["test"], {"test": LABELS}, None)
+
+
+def test_a_cluster_has_one_number_in_all_splits() -> None:
+    found = units_of_splits(
+        dataset(("Greek/alpha", "Greek/beta", "Latin/a")),
+        {"test": (LABELS[[0, 2]], ("a", "c")), "gallery": (LABELS[[1]], ("b",))},
+        "parent",
+    )
+    assert found["test"].tolist() == [found["gallery"].item(), found["test"][1]]
+    assert len(set(found["test"].tolist())) == 2
