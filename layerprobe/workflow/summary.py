@@ -96,6 +96,7 @@ class _Stored:
         units: split -> (Q,) the units of its queries.
         offered: on which terms the splits can be compared.
         notes: what is left out.
+        scores: of the run.
     """
 
     run: Run
@@ -106,11 +107,27 @@ class _Stored:
     units: Mapping[str, NDArray[np.int64]]
     offered: Offered
     notes: tuple[str, ...]
+    scores: Sequence[Score]
 
     def lacks(self, epochs: Collection[int]) -> bool:
-        """Whether a layer has no value on equal terms, which could be drawn, at one of some epochs."""
-        drawn = [self.splits[split] for split in self.offered.splits] if self.offered.terms else []
-        return any(place[1] in epochs and place not in cells.equal for cells in drawn for place in cells.raw.rows)
+        """Whether a layer has no score on equal terms, or one whose interval is of another kind, at one of some epochs.
+
+        Splits that are not drawn from have none to lack.
+        """
+        if self.offered.terms is None:
+            return False
+        scored = {
+            (score.split, score.ranked_layer, score.epoch)
+            for score in self.scores
+            if score.metric == self.offered.terms.name()
+            and (score.low is None or IntervalKind.of(score.notes) == self.kind)
+        }
+        drawn = ((split, self.splits[split]) for split in self.offered.splits)
+        return any(
+            place[1] in epochs and (place not in cells.equal or (split, *place) not in scored)
+            for split, cells in drawn
+            for place in cells.raw.rows
+        )
 
     def summary(self) -> RunSummary:
         """Its summary."""
@@ -156,7 +173,7 @@ def _read(run: Run, cluster: str | None) -> _Stored:
     known = {ranked for cells in splits.values() for ranked, _ in cells.faults}
     layers = [ranked for ranked in dict.fromkeys(score.ranked_layer for score in scores) if ranked in known]
     facts = DataFacts(data.name, {split: data.splits[split] for split in splits}, data.start)
-    return _Stored(run, IntervalKind(cluster=cluster), facts, layers, splits, units, offered, tuple(notes))
+    return _Stored(run, IntervalKind(cluster=cluster), facts, layers, splits, units, offered, tuple(notes), scores)
 
 
 def _epochs_to_draw(text: str, stored: _Stored) -> list[int]:

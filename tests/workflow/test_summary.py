@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.errors import BusyError, DataError, RecipeError
 from layerprobe.runs import Run, locked
+from layerprobe.scores import ScoreTable
 from layerprobe.statistics.draws import Terms, draws, terms_in
 from layerprobe.summary.cells import Faults
 from layerprobe.workflow import summary
@@ -198,6 +200,19 @@ def test_a_gap_on_equal_terms_is_the_difference_of_these_scores(tmp_path: Path) 
     assert found.gap.difference.value == pytest.approx(gaps[1])
     assert found.gap_over_start is not None
     assert found.gap_over_start.difference.value == pytest.approx(gaps[1] - gaps[0])
+
+
+def test_draws_without_a_score_or_with_an_interval_of_another_kind_are_scored_again(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    summarise(run, SummaryRequest(), Silent())
+    scores = run.scores()
+    drawn = [score for score in scores if terms_in(score.metric)]
+    others = [score for score in scores if score not in drawn]
+    clustered = [replace(score, notes=(*score.notes, "clusters: parent")) for score in drawn]
+    for known in (others, [*others, *clustered]):
+        ScoreTable(known, stored=[]).write(run.scores_file)
+        summarise(run, SummaryRequest(), Silent())
+        assert {score for score in run.scores() if terms_in(score.metric)} == set(drawn)
 
 
 def test_what_is_stored_is_summed_up_without_draws(tmp_path: Path) -> None:
