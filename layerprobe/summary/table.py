@@ -50,7 +50,7 @@ def summary_table(summary: RunSummary) -> TextTable:
         heading=(_title(summary), *fact_lines(summary.data), *kind.lines("in brackets")),
         notes=(
             *([f"{_BEST} {best_text(best, names, values, near)}"] if best else []),
-            *_column_notes(summary),
+            *_column_notes(summary, names),
             *_layer_notes(summary, names),
             *_unit_notes(summary),
             *summary.notes,
@@ -208,11 +208,11 @@ def _epoch_columns(summary: RunSummary) -> list[_Column]:
     return [_Column(f"best epoch\n{short}", cells)]
 
 
-def _column_notes(summary: RunSummary) -> list[str]:
+def _column_notes(summary: RunSummary, names: Sequence[str]) -> list[str]:
     notes = []
     lacking = [
-        layer.ranked.layer.layer
-        for layer in summary.layers
+        name
+        for name, layer in zip(names, summary.layers, strict=True)
         if layer.gap and not layer.gap.equal and any(other.gap and other.gap.equal for other in summary.layers)
     ]
     if lacking:

@@ -46,8 +46,10 @@ def pair_trainings(cache: Path, a: Run, b: Run, epochs: tuple[int | None, int | 
         run = (first.get(seed) or second[seed]).name
         notes.append(f"{run} left out: the other experiment has no training with seed {seed}")
     if len(shared) < 2:
+        one = a.read()["experiment"] == b.read()["experiment"]
+        what = f"{a.name}'s experiment was" if one else f"the experiments of {a.name} and {b.name} were both"
         raise RecipeError(
-            f"--seeds: {a.name} and {b.name} have {len(shared)} seed{'s' * (len(shared) != 1)} in common",
+            f"--seeds: {what} trained to that epoch with {len(shared)} seed{'s' * (len(shared) != 1)}, and it takes 2",
             fix="Train and probe others, such as --seed 1 --run NAME, or leave --seeds out",
         )
     return Trainings(tuple(shared), tuple((first[seed], second[seed]) for seed in shared), tuple(dict.fromkeys(notes)))

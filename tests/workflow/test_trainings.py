@@ -34,5 +34,5 @@ def test_a_run_without_the_epoch_and_a_second_one_of_a_seed_are_left_out(tmp_pat
 def test_a_single_seed_is_refused(tmp_path: Path) -> None:
     a = write_run(tmp_path, "a")
     write_run(tmp_path, "other", experiment="x", seed=1)
-    with pytest.raises(RecipeError, match="a and a have 1 seed in common"):
+    with pytest.raises(RecipeError, match="a's experiment was trained to that epoch with 1 seed, and it takes 2"):
         pair_trainings(tmp_path, a, a, (None, None))
