@@ -66,7 +66,12 @@ def intervals(
 
 
 def bands(
-    cells: UnitSums, *, bounds: tuple[float, float] = (0.0, 1.0), resamples: int = RESAMPLES, seed: int = 0
+    cells: UnitSums,
+    *,
+    symmetric: bool = False,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    resamples: int = RESAMPLES,
+    seed: int = 0,
 ) -> list[Interval | None]:
     """Intervals for C means of which, in 95 % of the cases, all hold at once: also the best of many, whichever it is.
 
@@ -74,6 +79,8 @@ def bands(
 
     Args:
         cells: of the means.
+        symmetric: for differences: the largest |t*| counts, as in `differences`, so that of a single one both say the
+            same.
         bounds: what the means can be; the ends are cut there. (-1, 1) for differences of shares.
         resamples: draws of units, at least 100.
         seed: of the draws.
@@ -86,11 +93,14 @@ def bands(
     """
     parts = []
     largest, smallest = np.full(resamples, -np.inf), np.full(resamples, np.inf)
-    for means, errors, drawn in _studentised(cells, resamples, seed):
-        parts.append((means, errors))
-        largest = np.maximum(largest, drawn[:, errors > 0].max(1, initial=-np.inf))
-        smallest = np.minimum(smallest, drawn[:, errors > 0].min(1, initial=np.inf))
-    lowest, highest = _points(smallest)[0], _points(largest)[1]
+    for part in _resampled(cells, resamples, np.random.SeedSequence(seed)):
+        errors = part.errors
+        drawn = part.studentised(part.floor if symmetric else _FLOOR)[:, errors > 0]
+        parts.append((part.means, errors))
+        largest = np.maximum(largest, (np.abs(drawn) if symmetric else drawn).max(1, initial=-np.inf))
+        smallest = np.minimum(smallest, drawn.min(1, initial=np.inf))
+    highest = _reach(largest) if symmetric else _points(largest)[1]
+    lowest = -highest if symmetric else _points(smallest)[0]
     found: list[Interval | None] = []
     for means, errors in parts:
         if (errors > 0).any():
@@ -176,6 +186,12 @@ class _Resampled:
         errors: FloatArray = np.sqrt(np.where(self.units >= FEWEST_UNITS, self.variances, 0.0))
         return errors
 
+    @property
+    def floor(self) -> FloatArray:
+        """(C,) the share of s that s* of a difference has at least."""
+        floor: FloatArray = np.maximum(_FLOOR, 1 - 2.2 / np.sqrt(2 * self.units))
+        return floor
+
     def studentised(self, floor: float | FloatArray) -> FloatArray:
         """(R, C) t* of each draw; 0 where there is no interval."""
         errors = self.errors
@@ -249,6 +265,13 @@ def _points(drawn: FloatArray) -> FloatArray:
     return points
 
 
+def _reach(drawn: FloatArray) -> FloatArray:
+    """(...) the |t*| at which a symmetric interval ends, along the first axis of `drawn`."""
+    place = len(drawn) + 1 - math.ceil(0.05 * (len(drawn) + 1))
+    reach: FloatArray = np.partition(drawn, place, axis=0)[place]
+    return reach
+
+
 def _ends(means: FloatArray, errors: FloatArray, drawn: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The two ends (C,) from t* (R, C); both are the mean where there is no interval."""
     lowest, highest = _points(drawn)
@@ -265,9 +288,8 @@ def _intervals(
 def _differences(found: _Resampled) -> list[Difference]:
     """The symmetric intervals; p is below 0.05 exactly where |t| is beyond the |t*| at which the interval ends."""
     means, errors = found.means, found.errors
-    drawn = np.abs(found.studentised(np.maximum(_FLOOR, 1 - 2.2 / np.sqrt(2 * found.units))))
-    place = len(drawn) + 1 - math.ceil(0.05 * (len(drawn) + 1))
-    end = np.partition(drawn, place, axis=0)[place]
+    drawn = np.abs(found.studentised(found.floor))
+    end = _reach(drawn)
     observed = np.divide(means, errors, out=np.zeros_like(means), where=errors > 0)
     # Not means - errors x end, which rounding could bring to the other side of 0.
     low, high = errors * (observed - end), errors * (observed + end)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from layerprobe.statistics.best_of_many import not_told_apart
+from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.units import UnitSums
 
 
@@ -48,3 +49,16 @@ def test_the_luck_of_the_best_of_eight_equals_tells_none_of_them_apart() -> None
         wrong += near is not None and len(near) < 7
     # 5 of 100 are expected; bands of the differences to the best alone are wrong 16 times
     assert wrong <= 9
+
+
+def test_two_layers_are_told_apart_where_their_difference_says_so() -> None:
+    rng, told = np.random.default_rng(0), set()
+    for _ in range(60):
+        # Some units gain much: a skewed difference of about what it takes to be told apart.
+        cells = cells_of(np.stack([rng.exponential(0.1, 20) - 0.05, np.zeros(20)]))
+        of_first, of_second = (UnitSums(cells.sums[[row]], cells.counts[[row]]) for row in (0, 1))
+        p = differences(of_first.minus(of_second))[0].p
+        assert p is not None
+        assert (not_told_apart(cells, 0, resamples=10_000) == ()) == (p < 0.05)
+        told.add(p < 0.05)
+    assert told == {True, False}
