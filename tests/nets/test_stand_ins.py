@@ -56,6 +56,10 @@ class Sizes(list[int]):
 class Colour(enum.Enum):
     RED = 1
 
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
+        # As from Python 3.11.4 on; before, a member was a call of getattr, and a file that names this is refused.
+        return Colour, (self.value,)
+
 
 class Slotted:
     __slots__ = ("rate",)
