@@ -25,6 +25,7 @@ from layerprobe.validation import (
     metric_problems,
     own_input_problems,
     schedule_problems,
+    seen_problems,
     validated,
     with_defaults_of,
     with_own_size,
@@ -37,6 +38,9 @@ _DECIDING = ("data", "net", "loss", "train", "ensemble")
 _NOT_DECIDING = {("data", "root"), ("data", "download"), ("data", "cache"), ("train", "keep")} | {
     ("data", key) for key in SEARCH_KEYS
 }
+
+# What the trainings of one experiment differ in.
+_WITHIN_EXPERIMENT = {("train", "seed"), ("data", "validation_fold")}
 
 
 @dataclass(frozen=True)
@@ -89,13 +93,13 @@ class Recipe:
         return replace(self, train=train, ensemble=None)
 
     def identity(self, *, with_seed: bool = True) -> str:
-        """Hex hash of all that decides the trained weights; without the seed, of the experiment.
+        """Hex hash of all that decides the trained weights; without the seed and validation fold, of the experiment.
 
         A key at the default that it was first released with is left out, so that a key that a later version adds
         renames no run.
         """
         found = {name: getattr(self, name).without_defaults() for name in _DECIDING if getattr(self, name) is not None}
-        left_out = _NOT_DECIDING if with_seed else {*_NOT_DECIDING, ("train", "seed")}
+        left_out = _NOT_DECIDING if with_seed else _NOT_DECIDING | _WITHIN_EXPERIMENT
         for section, key in left_out:
             found[section].pop(key, None)
         return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
@@ -213,6 +217,7 @@ def resolve(name: str, sections: Mapping[str, Any], *, source: object, overrides
         recipe = Recipe(name=name, **parts)
         problems += [
             *data_problems(recipe.data),
+            *seen_problems(recipe.data, recipe.train),
             *own_input_problems(recipe.data, recipe.net),
             *schedule_problems(recipe.train),
             *metric_problems(recipe.probe.metrics),

@@ -81,6 +81,9 @@ class Data(Section):
     resize: Literal["exact", "fast"] = "exact"
     exif_rotation: bool = False
     validation_classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    validation_folds: Annotated[int, Field(ge=0)] = 0  # 0: none
+    validation_fold: Annotated[int, Field(ge=0)] = 0  # which of them is held out
+    seen: bool = True  # whether weights from a file were trained on the training classes
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     cache: Literal["auto", "off"] = "auto"
     # What decides which items a query may find (SEARCH_KEYS): a column, and csv files; empty text is None.

@@ -194,7 +194,29 @@ def data_problems(data: Data) -> list[Problem]:
         found.append(Problem("data", text, ("transform", "mean", "std")))
     if load(*_TABLES["data"], data.name).takes_root and not data.root:
         found.append(Problem("data", f"{data.name} needs a root. Give --data {data.name}:PATH", ("name", "root")))
-    return found
+    return [*found, *_fold_problems(data)]
+
+
+def _fold_problems(data: Data) -> list[Problem]:
+    folds, fold = data.validation_folds, data.validation_fold
+    if folds == 1:
+        text = "validation_folds = 1 leaves nothing to train on. Set it to 2 or more, or leave it out"
+        return [Problem("data", text, ("validation_folds",))]
+    if folds and data.validation_classes:
+        text = "validation_folds and validation_classes both hold classes out. Leave one of them out"
+        return [Problem("data", text, ("validation_folds", "validation_classes"))]
+    if fold >= max(folds, 1):
+        right = f"0 to {folds - 1}" if folds else "0, or set validation_folds"
+        return [Problem("data", f"validation_fold = {fold}: must be {right}", ("validation_fold", "validation_folds"))]
+    return []
+
+
+def seen_problems(data: Data, train: Train) -> list[Problem]:
+    """`seen = false` where the network is trained here, on the classes that it is said not to have seen."""
+    if data.seen or not train.epochs:
+        return []
+    text = f"seen = false: a network that is trained for {train.epochs} epochs sees the training classes. Leave it out"
+    return [Problem("data", text, ("seen",))]
 
 
 def own_input_problems(data: Data, net: Network) -> list[Problem]:

@@ -378,6 +378,28 @@ def test_a_papers_transform_contradicts_another(settings: tuple[str, ...], messa
         load_recipe("netA", Overrides(settings=settings))
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("data.validation_folds=1",), "validation_folds = 1 leaves nothing to train on"),
+        (("data.validation_folds=3", "data.validation_classes=0.2"), "both hold classes out"),
+        (("data.validation_folds=3", "data.validation_fold=3"), "validation_fold = 3: must be 0 to 2"),
+        (("data.validation_fold=1",), "validation_fold = 1: must be 0, or set validation_folds"),
+        (("data.seen=false",), "seen = false: a network that is trained for 15 epochs sees the training classes"),
+    ],
+)
+def test_classes_held_out_contradict_each_other(settings: tuple[str, ...], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load(*settings)
+
+
+def test_the_folds_of_a_training_are_one_experiment() -> None:
+    first, second = (load("data.validation_folds=3", f"data.validation_fold={fold}") for fold in (0, 1))
+    assert first.identity() != second.identity()
+    assert first.identity(with_seed=False) == second.identity(with_seed=False)
+    assert first.identity(with_seed=False) != load("data.validation_folds=4").identity(with_seed=False)
+
+
 def test_a_download_changes_no_recipe() -> None:
     settings: tuple[tuple[str, ...], ...] = ((), ("data.download=true",))
     plain, loaded = (load_recipe("netA", Overrides("torchvision:CIFAR100", extra)) for extra in settings)

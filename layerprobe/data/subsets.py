@@ -39,29 +39,57 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
     """
     if not fraction:
         return dataset
-    train = _train(dataset, "data.validation_classes")
+    classes = _classes_to_hold_out(dataset, "data.validation_classes")
+    held = classes[: round(fraction * len(classes))]
+    return _held_out(dataset, held, f"data.validation_classes = {fraction:g}")
+
+
+def with_validation_fold(dataset: Dataset, folds: int, fold: int) -> Dataset:
+    """The data set with one of several parts of its training classes moved to a validation split.
+
+    The parts are equally large but for one class, drawn at random, and the same for all seeds. A network that is
+    trained once for each part has each training class held out once.
+
+    Args:
+        dataset: with a train split and no validation split.
+        folds: number of parts, at least 2; 0 leaves the data set as it is.
+        fold: which of them, from 0.
+
+    Raises:
+        RecipeError: as for `with_validation`.
+    """
+    if not folds:
+        return dataset
+    classes = _classes_to_hold_out(dataset, "data.validation_folds")
+    held = np.array_split(classes, folds)[fold]
+    return _held_out(dataset, held, f"data.validation_folds = {folds}", f" (fold {fold} of 0 to {folds - 1})")
+
+
+def _classes_to_hold_out(dataset: Dataset, key: str) -> LabelArray:
+    """The training classes in random order."""
+    train = _train(dataset, key)
     if dataset.classification:
         raise RecipeError(
-            "data.validation_classes: with data.protocol = classification every class is in the test split, also those"
-            " held out",
+            f"{key}: with data.protocol = classification every class is in the test split, also those held out",
             fix="Leave out one of the two keys",
         )
     if "validation" in dataset.splits:
+        raise RecipeError(f"{key}: this data set has a validation split of its own", fix="Leave it out")
+    return np.random.default_rng(0).permutation(np.unique(train.labels))
+
+
+def _held_out(dataset: Dataset, held: LabelArray, setting: str, which: str = "") -> Dataset:
+    train = dataset.splits["train"]
+    count = train.num_classes
+    if not 2 <= len(held) <= count - 2:
         raise RecipeError(
-            "data.validation_classes: this data set has a validation split of its own", fix="Leave it out"
+            f"{setting} holds out {len(held)} of {count} training classes; at least 2 must be held out and 2 be left",
+            fix=f"Change {setting.partition(' ')[0]} or leave it out",
         )
-    classes = np.unique(train.labels)
-    count = round(fraction * len(classes))
-    if not 2 <= count <= len(classes) - 2:
-        raise RecipeError(
-            f"data.validation_classes = {fraction:g} holds out {count} of {len(classes)} training classes;"
-            " at least 2 must be held out and 2 be left",
-            fix="Change data.validation_classes or leave it out",
-        )
-    held = np.isin(train.labels, np.random.default_rng(0).permutation(classes)[:count])
-    parts = {"train": _part("train", train, ~held), "validation": _part("validation", train, held)}
+    chosen = np.isin(train.labels, held)
+    parts = {"train": _part("train", train, ~chosen), "validation": _part("validation", train, chosen)}
     rest = {name: split for name, split in dataset.splits.items() if name != "train"}
-    note = f"{count} of {len(classes)} training classes held out for validation"
+    note = f"{len(held)} of {count} training classes held out for validation{which}"
     return replace(dataset, splits={**parts, **rest}, notes=(*dataset.notes, note))
 
 

@@ -18,7 +18,7 @@ from layerprobe.data.memory import held, is_small
 from layerprobe.data.own_framing import own_framed
 from layerprobe.data.search_rules import Searching, read_searching, with_search_rules
 from layerprobe.data.splits import Dataset, overlaps, require_retrieval
-from layerprobe.data.subsets import with_share, with_validation
+from layerprobe.data.subsets import with_share, with_validation, with_validation_fold
 from layerprobe.data.transforms import Channels, Normalise, describe_decoding, describe_transform, inverted, resized
 from layerprobe.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.losses.loss import Loss
@@ -88,11 +88,16 @@ def _with_decoded_views(dataset: Dataset, decode: Callable[..., Dataset], kept: 
     return replace(dataset, splits={name: replace(s, test_image=stored[name].image) for name, s in seen.items()})
 
 
+_NOT_SEEN = "data.seen = false: the weights were not trained on the training classes"
+
+
 def _parts_of(dataset: Dataset, recipe: Recipe, searching: Searching) -> Dataset:
     data = recipe.data
     dataset = with_validation(dataset, data.validation_classes)
+    dataset = with_validation_fold(dataset, data.validation_folds, data.validation_fold)
     dataset = with_share(dataset, data.share, seed=recipe.train.seed)
-    dataset = replace(dataset, notes=(*dataset.notes, *overlaps(dataset)))
+    unseen = () if data.seen else (_NOT_SEEN,)
+    dataset = replace(dataset, notes=(*dataset.notes, *overlaps(dataset), *unseen))
     dataset = with_search_rules(dataset, searching)
     return require_retrieval(dataset, source=data.root or data.name)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from layerprobe.data.splits import Dataset, Image, Split, manifest_sha256, require_retrieval
-from layerprobe.data.subsets import meta_classes, with_share, with_validation
+from layerprobe.data.subsets import meta_classes, with_share, with_validation, with_validation_fold
 from layerprobe.errors import RecipeError
 
 
@@ -66,6 +66,24 @@ def test_no_fraction_changes_nothing() -> None:
     whole = dataset()
     assert with_validation(whole, 0) is whole
     assert with_share(whole, 1, seed=0) is whole
+
+
+def test_each_training_class_is_held_out_in_one_fold() -> None:
+    found = [with_validation_fold(dataset(), 3, fold) for fold in range(3)]
+    held = [set(fold.splits["validation"].labels.tolist()) for fold in found]
+    assert sorted(map(len, held)) == [3, 3, 4]
+    assert set.union(*held) == set(range(10))
+    assert all(held[i] | set(fold.splits["train"].labels.tolist()) == set(range(10)) for i, fold in enumerate(found))
+
+
+def test_no_folds_change_nothing() -> None:
+    whole = dataset()
+    assert with_validation_fold(whole, 0, 0) is whole
+
+
+def test_a_fold_of_one_class_is_refused() -> None:
+    with pytest.raises(RecipeError, match="data.validation_folds = 6 holds out 1 of 10 training classes"):
+        with_validation_fold(dataset(), 6, 5)
 
 
 @pytest.mark.parametrize("fraction", [0.05, 0.95])
