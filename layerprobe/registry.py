@@ -73,7 +73,7 @@ LOSSES = {
     "cosface": "layerprobe.losses.margin_softmax:CosFace",
 }
 REDUCTIONS = {
-    "none": "layerprobe.reductions.none:Unreduced",
+    "l2": "layerprobe.reductions.l2:L2",
 }
 # Metrics that are shares: people are shown percent.
 SHARE_METRICS = {

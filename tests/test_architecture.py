@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "layerprobe"
 GROUND = {
-    "best", "errors", "facts", "files", "imagenet", "intervals", "keys", "numerics", "overrides", "own_input",
+    "best", "choice", "errors", "facts", "files", "imagenet", "intervals", "keys", "numerics", "overrides", "own_input",
     "pooling", "progress", "recipe_files", "records", "registry", "retrieval", "scores", "sections", "wording",
 }  # fmt: skip
 ROOMS = {

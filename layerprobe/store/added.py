@@ -91,7 +91,7 @@ def fitted_on(ranks: Path, training: Path, ranked: RankedLayer) -> bool:
     with contextlib.suppress(DataError, ValueError, *HDF5_ERRORS):
         with opened(ranks, holds="labels") as file:
             told = attribute(file[place_of(ranked)], "reduction")
-        if not told:
+        if not told or told.startswith("seed "):
             return True
         with opened(training) as file:
             facts = {field.name: attribute(file, field.name) for field in fields(FeatureKey)}

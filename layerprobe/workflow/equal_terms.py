@@ -23,7 +23,8 @@ from layerprobe.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.keys import RankedLayer
 from layerprobe.progress import Listener, Task
 from layerprobe.records import FROM_PYTHON
-from layerprobe.registry import REDUCTIONS, load
+from layerprobe.reductions.applying import Blocks, reduced
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, ScoreTable, Subject, in_network_order, is_recall, read_scores
 from layerprobe.statistics.bootstrap import intervals
@@ -184,12 +185,12 @@ def _features(run: Run, cell: _Cell, ranked: RankedLayer, seed: int, device: tor
     def read(split: str) -> torch.Tensor:
         return torch.from_numpy(store.read_features(run.feature_file(cell.epoch, split), ranked.layer)).to(device)
 
-    def training() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        labels, _ = store.read_index(run.feature_file(cell.epoch, FITTED_ON))
-        yield read(FITTED_ON), torch.from_numpy(labels.astype(np.int64)).to(device)
-
-    reduce = load("reduction", REDUCTIONS, ranked.reduction)().fit(training(), seed=seed)
-    return Features(reduce(read(cell.split)), cell.drawn.items.labels, cell.drawn.items.ids)
+    values, chain = read(cell.split), parse_chain(ranked.reduction)
+    if chain.parts:
+        to_fit = read(FITTED_ON) if chain.fits else values
+        reduce = chain.fit(Blocks(to_fit, device), to_fit.shape[1], seed=seed)
+        values = reduced(Blocks(values, device), reduce, len(values))
+    return Features(values, cell.drawn.items.labels, cell.drawn.items.ids)
 
 
 def _notes_of(raw: Sequence[Score]) -> dict[_Place, tuple[str, ...]]:

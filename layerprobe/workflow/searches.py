@@ -10,16 +10,20 @@ import torch
 
 from layerprobe import store
 from layerprobe.analysis import Features, ItemCounts
-from layerprobe.keys import NO_REDUCTION, RankedLayer
+from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.ranking.ranks import ENGINE
 from layerprobe.ranking.vectors import TIE_WINDOW
-from layerprobe.registry import REDUCTIONS, load
+from layerprobe.reductions.applying import Blocks, reduced
+from layerprobe.reductions.chain import Chain, parse_chain
+from layerprobe.reductions.reduction import Reduce
 from layerprobe.retrieval import SearchRules
 from layerprobe.scores import Subject
 from layerprobe.workflow.features import RunFeatures
 from layerprobe.workflow.measures import items_searched
 from layerprobe.workflow.selection import FITTED_ON
+
+_ON_DISK = 0  # bytes of features that are read at once: none, they are reduced block by block
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +76,7 @@ class Searches:
             tie_window=TIE_WINDOW,
             engine=ENGINE,
         )
-        return lambda ranked: replace(shared, reduction=self._fitted_on(epoch, ranked.reduction))
+        return lambda ranked: replace(shared, reduction=self._fitted_on(epoch, split, ranked.reduction))
 
     def read(self, epoch: int, split: str) -> dict[RankedLayer, store.RankEntry]:
         """The stored ranks that hold."""
@@ -97,18 +101,30 @@ class Searches:
             epoch: 0 = before any step.
             split: the queries'.
             ranked: the layer and its reduction.
-            memory: features larger than that stay on disk, unless they are reduced; None: none do.
+            memory: features that are not reduced, and are larger than that, stay on disk; None: none do.
         """
-        if ranked.reduction != NO_REDUCTION:
-            memory = None  # only a tensor can be reduced
-        reduce = load("reduction", REDUCTIONS, ranked.reduction)().fit(self._training(epoch, ranked), seed=self.seed)
+        names = dict.fromkeys((split, self.gallery(split)))
+        chain = parse_chain(ranked.reduction)
         with contextlib.ExitStack() as stack:
-            opened = [
-                stack.enter_context(self.features.opened(epoch, name, ranked.layer, self.device, memory))
-                for name in dict.fromkeys((split, self.gallery(split)))
-            ]
-            queries, *others = (replace(part, values=reduce(part.values)) for part in opened)
+            if chain.parts:
+                reduce = self._fitted(chain, epoch, split, ranked.layer)
+                found = [self._reduced(reduce, epoch, name, ranked.layer) for name in names]
+            else:
+                opened = (self.features.opened(epoch, name, ranked.layer, self.device, memory) for name in names)
+                found = [stack.enter_context(features) for features in opened]
+            queries, *others = found
             yield queries, others[0] if others else None
+
+    def _fitted(self, chain: Chain, epoch: int, split: str, layer: LayerKey) -> Reduce:
+        """The chain, fitted on the training split, or on what a split is searched in."""
+        fitted_on = self.gallery(split) if chain.on_gallery else FITTED_ON
+        with self.features.opened(epoch, fitted_on, layer, self.device, _ON_DISK) as features:
+            return chain.fit(Blocks(features.values, self.device), features.values.shape[1], seed=self.seed)
+
+    def _reduced(self, reduce: Reduce, epoch: int, split: str, layer: LayerKey) -> Features:
+        with self.features.opened(epoch, split, layer, self.device, _ON_DISK) as features:
+            values = reduced(Blocks(features.values, self.device), reduce, len(features.labels))
+            return replace(features, values=values)
 
     def _chance(self, split: str) -> float | None:
         """Recall@1 of a random order; None where it follows from the classes alone."""
@@ -120,14 +136,13 @@ class Searches:
         gallery = self.features.dataset.splits[self.gallery(split)]
         return chance_recall(queries.labels, 1, gallery.labels, ids=queries.ids, gallery_ids=gallery.ids, rules=rules)
 
-    def _fitted_on(self, epoch: int, reduction: str) -> str:
-        """What a reduction is fitted on, and with which seed; empty where nothing is fitted."""
-        if reduction == NO_REDUCTION or FITTED_ON not in self.features.dataset.splits:
-            return ""
-        return f"{self.features.key(epoch, FITTED_ON)} seed {self.seed}"
-
-    def _training(self, epoch: int, ranked: RankedLayer) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The layer's features of the training split, once something asks for them."""
-        with self.features.opened(epoch, FITTED_ON, ranked.layer, self.device, None) as features:
-            labels = torch.from_numpy(features.labels).to(self.device)
-            yield torch.as_tensor(features.values), labels
+    def _fitted_on(self, epoch: int, split: str, reduction: str) -> str:
+        """What a reduction is fitted on, and with which seed it draws; empty where it does neither."""
+        chain = parse_chain(reduction)
+        found: list[str] = []
+        if chain.fits:
+            fitted_on = self.gallery(split) if chain.on_gallery else FITTED_ON
+            found.append(str(self.features.key(epoch, fitted_on)))
+        if chain.fits or chain.draws:
+            found.append(f"seed {self.seed}")
+        return " ".join(found)

@@ -9,6 +9,20 @@ from torch import Tensor
 
 
 class Centred:
-    def fit(self, batches: Iterable[tuple[Tensor, Tensor]], *, seed: int) -> Callable[[Tensor], Tensor]:
-        mean = torch.cat([features for features, _ in batches]).mean(0)
+    fits = True
+    draws = needs_classifier = False
+    similarity = None
+
+    def dim(self, dim: int) -> int:
+        return dim
+
+    def fit(
+        self,
+        batches: Iterable[Tensor],
+        dim: int,
+        *,
+        seed: int,
+        classifier_weight: Tensor | None,
+    ) -> Callable[[Tensor], Tensor]:
+        mean = torch.cat(list(batches)).mean(0)
         return lambda features: features - mean

@@ -1,0 +1,124 @@
+"""Chain: reductions one after the other, by name, as in `l2+whiten:128:0.5+l2`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce as folded
+from typing import TYPE_CHECKING
+
+from layerprobe.errors import RecipeError
+from layerprobe.keys import NO_REDUCTION
+from layerprobe.reductions.reduction import Reduce, Reduction
+from layerprobe.registry import REDUCTIONS, load
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ON_GALLERY = "@gallery"  # ends the name of a chain that is fitted on what is searched
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Reductions in the order in which they are applied, each to what the one before gave.
+
+    Args:
+        text: its name; `none` for no reduction.
+        parts: the reductions.
+        on_gallery: whether it is fitted, without labels, on what is searched; else on the training split.
+    """
+
+    text: str
+    parts: tuple[Reduction, ...]
+    on_gallery: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether it learns from features."""
+        return any(part.fits for part in self.parts)
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws at random."""
+        return any(part.draws for part in self.parts)
+
+    @property
+    def needs_classifier(self) -> bool:
+        """Whether it takes the weights of the loss's classifier."""
+        return any(part.needs_classifier for part in self.parts)
+
+    @property
+    def similarity(self) -> str | None:
+        """The only similarity that its result can be searched by; None for any."""
+        return self.parts[-1].similarity if self.parts else None
+
+    def dim(self, dim: int) -> int:
+        """The number of dimensions that features of `dim` dimensions have afterwards.
+
+        Raises:
+            NotApplicableError: they have too few for a part.
+        """
+        return folded(lambda before, part: part.dim(before), self.parts, dim)
+
+    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None = None) -> Reduce:
+        """Learn what each part needs, from what the parts before it give.
+
+        Args:
+            batches: as for `Reduction.fit`.
+            dim: as there.
+            seed: as there.
+            classifier_weight: as there.
+
+        Raises:
+            NotApplicableError: as there.
+        """
+        steps: list[Reduce] = []
+        for part in self.parts:
+            before = tuple(steps)
+            given = _Reduced(batches, _in_turn(before))
+            steps.append(part.fit(given, dim, seed=seed, classifier_weight=classifier_weight))
+            dim = part.dim(dim)
+        return _in_turn(steps)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reduced:
+    """Batches through a function, each time they are gone through."""
+
+    batches: Iterable[Tensor]
+    through: Reduce
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return map(self.through, self.batches)
+
+
+def _in_turn(steps: Iterable[Reduce]) -> Reduce:
+    given = tuple(steps)
+    through: Callable[[Tensor], Tensor] = lambda features: folded(lambda x, step: step(x), given, features)  # noqa: E731
+    return through
+
+
+def parse_chain(text: str) -> Chain:
+    """The chain that a name stands for.
+
+    Args:
+        text: `none`, or names of reductions with `+` between, such as `pca:64+l2`; with `@gallery` at its end it is
+            fitted on what is searched.
+
+    Raises:
+        UnknownNameError: no such reduction; with the near miss.
+        RecipeError: a bad argument, something after `binary`, or `@gallery` where nothing is fitted.
+    """
+    names = text.removesuffix(ON_GALLERY)
+    parts = () if names == NO_REDUCTION else tuple(_part(name) for name in names.split("+"))
+    chain = Chain(text, parts, text.endswith(ON_GALLERY))
+    if any(part.similarity for part in parts[:-1]):
+        raise RecipeError(f"{text}: nothing can follow binary codes", fix="Put binary at the end")
+    if chain.on_gallery and not chain.fits:
+        raise RecipeError(f"{text}: nothing is fitted", fix=f"Leave {ON_GALLERY} out")
+    return chain
+
+
+def _part(name: str) -> Reduction:
+    part: Reduction = load("reduction", REDUCTIONS, name)()
+    return part
