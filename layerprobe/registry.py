@@ -74,6 +74,9 @@ LOSSES = {
 }
 REDUCTIONS = {
     "l2": "layerprobe.reductions.l2:L2",
+    "pca:": "layerprobe.reductions.pca:PCA",
+    "whiten:": "layerprobe.reductions.whiten:Whiten",
+    "random:": "layerprobe.reductions.random_projection:RandomProjection",
 }
 # Metrics that are shares: people are shown percent.
 SHARE_METRICS = {

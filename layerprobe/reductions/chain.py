@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce as folded
+from itertools import product
 from typing import TYPE_CHECKING
 
 from layerprobe.errors import RecipeError
@@ -51,6 +52,14 @@ class Chain:
     def similarity(self) -> str | None:
         """The only similarity that its result can be searched by; None for any."""
         return self.parts[-1].similarity if self.parts else None
+
+    def members(self) -> tuple[str, ...]:
+        """The names of the chains whose mean it stands for, as `random:64x5` does; else its own."""
+        if not any(part.members for part in self.parts):
+            return (self.text,)
+        end = ON_GALLERY if self.on_gallery else ""
+        names = zip(self.text.removesuffix(ON_GALLERY).split("+"), self.parts, strict=True)
+        return tuple("+".join(each) + end for each in product(*(part.members or (name,) for name, part in names)))
 
     def dim(self, dim: int) -> int:
         """The number of dimensions that features of `dim` dimensions have afterwards.

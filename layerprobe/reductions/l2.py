@@ -16,6 +16,7 @@ class L2:
 
     fits = draws = needs_classifier = False
     similarity = None
+    members = ()
 
     def dim(self, dim: int) -> int:
         """As before."""

@@ -24,6 +24,7 @@ class Reduction(Protocol):
     draws: bool  # whether it draws at random
     needs_classifier: bool  # whether it takes the weights of the loss's classifier
     similarity: str | None  # the only one that its result can be searched by; None for any
+    members: tuple[str, ...]  # the names of the draws whose mean it stands for; empty for what is applied itself
 
     def dim(self, dim: int) -> int:
         """The number of dimensions that features of `dim` dimensions have afterwards.

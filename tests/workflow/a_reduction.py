@@ -12,6 +12,7 @@ class Centred:
     fits = True
     draws = needs_classifier = False
     similarity = None
+    members = ()
 
     def dim(self, dim: int) -> int:
         return dim

@@ -1,0 +1,69 @@
+"""whiten:D:P: PCA, with the directions' variances made more equal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from layerprobe.errors import RecipeError
+from layerprobe.reductions.arguments import at_most, dimensions
+from layerprobe.reductions.pca import leading
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from layerprobe.reductions.reduction import Reduce
+
+
+class Whiten:
+    """`pca:D`, each direction then divided by its variance to the power of P / 2.
+
+    P = 1 is full whitening: on what it is fitted on, every direction has variance 1. P = 0 is `pca:D`, and P = 0.5,
+    half-whitening, takes the square root of every direction's standard deviation. Variances are divided by N - 1.
+    There is no other shrinkage: nothing is added to the variances. The released code of Tolias et al., *Learning and
+    Aggregating Deep Local Descriptors for Instance-Level Recognition*, 2020 (github.com/gtolias/how, function
+    `pcawhitenlearn_shrinkage`) calls P the shrinkage `s`, divides variances by N, and normalises features afterwards,
+    which here is `whiten:D:P+l2`.
+
+    Args:
+        argument: `D:P`, D at least 1, P in 0 ... 1.
+
+    Raises:
+        RecipeError: it is not.
+    """
+
+    fits = True
+    draws = needs_classifier = False
+    similarity = None
+    members = ()
+
+    def __init__(self, argument: str) -> None:
+        count, _, power = argument.partition(":")
+        self._name = f"whiten:{argument}"
+        self._count = dimensions(self._name, count, like="whiten:64:0.5")
+        if not re.fullmatch(r"\d*\.?\d+", power, re.ASCII) or not 0 <= float(power) <= 1:
+            raise RecipeError(
+                f"{self._name}: {power!r} is no power from 0 to 1",
+                fix=f"Half-whitening is whiten:{count}:0.5, full whitening whiten:{count}:1",
+            )
+        self._power = float(power)
+
+    def dim(self, dim: int) -> int:
+        """D.
+
+        Raises:
+            NotApplicableError: features have fewer.
+        """
+        return at_most(self._name, self._count, dim)
+
+    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is drawn
+        """The projection.
+
+        Raises:
+            NotApplicableError: the features have fewer dimensions than D, or vary in fewer directions.
+            NotFiniteError: a row holds NaN or Inf.
+        """
+        spectrum = leading(self._name, self.dim(dim), batches, dim)
+        mean, scaled = spectrum.mean, spectrum.axes / spectrum.variances ** (self._power / 2)
+        return lambda features: (features - mean) @ scaled

@@ -1,0 +1,33 @@
+"""What the tests of reductions share: features, and fitting a chain by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from layerprobe.reductions.applying import Blocks, reduced
+from layerprobe.reductions.chain import parse_chain
+
+CPU = torch.device("cpu")
+
+
+def features(count: int, dim: int, seed: int = 0, *, mean: float = 0.5) -> NDArray[np.float64]:
+    """(count, dim) whose directions are correlated and vary by different amounts."""
+    random = np.random.default_rng(seed)
+    mixed: NDArray[np.float64] = random.normal(size=(count, dim)) @ random.normal(size=(dim, dim)) + mean
+    return mixed
+
+
+def fitted(text: str, train: NDArray[Any], asked: NDArray[Any], *, seed: int = 0) -> NDArray[np.float64]:
+    """`asked` in float64 through the chain, fitted on `train`."""
+    reduce = parse_chain(text).fit(Blocks(train, CPU), train.shape[1], seed=seed)
+    return reduce(torch.from_numpy(asked)).numpy()
+
+
+def stored(text: str, train: NDArray[Any], asked: NDArray[Any]) -> NDArray[Any]:
+    """`asked` as it is ranked, through the chain fitted on `train`."""
+    reduce = parse_chain(text).fit(Blocks(train, CPU), train.shape[1], seed=0)
+    return reduced(Blocks(asked, CPU), reduce, len(asked)).numpy()

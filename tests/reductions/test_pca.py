@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import pdist
+from sklearn import decomposition
+
+from layerprobe.errors import RecipeError
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.reduction import NotApplicableError
+from tests.reductions.fitting import features, fitted
+
+
+@pytest.mark.parametrize("mean", [0.5, 1e4])
+def test_distances_are_those_of_scikit_learn(mean: float) -> None:
+    train, test = features(90, 12, mean=mean), features(40, 12, seed=1, mean=mean)
+    expected = decomposition.PCA(5, svd_solver="full").fit(train).transform(test)
+    assert pdist(fitted("pca:5", train, test)) == pytest.approx(pdist(expected), rel=1e-10)
+
+
+def test_all_dimensions_keep_all_distances() -> None:
+    train, test = features(90, 12), features(40, 12, seed=1)
+    assert pdist(fitted("pca:12", train, test)) == pytest.approx(pdist(test), rel=1e-12)
+
+
+def test_the_axes_are_orthonormal() -> None:
+    train = features(90, 12)
+    axes = fitted("pca:7", train, train.mean(0) + np.eye(12))  # mean + basis vector -> a row of the axes
+    assert np.abs(axes.T @ axes - np.eye(7)).max() < 1e-12
+
+
+def test_the_longest_entry_of_an_axis_is_positive() -> None:
+    train = features(90, 12)
+    axes = fitted("pca:7", train, train.mean(0) + np.eye(12))
+    assert (axes[np.abs(axes).argmax(0), np.arange(7)] > 0).all()
+
+
+def test_what_is_reduced_does_not_change_how() -> None:
+    train, test = features(90, 12), features(40, 12, seed=1)
+    together = fitted("l2+pca:5+l2", train, np.concatenate([test, 100 * train]))
+    assert together[:40] == pytest.approx(fitted("l2+pca:5+l2", train, test), abs=1e-14)
+
+
+def test_more_dimensions_than_there_are_do_not_apply() -> None:
+    with pytest.raises(NotApplicableError, match="pca:13: the features have 12 dimensions. Ask for at most 12"):
+        parse_chain("pca:13").dim(12)
+
+
+@pytest.mark.parametrize(("count", "rank"), [(6, 5), (1, 0)])  # the mean takes one direction of N
+def test_more_dimensions_than_directions_do_not_apply(count: int, rank: int) -> None:
+    with pytest.raises(NotApplicableError, match=f"pca:8: the features that it is fitted on have rank {rank}"):
+        fitted("pca:8", features(count, 12), features(4, 12))
+
+
+@pytest.mark.parametrize("name", ["pca:0", "pca:x", "pca:-1", "pca:08", "pca:1.5"])
+def test_a_number_that_is_none_is_told_by_its_name(name: str) -> None:
+    with pytest.raises(RecipeError, match=rf"{name}: .* is no number of dimensions. Give a whole number, as in pca:64"):
+        parse_chain(f"l2+{name}")
