@@ -21,12 +21,14 @@ class Candidate:
         ranked: layer, pool, reduction and similarity.
         dim: numbers, or bits, of an image's vector.
         place: of the layer in the network; of `A+B` that of its last layer.
+        run: the run's name, or the experiment's, where several are chosen among; else empty.
     """
 
     epoch: int
     ranked: RankedLayer
     dim: int
     place: int
+    run: str = ""
 
     @property
     def bytes_per_image(self) -> int:
@@ -45,7 +47,7 @@ class Candidate:
 
     def __str__(self) -> str:
         reduction = "" if self.ranked.reduction == NO_REDUCTION else f"/{self.ranked.reduction}"
-        return f"#{self.epoch}:{self.ranked.layer}{reduction}~{self.ranked.similarity}"
+        return f"{self.run}#{self.epoch}:{self.ranked.layer}{reduction}~{self.ranked.similarity}"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +52,30 @@ class UnitSums:
         if self.counts.shape != other.counts.shape or not np.array_equal(self.counts, other.counts):
             raise ValueError("means of other queries cannot be subtracted")
         return UnitSums(self.sums - other.sums, self.counts)
+
+
+def mean_of(parts: Sequence[UnitSums]) -> UnitSums:
+    """The mean of C means over several trainings, which were measured on the same queries.
+
+    Args:
+        parts: (C, U) of each training.
+
+    Raises:
+        ValueError: other numbers of queries.
+    """
+    counts = parts[0].counts
+    if any(part.counts.shape != counts.shape or not np.array_equal(part.counts, counts) for part in parts):
+        raise ValueError("means of other queries have no mean of units")
+    return UnitSums(np.mean([part.sums for part in parts], axis=0), counts)
+
+
+def side_by_side(parts: Sequence[UnitSums]) -> UnitSums:
+    """C means over the queries of several sets of units together, which share none.
+
+    Args:
+        parts: (C, U) of each set.
+    """
+    return UnitSums(np.hstack([part.sums for part in parts]), np.hstack([part.counts for part in parts]))
 
 
 def unit_sums(values: ArrayLike, units: ArrayLike, weights: ArrayLike | None = None) -> UnitSums:

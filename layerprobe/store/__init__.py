@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerprobe.store.added import add_values, fitted_on, made_from, searched_itself
+    from layerprobe.store.added import add_ranks, add_values, fitted_on, made_from, ranked_alike, searched_itself
     from layerprobe.store.feature_key import FeatureKey
     from layerprobe.store.features import (
         Columns,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from layerprobe.store.rows import Rows, read_classes, read_index, read_layers, read_transform
 
-_ADDED = ("add_values", "fitted_on", "made_from", "searched_itself")
+_ADDED = ("add_ranks", "add_values", "fitted_on", "made_from", "ranked_alike", "searched_itself")
 _RANKS = (
     "RankEntry",
     "RankKey",
@@ -50,10 +50,12 @@ __all__ = [
     "Rows",
     "StoredFeatures",
     "StoredRanks",
+    "add_ranks",
     "add_values",
     "fitted_on",
     "made_from",
     "open_features",
+    "ranked_alike",
     "read_chance",
     "read_classes",
     "read_features",

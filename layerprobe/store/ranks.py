@@ -32,6 +32,7 @@ from layerprobe.store.hdf5 import (
 from layerprobe.store.rows import Rows, read_index, require_rows, write_rows, write_values
 
 _COUNTS = ("closer", "closer_high", "tied_negatives", "tied_positives")
+KEY = ("queries", "gallery", "search_sha256", "tie_window", "engine", "reduction")  # attributes, as `RankKey.facts`
 
 
 @dataclass(frozen=True)
@@ -137,13 +138,18 @@ def write_ranks(
         for ranked, entry in entries.items():
             _require_length(ranked, entry, len(rows.ids))
             group = file.create_group(place_of(ranked))
-            set_attributes(group, {**entry.key.facts(), "invalid": entry.invalid})
-            if entry.ranks is not None:
-                set_attributes(group, {"lone": entry.ranks.lone, "zero": entry.ranks.zeros})
-                for name in _COUNTS:
-                    write_values(group, name, getattr(entry.ranks, name))
+            write_entry(group, entry.key.facts(), entry.ranks, entry.invalid)
             for metric, values in entry.values.items():
                 write_values(group.require_group("values"), metric, values.astype(np.float64))
+
+
+def write_entry(group: h5py.Group, key: Mapping[str, str | int], ranks: Ranks | None, invalid: str = "") -> None:
+    """Write what the ranks of a layer are made from, and the ranks, or why there are none."""
+    set_attributes(group, {**key, "invalid": invalid})
+    if ranks is not None:
+        set_attributes(group, {"lone": ranks.lone, "zero": ranks.zeros})
+        for name in _COUNTS:
+            write_values(group, name, getattr(ranks, name))
 
 
 def place_of(ranked: RankedLayer) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layerprobe.statistics.units import UnitSums, unit_sums
+from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
 
 
 def test_values_are_summed_over_their_units() -> None:
@@ -50,3 +50,17 @@ def test_arguments_that_do_not_fit_are_refused(values: list[float], units: list[
 def test_tables_of_different_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="one shape"):
         UnitSums(np.zeros((1, 2)), np.ones((1, 3)))
+
+
+def test_the_mean_over_trainings_keeps_the_queries() -> None:
+    parts = [unit_sums([[1, 0, 1], [0, 0, 0]], [3, 3, 5]), unit_sums([[0, 0, 1], [1, 1, 0]], [3, 3, 5])]
+    found = mean_of(parts)
+    assert found.sums.tolist() == [[0.5, 1], [1, 0]]
+    assert found.counts.tolist() == [[2, 1], [2, 1]]
+    with pytest.raises(ValueError, match="other queries"):
+        mean_of([parts[0], unit_sums([[1, 0], [0, 0]], [3, 5])])
+
+
+def test_units_of_several_folds_stand_side_by_side() -> None:
+    found = side_by_side([unit_sums([[1, 0, 1]], [3, 3, 5]), unit_sums([[0.5]], [0])])
+    assert (found.sums.tolist(), found.counts.tolist()) == ([[1, 1, 0.5]], [[2, 1, 1]])
