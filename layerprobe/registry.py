@@ -77,6 +77,9 @@ REDUCTIONS = {
     "pca:": "layerprobe.reductions.pca:PCA",
     "whiten:": "layerprobe.reductions.whiten:Whiten",
     "random:": "layerprobe.reductions.random_projection:RandomProjection",
+    "shift": "layerprobe.reductions.shift:Shift",
+    "binary": "layerprobe.reductions.binary:Binary",
+    "layernorm": "layerprobe.reductions.layernorm:LayerNorm",
 }
 # Metrics that are shares: people are shown percent.
 SHARE_METRICS = {

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from layerprobe.errors import NotFiniteError
 from layerprobe.reductions.reduction import Reduce
 
 _ROWS = 4096  # of a block: 64 MiB at 2,048 dimensions in float64
@@ -52,9 +53,12 @@ def reduced(blocks: Iterable[Tensor], reduce: Reduce, count: int) -> Tensor:
 
     Returns:
         (N, D') float32 or uint8.
+
+    Raises:
+        NotFiniteError: rows hold NaN or Inf, and the result is bits, which would hide it.
     """
     found: Tensor | None = None
-    start = 0
+    start = bad = 0
     for block in blocks:
         part = reduce(block)
         if found is None:
@@ -62,6 +66,10 @@ def reduced(blocks: Iterable[Tensor], reduce: Reduce, count: int) -> Tensor:
             found = torch.empty((count, part.shape[1]), dtype=kind, device=part.device)
         found[start : start + len(part)] = part
         start += len(part)
+        if part.dtype == torch.uint8:
+            bad += int((~block.isfinite()).any(1).sum())
+    if bad:
+        raise NotFiniteError(bad, count)
     if found is None:
         raise ValueError("no features to reduce")
     return found

@@ -29,5 +29,5 @@ class L2:
 
 def unit(features: Tensor) -> Tensor:
     """(B, D) -> (B, D) of length 1; a zero vector stays zero."""
-    lengths = features.norm(dim=1, keepdim=True)
+    lengths: Tensor = features.norm(dim=1, keepdim=True)
     return features / lengths.masked_fill(lengths == 0, 1)

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from layerprobe.errors import NotFiniteError, RecipeError
+from layerprobe.ranking import nearest_positive_ranks
+from layerprobe.reductions.chain import parse_chain
+from tests.reductions.fitting import features, stored
+
+
+@pytest.mark.parametrize("dim", [1, 8, 12])
+def test_bits_are_packed_as_numpy_packs_them(dim: int) -> None:
+    asked = features(20, dim)
+    found = stored("binary", asked, asked)
+    assert found.dtype == np.uint8
+    assert (found == np.packbits(asked > 0, axis=1)).all()
+
+
+def test_zero_is_no_bit() -> None:
+    assert stored("binary", np.ones((1, 3)), np.array([[0.0, -0.0, 1e-300]])).tolist() == [[0b001_00000]]
+
+
+def test_ranks_are_those_of_hamming_distances_of_all_numbers() -> None:
+    # 12 bits leave half a byte empty
+    asked, labels = features(60, 12), np.arange(60) % 5
+    ranks = nearest_positive_ranks(stored("binary", asked, asked), labels, similarity="hamming")
+    for i, row in enumerate(asked):
+        apart = ((row > 0) != (asked > 0)).sum(1)
+        same = (labels == labels[i]) & (np.arange(60) != i)
+        assert ranks.closer[i] == (apart[labels != labels[i]] < apart[same].min()).sum()
+
+
+def test_it_is_searched_by_hamming_alone() -> None:
+    assert parse_chain("layernorm+binary").similarity == "hamming"
+
+
+def test_nothing_follows_it() -> None:
+    with pytest.raises(RecipeError, match="nothing can follow binary codes"):
+        parse_chain("binary+l2")
+
+
+def test_rows_that_are_not_finite_are_counted_not_cut() -> None:
+    asked = features(5000, 12)
+    asked[3, 0] = asked[4999, 1] = np.nan
+    with pytest.raises(NotFiniteError, match="2 of 5000"):
+        stored("binary", asked, asked)
