@@ -1,0 +1,254 @@
+"""The rule by which one of many candidates is chosen, and what choosing by looking costs.
+
+With m the mean of a candidate, sum of its sums / sum of its counts over U units, b the best candidate and c another,
+the error of m_b - m_c is that of the two linearised ratios, paired by units: with
+e = (s_b - m_b n_b) / N_b - (s_c - m_c n_c) / N_c of each unit, s^2 = U / (U - 1) sum(e^2). A candidate qualifies if
+m_b - m_c + t s, with the 95 % point of Student's t of U - 1 degrees of freedom, is at most what it may be worse: it is
+then not inferior by more than that with 95 %, one-sided. What both candidates share by units is in neither side.
+
+How often a candidate qualifies that is worse: benchmarks/README.md, "Choosing".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
+
+from layerprobe.choice import FOLDS
+from layerprobe.errors import NumericError
+from layerprobe.intervals import FEWEST_UNITS
+from layerprobe.statistics.units import UnitSums
+
+FloatArray = NDArray[np.float64]
+Cost = tuple[int, ...]
+
+RESAMPLES = 1000
+_BLOCK = 2**21  # numbers of a table of resamples held at once: 16 MiB
+_EQUAL = 1e-9  # means that differ by less are equal up to rounding
+
+
+@dataclass(frozen=True)
+class Picked:
+    """One of C candidates.
+
+    Args:
+        place: of the one to take.
+        best: of the one with the highest mean; of equals the cheapest.
+        equivalent: the places of all that could be taken by the same rule, the cheapest first: `place` is the first.
+    """
+
+    place: int
+    best: int
+    equivalent: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class CrossFitted:
+    """What choosing on the other folds gives on each fold.
+
+    Args:
+        places: of the candidate that was chosen for each fold, in ascending order of fold.
+        cells: (1, U) the fold's own units by that candidate, the folds side by side.
+    """
+
+    places: tuple[int, ...]
+    cells: UnitSums
+
+
+def pick(cells: UnitSums, costs: Sequence[Cost], *, within: float) -> Picked:
+    """The cheapest candidate that is at most `within` worse than the best one, with 95 % (one-sided, paired).
+
+    Args:
+        cells: of C candidates' means over the same queries. A candidate with NaN among its sums is never picked.
+        costs: of the candidates; a lower one is cheaper, and of equals the first.
+        within: how much worse a candidate may be, in the unit of the means; a share, not points.
+
+    Returns:
+        With fewer than 10 units nothing qualifies but the best mean.
+
+    Raises:
+        NumericError: every candidate has NaN.
+        ValueError: a cost is missing.
+    """
+    order, valid = _cheapest_first(cells, costs)
+    best, passed = _qualifying(valid, np.ones((1, valid.sums.shape[1])), within)
+    equivalent = tuple(order[passed[0]].tolist())
+    return Picked(equivalent[0], int(order[best[0]]), equivalent)
+
+
+def shares(
+    cells: UnitSums, costs: Sequence[Cost], *, within: float, resamples: int = RESAMPLES, seed: int = 0
+) -> FloatArray:
+    """How often each candidate is picked where the units are drawn again, with replacement.
+
+    Args:
+        cells: as for `pick`.
+        costs: as for `pick`.
+        within: as for `pick`.
+        resamples: draws of units.
+        seed: of the draws.
+
+    Returns:
+        (C,) shares with the sum 1, of the draws in which any candidate has a query.
+
+    Raises:
+        NumericError: every candidate has NaN.
+        ValueError: a cost is missing.
+    """
+    order, valid = _cheapest_first(cells, costs)
+    candidates, units = valid.sums.shape
+    rng, rows = np.random.default_rng(seed), max(1, _BLOCK // max(candidates, units))
+    picked = np.zeros(candidates)
+    for start in range(0, resamples, rows):
+        number = min(rows, resamples - start)
+        drawn = rng.multinomial(units, np.full(units, 1 / units), number).astype(np.float64)
+        _, passed = _qualifying(valid, drawn, within)
+        picked += np.bincount(passed.argmax(1)[passed.any(1)], minlength=candidates)
+    found = np.zeros(len(costs))
+    found[order] = picked / picked.sum()
+    return found
+
+
+def folds_of(units: ArrayLike, *, count: int = FOLDS, seed: int = 0) -> NDArray[np.int64]:
+    """Divide units into folds at random, of equal sizes up to one.
+
+    Args:
+        units: (Q,) the unit of each query, any integers.
+        count: of folds. With fewer units some folds have none.
+        seed: of the division.
+
+    Returns:
+        (U,) the fold of each unit, in ascending order of unit, as `unit_sums` has them.
+    """
+    number = len(np.unique(np.asarray(units)))
+    return np.random.default_rng(seed).permutation(np.arange(number) % count)
+
+
+def cross_fitted(
+    cells_of: Callable[[int], UnitSums] | UnitSums, folds: ArrayLike, choose: Callable[[UnitSums], int]
+) -> CrossFitted:
+    """Choose on all folds but one, and take that one's units by what was chosen; so for each fold.
+
+    Args:
+        cells_of: fold -> the cells of C candidates, fitted without that fold, on all U units; or the cells themselves,
+            where no candidate is fitted.
+        folds: (U,) the fold of each unit.
+        choose: cells of C candidates on the units of the other folds -> the place of one.
+
+    Raises:
+        ValueError: folds of another number of units, or fewer than two folds.
+    """
+    members = np.asarray(folds)
+    names = np.unique(members)
+    if len(names) < 2:
+        raise ValueError(f"{len(names)} folds: at least 2 are needed")
+    sums, counts, places = np.zeros((1, len(members))), np.zeros((1, len(members))), []
+    for fold in names.tolist():
+        cells = cells_of if isinstance(cells_of, UnitSums) else cells_of(fold)
+        if cells.sums.shape[1] != len(members):
+            raise ValueError(f"{len(members)} units have folds, {cells.sums.shape[1]} have sums")
+        own = members == fold
+        place = choose(UnitSums(cells.sums[:, ~own], cells.counts[:, ~own]))
+        sums[0, own], counts[0, own] = cells.sums[place, own], cells.counts[place, own]
+        places.append(place)
+    return CrossFitted(tuple(places), UnitSums(sums, counts))
+
+
+def optimism(cells: UnitSums, folds: ArrayLike) -> float | None:
+    """By how much the highest of C means is too high, as it was chosen on the same units.
+
+    It is the highest mean less what taking the best on the other folds gives on each fold. Where candidates are nearly
+    equal this is a noisy number, and on average a little high: a fold's choice is made on fewer units.
+
+    Args:
+        cells: of C means over the same queries. Those with NaN among their sums are left out.
+        folds: (U,) the fold of each unit.
+
+    Returns:
+        In the unit of the means; None with fewer than 10 units, or where every mean is NaN.
+    """
+    valid = np.isfinite(cells.sums).all(1)
+    if cells.units < FEWEST_UNITS or not valid.any():
+        return None
+    cells = UnitSums(cells.sums[valid], cells.counts[valid])
+    crossed = cross_fitted(cells, folds, lambda others: int(others.means.argmax()))
+    return float(cells.means.max() - crossed.cells.means[0])
+
+
+def greedy(
+    start: tuple[int, ...], others: Sequence[int], value_of: Callable[[tuple[int, ...]], float], most: int = 3
+) -> list[tuple[int, ...]]:
+    """Add to a set of members, one after the other, the one that raises its value most.
+
+    Args:
+        start: the members to begin with.
+        others: the members that may be added.
+        value_of: members, in the order in which they were added -> their value; NaN for a set that has none.
+        most: members a set may have.
+
+    Returns:
+        The sets on the way, each with one member and a higher value more than the one before; `start` is not among
+        them. It ends where no further member raises the value.
+    """
+    found: list[tuple[int, ...]] = []
+    members, value = start, value_of(start)
+    while len(members) < most:
+        tried = [(*members, other) for other in others if other not in members]
+        values = [value_of(longer) for longer in tried]
+        better = [place for place, new in enumerate(values) if new > value]
+        if not better:
+            break
+        best = max(better, key=values.__getitem__)
+        members, value = tried[best], values[best]
+        found.append(members)
+    return found
+
+
+def _cheapest_first(cells: UnitSums, costs: Sequence[Cost]) -> tuple[NDArray[np.int64], UnitSums]:
+    """The places of the candidates without NaN, the cheapest first, and their cells on the units with queries."""
+    if len(costs) != len(cells.sums):
+        raise ValueError(f"{len(cells.sums)} candidates have {len(costs)} costs")
+    valid = np.flatnonzero(np.isfinite(cells.sums).all(1)).tolist()
+    if not valid:
+        raise NumericError("no candidate has a valid number", fix="Probe layers and epochs whose features are finite")
+    order = np.array(sorted(valid, key=lambda place: costs[place]), np.int64)
+    used = (cells.counts > 0).any(0)
+    return order, UnitSums(cells.sums[order][:, used], cells.counts[order][:, used])
+
+
+def _qualifying(cells: UnitSums, drawn: FloatArray, within: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The best candidate (R,) and which may be taken (R, C) in each draw of units.
+
+    Args:
+        cells: of C candidates without NaN, the cheapest first.
+        drawn: (R, U) how often each unit was drawn.
+        within: how much worse than the best a candidate may be.
+    """
+    counts, centre = cells.counts, cells.means
+    # What a unit is off the candidate's mean is small: its squares lose little to rounding.
+    left = cells.sums - centre[:, None] * counts
+    number = drawn @ counts.T
+    there = number > 0
+    number[~there] = 1.0
+    moved = drawn @ left.T / number  # (R, C) drawn mean - mean
+    means = np.where(there, moved + centre, -np.inf)
+    best = (means >= means.max(1, keepdims=True) - _EQUAL).argmax(1)
+    rows = np.arange(len(drawn))
+    passed = np.zeros(means.shape, np.bool_)
+    passed[rows, best] = there[rows, best]
+    units = cells.sums.shape[1]
+    if units < FEWEST_UNITS:
+        return best, passed
+    # a = (left - moved counts) / number of a unit is what it adds to the error of a candidate's mean, and
+    # sum (a_best - a)^2 = sum a_best^2 + sum a^2 - 2 sum a_best a.
+    squares = drawn @ (left**2).T - 2 * moved * (drawn @ (left * counts).T) + moved**2 * (drawn @ (counts**2).T)
+    squares /= number**2
+    of_best = drawn * (left[best] - moved[rows, best, None] * counts[best]) / number[rows, best, None]
+    products = (of_best @ left.T - moved * (of_best @ counts.T)) / number
+    variances = np.maximum(squares + squares[rows, best, None] - 2 * products, 0.0) * units / (units - 1)
+    highest = means[rows, best, None] - means + stdtrit(units - 1, 0.95) * np.sqrt(variances)
+    return best, passed | (there & (highest <= within + _EQUAL))
