@@ -17,6 +17,7 @@ from layerprobe.metrics.precision import means_of
 from layerprobe.metrics.recall import positives_and_negatives, recall_name
 from layerprobe.metrics.thinned import THINNED_NOTE, thinned_hits, thinned_name
 from layerprobe.ranking import nearest_positive_ranks, retrieval
+from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.retrieval import Ranks, Retrieval, SearchRules
 from layerprobe.scores import Score, Subject, is_recall
 
@@ -136,11 +137,13 @@ class Scored:
         scores: each of another metric.
         values: metric -> (Q,) what each query adds to it; NaN where the metric leaves the query out.
         redrawn: metric -> its interval for another draw of classes, where that is asked for and there is one.
+        refused: why there are no scores, where the layer cannot take the reduction; else None.
     """
 
     scores: Sequence[Score] = ()
     values: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     redrawn: Mapping[str, Interval] = field(default_factory=dict)
+    refused: NotApplicableError | None = None
 
     def __add__(self, other: Scored) -> Scored:
         redrawn = {**self.redrawn, **other.redrawn}

@@ -14,6 +14,7 @@ from layerprobe.errors import DataError, LayerprobeError, RecipeError, near_miss
 from layerprobe.overrides import Overrides, overridden
 from layerprobe.recipe_files import find_recipe
 from layerprobe.records import FROM_PYTHON
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.registry import LOSSES
 from layerprobe.sections import SEARCH_KEYS, SECTIONS, Data, Ensemble, LossSection, Network, Probe, Problem, Train
 from layerprobe.validation import (
@@ -221,6 +222,7 @@ def resolve(name: str, sections: Mapping[str, Any], *, source: object, overrides
             *own_input_problems(recipe.data, recipe.net),
             *schedule_problems(recipe.train),
             *metric_problems(recipe.probe.metrics),
+            *_reduction_problems(recipe.probe.reduce),
             *batch_problems(recipe.train, recipe.loss),
             *ensemble_problems(recipe.train, recipe.ensemble),
             *(loss.contradictions(recipe.train, recipe.net) if loss else []),
@@ -230,3 +232,14 @@ def resolve(name: str, sections: Mapping[str, Any], *, source: object, overrides
         lines = [f"{flag or source} {problem}" for flag, problem in zip(flags, problems, strict=True)]
         raise RecipeError(lines[0], problems=lines)
     return recipe
+
+
+def _reduction_problems(names: tuple[str, ...]) -> list[Problem]:
+    """Names in [probe] reduce that mean nothing."""
+    found = []
+    for name in names:
+        try:
+            parse_chain(name)
+        except LayerprobeError as error:
+            found.append(Problem("probe", str(error).rstrip("."), ("reduce",)))
+    return found

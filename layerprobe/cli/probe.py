@@ -65,6 +65,15 @@ def probe(
     splits: Annotated[
         str | None, typer.Option("--splits", metavar="S,...", help="Splits to probe: train, validation or test.")
     ] = None,
+    reduce: Annotated[
+        str | None,
+        typer.Option(
+            "--reduce", metavar="R,...", help="Done to features before the search, such as none,l2+pca:64+l2."
+        ),
+    ] = None,
+    fit: Annotated[
+        str, typer.Option("--fit", metavar="train|gallery", help="What a reduction is fitted on.")
+    ] = "train",
     similarity: Annotated[
         str | None, typer.Option("--similarity", metavar="S", help="Searched by cosine, euclidean or dot.")
     ] = None,
@@ -101,7 +110,7 @@ def probe(
 ) -> None:
     """Measure every layer's recall on training and unseen classes.
 
-    The recipe's [probe] section gives the layers, pools, similarity, K and metrics that no flag names.
+    The recipe's [probe] section gives the layers, pools, reductions, similarity, K and metrics that no flag names.
 
     At the end it sums up all that is stored of the run, as `layerprobe summary` does, which also draws equal terms.
 
@@ -110,7 +119,7 @@ def probe(
     from layerprobe.runs import find_run
     from layerprobe.scores import is_recall
     from layerprobe.summary.table import summary_table, summary_values
-    from layerprobe.workflow.damage import PartlyMeasuredError
+    from layerprobe.workflow.damage import PartlyMeasuredError, PartlyReducedError
     from layerprobe.workflow.ensemble import estimate_probe_of, probe_any
     from layerprobe.workflow.facts import score_tables
     from layerprobe.workflow.frozen import estimate_frozen, frozen_run
@@ -133,6 +142,8 @@ def probe(
         interval=interval,
         cluster=cluster,
         gallery_size=gallery_size,
+        reduce=split_names(reduce),
+        fit=fit,
     )
     given = {"--weights": weights, "--data": data, "--set": settings, "--seed": seed, "--run": name}
     if model is None:
@@ -149,11 +160,13 @@ def probe(
     if dry_run:
         terminal.estimate(found.name, estimate_probe_of(found, request))
         return
-    damaged = None
+    damaged: PartlyMeasuredError | PartlyReducedError | None = None
     try:
         scores = probe_any(found, request, terminal)
-    except PartlyMeasuredError as error:
+    except (PartlyMeasuredError, PartlyReducedError) as error:
         damaged, scores = error, error.scores
+        if not scores:
+            raise
     summary = stored_summary(found, cluster)
     values = {
         "run": found.name,

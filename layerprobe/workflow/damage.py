@@ -1,4 +1,4 @@
-"""Checkpoints that are no longer what the run wrote: they are told, and the other epochs are measured."""
+"""What cannot be measured, such as checkpoints that are damaged: it is told, and all else is measured."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from layerprobe.errors import DataError
 from layerprobe.progress import Listener
+from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.training.checkpoints import require_unchanged
@@ -18,6 +19,18 @@ class PartlyMeasuredError(DataError):
 
     Args:
         scores: of the other epochs.
+    """
+
+    def __init__(self, message: str, *, file: object = None, fix: str = "", scores: Iterable[Score] = ()) -> None:
+        super().__init__(message, file=file, fix=fix)
+        self.scores = list(scores)
+
+
+class PartlyReducedError(NotApplicableError):
+    """A reduction that no layer could take, where others were measured.
+
+    Args:
+        scores: of the others.
     """
 
     def __init__(self, message: str, *, file: object = None, fix: str = "", scores: Iterable[Score] = ()) -> None:

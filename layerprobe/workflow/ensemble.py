@@ -16,7 +16,6 @@ from torch import Tensor
 from layerprobe import store
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import DataError, RecipeError
-from layerprobe.keys import LayerKey
 from layerprobe.progress import Listener
 from layerprobe.recipe import Change
 from layerprobe.runs import Run, find_run, locked, named_run, set_aside
@@ -25,6 +24,7 @@ from layerprobe.taps import Tap
 from layerprobe.workflow import parts
 from layerprobe.workflow import probe as single
 from layerprobe.workflow.building import TrainRequest, build
+from layerprobe.workflow.classifiers import without_accuracy
 from layerprobe.workflow.estimate import Estimate, estimate_training
 from layerprobe.workflow.extractors import RunExtractor, Tell
 from layerprobe.workflow.features import Missing, RunFeatures, features_of
@@ -36,11 +36,11 @@ from layerprobe.workflow.selection import (
     ProbeRequest,
     embedding_tap,
     select,
-    without_accuracy,
 )
 from layerprobe.workflow.train import train
 
 _ROWS = 512
+_NO_CLASSIFIER = "an ensemble has no classifier"
 
 
 def train_any(request: TrainRequest, listener: Listener) -> Run:
@@ -171,7 +171,7 @@ def prepare_ensemble(
             f"an ensemble has its members' embeddings alone: {embedding.layer}",
             fix=f"Probe a member for other layers: layerprobe probe {run.name}.1",
         )
-    request = without_accuracy(request, recipe, "an ensemble has no classifier", listener)
+    request = without_accuracy(request, recipe, _NO_CLASSIFIER, listener)
     dataset = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))
     members = [_member(run, name, embedding, request, dataset) for name in opened.record["members"]]
     if listener is not None:
@@ -179,7 +179,7 @@ def prepare_ensemble(
             with locked(member.features.run):
                 upgrade(member.features.run, dataset, listener)
     side_by_side = replace(embedding, dim=embedding.dim * len(members))
-    selection = select(request, recipe, [side_by_side], embedding, dataset)
+    selection = select(request, recipe, [side_by_side], embedding, dataset, unclassified=_NO_CLASSIFIER)
 
     @cache
     def weights_sha256(epoch: int) -> str:
@@ -188,15 +188,11 @@ def prepare_ensemble(
 
     features = replace(features_of(run, recipe, dataset), weights_sha256=weights_sha256)
     # Each member has drawn a share of the training images of its own.
-    compared = [name for name in selection.stored_splits if name != "train" or recipe.data.share == 1]
+    compared = [name for name in selection.extracted_splits if name != "train" or recipe.data.share == 1]
     require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
     extractor = EnsembleExtractor(features, members, opened.device)
-    scorer = scorer_of(opened, features, selection, _no_classifier)
+    scorer = scorer_of(opened, features, selection)
     return Probing(selection, features, extractor, scorer, known_scores(opened, features, selection, listener))
-
-
-def _no_classifier(epoch: int, layer: LayerKey) -> None:
-    """Embeddings side by side are multiplied by no classifier."""
 
 
 def _member(run: Run, name: str, embedding: Tap, request: ProbeRequest, dataset: Dataset) -> Member:

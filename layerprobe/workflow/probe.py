@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from layerprobe.analysis import Scored
@@ -15,16 +14,20 @@ from layerprobe.data.loading import plain_batches
 from layerprobe.data.splits import Dataset
 from layerprobe.extraction import extract
 from layerprobe.files import free_bytes
-from layerprobe.keys import LayerKey
 from layerprobe.progress import Listener, Task
 from layerprobe.ranking.faiss_search import import_faiss
-from layerprobe.retrieval import Classifier
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, ScoreTable, in_network_order, read_scores
 from layerprobe.taps import Tap, execution_order
 from layerprobe.workflow import parts
-from layerprobe.workflow.damage import PartlyMeasuredError, whole_epochs
-from layerprobe.workflow.epoch_weights import load_checkpoint
+from layerprobe.workflow.classifiers import (
+    RunClassifier,
+    require_classified,
+    why_no_classifier,
+    why_no_weight,
+    without_accuracy,
+)
+from layerprobe.workflow.damage import PartlyMeasuredError, PartlyReducedError, whole_epochs
 from layerprobe.workflow.estimate import Estimate, peak_memory
 from layerprobe.workflow.export import export
 from layerprobe.workflow.extractors import BATCH_SIZE, Extractor, RunExtractor
@@ -32,6 +35,7 @@ from layerprobe.workflow.features import RunFeatures, feature_disk, features_of
 from layerprobe.workflow.kept import require_kept
 from layerprobe.workflow.manifests import require_same_images, upgrade
 from layerprobe.workflow.probed_run import ProbedRun, decoding_of, open_for_probing
+from layerprobe.workflow.reducing import Unfit, none_takes, refusal_lines
 from layerprobe.workflow.scoring import Scorer
 from layerprobe.workflow.searches import Searches
 from layerprobe.workflow.selection import (
@@ -39,12 +43,9 @@ from layerprobe.workflow.selection import (
     Selection,
     doubts_of,
     embedding_tap,
-    require_classified,
     select,
     select_epochs,
     select_taps,
-    why_no_classifier,
-    without_accuracy,
 )
 from layerprobe.workflow.signals import Stop, stoppable
 
@@ -104,7 +105,8 @@ def _selected(
     request = without_accuracy(request, recipe, why_no_classifier(recipe), listener)
     require_classified(request, recipe, embedding, taps)
     built = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))
-    selection, features = select(request, recipe, taps, embedding, built), features_of(opened.run, recipe, built)
+    features, unclassified = features_of(opened.run, recipe, built), why_no_weight(recipe) or ""
+    selection = select(request, recipe, taps, embedding, built, unclassified=unclassified)
     if dataset is None:
         require_same_images(opened.record, built, selection.extracted_splits, fix=OTHER_IMAGES)
     return selection, features
@@ -114,12 +116,12 @@ def scorer_of(
     opened: ProbedRun,
     features: RunFeatures,
     selection: Selection,
-    classifier: Callable[[int, LayerKey], Classifier | None],
+    trained: RunClassifier | None = None,
 ) -> Scorer:
-    """Who scores the features of a run."""
+    """Who scores the features of a run; without the classifier of its loss, if it has any, where that is not given."""
     record = opened.record
-    searches = Searches(features, record["experiment"], record["seed"], opened.device)
-    return Scorer(searches, selection.measures, selection.resampling, classifier)
+    searches = Searches(features, record["experiment"], record["seed"], opened.device, trained)
+    return Scorer(searches, selection.measures, selection.resampling)
 
 
 def known_scores(
@@ -145,25 +147,11 @@ def keep_layer_order(run: Run, order: Sequence[str]) -> None:
         run.write(record | {"layer_order": list(order)})
 
 
-def _classifier_of(
-    opened: ProbedRun, features: RunFeatures, embedding: Tap
-) -> Callable[[int, LayerKey], Classifier | None]:
-    """Epoch and layer -> the loss's classifier; None for a layer that it does not multiply."""
-
-    def classifier(epoch: int, layer: LayerKey) -> Classifier | None:
-        trained = features.dataset.splits.get("train")
-        if layer != embedding.key or opened.recipe.train.meta_classes is not None or trained is None:
-            return None
-        classes = np.unique(trained.labels)
-        loss = parts.build_loss(opened.recipe, embedding_dim=opened.net.embedding_dim, num_classes=len(classes))
-        logits = getattr(loss, "logits", None)
-        if logits is None:
-            return None
-        load_checkpoint(opened.run, epoch, {"loss": loss})
-        loss.to(opened.device).eval()
-        return Classifier(torch.no_grad()(logits), classes)
-
-    return classifier
+def _classifier_of(opened: ProbedRun, features: RunFeatures, embedding: Tap) -> RunClassifier:
+    """The classifier of the run's loss."""
+    trained = features.dataset.splits.get("train")
+    classes = None if trained is None else np.unique(trained.labels)
+    return RunClassifier(opened.run, opened.recipe, embedding.key, opened.net.embedding_dim, classes, opened.device)
 
 
 def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: Stop) -> list[Score]:
@@ -191,6 +179,7 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
     images = sum(map(extractor.images, missing))
     images += len(epochs) * sum(len(features.dataset.splits[split]) for split in selection.splits)
     measured: list[Score] = []
+    refused: list[tuple[int, Unfit]] = []
     with listener.task(f"probing {features.run.name}", images, "images run and ranked") as task:
         for epoch in epochs:
             _drop_stale(probing, epoch, listener)
@@ -205,13 +194,35 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
                 for layer, of_layer in enumerate(scored):
                     task.advance(queries * (layer + 1) // ranked - queries * layer // ranked)
                     layers.append(of_layer)
+                    if error := of_layer.refused:
+                        of = selection.ranked[layer]
+                        refused.append((epoch, Unfit(of.layer, of.reduction, error.message, error.fix)))
                 found += in_network_order(selection.resampling.scores(split, layers), probing.table.layer_order)
             probing.table.add(found)
             probing.table.write(features.run.scores_file)
             measured += found
     if selection.export_index:
         export(features, selection, max(epochs), listener, stop)
+    _tell_refused(refused, selection, measured, listener)
     return measured
+
+
+def _tell_refused(
+    refused: Sequence[tuple[int, Unfit]], selection: Selection, measured: Sequence[Score], listener: Listener
+) -> None:
+    """Say which layers could not take a reduction.
+
+    Raises:
+        PartlyReducedError: no layer could take it, at no epoch.
+    """
+    applied = {score.reduction for score in measured}
+    for line in refusal_lines(refused):
+        listener.say(line)
+    for reduction in selection.reductions:
+        found = [item for _, item in refused if item.reduction == reduction]
+        if found and reduction not in applied:
+            error = none_takes(found)
+            raise PartlyReducedError(error.message, fix=error.fix, scores=measured)
 
 
 def _drop_stale(probing: Probing, epoch: int, listener: Listener) -> None:

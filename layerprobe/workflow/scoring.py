@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,10 +22,11 @@ from layerprobe.analysis import (
 )
 from layerprobe.errors import NotFiniteError
 from layerprobe.intervals import FEWEST_UNITS
-from layerprobe.keys import LayerKey, RankedLayer
+from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.metrics.precision import means_of
 from layerprobe.ranking.ranks import RESOLVE_ALL_BELOW
 from layerprobe.redraw import left_out_values
+from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.retrieval import Classifier, Ranks, Retrieval, SearchRules
 from layerprobe.scores import Subject
 from layerprobe.workflow.measures import Measures
@@ -81,13 +82,11 @@ class Scorer:
         searches: of the run.
         measures: what is measured.
         resampling: says whether intervals are made from features.
-        classifier: gives the classifier trained on a layer at an epoch, or None.
     """
 
     searches: Searches
     measures: Measures
     resampling: Resampling
-    classifier: Callable[[int, LayerKey], Classifier | None]
 
     def scores(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> Iterator[Scored]:
         """Score layers of an epoch and split one after the other, and keep their ranks and the values of queries.
@@ -102,7 +101,11 @@ class Scorer:
         try:
             for ranked in layers:
                 subject = self.searches.subject(epoch, split, ranked)
-                entry = entries[ranked] = self._ranked(subject, key_of(ranked), entries.get(ranked))
+                try:
+                    entry = entries[ranked] = self._ranked(subject, key_of(ranked), entries.get(ranked))
+                except NotApplicableError as error:
+                    yield Scored(refused=error)
+                    continue
                 if entry.ranks is None:
                     count = len(self.searches.features.dataset.splits[split])
                     yield Scored(without_value(self.measures.names, subject, count, entry.invalid))
@@ -139,9 +142,16 @@ class Scorer:
             rules = self.searches.rules(subject.split)
             given = replace(
                 searched(queries, gallery, subject.ranked.similarity, ranks, rules),
-                classifier=self.classifier(subject.epoch, subject.ranked.layer),
+                classifier=self._classifier(subject),
             )
             return further_scores(self.measures, given, subject, layer_notes(ranks))
+
+    def _classifier(self, subject: Subject) -> Classifier | None:
+        """The one that was trained on what is searched: on a layer as it is."""
+        trained, ranked = self.searches.trained, subject.ranked
+        if trained is None or ranked.reduction != NO_REDUCTION:
+            return None
+        return trained.classifier(subject.epoch, ranked.layer)
 
     def _redrawn(self, subject: Subject, scored: Scored) -> Scored:
         """The scores with their intervals for another draw of classes, where these are asked for."""

@@ -19,9 +19,10 @@ from layerprobe.reductions.chain import Chain, parse_chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.retrieval import SearchRules
 from layerprobe.scores import Subject
+from layerprobe.workflow.classifiers import RunClassifier
 from layerprobe.workflow.features import RunFeatures
 from layerprobe.workflow.measures import items_searched
-from layerprobe.workflow.selection import FITTED_ON
+from layerprobe.workflow.reducing import AFTER_RELU, FITTED_ON, TRANSDUCTIVE, after_relu
 
 _ON_DISK = 0  # bytes of features that are read at once: none, they are reduced block by block
 
@@ -35,12 +36,14 @@ class Searches:
         experiment: of the run.
         seed: of the run.
         device: where features are reduced and ranked.
+        trained: the classifier of the run's loss; None where there is none.
     """
 
     features: RunFeatures
     experiment: str
     seed: int
     device: torch.device
+    trained: RunClassifier | None = None
 
     def gallery(self, split: str) -> str:
         """The split that a split's images are searched in."""
@@ -56,6 +59,10 @@ class Searches:
 
     def subject(self, epoch: int, split: str, ranked: RankedLayer) -> Subject:
         """What is scored, with the notes that every number of it has."""
+        chain = parse_chain(ranked.reduction)
+        notes = [TRANSDUCTIVE] if chain.on_gallery else []
+        if chain.needs_classifier and self.trained is not None and self.trained.relu:
+            notes.append(AFTER_RELU)
         return Subject(
             run=self.features.run.name,
             experiment=self.experiment,
@@ -63,7 +70,7 @@ class Searches:
             epoch=epoch,
             split=split,
             ranked=ranked,
-            notes=(*self.features.dataset.notes, *self.features.dataset.search_notes.get(split, ())),
+            notes=(*notes, *self.features.dataset.notes, *self.features.dataset.search_notes.get(split, ())),
         )
 
     def key_of(self, epoch: int, split: str) -> Callable[[RankedLayer], store.RankKey]:
@@ -119,7 +126,11 @@ class Searches:
         """The chain, fitted on the training split, or on what a split is searched in."""
         fitted_on = self.gallery(split) if chain.on_gallery else FITTED_ON
         with self.features.opened(epoch, fitted_on, layer, self.device, _ON_DISK) as features:
-            return chain.fit(Blocks(features.values, self.device), features.values.shape[1], seed=self.seed)
+            blocks, dim, weight = Blocks(features.values, self.device), features.values.shape[1], None
+            if chain.needs_classifier and self.trained is not None:
+                weight = self.trained.weight(epoch, layer)
+                chain = after_relu(chain) if self.trained.relu else chain
+            return chain.fit(blocks, dim, seed=self.seed, classifier_weight=weight)
 
     def _reduced(self, reduce: Reduce, epoch: int, split: str, layer: LayerKey) -> Features:
         with self.features.opened(epoch, split, layer, self.device, _ON_DISK) as features:

@@ -10,16 +10,15 @@ from layerprobe.data.splits import Dataset
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.intervals import IntervalKind, estimand_of
 from layerprobe.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
-from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe
-from layerprobe.registry import LOSSES, is_source, load
+from layerprobe.reductions.chain import Chain, parse_chain
+from layerprobe.registry import is_source
 from layerprobe.runs import Run
 from layerprobe.taps import Measured, Tap, find_taps, outlying_tokens
 from layerprobe.workflow.kept import kept_epochs
 from layerprobe.workflow.measures import Measures, build_measures, with_gallery_size
+from layerprobe.workflow.reducing import FITTED_ON, Unfit, asked_chains, left_out, require_fitting, require_some
 from layerprobe.workflow.resampling import Resampling, resampling_of
-
-FITTED_ON = "train"  # the split that reductions learn from
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class ProbeRequest:
         pools: max, avg, gem, grid:s, cls or cls+avg.
         epochs: all, last, best, or epochs with commas between.
         splits: names of splits.
-        similarity: cosine, euclidean or dot.
+        similarity: cosine, euclidean or dot; binary codes are searched by hamming all the same.
         ks: K of Recall@K.
         metrics: further metrics by name; `R@K` among them adds that K.
         device: auto, cpu, cuda or cuda:i.
@@ -42,10 +41,12 @@ class ProbeRequest:
         cluster: the column whose texts are the units of intervals, or `parent`; None for the classes.
         gallery_size: how many items a query searches in a smaller gallery, thinned by image, in which Recall@K is
             measured too; None for none.
+        reduce: reductions, chained by `+`.
+        fit: on what those are fitted that learn from features: train, or gallery, what is searched.
 
     Raises:
-        UnknownNameError: no such similarity or interval.
-        RecipeError: a smaller gallery with intervals for another draw.
+        UnknownNameError: no such similarity, interval or reduction, or nothing of that name to fit on.
+        RecipeError: a smaller gallery with intervals for another draw, or a chain that cannot be.
     """
 
     layers: tuple[str, ...] | None = None
@@ -62,10 +63,13 @@ class ProbeRequest:
     interval: str = "gallery"
     cluster: str | None = None
     gallery_size: int | None = None
+    reduce: tuple[str, ...] | None = None
+    fit: str = FITTED_ON
 
     def __post_init__(self) -> None:
         if self.similarity not in (None, *VECTOR_SIMILARITIES):
             raise UnknownNameError("similarity", self.similarity or "", VECTOR_SIMILARITIES)
+        asked_chains(self.reduce or (), self.fit)
         if estimand_of(self.interval) == "redraw" and self.gallery_size is not None:
             what = "--gallery-size with --interval redraw: a smaller gallery is drawn from this one"
             raise RecipeError(what, fix="Probe twice, once with each")
@@ -85,6 +89,7 @@ class Selection:
         resampling: how intervals are made.
         reductions: what is done to the features before they are searched, each on its own.
         export_index: whether indexes of the last epoch are written too.
+        unclassified: why no layer has a classifier; empty where the embedding has one.
     """
 
     taps: Sequence[Tap]
@@ -96,17 +101,34 @@ class Selection:
     resampling: Resampling
     reductions: Sequence[str] = (NO_REDUCTION,)
     export_index: bool = False
+    unclassified: str = ""
+
+    @property
+    def chains(self) -> list[Chain]:
+        """The reductions."""
+        return [parse_chain(text) for text in self.reductions]
 
     @property
     def extracted_splits(self) -> list[str]:
         """The splits whose features must be stored: those above, and the one that a reduction is fitted on."""
-        fitted = [FITTED_ON] if set(self.reductions) != {NO_REDUCTION} else []
+        fitted = [FITTED_ON for chain in self.chains if chain.fits and not chain.on_gallery]
         return list(dict.fromkeys([*self.stored_splits, *fitted]))
 
     @property
     def ranked(self) -> list[RankedLayer]:
-        """Every layer as it is searched."""
-        return [RankedLayer(tap.key, reduction, self.similarity) for tap in self.taps for reduction in self.reductions]
+        """Every layer as it is searched, by each reduction that it can take."""
+        unfit = {(item.layer, item.reduction) for item in self.unfit}
+        return [
+            RankedLayer(tap.key, chain.text, chain.similarity or self.similarity)
+            for tap in self.taps
+            for chain in self.chains
+            if (tap.key, chain.text) not in unfit
+        ]
+
+    @property
+    def unfit(self) -> list[Unfit]:
+        """The reductions that layers cannot take, by what is known before anything is fitted."""
+        return left_out(self.taps, self.chains, self.embedding.key, self.unclassified)
 
     @property
     def deciding(self) -> RankedLayer:
@@ -118,6 +140,7 @@ def doubts_of(selection: Selection) -> list[str]:
     """What the user should know of a selection before it is measured, in a line each."""
     dropped = ", ".join(map(str, selection.measures.dropped))
     found = [f"K = {dropped} left out: not so many items to search"] if dropped else []
+    found += map(str, selection.unfit)
     return found + outlying_tokens(selection.taps)
 
 
@@ -166,15 +189,34 @@ def select_splits(asked: Sequence[str] | None, dataset: Dataset) -> list[str]:
     return [name for name in known if name in (asked or known)]
 
 
-def select(request: ProbeRequest, recipe: Recipe, taps: Sequence[Tap], embedding: Tap, dataset: Dataset) -> Selection:
+def select(  # noqa: PLR0913 - what is asked for, and of what
+    request: ProbeRequest,
+    recipe: Recipe,
+    taps: Sequence[Tap],
+    embedding: Tap,
+    dataset: Dataset,
+    *,
+    unclassified: str = "",
+) -> Selection:
     """What is measured of these layers on this data set.
+
+    Args:
+        request: what is asked for.
+        recipe: the run's, whose [probe] counts where the request says nothing.
+        taps: the layers.
+        embedding: the layer that the loss takes.
+        dataset: the run's.
+        unclassified: why no layer has a classifier; empty where the embedding has one.
 
     Raises:
         UnknownNameError: no such split, metric or column.
-        RecipeError: a K, or a metric, that cannot be measured here, or no clusters of that name.
+        RecipeError: a K, a metric, or a reduction that cannot be measured here, or no clusters of that name.
     """
     splits = select_splits(request.splits, dataset)
     measures = select_measures(request, recipe, dataset, splits)
+    chains = asked_chains(recipe.probe.reduce if request.reduce is None else request.reduce, request.fit)
+    require_fitting(chains, dataset)
+    require_some(taps, chains, left_out(taps, chains, embedding.key, unclassified))
     return Selection(
         taps,
         splits,
@@ -183,7 +225,9 @@ def select(request: ProbeRequest, recipe: Recipe, taps: Sequence[Tap], embedding
         embedding,
         request.similarity or recipe.probe.similarity,
         resampling_of(dataset, splits, IntervalKind(estimand_of(request.interval), request.cluster)),
+        tuple(chain.text for chain in chains),
         export_index=request.export_index,
+        unclassified=unclassified,
     )
 
 
@@ -271,42 +315,3 @@ def select_measures(request: ProbeRequest, recipe: Recipe, dataset: Dataset, spl
     if request.gallery_size is not None:
         found = with_gallery_size(found, request.gallery_size, dataset, splits)
     return replace(found, memory=request.memory)
-
-
-def why_no_classifier(recipe: Recipe) -> str | None:
-    """Why a run has no classifier whose accuracy can be measured; None where it has one."""
-    if recipe.train.meta_classes is not None:
-        return "this run's classifier was trained on meta-classes, not on the classes"
-    if not hasattr(load("loss", LOSSES, recipe.loss.name), "logits"):
-        return f"{recipe.loss.name} has no classifier"
-    return None
-
-
-def without_accuracy(
-    request: ProbeRequest, recipe: Recipe, reason: str | None, listener: Listener | None
-) -> ProbeRequest:
-    """The request; without accuracy where there is no classifier.
-
-    Args:
-        request: what was asked for.
-        recipe: the run's, whose metrics count where the request has none.
-        reason: why there is no classifier; None where there is one.
-        listener: hears the reason.
-    """
-    named = request.metrics if request.metrics is not None else recipe.probe.metrics
-    if reason is None or "accuracy" not in named:
-        return request
-    if listener:
-        listener.say(f"accuracy left out: {reason}")
-    return replace(request, metrics=tuple(name for name in named if name != "accuracy"))
-
-
-def require_classified(request: ProbeRequest, recipe: Recipe, embedding: Tap, taps: Sequence[Tap]) -> None:
-    """Check that the layer whose accuracy is asked for is among those measured.
-
-    Raises:
-        RecipeError: it is not.
-    """
-    named = request.metrics if request.metrics is not None else recipe.probe.metrics
-    if "accuracy" in named and embedding.key not in [tap.key for tap in taps]:
-        raise RecipeError(f"accuracy is measured on {embedding.key}", fix=f"Add {embedding.layer} to --layers")

@@ -1,0 +1,115 @@
+"""The classifier that a run's loss has trained: which layer it multiplies, its weights and its accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from layerprobe.errors import RecipeError
+from layerprobe.keys import LayerKey
+from layerprobe.losses.loss import Loss
+from layerprobe.progress import Listener
+from layerprobe.recipe import Recipe
+from layerprobe.registry import LOSSES, load
+from layerprobe.retrieval import Classifier
+from layerprobe.runs import Run
+from layerprobe.taps import Tap
+from layerprobe.workflow import parts
+from layerprobe.workflow.epoch_weights import load_checkpoint
+from layerprobe.workflow.selection import ProbeRequest
+
+
+@dataclass(frozen=True, eq=False)
+class RunClassifier:
+    """The classifier of a run's loss, at each epoch.
+
+    Args:
+        run: it exists.
+        recipe: the run's.
+        layer: what the loss takes.
+        dim: of that layer.
+        classes: (C,) those that it was trained on, ascending; None where the data set has no training classes.
+        device: where it is.
+    """
+
+    run: Run
+    recipe: Recipe
+    layer: LayerKey
+    dim: int
+    classes: NDArray[np.int64] | None
+    device: torch.device
+
+    def classifier(self, epoch: int, layer: LayerKey) -> Classifier | None:
+        """What gives the logits of a layer; None for a layer that it does not multiply."""
+        if layer != self.layer or self.classes is None or why_no_classifier(self.recipe) is not None:
+            return None
+        return Classifier(torch.no_grad()(self._loss(epoch, self.classes).logits), self.classes)  # type: ignore[arg-type] # a Module's attribute
+
+    def weight(self, epoch: int, layer: LayerKey) -> Tensor | None:
+        """(C, D) what multiplies a layer, after the loss's own ReLU if it has one; None for any other layer."""
+        if layer != self.layer or self.classes is None or why_no_weight(self.recipe) is not None:
+            return None
+        found: Tensor = self._loss(epoch, self.classes).classifier_weight  # type: ignore[assignment] # likewise
+        return found.double()
+
+    @property
+    def relu(self) -> bool:
+        """Whether the loss has a ReLU of its own before the weights."""
+        return bool(getattr(self.recipe.loss, "relu", False))
+
+    def _loss(self, epoch: int, classes: NDArray[np.int64]) -> Loss:
+        loss = parts.build_loss(self.recipe, embedding_dim=self.dim, num_classes=len(classes))
+        load_checkpoint(self.run, epoch, {"loss": loss})
+        return loss.to(self.device).eval()
+
+
+def why_no_weight(recipe: Recipe) -> str | None:
+    """Why a run has no classifier whose weights can be used; None where it has one."""
+    reason = why_no_classifier(recipe)
+    if reason is None and not hasattr(load("loss", LOSSES, recipe.loss.name), "classifier_weight"):
+        return f"{recipe.loss.name} has several weights for each class"
+    return reason
+
+
+def why_no_classifier(recipe: Recipe) -> str | None:
+    """Why a run has no classifier whose accuracy can be measured; None where it has one."""
+    if recipe.train.meta_classes is not None:
+        return "this run's classifier was trained on meta-classes, not on the classes"
+    if not hasattr(load("loss", LOSSES, recipe.loss.name), "logits"):
+        return f"{recipe.loss.name} has no classifier"
+    return None
+
+
+def without_accuracy(
+    request: ProbeRequest, recipe: Recipe, reason: str | None, listener: Listener | None
+) -> ProbeRequest:
+    """The request; without accuracy where there is no classifier.
+
+    Args:
+        request: what was asked for.
+        recipe: the run's, whose metrics count where the request has none.
+        reason: why there is no classifier; None where there is one.
+        listener: hears the reason.
+    """
+    named = request.metrics if request.metrics is not None else recipe.probe.metrics
+    if reason is None or "accuracy" not in named:
+        return request
+    if listener:
+        listener.say(f"accuracy left out: {reason}")
+    return replace(request, metrics=tuple(name for name in named if name != "accuracy"))
+
+
+def require_classified(request: ProbeRequest, recipe: Recipe, embedding: Tap, taps: Sequence[Tap]) -> None:
+    """Check that the layer whose accuracy is asked for is among those measured.
+
+    Raises:
+        RecipeError: it is not.
+    """
+    named = request.metrics if request.metrics is not None else recipe.probe.metrics
+    if "accuracy" in named and embedding.key not in [tap.key for tap in taps]:
+        raise RecipeError(f"accuracy is measured on {embedding.key}", fix=f"Add {embedding.layer} to --layers")

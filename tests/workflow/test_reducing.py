@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from layerprobe import store
+from layerprobe.analysis import Features, rank
+from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.keys import LayerKey, RankedLayer
+from layerprobe.ranking import recall_at_k
+from layerprobe.retrieval import Ranks
+from layerprobe.runs import Run
+from layerprobe.scores import Score
+from layerprobe.workflow.building import TrainRequest
+from layerprobe.workflow.damage import PartlyReducedError
+from layerprobe.workflow.manifests import feature_manifest
+from layerprobe.workflow.probe import prepare, probe
+from layerprobe.workflow.reducing import TRANSDUCTIVE, asked_chains
+from layerprobe.workflow.selection import ProbeRequest
+from layerprobe.workflow.train import train
+from tests.workflow.conftest import Silent
+
+Requests = Callable[..., TrainRequest]
+
+FC6 = LayerKey("fc6", "none")
+# fc6 has 8 numbers, pool5.3 more; 4 test classes of 4 images.
+REQUEST = ProbeRequest(layers=("pool5.3", "fc6"), epochs="last", ks=(1,), device="cpu", workers=0)
+LABELS = np.repeat(np.arange(4), 4)
+
+
+def r1(scores: list[Score], split: str = "test", layer: str = "fc6") -> dict[str, float | None]:
+    """Reduction -> R@1."""
+    return {s.reduction: s.value for s in scores if (s.split, s.layer, s.metric) == (split, layer, "R@1")}
+
+
+def features(run: Run, split: str) -> np.ndarray:
+    return store.read_features(run.feature_file(2, split), FC6).astype(np.float64)
+
+
+def test_names_stand_for_chains_each_once() -> None:
+    assert [chain.text for chain in asked_chains(["none", "l2", "pca:4+l2", "l2"])] == ["none", "l2", "pca:4+l2"]
+
+
+def test_fit_gallery_is_said_of_every_chain_that_learns_from_features() -> None:
+    asked = ["l2", "pca:4+l2", "pca:4+l2@gallery"]
+    assert [chain.text for chain in asked_chains(asked, "gallery")] == ["l2", "pca:4+l2@gallery"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"reduce": ("none", "l2+pcaa:4")}, "unknown reduction 'pcaa:4'. Did you mean 'pca:'"),
+        ({"reduce": ("pca:0",)}, "pca:0"),
+        ({"reduce": ("l2",), "fit": "test"}, "unknown split to fit on 'test'. Known: train, gallery"),
+    ],
+)
+def test_a_request_refuses_what_it_cannot_reduce_by(fields: dict[str, str], message: str) -> None:
+    with pytest.raises((RecipeError, UnknownNameError), match=message):
+        ProbeRequest(**fields)  # type: ignore[arg-type] # each its own field
+
+
+def test_a_recipe_names_reductions_and_is_refused_with_them(request_for: Requests) -> None:
+    assert request_for('probe.reduce=["none", "l2"]').recipe.probe.reduce == ("none", "l2")
+    with pytest.raises(RecipeError, match=r"\[probe\]: unknown reduction 'l3'"):
+        request_for('probe.reduce=["l3"]')
+
+
+def test_a_chain_is_fitted_on_training_classes_even_if_only_test_is_asked_for(run: Run) -> None:
+    found = r1(probe(run, replace(REQUEST, splits=("test",), reduce=("none", "pca:3+l2")), Silent()))
+    oracle = PCA(3).fit(features(run, "train")).transform(features(run, "test"))
+    assert found["pca:3+l2"] == recall_at_k(oracle, LABELS, ks=(1,))[1]
+    assert found["none"] == recall_at_k(features(run, "test"), LABELS, ks=(1,))[1]
+
+
+def test_fit_gallery_fits_on_what_is_searched_and_says_so(run: Run) -> None:
+    scores = probe(run, replace(REQUEST, reduce=("pca:3+l2",), fit="gallery"), Silent())
+    for split in ("train", "test"):
+        oracle = PCA(3).fit_transform(features(run, split))
+        assert r1(scores, split) == {"pca:3+l2@gallery": recall_at_k(oracle, LABELS, ks=(1,))[1]}
+    assert all(TRANSDUCTIVE in score.notes for score in scores)
+
+
+def test_other_training_features_are_ranked_anew_and_all_else_is_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = replace(REQUEST, layers=("fc6",), splits=("test",), reduce=("none", "l2", "pca:3+l2"))
+    before = probe(run, asked, Silent())
+    ranked: list[int] = []
+
+    def counted(queries: Features, *given: Any, **more: Any) -> Ranks:
+        ranked.append(queries.values.shape[1])
+        return rank(queries, *given, **more)
+
+    monkeypatch.setattr("layerprobe.workflow.scoring.rank", counted)
+    assert probe(run, asked, Silent()) == before
+    assert ranked == []
+    told = "layerprobe.workflow.features.feature_manifest"
+    monkeypatch.setattr(
+        told, lambda record, dataset, split: "other" if split == "train" else feature_manifest(record, dataset, split)
+    )
+    probe(run, asked, Silent())
+    assert ranked == [3]
+
+
+def test_ranks_belong_to_the_seed_where_a_chain_is_fitted_or_drawn(run: Run) -> None:
+    searches = prepare(run, replace(REQUEST, reduce=("l2", "random:3", "pca:3"))).scorer.searches
+    keys = [replace(searches, seed=seed).key_of(2, "test") for seed in (0, 1)]
+    alike = {
+        name: keys[0](ranked) == keys[1](ranked)
+        for name in ("l2", "random:3", "pca:3")
+        for ranked in (RankedLayer(FC6, name, "cosine"),)
+    }
+    assert alike == {"l2": True, "random:3": False, "pca:3": False}
+
+
+def test_a_layer_too_short_for_a_chain_is_a_note_where_another_can_take_it(run: Run) -> None:
+    listener = Silent()
+    scores = probe(run, replace(REQUEST, reduce=("none", "random:9")), listener)
+    assert set(r1(scores)) == {"none"}
+    assert set(r1(scores, layer="pool5.3")) == {"none", "random:9"}
+    said = "random:9 left out of fc6@none: random:9: the features have 8 dimensions"
+    assert listener.heard.count(said) == 1
+
+
+def test_a_chain_that_no_layer_can_take_is_refused_before_images_are_run(run: Run) -> None:
+    with pytest.raises(RecipeError, match="no layer can take random:900: random:900: the features have"):
+        prepare(run, replace(REQUEST, reduce=("none", "random:900")))
+
+
+def test_a_rank_too_low_for_a_chain_is_told_with_all_other_scores(run: Run) -> None:
+    # 16 training images: less their mean, of rank 15.
+    with pytest.raises(PartlyReducedError, match="no layer can take pca:16: .* rank 15") as error:
+        probe(run, replace(REQUEST, layers=("pool5.3",), reduce=("none", "pca:16")), Silent())
+    assert set(r1(error.value.scores, layer="pool5.3")) == {"none"}
+    assert {score.reduction for score in run.scores()} == {"none"}
+
+
+def test_without_training_classes_a_chain_is_fitted_on_the_gallery_or_refused(request_for: Requests) -> None:
+    asked = request_for("train.epochs=0", "data.train_classes=0")
+    bare = train(asked, Silent())
+    with pytest.raises(RecipeError, match=r"pca:3 is fitted on training classes.* Add --fit gallery"):
+        probe(bare, replace(REQUEST, reduce=("pca:3",)), Silent())
+    assert set(r1(probe(bare, replace(REQUEST, reduce=("pca:3",), fit="gallery"), Silent()))) == {"pca:3@gallery"}
