@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,7 +48,8 @@ class RunClassifier:
         """What gives the logits of a layer; None for a layer that it does not multiply."""
         if layer != self.layer or self.classes is None or why_no_classifier(self.recipe) is not None:
             return None
-        return Classifier(torch.no_grad()(self._loss(epoch, self.classes).logits), self.classes)  # type: ignore[arg-type] # a Module's attribute
+        logits: Callable[[Tensor], Tensor] = self._loss(epoch, self.classes).logits  # type: ignore[assignment] # a Module's attribute
+        return Classifier(torch.no_grad()(logits), self.classes)
 
     def weight(self, epoch: int, layer: LayerKey) -> Tensor | None:
         """(C, D) what multiplies a layer, after the loss's own ReLU if it has one; None for any other layer."""

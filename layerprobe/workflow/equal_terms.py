@@ -31,7 +31,7 @@ from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.draws import Rows, Terms
 from layerprobe.statistics.units import unit_sums
 from layerprobe.workflow import parts
-from layerprobe.workflow.selection import FITTED_ON
+from layerprobe.workflow.reducing import FITTED_ON
 from layerprobe.workflow.signals import Stop, stoppable
 from layerprobe.workflow.stored_terms import Drawn, Offered, offered_terms, stored_terms
 

@@ -114,8 +114,8 @@ class _Relu:
     """A loss's own ReLU, before the classifier whose weights a reduction takes."""
 
     fits = draws = needs_classifier = False
-    similarity = None
-    members = ()
+    similarity: str | None = None
+    members: tuple[str, ...] = ()
 
     def dim(self, dim: int) -> int:
         return dim
