@@ -41,4 +41,5 @@ def packed(features: Tensor) -> Tensor:
 
     bits = pad(features > 0, (0, -features.shape[1] % 8)).unflatten(1, (-1, 8))
     places = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8, device=features.device)
-    return (bits * places).sum(2, dtype=torch.uint8)
+    found: Tensor = (bits * places).sum(2, dtype=torch.uint8)
+    return found
