@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from layerprobe.errors import RecipeError, UnknownNameError
-from layerprobe.pooling import POOLS, TOKEN_POOLS
+from layerprobe.pooling import NO_POOL, POOLS, TOKEN_POOLS
 
 NO_REDUCTION = "none"
 
@@ -22,7 +22,8 @@ class LayerKey:
     """A layer's output, pooled: one table of features. As text, in files and for people, `pool5.3@max`.
 
     Args:
-        layer: the layer's name, with `#i` where its module is called several times.
+        layer: the layer's name, with `#i` where its module is called several times; `A+B` for layers side by side, in
+            the order in which the network runs them.
         pool: max, avg, gem or grid:s; none for a layer that gives vectors.
     """
 
@@ -48,16 +49,58 @@ class LayerKey:
 def find_layer(text: str, known: Collection[LayerKey]) -> LayerKey:
     """The one of some layers that `pool5.3@avg` names, or `pool5.3` where it is there with a single pool.
 
+    `A+B` may name its layers in any order.
+
     Raises:
         UnknownNameError: none of them; with the near miss.
         RecipeError: a name without a pool, where there are several.
     """
-    found = [key for key in known if text in (str(key), key.layer)]
+    found = [key for key in known if is_named(key, text)]
     if not found:
         raise UnknownNameError("layer", text, map(str, known))
     if len(found) > 1:
         raise RecipeError(f"{text} has several pools", fix=f"Choose one of {', '.join(map(str, found))}")
     return found[0]
+
+
+def is_named(key: LayerKey, text: str) -> bool:
+    """Whether `pool5.3@avg`, or `pool5.3` for any pool, names a layer; `A+B` may name its layers in any order."""
+    layer, at, pool = text.partition("@")
+    return sorted(layer.split("+")) == sorted(key.layer.split("+")) and pool in ((key.pool,) if at else ("",))
+
+
+def members_of(layer: LayerKey, stored: Collection[LayerKey]) -> tuple[LayerKey, ...]:
+    """The layers whose features are those of a layer: of `A+B@max` its members, else the layer itself.
+
+    Args:
+        layer: its pool is that of the members that are no vectors.
+        stored: the layers that there are features of.
+
+    Returns:
+        Empty where some of them are not stored.
+    """
+    if layer in stored:
+        return (layer,)
+    names = layer.layer.split("+")
+    pooled = [(LayerKey(name, layer.pool), LayerKey(name, NO_POOL)) for name in names]
+    found = tuple(key for keys in pooled for key in keys if key in stored)  # a layer is a map or a vector, never both
+    return found if len(found) == len(names) > 1 else ()
+
+
+def joint_layers(text: str, stored: Collection[LayerKey], layer_order: Sequence[str]) -> list[LayerKey]:
+    """The layers that `A+B` may name, one for each pool that its members are stored with; none where it is no such.
+
+    Args:
+        text: `A+B` or `A+B@pool`, in any order.
+        stored: the layers that there are features of.
+        layer_order: the layers' names as the network runs them.
+    """
+    order = {name: place for place, name in enumerate(layer_order)}
+    names = sorted(text.partition("@")[0].split("+"), key=lambda name: order.get(name, len(order)))
+    pools = dict.fromkeys(key.pool for key in stored if key.layer in names and key.pool != NO_POOL)
+    found = [LayerKey("+".join(names), pool) for pool in pools or [NO_POOL]]
+    several = len(names) == len(set(names)) > 1
+    return [key for key in found if key not in stored and members_of(key, stored)] if several else []
 
 
 @dataclass(frozen=True, order=True)

@@ -20,7 +20,18 @@ ROOMS = {
     "statistics", "attribution", "plots", "report", "papers", "tables", "formats",
 }  # fmt: skip
 CHECKS = {"validation"}
-STAGES = {"recipe", "training", "extraction", "analysis", "choosing", "choosing_folds", "redraw", "cka", "summary"}
+STAGES = {
+    "recipe",
+    "training",
+    "extraction",
+    "analysis",
+    "choosing",
+    "choosing_folds",
+    "redraw",
+    "joint",
+    "cka",
+    "summary",
+}
 TOP = {"__main__", "cli", "workflow"}
 # Rooms of one level that know each other: importer -> imported.
 NEIGHBOURS = {

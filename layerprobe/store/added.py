@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from layerprobe.errors import DataError
 from layerprobe.files import written_whole
-from layerprobe.keys import RankedLayer
+from layerprobe.keys import RankedLayer, members_of
 from layerprobe.retrieval import Ranks
 from layerprobe.store.feature_key import FeatureKey
 from layerprobe.store.hdf5 import HDF5_ERRORS, attribute, created, opened, reading
 from layerprobe.store.ranks import KEY, place_of, ranked_groups, write_entry
-from layerprobe.store.rows import write_values
+from layerprobe.store.rows import layers_in, write_values
 
 
 def add_values(path: Path, values: Mapping[RankedLayer, Mapping[str, NDArray[np.float64]]]) -> None:
@@ -116,8 +116,7 @@ def made_from(
         with opened(ranks, holds="labels") as file:
             key = json.loads(attribute(file[place_of(ranked)], part))
         with opened(features) as file:
-            held = str(ranked.layer) in file["features"]
-            return held and all(attribute(file, name) == str(value) for name, value in key.items())
+            return _held(file, ranked) and all(attribute(file, name) == str(value) for name, value in key.items())
     return False
 
 
@@ -140,8 +139,13 @@ def fitted_on(ranks: Path, training: Path, ranked: RankedLayer) -> bool:
         with opened(training) as file:
             facts = {field.name: attribute(file, field.name) for field in fields(FeatureKey)}
             key = FeatureKey(**{**facts, "epoch": int(facts["epoch"])})  # type: ignore[arg-type] # texts but for that
-            return str(ranked.layer) in file["features"] and told.startswith(f"{key} ")
+            return _held(file, ranked) and told.startswith(f"{key} ")
     return False
+
+
+def _held(file: h5py.File, ranked: RankedLayer) -> bool:
+    """Whether a feature file has the features of a layer, or of the members that it is made of."""
+    return bool(members_of(ranked.layer, layers_in(file)))
 
 
 def searched_itself(path: Path) -> bool:

@@ -124,11 +124,16 @@ def read_layers(path: Path) -> tuple[LayerKey, ...]:
         DataError: as for `read_features`.
     """
     with opened(path) as file:
-        found = []
-        for name in file["features"]:
-            with contextlib.suppress(ValueError):  # not written by layerprobe
-                found.append(LayerKey.parse(name))
-        return tuple(found)
+        return layers_in(file)
+
+
+def layers_in(file: h5py.File) -> tuple[LayerKey, ...]:
+    """The layers of an open feature file."""
+    found = []
+    for name in file["features"]:
+        with contextlib.suppress(ValueError):  # not written by layerprobe
+            found.append(LayerKey.parse(name))
+    return tuple(found)
 
 
 def _texts(file: h5py.File, name: str) -> tuple[str, ...]:

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from layerprobe.taps.capture import Tap, outlying_tokens, tapped
     from layerprobe.taps.expressions import LayerInfo, execution_order, find_taps, list_layers, resolve_taps
+    from layerprobe.taps.joint import Joint, Layer, extracted, find_layers
     from layerprobe.taps.measuring import Measured, NamedLayers, measure_layers
 
 __all__ = [
+    "Joint",
+    "Layer",
     "LayerInfo",
     "Measured",
     "NamedLayers",
     "Tap",
     "execution_order",
+    "extracted",
+    "find_layers",
     "find_taps",
     "list_layers",
     "measure_layers",
@@ -25,11 +30,15 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Joint": "joint",
+    "Layer": "joint",
     "LayerInfo": "expressions",
     "Measured": "measuring",
     "NamedLayers": "measuring",
     "Tap": "capture",
     "execution_order": "expressions",
+    "extracted": "joint",
+    "find_layers": "joint",
     "find_taps": "expressions",
     "list_layers": "expressions",
     "measure_layers": "measuring",

@@ -17,7 +17,7 @@ from layerprobe.taps.hooks import hooked, parts_by_path, plain_path, prepared
 from layerprobe.taps.measuring import REFUSALS, Call, Measured, NamedLayers, measure_layers
 
 _OUTPUT = "output"  # the model's own output, where no layer and no module is called so
-_MODULES = "modules"  # every named layer and every named part of one
+MODULES = "modules"  # every named layer and every named part of one
 _NORMED = "normed("  # `normed(NAME)`: the layer's output through the model's final norm
 
 
@@ -212,7 +212,7 @@ def _globbed(target: str, measured: Measured) -> tuple[list[str], bool]:
         UnknownNameError: it names none.
     """
     net = measured.net
-    if target == _MODULES:
+    if target == MODULES:
         return [plain_path(path) for path in {**net.layers, **net.parts}.values()], True
     named = [plain_path(path) for name, path in net.layers.items() if fnmatch.fnmatchcase(name, target)]
     if named:

@@ -14,7 +14,7 @@ from layerprobe.nets.net import Net
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe
 from layerprobe.runs import Run, named_run
-from layerprobe.taps import Measured, find_taps, measure_layers
+from layerprobe.taps import Measured, extracted, find_layers, measure_layers
 from layerprobe.training.loop import Trainer
 from layerprobe.workflow import parts
 from layerprobe.workflow.features import feature_disk
@@ -84,7 +84,7 @@ def build(request: TrainRequest) -> Built:
     # A misspelt layer, or an image too small for the network, is told before anything is written.
     layers = (*recipe.probe.layers, *(request.probe or ()))
     measured = measure_layers(net, recipe.data.image_size)
-    find_taps(layers, measured, pools=recipe.probe.pool)
+    find_layers(layers, measured, pools=recipe.probe.pool)
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
     targets = build_targets(recipe, split_to_train(recipe, dataset).labels)
     loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1).to(device)
@@ -95,7 +95,8 @@ def build(request: TrainRequest) -> Built:
 def _feature_bytes(request: TrainRequest, dataset: Dataset, measured: Measured) -> dict[str, int]:
     if request.probe is None:
         return {}
-    dims = [tap.dim for tap in select_taps(ProbeRequest(layers=request.probe), request.recipe, measured)]
+    layers = select_taps(ProbeRequest(layers=request.probe), request.recipe, measured)
+    dims = [tap.dim for tap in extracted(layers)]
     splits = splits_to_store(select_splits(None, dataset), dataset)
     return {name: feature_disk(dims, len(dataset.splits[name])) for name in splits}
 

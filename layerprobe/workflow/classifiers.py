@@ -18,7 +18,7 @@ from layerprobe.recipe import Recipe
 from layerprobe.registry import LOSSES, load
 from layerprobe.retrieval import Classifier
 from layerprobe.runs import Run
-from layerprobe.taps import Tap
+from layerprobe.taps import Layer, Tap
 from layerprobe.workflow import parts
 from layerprobe.workflow.epoch_weights import load_checkpoint
 from layerprobe.workflow.selection import ProbeRequest
@@ -105,7 +105,7 @@ def without_accuracy(
     return replace(request, metrics=tuple(name for name in named if name != "accuracy"))
 
 
-def require_classified(request: ProbeRequest, recipe: Recipe, embedding: Tap, taps: Sequence[Tap]) -> None:
+def require_classified(request: ProbeRequest, recipe: Recipe, embedding: Tap, taps: Sequence[Layer]) -> None:
     """Check that the layer whose accuracy is asked for is among those measured.
 
     Raises:

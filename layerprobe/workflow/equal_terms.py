@@ -33,6 +33,7 @@ from layerprobe.statistics.units import unit_sums
 from layerprobe.workflow import parts
 from layerprobe.workflow.reducing import FITTED_ON
 from layerprobe.workflow.signals import Stop, stoppable
+from layerprobe.workflow.stored_layers import read_layer
 from layerprobe.workflow.stored_terms import Drawn, Offered, offered_terms, stored_terms
 
 _STOPPED = "drawing stopped; what is stored is whole, the same command goes on"
@@ -183,7 +184,7 @@ def _features(run: Run, cell: _Cell, ranked: RankedLayer, seed: int, device: tor
     """A layer's stored features, reduced as its ranks are."""
 
     def read(split: str) -> torch.Tensor:
-        return torch.from_numpy(store.read_features(run.feature_file(cell.epoch, split), ranked.layer)).to(device)
+        return torch.from_numpy(read_layer(run.feature_file(cell.epoch, split), ranked.layer)).to(device)
 
     values, chain = read(cell.split), parse_chain(ranked.reduction)
     if chain.parts:

@@ -20,10 +20,11 @@ from layerprobe.recipe import Recipe
 from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.store.features import FeatureArray
-from layerprobe.taps import Tap
+from layerprobe.taps import Layer, Tap, extracted
 from layerprobe.workflow import parts
 from layerprobe.workflow.epoch_weights import weights_sha256
 from layerprobe.workflow.manifests import feature_manifest
+from layerprobe.workflow.stored_layers import open_layer, read_layer
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,10 @@ class RunFeatures:
             network=self.network,
         )
 
-    def missing(self, epoch: int, split: str, taps: Sequence[Tap]) -> Missing:
-        """Which of some layers have to be extracted."""
+    def missing(self, epoch: int, split: str, layers: Sequence[Layer]) -> Missing:
+        """What of some layers has to be extracted; of `A+B` its members."""
         stored = store.stored_layers(self.run.feature_file(epoch, split), self.key(epoch, split))
-        absent = tuple(tap for tap in taps if tap.key not in stored)
+        absent = tuple(tap for tap in extracted(layers) if tap.key not in stored)
         return Missing(epoch, split, absent, frozenset(stored), len(self.dataset.splits[split]))
 
     def stale_note(self, epoch: int, split: str) -> str:
@@ -141,7 +142,7 @@ class RunFeatures:
 
     def read_values(self, epoch: int, split: str, layer: LayerKey) -> FeatureArray:
         """The features of a layer, (N, D)."""
-        return store.read_features(self.run.feature_file(epoch, split), layer)
+        return read_layer(self.run.feature_file(epoch, split), layer)
 
     def read(self, epoch: int, split: str, layer: LayerKey) -> Features:
         """The features of a layer with their labels and ids."""
@@ -154,11 +155,11 @@ class RunFeatures:
     ) -> Iterator[Features]:
         """The features of a layer, on a device, or left on disk where they are larger than the memory."""
         images, path = self.dataset.splits[split], self.run.feature_file(epoch, split)
-        with store.open_features(path, layer) as table:
+        with open_layer(path, layer) as table:
             if memory is not None and 4 * table.shape[0] * table.shape[1] > memory:
                 yield Features(table, images.labels, images.ids)
             else:
-                values = torch.from_numpy(store.read_features(path, layer)).to(device)
+                values = torch.from_numpy(read_layer(path, layer)).to(device)
                 yield Features(values, images.labels, images.ids)
 
 

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.errors import DataError
-from layerprobe.keys import find_layer
+from layerprobe.keys import find_layer, joint_layers
 from layerprobe.runs import Run
-from layerprobe.store import read_features, read_index, read_layers
+from layerprobe.store import read_index, read_layers
 from layerprobe.workflow.frames import score_frame
+from layerprobe.workflow.stored_layers import read_layer
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -48,7 +49,8 @@ class OpenedRun:
         Args:
             epoch: 0 = before any step.
             split: train, validation, test or gallery.
-            layer: `pool5.3@avg`, or `pool5.3` where it is stored with a single pool.
+            layer: `pool5.3@avg`, or `pool5.3` where it is stored with a single pool; `pool5.2+pool5.3` for both side by
+                side, each normalised.
 
         Returns:
             float32 (N, D)
@@ -59,7 +61,9 @@ class OpenedRun:
             RecipeError: a layer without its pool that is stored with several.
         """
         path = self._feature_file(epoch, split)
-        return read_features(path, find_layer(layer, read_layers(path)))
+        stored = read_layers(path)
+        joint = joint_layers(layer, stored, self.run.read().get("layer_order", []))
+        return read_layer(path, find_layer(layer, [*stored, *joint]))
 
     def labels(self, *, epoch: int, split: str) -> NDArray[np.int32]:
         """The class of each image, (N,), as an index of the data set's classes."""

@@ -18,7 +18,7 @@ from layerprobe.progress import Listener, Task
 from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, ScoreTable, in_network_order, read_scores
-from layerprobe.taps import Tap, execution_order
+from layerprobe.taps import Tap, execution_order, extracted
 from layerprobe.workflow import parts
 from layerprobe.workflow.classifiers import (
     RunClassifier,
@@ -135,7 +135,7 @@ def known_scores(
     scores = [replace(score, run=opened.run.name, experiment=opened.record["experiment"]) for score in stored]
     scores = features.of_today(scores, listener)
     names = [*opened.record.get("layer_order", []), *(score.layer for score in scores)]
-    names += [tap.layer for tap in selection.taps]
+    names += [tap.layer for tap in extracted(selection.taps)]
     order = execution_order(dict.fromkeys(names), opened.measured)
     return ScoreTable(scores, layer_order=order, stored=stored)
 

@@ -14,7 +14,7 @@ from layerprobe import store
 from layerprobe.analysis import Labelled
 from layerprobe.data.splits import Dataset
 from layerprobe.errors import DataError, RecipeError
-from layerprobe.keys import RankedLayer
+from layerprobe.keys import RankedLayer, members_of
 from layerprobe.recipe import Recipe, recorded_recipe
 from layerprobe.redraw import left_out_values
 from layerprobe.registry import METRICS
@@ -115,7 +115,7 @@ class Redrawn:
         place = self.place
         path = place.run.feature_file(place.epoch, split)
         fix = probe_fix(place.run, place.record, place.epoch, place.split, f"--layers {ranked.layer.layer}")
-        if not path.exists() or ranked.layer not in store.read_layers(path):
+        if not path.exists() or not members_of(ranked.layer, store.read_layers(path)):
             what = f"no features of {ranked.layer} at epoch {place.epoch} are stored of the {split} split"
             raise DataError(f"--interval redraw: {what}", file=place.run.folder, fix=fix)
         if store.read_index(path)[1] != tuple(images.ids):

@@ -11,7 +11,7 @@ from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.keys import LayerKey
 from layerprobe.reductions.chain import ON_GALLERY, Chain, parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
-from layerprobe.taps import Tap
+from layerprobe.taps import Layer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,7 +77,7 @@ def require_fitting(chains: Sequence[Chain], dataset: Dataset) -> None:
         )
 
 
-def left_out(taps: Sequence[Tap], chains: Sequence[Chain], classified: LayerKey, unclassified: str) -> list[Unfit]:
+def left_out(taps: Sequence[Layer], chains: Sequence[Chain], classified: LayerKey, unclassified: str) -> list[Unfit]:
     """The reductions that layers cannot take, by what is known before anything is fitted.
 
     Args:
@@ -95,7 +95,7 @@ def left_out(taps: Sequence[Tap], chains: Sequence[Chain], classified: LayerKey,
     return found
 
 
-def _why_not(tap: Tap, chain: Chain, classified: LayerKey, unclassified: str) -> tuple[str, str]:
+def _why_not(tap: Layer, chain: Chain, classified: LayerKey, unclassified: str) -> tuple[str, str]:
     """Why a layer cannot take a chain, and what can be done about it; empty where it can."""
     try:
         chain.dim(tap.dim)
@@ -129,7 +129,7 @@ def after_relu(chain: Chain) -> Chain:
     return replace(chain, parts=(_Relu(), *chain.parts))
 
 
-def require_some(layers: Sequence[Tap], chains: Sequence[Chain], unfit: Sequence[Unfit]) -> None:
+def require_some(layers: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[Unfit]) -> None:
     """Check that every chain can be applied to a layer.
 
     Raises:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerprobe.errors import DataError, RecipeError, UnknownNameError, near_miss
-from layerprobe.keys import NO_REDUCTION, RankedLayer, find_layer, network_order
+from layerprobe.keys import NO_REDUCTION, RankedLayer, find_layer, is_named, network_order
 from layerprobe.records import FROM_PYTHON
 from layerprobe.retrieval import SIMILARITIES
 from layerprobe.runs import Run
@@ -168,7 +168,7 @@ def find_layers(place: Place, reference: Reference) -> list[RankedLayer]:
     if reference.is_glob:
         found = [x for x in alike if any(fnmatch.fnmatchcase(name, text) for name in (str(x.layer), x.layer.layer))]
     else:
-        found = [ranked for ranked in alike if text in (str(ranked.layer), ranked.layer.layer)]
+        found = [ranked for ranked in alike if is_named(ranked.layer, text)]
         if len(found) > 1:
             find_layer(text, [ranked.layer for ranked in found])
     if not found:
@@ -189,7 +189,7 @@ def _embedding(place: Place) -> str:
 
 def _not_ranked(place: Place, reference: Reference, text: str, similarity: str) -> RecipeError:
     where = f"{place.run.name}, epoch {place.epoch}, {place.split}"
-    other = [x for x in place.layers if text in (str(x.layer), x.layer.layer)]
+    other = [x for x in place.layers if is_named(x.layer, text)]
     if other:
         ways = dict.fromkeys(f"{x.layer.layer}/{x.reduction}~{x.similarity}" for x in other)
         fix = f"Ranked: {', '.join(ways)}"

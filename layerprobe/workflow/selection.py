@@ -14,7 +14,7 @@ from layerprobe.recipe import Recipe
 from layerprobe.reductions.chain import Chain, parse_chain
 from layerprobe.registry import is_source
 from layerprobe.runs import Run
-from layerprobe.taps import Measured, Tap, find_taps, outlying_tokens
+from layerprobe.taps import Layer, Measured, Tap, extracted, find_layers, find_taps, outlying_tokens
 from layerprobe.workflow.kept import kept_epochs
 from layerprobe.workflow.measures import Measures, build_measures, with_gallery_size
 from layerprobe.workflow.reducing import FITTED_ON, Unfit, asked_chains, left_out, require_fitting, require_some
@@ -92,7 +92,7 @@ class Selection:
         unclassified: why no layer has a classifier; empty where the embedding has one.
     """
 
-    taps: Sequence[Tap]
+    taps: Sequence[Layer]
     splits: Sequence[str]
     stored_splits: Sequence[str]
     measures: Measures
@@ -141,10 +141,10 @@ def doubts_of(selection: Selection) -> list[str]:
     dropped = ", ".join(map(str, selection.measures.dropped))
     found = [f"K = {dropped} left out: not so many items to search"] if dropped else []
     found += map(str, selection.unfit)
-    return found + outlying_tokens(selection.taps)
+    return found + outlying_tokens(extracted(selection.taps))
 
 
-def select_taps(request: ProbeRequest, recipe: Recipe, measured: Measured) -> list[Tap]:
+def select_taps(request: ProbeRequest, recipe: Recipe, measured: Measured) -> list[Layer]:
     """The layers asked for.
 
     Raises:
@@ -152,16 +152,16 @@ def select_taps(request: ProbeRequest, recipe: Recipe, measured: Measured) -> li
         RecipeError: a layer that cannot be probed.
     """
     layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
-    return storable(find_taps(layers, measured, pools=pools))
+    return storable(find_layers(layers, measured, pools=pools))
 
 
-def storable(taps: list[Tap]) -> list[Tap]:
+def storable(taps: list[Layer]) -> list[Layer]:
     """The layers themselves, if features can be stored under their names.
 
     Raises:
         RecipeError: a name has a `/`, which parts places in feature files.
     """
-    for tap in taps:
+    for tap in extracted(taps):
         if "/" in tap.layer:
             what = f"layer {tap.layer}: features cannot be stored under a name with '/'"
             raise RecipeError(what, fix="Leave the layer out, or rename the module in the model's code")
@@ -192,7 +192,7 @@ def select_splits(asked: Sequence[str] | None, dataset: Dataset) -> list[str]:
 def select(  # noqa: PLR0913 - what is asked for, and of what
     request: ProbeRequest,
     recipe: Recipe,
-    taps: Sequence[Tap],
+    taps: Sequence[Layer],
     embedding: Tap,
     dataset: Dataset,
     *,

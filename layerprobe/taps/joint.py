@@ -1,0 +1,129 @@
+"""Layer expressions, `A+B` among them -> the layers that they name, and the taps that these take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from layerprobe.errors import RecipeError
+from layerprobe.keys import LayerKey
+from layerprobe.pooling import NO_POOL, TOKEN_POOLS
+from layerprobe.taps.capture import Tap, require_pool
+from layerprobe.taps.expressions import MODULES, execution_order, find_taps
+from layerprobe.taps.measuring import Measured
+
+_GLOB = "*?["
+
+
+@dataclass(frozen=True)
+class Joint:
+    """`A+B`: layers whose features are put side by side, each normalised first. They are made of stored features.
+
+    Args:
+        members: two or more, in execution order. All but vectors have the same pool.
+    """
+
+    members: tuple[Tap, ...]
+
+    @property
+    def layer(self) -> str:
+        """The members' names with `+` between."""
+        return "+".join(tap.layer for tap in self.members)
+
+    @property
+    def pool(self) -> str:
+        """Of the members that are no vectors; none where all are."""
+        return next((tap.pool for tap in self.members if tap.pool != NO_POOL), NO_POOL)
+
+    @property
+    def dim(self) -> int:
+        """Length of an image's feature vector."""
+        return sum(tap.dim for tap in self.members)
+
+    @property
+    def key(self) -> LayerKey:
+        """The layer with its pool."""
+        return LayerKey(self.layer, self.pool)
+
+
+Layer = Tap | Joint
+
+
+def find_layers(expressions: Sequence[str], measured: Measured, *, pools: Sequence[str] | None = None) -> list[Layer]:
+    """Layer expressions -> layers in execution order, each once; `A+B` comes after the last of its layers.
+
+    Args:
+        expressions: as for `find_taps`; or several such names with `+` between and one pool at the end, none of them a
+            glob: `pool5.2+pool5.3@max`. Their order does not matter.
+        measured: the network.
+        pools: as for `find_taps`; of `A+B` those that all its layers but vectors can have. None: the default pools of
+            its layers.
+
+    Raises:
+        UnknownNameError: as for `find_taps`.
+        RecipeError: as there; or `A+B` of a glob, of one layer twice, or with a pool within.
+    """
+    joint = [text for text in expressions if _is_joint(text, measured)]
+    found: list[Layer] = [*find_taps([text for text in expressions if text not in joint], measured, pools=pools)]
+    found += [layer for text in joint for layer in _joints(text, pools, measured)]
+    by_key = {layer.key: layer for layer in found}
+    names = [tap.layer for tap in extracted(found)]
+    places = {name: place for place, name in enumerate(execution_order(names, measured))}
+    return sorted(by_key.values(), key=lambda layer: _place(layer, places))
+
+
+def extracted(layers: Iterable[Layer]) -> list[Tap]:
+    """The taps that layers are made of, each once."""
+    taps = (tap for layer in layers for tap in (layer.members if isinstance(layer, Joint) else [layer]))
+    return list({tap.key: tap for tap in taps}.values())
+
+
+def _is_joint(expression: str, measured: Measured) -> bool:
+    layer, _, pool = expression.partition("@")
+    if layer in measured.net.layers or layer in measured.net.parts:
+        layer = ""
+    return "+" in layer or ("+" in pool and pool not in TOKEN_POOLS)
+
+
+def _place(layer: Layer, places: Mapping[str, int]) -> list[int]:
+    """Where a layer stands: `A+B` after B and before whatever follows B."""
+    return [places[tap.layer] for tap in reversed(extracted([layer]))]
+
+
+def _joints(expression: str, pools: Sequence[str] | None, measured: Measured) -> list[Joint]:
+    """What `A+B` names: one for each pool that all its layers can have."""
+    layer, _, pool = expression.partition("@")
+    names = layer.split("+")
+    _require_single(expression, names, pool)
+    defaults = [tap.pool for tap in find_taps(names, measured) if tap.pool != NO_POOL]
+    asked = [pool] if pool else list(pools or defaults) or [NO_POOL]
+    found: dict[LayerKey, Joint] = {}
+    problems = []
+    for kind in asked:
+        require_pool(kind)
+        try:
+            members = find_taps([f"{name}@{kind}" for name in names], measured)
+        except RecipeError as error:
+            problems.append(error)
+            continue
+        if len(members) < len(names):
+            raise RecipeError(f"{expression}: a layer stands there twice", fix="Name each layer once")
+        joint = Joint(tuple(members))
+        found[joint.key] = joint
+    if not found:
+        raise problems[0]
+    return list(found.values())
+
+
+def _require_single(expression: str, names: Sequence[str], pool: str) -> None:
+    """Check that what stands between `+` may be the name of one layer, and that there is one pool.
+
+    Raises:
+        RecipeError: otherwise.
+    """
+    several = [name for name in names if name == MODULES or any(sign in name for sign in _GLOB)]
+    if several or not all(names):
+        what = f"{several[0]} may be several layers" if several else "a layer is missing beside +"
+        raise RecipeError(f"{expression}: {what}", fix="Name every layer of A+B itself")
+    if "+" in pool and pool not in TOKEN_POOLS:
+        raise RecipeError(f"{expression}: A+B has one pool", fix="Write it once, at the end, like A+B@max")
