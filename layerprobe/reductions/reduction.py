@@ -41,7 +41,8 @@ class Reduction(Protocol):
                 disk unless they are asked for. Every batch is on the device on which features will be reduced.
             dim: D.
             seed: of the run, for a reduction that draws.
-            classifier_weight: (C, D) of the classifier that was trained on this layer; None if there is none.
+            classifier_weight: (C, D) of the classifier that was trained on this layer, on the same device; None if
+                there is none.
 
         Raises:
             NotApplicableError: it cannot be fitted on these, such as for a rank below the dimensions asked for.

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.reduction import NotApplicableError
+from tests.reductions.fitting import features, fitted
+
+
+def test_each_part_is_fitted_on_what_the_one_before_gives() -> None:
+    train, test = features(90, 12), features(40, 12, seed=1)
+    first = fitted("l2+pca:8", train, train), fitted("l2+pca:8", train, test)
+    assert fitted("l2+pca:8+whiten:3:1", train, test) == pytest.approx(fitted("whiten:3:1", *first), abs=1e-12)
+
+
+def test_no_reduction_leaves_features_as_they_are() -> None:
+    test = features(9, 12)
+    assert (fitted("none", test, test) == test).all()
+
+
+def test_l2_gives_length_1_and_leaves_zero() -> None:
+    found = fitted("l2", np.ones((1, 2)), np.array([[3.0, 4.0], [0.0, 0.0]]))
+    assert found.tolist() == [[0.6, 0.8], [0.0, 0.0]]
+
+
+def test_the_dimension_is_the_last_parts() -> None:
+    assert parse_chain("l2+pca:8+random:3+l2").dim(12) == 3
+
+
+def test_a_part_cannot_ask_for_more_than_the_one_before_leaves() -> None:
+    with pytest.raises(NotApplicableError, match="random:9: the features have 8 dimensions"):
+        parse_chain("pca:8+random:9").dim(12)
+
+
+def test_what_does_not_fit_is_not_fitted_on_the_gallery() -> None:
+    with pytest.raises(RecipeError, match="l2@gallery: nothing is fitted. Leave @gallery out"):
+        parse_chain("l2@gallery")
+
+
+@pytest.mark.parametrize(("name", "near"), [("l2+pac:8", "pca:"), ("l2+pca", "pca:"), ("l2+Binary", "binary")])
+def test_another_name_is_told_with_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"Did you mean '{near}'"):
+        parse_chain(name)
