@@ -268,8 +268,9 @@ def score_metric(
     """What one metric gives of a layer, a score for each of its numbers that was asked for.
 
     Args:
-        metric: gives a number for each of its names; its `notes`, if it has any, say how. One whose numbers are means
-            over the queries also has `of_queries`, which gives what they are the means of.
+        metric: gives a number for each of its names; its `notes`, if it has any, say how, and `notes_on` what of the
+            layer is left out. One whose numbers are means over the queries also has `of_queries`, which gives what
+            they are the means of.
         names: those asked for; `NMI` brings `NMI-sd` and whatever else begins with `NMI-`.
         given: the layer.
         subject: whose numbers they are.
@@ -285,7 +286,8 @@ def score_metric(
     except (DataError, NumericError) as error:
         return Scored(without_value(names, subject, len(given.labels), error.message))
     wanted = [name for name in numbers if any(name == asked or name.startswith(f"{asked}-") for asked in names)]
-    notes = (*notes, *getattr(metric, "notes", ()))
+    of_layer = metric.notes_on(given) if hasattr(metric, "notes_on") else ()
+    notes = (*notes, *getattr(metric, "notes", ()), *of_layer)
     scores = [subject.score(name, numbers[name], len(given.labels), notes) for name in wanted]
     return Scored(scores, {name: values[name] for name in wanted if name in values})
 

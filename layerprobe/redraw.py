@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.errors import DataError
 from layerprobe.metrics.precision import ReciprocalRank, reciprocal_ranks
 from layerprobe.metrics.recall import recall_name
 from layerprobe.ranking import retrieval
@@ -74,10 +75,11 @@ def left_out_values(  # noqa: PLR0913 - what is searched, by which rules, and wh
 
     Returns:
         Metric -> (U, U) for `statistics.jackknife`: [u, i] is what the queries of unit i add to the metric without unit
-        u; the sum over i is that metric, NaN where no query is left.
+        u; the sum over i is that metric, NaN where no query is left. No table of a metric that is not defined without
+        a unit.
 
     Raises:
-        DataError: lone queries where a metric makes them an error, or nothing else where it leaves them out.
+        DataError: MRR with lone queries where they are an error, or with nothing else where it leaves them out.
         NumericError: a feature is not finite.
         ValueError: a class in two units, or lists of right items.
     """
@@ -136,11 +138,18 @@ def groups_of(
 def _computed_again(
     metric: Metric, queries: InMemory, groups: tuple[IntArray, IntArray | None], search: Mapping[str, Any]
 ) -> dict[str, FloatArray]:
-    """(U, U) parts of each mean over queries that a metric gives, computed without each group."""
+    """(U, U) parts of each mean over queries that a metric gives, computed without each group.
+
+    Nothing of a metric that is not defined without one of the groups: kNN@200 of 201 items, for example.
+    """
     size = int(groups[0].max()) + 1
     found: dict[str, FloatArray] = {}
     for group, (made, places) in enumerate(_without_each(queries, groups, search)):
-        for name, values in metric.of_queries(made).items():  # type: ignore[attr-defined] # asked by the caller
+        try:
+            of_queries = metric.of_queries(made)  # type: ignore[attr-defined] # asked by the caller
+        except DataError:  # too few items or classes are left
+            return {}
+        for name, values in of_queries.items():
             there = ~np.isnan(values)
             table = found.setdefault(name, np.full((size, size), np.nan))
             table[group] = np.bincount(places[there], values[there], size) / there.sum()

@@ -90,6 +90,12 @@ SHARE_METRICS = {
     "NMI": "layerprobe.metrics.clustering:ClusterAgreement",
     "AMI": "layerprobe.metrics.clustering:ClusterAgreement",
     "accuracy": "layerprobe.metrics.accuracy:Accuracy",
+    "kNN@10": "layerprobe.metrics.knn:KNN10",
+    "kNN@20": "layerprobe.metrics.knn:KNN20",
+    "kNN@100": "layerprobe.metrics.knn:KNN100",
+    "kNN@200": "layerprobe.metrics.knn:KNN200",
+    "few-shot@1": "layerprobe.metrics.few_shot:FEW_SHOT_1",
+    "few-shot@5": "layerprobe.metrics.few_shot:FEW_SHOT_5",
 }
 # Metrics that are no shares: shown as they are.
 PLAIN_METRICS = {

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from layerprobe import redraw
 from layerprobe.analysis import Features
 from layerprobe.errors import DataError
+from layerprobe.metrics.knn import WeightedVotes
 from layerprobe.metrics.precision import PrecisionAtPositives, ReciprocalRank
 from layerprobe.ranking import recall_at_k, retrieval
 from layerprobe.redraw import groups_of, left_out_values
@@ -85,6 +86,17 @@ def test_a_metric_may_leave_out_queries_and_be_no_mean() -> None:
     assert found["mAP"][2].tolist() == [1 / 2, 1 / 2, 0]
     with pytest.raises(DataError, match="1 of 5 queries"):
         left_out_values(made, None, made.labels, metrics=[(ReciprocalRank(lone="error"), ["MRR"])])
+
+
+def test_a_metric_that_is_not_defined_without_a_unit_has_no_table() -> None:
+    # kNN@11 needs more than 11 items: they are there, but not without a class.
+    made = some_features(12, 3)
+    given: list[Any] = [(WeightedVotes(11), ["kNN@11"]), (WeightedVotes(2), ["kNN@2"])]
+    found = left_out_values(made, None, made.labels, metrics=given)
+    assert list(found) == ["kNN@2"]
+    rest = made.labels != 0
+    expected = WeightedVotes(2)(retrieval(np.asarray(made.values)[rest], made.labels[rest]))["kNN@2"]
+    assert found["kNN@2"][0].sum() == pytest.approx(expected)
 
 
 def test_many_units_are_left_out_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:

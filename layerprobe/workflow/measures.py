@@ -66,8 +66,8 @@ def build_measures(
         may_drop: leave out those of `ks` that a gallery is too small for, unless none is left.
 
     Raises:
-        RecipeError: no K at all, one that is no whole number above 0, or is too large and may not be dropped; or an
-            option that a metric does not take.
+        RecipeError: no K at all, one that is no whole number above 0, or is too large and may not be dropped, as that
+            of a metric such as kNN@200 never is; or an option that a metric does not take.
         UnknownNameError: no such metric; with the near miss.
     """
     for name in names:
@@ -85,9 +85,10 @@ def build_measures(
         return Measures(wanted, metrics)
     smallest = min(galleries, key=galleries.__getitem__)
     large = [k for k in wanted if k >= galleries[smallest]]
-    if large and (not may_drop or len(large) == len(wanted) or set(large) & set(recalls)):
+    by_name = [k for metric, _ in metrics if (k := getattr(metric, "k", 0)) >= galleries[smallest]]
+    if by_name or (large and (not may_drop or len(large) == len(wanted) or set(large) & set(recalls))):
         raise RecipeError(
-            f"K = {large[0]} is not below the {galleries[smallest]} images of the {smallest} split",
+            f"K = {[*by_name, *large][0]} is not below the {galleries[smallest]} images of the {smallest} split",
             fix="Choose a smaller K",
         )
     return Measures([k for k in wanted if k not in large], metrics, dropped=sorted(large))

@@ -1,7 +1,10 @@
 """The simple ways to choose a layer, which `choose` is compared with."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
 from benchmarks.layer_choice import effective_ranks, loes_scores, picks, regrets
@@ -15,9 +18,9 @@ def test_loes_is_the_residual_of_a_ridge_regression_and_the_unevenness_of_the_sp
     features = rng.standard_normal((60, dim)) * np.linspace(0.1, 3, dim) + 4
     targets = (labels[:, None] == np.unique(labels)).astype(float)
     residual = targets - Ridge(alpha=1e-3, solver="cholesky").fit(features, targets).predict(features)
+    eigenvalues: NDArray[Any]
     if dim > 512:  # there the squared singular values, of which 60 rows have 60
-        eigenvalues = np.linalg.svd(features - features.mean(0))[1] ** 2 / 60
-        eigenvalues = np.maximum(eigenvalues, 1e-6)
+        eigenvalues = np.maximum(np.linalg.svd(features - features.mean(0))[1] ** 2 / 60, 1e-6)
     else:
         eigenvalues = np.linalg.eigvalsh(np.cov(features.T, bias=True)) + 1e-6
     expected = (residual**2).mean() + 1 - eigenvalues.mean() / (eigenvalues.std() + 1e-6)
