@@ -104,6 +104,8 @@ PLAIN_METRICS = {
     "uniformity": "layerprobe.metrics.geometry:Uniformity",
     "rho": "layerprobe.metrics.geometry:SpectralDecay",
     "effective-rank": "layerprobe.metrics.geometry:EffectiveRank",
+    "two-nn": "layerprobe.metrics.two_nn:TwoNN",
+    "hubness": "layerprobe.metrics.hubness:Hubness",
 }
 METRICS = SHARE_METRICS | PLAIN_METRICS
 PLOTS = {

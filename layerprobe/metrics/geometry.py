@@ -102,7 +102,7 @@ class Uniformity:
         Raises:
             DataError: a single item.
         """
-        vectors = _unit_vectors(retrieval)
+        vectors = unit_vectors(retrieval)
         if len(vectors) < 2:
             raise DataError("uniformity needs two items, there is one", fix="Measure a split of several images")
         squares = vectors.square().sum(1)
@@ -172,7 +172,7 @@ class _Classes:
     def __init__(self, retrieval: Retrieval) -> None:
         import torch
 
-        vectors = _unit_vectors(retrieval)
+        vectors = unit_vectors(retrieval)
         _, index, counts = np.unique(retrieval.labels, return_inverse=True, return_counts=True)
         classes = torch.from_numpy(index).to(vectors.device)
         self.counts = torch.from_numpy(counts).to(vectors)
@@ -190,8 +190,13 @@ class _Classes:
         return paired
 
 
-def _unit_vectors(retrieval: Retrieval) -> Tensor:
-    """(N, D) float64 of length 1, or 0; new memory."""
+def unit_vectors(retrieval: Retrieval) -> Tensor:
+    """(N, D) float64 queries of length 1, or 0; new memory.
+
+    Raises:
+        DataError: packed bits.
+        NumericError: a row holds NaN or Inf.
+    """
     if retrieval.similarity == "hamming":
         raise DataError("packed bits have no geometry", fix="Measure it before the features are made binary")
     return comparable(retrieval.features).queries
@@ -201,7 +206,7 @@ def _spectrum(retrieval: Retrieval, metric: str) -> tuple[NDArray[np.float64], i
     """Singular values (min(N, D),), descending, and how many are not zero; NumericError if all are."""
     import torch
 
-    vectors = _unit_vectors(retrieval)
+    vectors = unit_vectors(retrieval)
     count, dim = vectors.shape
     # From the triangular factor of a QR decomposition, made block by block. The eigenvalues of a (D, D) product would
     # be cheaper, but would lose every singular value below 1e-8 of the largest.
