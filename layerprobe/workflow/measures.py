@@ -42,6 +42,11 @@ class Measures:
         return [*map(recall_name, self.ks), *thinned, *(name for _, names in self.metrics for name in names)]
 
     @property
+    def of_queries(self) -> Measures:
+        """Those that are means over the queries."""
+        return replace(self, metrics=[part for part in self.metrics if hasattr(part[0], "of_queries")])
+
+    @property
     def exact(self) -> Sequence[int] | None:
         """The K for which a query's counts must be exact; None for whatever K."""
         return self.ks if self.gallery_size is None else None

@@ -34,6 +34,7 @@ from layerprobe.workflow.extractors import BATCH_SIZE, Extractor, RunExtractor
 from layerprobe.workflow.features import RunFeatures, feature_disk, features_of
 from layerprobe.workflow.kept import require_kept
 from layerprobe.workflow.manifests import require_same_images, upgrade
+from layerprobe.workflow.members import members_of
 from layerprobe.workflow.probed_run import ProbedRun, decoding_of, open_for_probing
 from layerprobe.workflow.reducing import Unfit, none_takes, refusal_lines
 from layerprobe.workflow.scoring import Scorer
@@ -230,8 +231,10 @@ def _drop_stale(probing: Probing, epoch: int, listener: Listener) -> None:
 
     Layers that are not selected keep theirs: after an update of torch, too, ranks hold no longer.
     """
-    searches, table, layers = probing.scorer.searches, probing.table, set(probing.selection.ranked)
-    count = sum(table.drop(epoch, split, layers & searches.stale(epoch, split)) for split in probing.selection.splits)
+    searches, table, count = probing.scorer.searches, probing.table, 0
+    for split in probing.selection.splits:
+        stale = searches.stale(epoch, split)
+        count += table.drop(epoch, split, {x for x in probing.selection.ranked if stale.intersection(members_of(x))})
     if count:
         listener.say(f"{count} scores of epoch {epoch} leave scores.csv: their ranks were counted from something else")
         table.write(searches.features.run.scores_file)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from layerprobe import store
 from layerprobe.analysis import (
     Features,
+    Metric,
     Scored,
     layer_notes,
     rank,
@@ -28,8 +29,9 @@ from layerprobe.ranking.ranks import RESOLVE_ALL_BELOW
 from layerprobe.redraw import left_out_values
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.retrieval import Classifier, Ranks, Retrieval, SearchRules
-from layerprobe.scores import Subject
+from layerprobe.scores import Score, Subject
 from layerprobe.workflow.measures import Measures
+from layerprobe.workflow.members import members_of
 from layerprobe.workflow.resampling import Resampling
 from layerprobe.workflow.searches import Searches
 
@@ -100,23 +102,37 @@ class Scorer:
         before = dict(entries)
         try:
             for ranked in layers:
-                subject = self.searches.subject(epoch, split, ranked)
+                subjects = [self.searches.subject(epoch, split, member) for member in members_of(ranked)]
                 try:
-                    entry = entries[ranked] = self._ranked(subject, key_of(ranked), entries.get(ranked))
+                    for each in subjects:
+                        entry = self._ranked(each, key_of(each.ranked), entries.get(each.ranked))
+                        entries[each.ranked] = entry
                 except NotApplicableError as error:
                     yield Scored(refused=error)
                     continue
-                if entry.ranks is None:
-                    count = len(self.searches.features.dataset.splits[split])
-                    yield Scored(without_value(self.measures.names, subject, count, entry.invalid))
-                else:
-                    recalls = score_recall(entry.ranks, subject, self.measures.ks)
-                    further = self._thinned(subject, entry.ranks) + self._further(subject, entry.ranks)
-                    entries[ranked] = with_values(entry, further.values)
-                    yield self._redrawn(subject, recalls + further)
+                yield self._scored(self.searches.subject(epoch, split, ranked), subjects, entries)
         finally:
             if entries != before:
                 self.searches.write(epoch, split, entries)
+
+    def _scored(
+        self, subject: Subject, members: Sequence[Subject], entries: dict[RankedLayer, store.RankEntry]
+    ) -> Scored:
+        """The scores of a layer, or the mean of those of its draws; what queries add is put into the entries."""
+        found = []
+        # A mean of draws has what is a mean over the queries.
+        measures = self.measures if len(members) == 1 else self.measures.of_queries
+        for member in members:
+            entry = entries[member.ranked]
+            if entry.ranks is None:
+                count = len(self.searches.features.dataset.splits[subject.split])
+                return Scored(without_value(self.measures.names, subject, count, entry.invalid))
+            recalls = score_recall(entry.ranks, member, measures.ks)
+            further = self._thinned(member, entry.ranks) + self._further(member, entry.ranks, measures)
+            entries[member.ranked] = with_values(entry, further.values)
+            found.append(recalls + further)
+        scored = found[0] if len(found) == 1 else mean_of_draws(subject, found, self.measures.names)
+        return self._redrawn(members, scored)
 
     def _ranked(self, subject: Subject, key: store.RankKey, entry: store.RankEntry | None) -> store.RankEntry:
         """A stored entry that holds for the K asked for, or a new one."""
@@ -135,8 +151,8 @@ class Scorer:
             return Scored()
         return score_thinned(ranks, subject, self.measures.ks, size, self.searches.items(subject.split))
 
-    def _further(self, subject: Subject, ranks: Ranks) -> Scored:
-        if not self.measures.metrics:
+    def _further(self, subject: Subject, ranks: Ranks, measures: Measures) -> Scored:
+        if not measures.metrics:
             return Scored()
         with self.searches.opened(subject.epoch, subject.split, subject.ranked, None) as (queries, gallery):
             rules = self.searches.rules(subject.split)
@@ -144,7 +160,7 @@ class Scorer:
                 searched(queries, gallery, subject.ranked.similarity, ranks, rules),
                 classifier=self._classifier(subject),
             )
-            return further_scores(self.measures, given, subject, layer_notes(ranks))
+            return further_scores(measures, given, subject, layer_notes(ranks))
 
     def _classifier(self, subject: Subject) -> Classifier | None:
         """The one that was trained on what is searched: on a layer as it is."""
@@ -153,29 +169,60 @@ class Scorer:
             return None
         return trained.classifier(subject.epoch, ranked.layer)
 
-    def _redrawn(self, subject: Subject, scored: Scored) -> Scored:
+    def _redrawn(self, members: Sequence[Subject], scored: Scored) -> Scored:
         """The scores with their intervals for another draw of classes, where these are asked for."""
-        resampling, split = self.resampling, subject.split
+        resampling, split = self.resampling, members[0].split
         if resampling.kind.estimand != "redraw" or len(np.unique(resampling.units[split])) < FEWEST_UNITS:
             return scored
         from layerprobe.statistics.jackknife import jackknife_intervals  # scipy.special: only this waits for it
 
         metrics = [(metric, names) for metric, names in self.measures.metrics if scored.values.keys() & set(names)]
+        tables = [self._left_out(member, metrics) for member in members]
+        left_out = {name: np.mean([table[name] for table in tables], axis=0) for name in tables[0]}
+        means = means_of({name: scored.values[name] for name in left_out})
+        found = {name: jackknife_intervals([means[name]], table[None])[0] for name, table in left_out.items()}
+        return replace(scored, redrawn={name: ends for name, ends in found.items() if ends})
+
+    def _left_out(
+        self, subject: Subject, metrics: Sequence[tuple[Metric, Sequence[str]]]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Metric -> (U, U) what the queries of each unit add to it without each unit."""
+        units, split = self.resampling.units, subject.split
         with self.searches.opened(subject.epoch, split, subject.ranked, None) as (queries, gallery):
-            left_out = left_out_values(
+            return left_out_values(
                 queries,
                 gallery,
-                resampling.units[split],
-                resampling.units[self.searches.gallery(split)] if gallery else None,
+                units[split],
+                units[self.searches.gallery(split)] if gallery else None,
                 ks=self.measures.ks,
                 metrics=metrics,
                 similarity=subject.ranked.similarity,
                 rules=self.searches.rules(split),
-                seed=resampling.seed,
+                seed=self.resampling.seed,
             )
-        means = means_of({name: scored.values[name] for name in left_out})
-        found = {name: jackknife_intervals([means[name]], table[None])[0] for name, table in left_out.items()}
-        return replace(scored, redrawn={name: ends for name, ends in found.items() if ends})
+
+
+def mean_of_draws(subject: Subject, draws: Sequence[Scored], names: Sequence[str]) -> Scored:
+    """The scores of a layer whose reduction stands for several draws: the mean over these, query by query.
+
+    Args:
+        subject: whose scores they are.
+        draws: the scores of each, at least two.
+        names: metrics that were asked for; what is no mean over the queries is left out, with a note.
+    """
+    count = draws[0].scores[0].n
+    found: list[Score] = []
+    values: dict[str, NDArray[np.float64]] = {}
+    for name in names:
+        same = [score for scored in draws for score in scored.scores if score.metric == name]
+        notes = dict.fromkeys(note for score in same for note in score.notes if note not in subject.notes)
+        if all(name in scored.values for scored in draws):
+            values[name] = np.mean([scored.values[name] for scored in draws], axis=0)
+            found.append(subject.score(name, means_of(values)[name], count, [f"mean of {len(draws)} draws", *notes]))
+        else:
+            reasons = notes or [f"left out of a mean of {len(draws)} draws: {name} is no mean over the queries"]
+            found.append(subject.score(name, None, count, [*reasons]))
+    return Scored(found, values)
 
 
 def with_values(entry: store.RankEntry, values: Mapping[str, NDArray[np.float64]]) -> store.RankEntry:

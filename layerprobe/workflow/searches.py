@@ -124,7 +124,8 @@ class Searches:
 
     def _fitted(self, chain: Chain, epoch: int, split: str, layer: LayerKey) -> Reduce:
         """The chain, fitted on the training split, or on what a split is searched in."""
-        fitted_on = self.gallery(split) if chain.on_gallery else FITTED_ON
+        # What is not fitted takes only the dimensions, and no training features need be there.
+        fitted_on = FITTED_ON if chain.fits and not chain.on_gallery else self.gallery(split)
         with self.features.opened(epoch, fitted_on, layer, self.device, _ON_DISK) as features:
             blocks, dim, weight = Blocks(features.values, self.device), features.values.shape[1], None
             if chain.needs_classifier and self.trained is not None:

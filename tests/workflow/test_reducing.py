@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from layerprobe.ranking import recall_at_k
 from layerprobe.retrieval import Ranks
 from layerprobe.runs import Run
 from layerprobe.scores import Score
+from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.damage import PartlyReducedError
 from layerprobe.workflow.manifests import feature_manifest
@@ -116,6 +117,12 @@ def test_ranks_belong_to_the_seed_where_a_chain_is_fitted_or_drawn(run: Run) -> 
     assert alike == {"l2": True, "random:3": False, "pca:3": False}
 
 
+def test_what_learns_nothing_needs_no_training_features(run: Run) -> None:
+    found = r1(probe(run, replace(REQUEST, splits=("test",), reduce=("none", "l2")), Silent()))
+    assert found["l2"] == found["none"]
+    assert not run.feature_file(2, "train").exists()
+
+
 def test_a_layer_too_short_for_a_chain_is_a_note_where_another_can_take_it(run: Run) -> None:
     listener = Silent()
     scores = probe(run, replace(REQUEST, reduce=("none", "random:9")), listener)
@@ -144,3 +151,33 @@ def test_without_training_classes_a_chain_is_fitted_on_the_gallery_or_refused(re
     with pytest.raises(RecipeError, match=r"pca:3 is fitted on training classes.* Add --fit gallery"):
         probe(bare, replace(REQUEST, reduce=("pca:3",)), Silent())
     assert set(r1(probe(bare, replace(REQUEST, reduce=("pca:3",), fit="gallery"), Silent()))) == {"pca:3@gallery"}
+
+
+def test_a_mean_of_draws_is_that_of_each_query_over_draws_that_are_ranked_each(run: Run) -> None:
+    asked = replace(REQUEST, layers=("fc6",), splits=("test",), metrics=("MAP@R", "NMI"))
+    single = [probe(run, replace(asked, reduce=(name,)), Silent()) for name in ("random:2", "random:2:1", "random:2:2")]
+    mean = {score.metric: score for score in probe(run, replace(asked, reduce=("random:2x3",)), Silent())}
+    for metric in ("R@1", "MAP@R"):
+        values = [score.value for scores in single for score in scores if score.metric == metric]
+        assert len(set(values)) > 1
+        assert mean[metric].value == pytest.approx(np.mean(values))
+        assert "mean of 3 draws" in mean[metric].notes
+    assert mean["NMI"].value is None
+    assert mean["NMI"].notes[0] == "left out of a mean of 3 draws: NMI is no mean over the queries"
+    stored = store.read_stored_ranks(run.rank_file(2, "test")).ranks
+    assert {ranked.reduction for ranked in stored} == {"random:2", "random:2:1", "random:2:2"}
+
+
+def test_the_interval_of_a_mean_of_draws_is_over_the_means_of_the_queries(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[np.ndarray] = []
+
+    def caught(values: Sequence[np.ndarray], units: np.ndarray) -> UnitSums:
+        seen.extend(values)
+        return unit_sums(values, units)
+
+    monkeypatch.setattr("layerprobe.workflow.resampling.unit_sums", caught)
+    probe(run, replace(REQUEST, layers=("fc6",), splits=("test",), reduce=("random:2x3",)), Silent())
+    ranks = store.read_stored_ranks(run.rank_file(2, "test")).ranks
+    np.testing.assert_array_equal(seen, [np.mean([each.hits(1) for each in ranks.values()], axis=0)])

@@ -1,0 +1,38 @@
+"""Layers whose scores are means over several draws, as those of `random:64x5` are: the draws that are ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.keys import RankedLayer
+from layerprobe.reductions.chain import parse_chain
+
+
+def members_of(ranked: RankedLayer) -> tuple[RankedLayer, ...]:
+    """The layers that are ranked in the place of one whose reduction stands for several draws; else itself."""
+    return tuple(replace(ranked, reduction=text) for text in parse_chain(ranked.reduction).members())
+
+
+def ranked_as(ranked: RankedLayer, known: Collection[RankedLayer]) -> tuple[RankedLayer, ...]:
+    """The layers among some that a layer is the mean of: itself, or all its draws; none where one is not there."""
+    if ranked in known:
+        return (ranked,)
+    members = members_of(ranked)
+    return members if all(member in known for member in members) else ()
+
+
+def mean_over(
+    members: Collection[RankedLayer], values: Mapping[RankedLayer, NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """(Q,) what each query adds to a metric of a layer: the mean over its draws.
+
+    Args:
+        members: at least one.
+        values: that of each.
+    """
+    found: NDArray[np.float64] = np.mean([values[member] for member in members], axis=0)
+    return found
