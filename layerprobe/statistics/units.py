@@ -78,6 +78,15 @@ def side_by_side(parts: Sequence[UnitSums]) -> UnitSums:
     return UnitSums(np.hstack([part.sums for part in parts]), np.hstack([part.counts for part in parts]))
 
 
+def stacked(parts: Sequence[UnitSums]) -> UnitSums:
+    """The means of several tables over the same units in one, (C + C' + ..., U).
+
+    Args:
+        parts: (C, U), (C', U) ...
+    """
+    return UnitSums(np.vstack([part.sums for part in parts]), np.vstack([part.counts for part in parts]))
+
+
 def unit_sums(values: ArrayLike, units: ArrayLike, weights: ArrayLike | None = None) -> UnitSums:
     """Sum the values of queries over their units.
 

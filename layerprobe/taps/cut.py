@@ -1,0 +1,78 @@
+"""How much of a network comes after a layer: of its parameters, and of the multiply-adds of an image."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from math import prod
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from layerprobe.errors import RecipeError
+from layerprobe.taps.capture import Tap
+from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+
+
+def shares_after(module: nn.Module, taps: Sequence[Tap], image_size: int) -> tuple[float, float]:
+    """The shares of the parameters and of the multiply-adds that come after the last of some layers.
+
+    One dry forward of a noise image tells. A module's own parameters come after a layer if the module, or for one that
+    is never called the next above it that is, begins to run after the layer is done; so do those of what never runs.
+    Multiply-adds are those that torch's counter counts: of convolutions and matrix products.
+
+    Args:
+        module: (B, 3, H, W) -> (B, D).
+        taps: at least one.
+        image_size: side of the square image in pixels.
+
+    Returns:
+        Parameters and multiply-adds, each in [0, 1]; 0 where the network has none.
+
+    Raises:
+        RecipeError: a layer did not run.
+    """
+    wanted = Counter((tap.module, tap.call) for tap in taps)
+    calls: Counter[str] = Counter()
+    begun: set[str] = set()
+    before: tuple[frozenset[str], int] | None = None
+
+    def begin(path: str, _module: nn.Module, _inputs: object) -> None:
+        begun.add(path)
+
+    def end(path: str, _module: nn.Module, _inputs: object, _output: object) -> None:
+        nonlocal before
+        calls[path] += 1
+        if wanted.pop((path, calls[path]), 0):
+            before = frozenset(begun), counter.get_total_flops()
+
+    parts = parts_by_path(module)
+    counter = FlopCounterMode(display=False)
+    with ExitStack() as stack:
+        stack.enter_context(hooked(module, {tap.module: partial(end, tap.module) for tap in taps}))
+        for path, part in parts.items():
+            stack.callback(part.register_forward_pre_hook(partial(begin, path)).remove)
+        image = prepared(torch.randn(1, 3, image_size, image_size, generator=torch.Generator().manual_seed(0)), module)
+        with torch.no_grad(), counter:
+            module(image)
+    if before is None or wanted:
+        raise RecipeError(f"{taps[-1].layer} does not run", fix="Choose another layer")
+    needed, operations = before
+    counts = {path: sum(prod(own.shape) for own in part.parameters(recurse=False)) for path, part in parts.items()}
+    kept = sum(count for path, count in counts.items() if _called(path, begun) in needed)
+    return _rest(kept, sum(counts.values())), _rest(operations, counter.get_total_flops())
+
+
+def _called(path: str, begun: set[str]) -> str:
+    """A module, or the next above it, that runs; its own path where none does."""
+    above = path
+    while above and above not in begun:
+        above = above.rpartition(".")[0]
+    return above if above in begun and above else path
+
+
+def _rest(kept: int, total: int) -> float:
+    return 1 - kept / total if total else 0.0

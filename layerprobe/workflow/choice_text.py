@@ -1,0 +1,119 @@
+"""A Choice as people read it, and as JSON has it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from layerprobe.choice import Choice, Ship
+from layerprobe.keys import NO_REDUCTION
+from layerprobe.pooling import NO_POOL
+from layerprobe.scores import Score
+
+_SHOWN = 4  # candidates whose shares are shown
+
+
+def choice_values(choice: Choice) -> dict[str, Any]:
+    """The fields as JSON has them."""
+    scores = {name: getattr(choice, name) for name in ("chosen", "test", "best_on_test")}
+    return {
+        "run": choice.run,
+        **{name: None if score is None else score.as_row() for name, score in scores.items()},
+        "ship": asdict(choice.ship),
+        "regret": choice.regret,
+        "optimism": choice.optimism,
+        "shares": dict(choice.shares),
+        "settled": choice.settled,
+        "equivalent": list(choice.equivalent),
+        "within": choice.within,
+        "cut": None if choice.cut is None else asdict(choice.cut),
+        "notes": list(choice.notes),
+    }
+
+
+def choice_lines(choice: Choice) -> list[str]:
+    """What to ship, on what that rests, how good it is on test, and how sure the choice is; a line each."""
+    chosen = choice.chosen
+    head = f"{choice.run}: ship" if choice.run else "ship"
+    lines = [
+        f"{head} {ship_text(choice.ship)}",
+        f"  chosen on {chosen.split}: {chosen.metric} {_value(chosen)}",
+        *_on_test(choice),
+        *_sureness(choice),
+    ]
+    if choice.cut is not None:
+        parameters, operations = _percent(choice.cut.parameters), _percent(choice.cut.operations)
+        lines.append(f"  after it come {parameters} of the network's parameters and {operations} of its multiply-adds")
+    return [*lines, *choice.notes]
+
+
+def ship_text(ship: Ship) -> str:
+    """`pool5.2@max, then l2+whiten:128:0.5+l2, epoch 16: 128 numbers, 512 bytes an image`."""
+    layer = ship.layer if ship.pool == NO_POOL else f"{ship.layer}@{ship.pool}"
+    then = "" if ship.reduction == NO_REDUCTION else f", then {ship.reduction}"
+    numbers = "numbers" if ship.bytes_per_image == 4 * ship.dim else "bits"
+    return f"{layer}{then}, epoch {ship.epoch}: {ship.dim:,} {numbers}, {ship.bytes_per_image:,} bytes an image"
+
+
+def next_step(choice: Choice, *, from_python: bool) -> str:
+    """What to do with the choice: write the index of what was chosen, or make it surer.
+
+    Args:
+        choice: of runs.
+        from_python: whether the run was measured from Python, which no command can go on with.
+    """
+    ship = choice.ship
+    if not choice.settled:
+        return "next: choose among several trainings, such as --seed 1, or on more classes, to settle it"
+    if from_python or choice.chosen.seed is None:
+        return (
+            f"next: layerprobe summary {choice.run}" if choice.chosen.seed is not None else "next: ship one of the runs"
+        )
+    layer = ship.layer if ship.pool == NO_POOL else f"{ship.layer}@{ship.pool}"
+    reduce = "" if ship.reduction == NO_REDUCTION else f" --reduce {ship.reduction}"
+    return f"next: layerprobe probe {choice.run} --epochs {ship.epoch} --layers '{layer}'{reduce} --export-index"
+
+
+def _on_test(choice: Choice) -> list[str]:
+    test, best = choice.test, choice.best_on_test
+    if test is None or best is None:
+        return ["  no test classes: how good it is there is not known"]
+    name = best.layer if best.pool == NO_POOL else f"{best.layer}@{best.pool}"
+    name += "" if best.reduction == NO_REDUCTION else f"/{best.reduction}"
+    lines = [
+        f"  on test: {test.metric} {_value(test)}",
+        f"  best on test, chosen by looking: {best.run}#{best.epoch}:{name}, {_value(best)}",
+    ]
+    if choice.regret is not None:
+        lines.append(f"  regret: {_points(choice.regret)} (the best on test less the chosen)")
+    if choice.optimism is not None:
+        lines.append(
+            f"  optimism: {_points(choice.optimism)} (by how much the best on test is too high, as it was looked for)"
+        )
+    return lines
+
+
+def _sureness(choice: Choice) -> list[str]:
+    shown = [f"{name} {_percent(share)}" for name, share in list(choice.shares.items())[:_SHOWN]]
+    more = len(choice.shares) - _SHOWN
+    others = f" and {more} more" if more > 0 else ""
+    lines = [f"  chosen in resamples of the classes: {', '.join(shown)}{others}"]
+    if choice.settled:
+        return [*lines, "  settled"]
+    as_well = f"; as good by the same rule, the cheapest first: {', '.join(choice.equivalent[:_SHOWN])}"
+    return [*lines, f"  not settled{as_well if choice.equivalent else ''}"]
+
+
+def _value(score: Score) -> str:
+    if score.value is None:
+        return "no valid number"
+    ends = "" if score.low is None or score.high is None else f" [{100 * score.low:.1f}, {100 * score.high:.1f}]"
+    return f"{100 * score.value:.1f} %{ends}"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f} points"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else f"{100 * share:.1g} %"

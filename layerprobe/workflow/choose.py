@@ -1,0 +1,152 @@
+"""choose: the stored ranks of runs -> which layer to ship, without looking at the test classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from layerprobe.choice import Choice
+from layerprobe.choosing import Evidence, made_choice
+from layerprobe.errors import RecipeError
+from layerprobe.keys import LayerKey, RankedLayer
+from layerprobe.progress import Listener
+from layerprobe.runs import Run
+from layerprobe.statistics.choice import cross_fitted, folds_of, pick
+from layerprobe.statistics.units import UnitSums
+from layerprobe.workflow import parts
+from layerprobe.workflow.candidates import Cell, Group, grouped, open_chooser
+from layerprobe.workflow.contest import Contest, counted
+from layerprobe.workflow.cut import cut_after
+from layerprobe.workflow.refits import Refits, Refitted
+
+_NAMED = 4  # layers that a note names
+
+
+@dataclass(frozen=True)
+class ChooseRequest:
+    """What `layerprobe choose` was asked for.
+
+    Args:
+        epochs: all, which is all that are ranked; last; or numbers with commas between.
+        within: how much worse than the best a cheaper candidate may be, in points of Recall@1, 0 to 100.
+        device: where layers are ranked: auto, cpu, cuda or cuda:i.
+
+    Raises:
+        RecipeError: points that are none.
+    """
+
+    epochs: str = "all"
+    within: float = 1.0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.within <= 100:
+            raise RecipeError(f"--within {self.within:g}: not points from 0 to 100", fix="Leave it out for 1")
+
+
+def choose_runs(
+    runs: Sequence[Run], request: ChooseRequest, listener: Listener, further: Iterable[RankedLayer] = ()
+) -> Choice:
+    """Choose a layer, with its epoch, pool and reduction, among all that is ranked of some runs.
+
+    On validation classes; without these on the training classes, where the network has not seen them; and where there
+    are none, on test classes, cross-fitted over 5 folds of them. Reductions that are fitted on the classes that are
+    chosen on are ranked anew, each query by a fit on the classes of other folds.
+
+    Args:
+        runs: at least one, each once. The trainings of one experiment are chosen among as one, by their mean.
+        request: what to choose among.
+        listener: hears of progress.
+        further: where the choice is cross-fitted, layers with reductions that are fitted; they need no ranks, but the
+            layer's own.
+
+    Raises:
+        RecipeError: no classes to choose on, or runs that cannot be compared.
+        DataError: nothing is ranked; with the command that does it.
+        NumericError: no candidate has a valid number.
+        BusyError: something is to be ranked, and another process uses a run.
+        InterruptedRun: a signal came; what is stored is whole.
+    """
+    groups = grouped([open_chooser(run, request.epochs) for run in runs])
+    first = groups[0].choosers[0]
+    seed = int(first.record["seed"])
+    refits = Refits(parts.choose_device(request.device), seed, listener)
+    lines = [note for group in groups for note in _notes_of(group)]
+    if first.split == "test":
+        found = refits.cross_fitted(groups, further)
+        contest, evidence = Contest(found.groups), _crossed(found, request.within / 100, seed)
+        lines += [*found.notes, "the whole gallery is searched in every fold"]
+    else:
+        found = refits.out_of_fold(groups) if first.split == "train" else Refitted(groups)
+        contest = Contest(found.groups)
+        test = None if first.test is None else contest.sums("test")
+        evidence = Evidence(first.split, contest.sums("choosing"), test)
+        lines += found.notes
+    lines += [note for group in groups for note in _left_out(group)]
+    evidence = replace(evidence, notes=tuple(dict.fromkeys(lines)))
+    choice = made_choice(contest.candidates(), evidence, contest.subject, within=request.within, seed=seed)
+    return _finished(choice, contest)
+
+
+def _finished(choice: Choice, contest: Contest) -> Choice:
+    """The choice with the number of trainings that its scores are means of, and with what can be cut."""
+    group = contest.group_of(choice.run)
+    best = choice.best_on_test
+    return replace(
+        choice,
+        chosen=counted(choice.chosen, group),
+        test=None if choice.test is None else counted(choice.test, group),
+        best_on_test=None if best is None else counted(best, contest.group_of(best.run)),
+        cut=cut_after(group.choosers[0].run, LayerKey(choice.ship.layer, choice.ship.pool)),
+    )
+
+
+def _crossed(found: Refitted, within: float, seed: int) -> Evidence:
+    """The evidence of test classes, cross-fitted."""
+    contest = Contest(found.groups)
+    choosing, costs = contest.sums("choosing"), [candidate.cost for candidate in contest.candidates()]
+
+    def cells_of(fold: int) -> UnitSums:
+        return Contest(found.by_fold[fold]).sums("choosing") if found.by_fold else choosing
+
+    folds = folds_of(range(choosing.sums.shape[1]), seed=seed)
+    crossed = cross_fitted(cells_of, folds, lambda cells: pick(cells, costs, within=within).place)
+    return Evidence("test", choosing, crossed=crossed)
+
+
+def _notes_of(group: Group) -> list[str]:
+    """What the candidates of a group are, and what is left out of its runs."""
+    first, several = group.choosers[0], len(group.choosers) > 1
+    notes = [
+        note for chooser in group.choosers for part in (chooser.choosing, chooser.test) if part for note in part.notes
+    ]
+    if several:
+        notes.append(f"experiment {group.name}: mean of {group.run_names}")
+    if len(group.folds) > 1:
+        notes.append("each class is judged by the runs that held it out")
+    elif first.fold is not None:
+        count = first.record["recipe"]["data"]["validation_folds"]
+        notes.append(f"fold {first.fold} of {count} alone; name the runs of all folds to choose on every class")
+    source = str(first.record["recipe"].get("net", {}).get("name", ""))
+    if first.split == "train":
+        notes.append("the network has not seen the training classes at these epochs")
+        if source.startswith("python:"):
+            notes.append(f"taken on trust: what {source} loads was not trained on them")
+    return notes
+
+
+def _left_out(group: Group) -> list[str]:
+    """What is no candidate, as it is not ranked everywhere."""
+    known, split = set(group.cells), group.choosers[0].split
+    part = [cell for chooser in group.choosers for cell in chooser.cells if cell not in known]
+    notes = [f"no candidates, as only some of {group.run_names} have them: {_named(part)}"] if part else []
+    for chooser in group.choosers:
+        if cells := chooser.untested:
+            notes.append(f"no candidates, as {chooser.run.name} has them on {split} and not on test: {_named(cells)}")
+    return notes
+
+
+def _named(cells: Iterable[Cell]) -> str:
+    names = list(dict.fromkeys(f"#{epoch}:{ranked.layer}/{ranked.reduction}" for epoch, ranked in cells))
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

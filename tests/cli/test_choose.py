@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from layerprobe.cli import main
+from tests.workflow.choosing_runs import C1, C2, hits, write_run
+
+GOOD, FAIR = hits(*[4] * 20), hits(*[3] * 20)
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def choose(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Run `layerprobe choose` on a run with validation classes, `held`, and one without, `seen`."""
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "cache", "seen", {"train": {C1: GOOD}, "test": {C1: GOOD}})
+    layers = {"validation": {C1: FAIR, C2: GOOD}, "test": {C1: GOOD, C2: FAIR}}
+    write_run(tmp_path / "cache", "held", layers)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["layerprobe", "choose", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capsys.readouterr()
+        return int(str(caught.value.code)), out, err
+
+    return run
+
+
+def test_a_person_reads_what_to_ship_and_what_to_do_next(choose: Command) -> None:
+    code, out, err = choose("held")
+    assert code == 0
+    assert out.splitlines()[:4] == [
+        "held: ship c2@max, epoch 2: 3 numbers, 12 bytes an image",
+        "  chosen on validation: R@1 100.0 %",
+        "  on test: R@1 75.0 %",
+        "  best on test, chosen by looking: held#2:c1@max, 100.0 %",
+    ]
+    assert "  regret: +25.0 points (the best on test less the chosen)" in out
+    assert err == "next: layerprobe probe held --epochs 2 --layers 'c2@max' --export-index\n"
+
+
+def test_json_has_the_fields_of_the_choice(choose: Command) -> None:
+    code, out, _ = choose("--json")  # the run touched last
+    found = json.loads(out)
+    own = {"run", "chosen", "test", "best_on_test", "ship", "regret", "optimism", "shares", "settled"}
+    assert (code, found.keys()) == (0, {"schema", *own, "equivalent", "within", "cut", "notes"})
+    assert found["ship"] == {
+        "layer": "c2",
+        "pool": "max",
+        "reduction": "none",
+        "epoch": 2,
+        "dim": 3,
+        "bytes_per_image": 12,
+    }
+    assert (found["run"], found["chosen"]["split"], found["regret"], found["settled"]) == (
+        "held",
+        "validation",
+        0.25,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["seen"], 2, "seen has seen its training classes"),
+        (["gone"], 2, "unknown run 'gone'"),
+        (["held", "--within", "-1"], 2, "--within -1: not points from 0 to 100"),
+        (["held", "--epochs", "soon"], 2, "--epochs soon: neither all, last nor numbers"),
+        (["held", "--epochs", "1"], 3, "epoch 1 is not ranked on the validation split"),
+    ],
+)
+def test_what_cannot_be_chosen_ends_in_one_line(choose: Command, words: list[str], code: int, message: str) -> None:
+    found, out, err = choose(*words)
+    assert (found, out, err.count("\n")) == (code, "", 1)
+    assert message in err

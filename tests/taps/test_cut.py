@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from layerprobe.errors import RecipeError
+from layerprobe.layouts import Layout
+from layerprobe.taps import Tap
+from layerprobe.taps.cut import shares_after
+
+MAP = Layout("map", shape=(4, 8, 8))
+
+
+def tap(module: str, call: int = 1) -> Tap:
+    return Tap(module, module, call, "max", 4, MAP)
+
+
+class Small(nn.Module):
+    """A token of its own, two convolutions, one of them twice, and what never runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(5))
+        self.first = nn.Conv2d(3, 4, 3, padding=1, bias=False)  # 108 parameters, 108 x 64 multiply-adds
+        self.again = nn.Conv2d(4, 4, 1, bias=False)  # 16, and 16 x 64 each time
+        self.head = nn.Linear(4, 2)  # 10, and 8
+        self.unused = nn.Linear(1, 60, bias=False)  # 60
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = self.head(self.again(self.again(self.first(images))).mean((2, 3)) + self.token[:4])
+        return found
+
+
+# 5 + 108 + 16 + 10 + 60 = 199 parameters; 64 (108 + 16 + 16) + 8 = 8968 multiply-adds
+@pytest.mark.parametrize(
+    ("taps", "parameters", "operations"),
+    [
+        ([tap("first")], 86 / 199, (64 * 32 + 8) / 8968),
+        ([tap("again", 1)], 70 / 199, (64 * 16 + 8) / 8968),
+        ([tap("again", 2)], 70 / 199, 8 / 8968),
+        ([tap("again", 2), tap("first")], 70 / 199, 8 / 8968),
+        ([tap("head")], 60 / 199, 0.0),
+    ],
+)
+def test_what_begins_after_the_layer_is_left_out(taps: list[Tap], parameters: float, operations: float) -> None:
+    assert shares_after(Small(), taps, 8) == pytest.approx((parameters, operations))
+
+
+def test_a_layer_that_does_not_run_is_refused() -> None:
+    with pytest.raises(RecipeError, match="unused does not run"):
+        shares_after(Small(), [tap("unused")], 8)
+
+
+def test_attention_keeps_the_parts_that_it_uses_without_calling_them() -> None:
+    block = nn.Sequential(nn.Flatten(2), nn.TransformerEncoderLayer(64, 1, 8, batch_first=True), nn.Linear(64, 1))
+    whole = sum(own.numel() for own in block.parameters())
+    assert shares_after(block, [tap("1")], 8)[0] == pytest.approx(65 / whole)
