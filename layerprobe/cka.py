@@ -1,4 +1,4 @@
-"""Linear CKA of stored features: how alike layers are, and each layer at different epochs."""
+"""Linear CKA of stored features' unit vectors: how alike layers are, and each layer at different epochs."""
 
 from __future__ import annotations
 

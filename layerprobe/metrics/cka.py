@@ -6,8 +6,9 @@ Dependence Maximization, JMLR 2012, which leaves the diagonals out: with as many
 calls everything alike. From batches, each HSIC is the mean over them before the ratio is formed: Nguyen, Raghu &
 Kornblith, Do Wide and Deep Networks Learn the Same Things?, ICLR 2021.
 
-All is computed in float64. The estimator is unbiased: of layers that share nothing, the value is below 0 as often as
-above. Rotating, shifting or scaling the features of either layer does not change it.
+Rows are L2-normalised first, as recall by the cosine compares them; a zero row stays zero. So the lengths of vectors
+change nothing, nor does rotating the features of either layer. All is computed in float64. The estimator is unbiased:
+of layers that share nothing, the value is below 0 as often as above.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ FloatArray = NDArray[np.float64]
 _LEAST = 4
 # An HSIC of a layer with itself below this share of its largest term is rounding error.
 _ROUNDING = 1e-12
+# Unit vectors that are closer together are equal.
+_SPREAD = 1e-12
 
 
 def cka_vector(features: ArrayLike, *, batch_size: int, name: str = "features") -> FloatArray:
@@ -40,7 +43,7 @@ def cka_vector(features: ArrayLike, *, batch_size: int, name: str = "features") 
         (M,) with M about N times the batch size.
 
     Raises:
-        NumericError: NaN or Inf, or features that do not vary.
+        NumericError: NaN or Inf, or features that do not vary but in length.
         DataError: fewer than 4 rows.
         ValueError: no matrix, or a batch size below 4.
     """
@@ -49,7 +52,7 @@ def cka_vector(features: ArrayLike, *, batch_size: int, name: str = "features") 
 
 
 def _checked(features: ArrayLike, name: str) -> FloatArray:
-    """(N, D) float64, finite, scaled to at most 1: fourth powers stay within range."""
+    """(N, D) float64, finite, each row of length 1 or 0."""
     values = np.array(features, np.float64)
     if values.ndim != 2 or not values.size:
         raise ValueError(f"{name}: expected (N, D), neither 0, got {values.shape}")
@@ -60,9 +63,12 @@ def _checked(features: ArrayLike, name: str) -> FloatArray:
         raise DataError(
             f"linear CKA needs {_LEAST} rows, there are {len(values)}", fix="Compare layers on a split of more images"
         )
-    # A power of two, which rounds nothing.
-    scaled: FloatArray = np.ldexp(values, -np.frexp(np.abs(values).max())[1], out=values)
-    return scaled
+    # Divided by the largest entry first: the squares of very short or long rows leave float64's range.
+    peaks = np.abs(values).max(1, keepdims=True)
+    values /= np.where(peaks > 0, peaks, 1)
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    values /= np.where(lengths > 0, lengths, 1)
+    return values
 
 
 def _batches(count: int, batch_size: int) -> list[NDArray[np.intp]]:
@@ -102,7 +108,8 @@ def _vector(values: FloatArray, batches: list[NDArray[np.intp]], name: str) -> F
 
 
 def _require_structure(own: float, largest: float, name: str) -> None:
-    if not largest:
+    # Products of centred vectors are squares of their spread, and these are squared again.
+    if largest <= _SPREAD**4:
         raise NumericError(f"{name}: the features do not vary")
     if own <= _ROUNDING * largest:
         raise NumericError(f"{name}: the features do not tell which items are alike")

@@ -1,4 +1,4 @@
-"""How alike layers are: every two of them at the last epoch, and each layer with its own earlier epochs."""
+"""How alike layers are by unit vectors: every two at the last epoch, and each layer with its own earlier epochs."""
 
 from __future__ import annotations
 

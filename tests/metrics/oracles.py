@@ -22,7 +22,12 @@ def hsic_1(x: Array, y: Array) -> float:
     return float(sums / (n * (n - 3)))
 
 
+def units(x: Array) -> NDArray[np.float64]:
+    """Each row divided by its length, in float64."""
+    return np.array([row / np.sqrt(row @ row) for row in x.astype(np.float64)])
+
+
 def direct_cka(x: Array, y: Array) -> float:
-    """Of all rows at once, in float64."""
-    x, y = x.astype(np.float64), y.astype(np.float64)
+    """Of the unit vectors of all rows at once, in float64."""
+    x, y = units(x), units(y)
     return float(hsic_1(x, y) / np.sqrt(hsic_1(x, x) * hsic_1(y, y)))

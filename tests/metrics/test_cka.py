@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from layerprobe.errors import DataError, NumericError
 from layerprobe.metrics import cka
 from layerprobe.metrics.cka import cka_vector
-from tests.metrics.oracles import direct_cka, hsic_1
+from tests.metrics.oracles import direct_cka, hsic_1, units
 
 Array = NDArray[np.float64]
 RNG = np.random.default_rng
@@ -33,7 +33,7 @@ def layers(count: int, first: int, second: int, seed: int = 0) -> tuple[Array, A
     return x, x @ rng.normal(size=(first, second)) + rng.normal(size=(count, second))
 
 
-@pytest.mark.parametrize("shape", [(40, 3, 5), (12, 30, 30), (4, 2, 2), (9, 1, 50)])
+@pytest.mark.parametrize("shape", [(40, 3, 5), (12, 30, 30), (4, 2, 2), (9, 2, 50)])
 def test_it_is_the_direct_formula(shape: tuple[int, int, int]) -> None:
     x, y = layers(*shape)
     assert linear_cka(x, y) == pytest.approx(direct_cka(x, y), abs=1e-10)
@@ -49,7 +49,8 @@ def test_batches_are_averaged_before_the_ratio(monkeypatch: pytest.MonkeyPatch) 
     x, y = layers(23, 6, 5)
     parts = cka._batches(23, 5)
     assert [len(rows) for rows in parts] == [6, 6, 6, 5]
-    xy, xx, yy = (np.mean([hsic_1(a[rows], b[rows]) for rows in parts]) for a, b in ((x, y), (x, x), (y, y)))
+    u, v = units(x), units(y)
+    xy, xx, yy = (np.mean([hsic_1(a[rows], b[rows]) for rows in parts]) for a, b in ((u, v), (u, u), (v, v)))
     assert linear_cka(x, y, batch_size=5) == pytest.approx(xy / np.sqrt(xx * yy), abs=1e-10)
 
 
@@ -71,13 +72,24 @@ def test_batches_estimate_the_whole() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1000, 8])
-def test_rotation_shift_and_scale_do_not_matter(batch_size: int) -> None:
+def test_rotation_and_the_lengths_of_rows_do_not_matter(batch_size: int) -> None:
     x, y = layers(30, 6, 5)
     rotation = np.linalg.qr(RNG(1).normal(size=(6, 6))).Q
-    moved = 1e-3 * x @ rotation + np.arange(6)
-    assert linear_cka(moved, y, batch_size=batch_size) == pytest.approx(
+    turned = RNG(2).uniform(1e-3, 1e3, (30, 1)) * x @ rotation
+    assert linear_cka(turned, y, batch_size=batch_size) == pytest.approx(
         linear_cka(x, y, batch_size=batch_size), abs=1e-10
     )
+
+
+def test_features_that_differ_in_length_alone_do_not_vary() -> None:
+    x, y = layers(30, 6, 5)
+    with pytest.raises(NumericError, match="^first: the features do not vary"):
+        linear_cka(x[:1] * np.arange(1.0, 31)[:, None], y)
+
+
+def test_a_zero_row_stays_zero() -> None:
+    # As `test_by_hand`, with other lengths.
+    assert linear_cka([[0], [0], [2], [7]], [[0], [1], [0], [3]]) == pytest.approx(-0.5)
 
 
 @pytest.mark.parametrize("batch_size", [1000, 8])
@@ -159,9 +171,9 @@ def test_a_batch_in_which_nothing_varies_is_no_error() -> None:
     assert abs(linear_cka(x, y, batch_size=10)) < 1
 
 
-def test_dimensions_that_do_not_vary_change_nothing() -> None:
+def test_dimensions_that_are_0_change_nothing() -> None:
     x, y = layers(30, 6, 5)
-    wider = np.concatenate([x, np.full((30, 4), 0.7)], 1)
+    wider = np.concatenate([x, np.zeros((30, 4))], 1)
     assert linear_cka(wider, y) == pytest.approx(linear_cka(x, y), abs=1e-12)
 
 
