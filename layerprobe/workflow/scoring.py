@@ -60,7 +60,11 @@ def ranks_for(  # noqa: PLR0913 - what is searched, by which rules, and what is 
     try:
         return rank(queries, gallery, similarity, ks=ks, known=known, memory=measures.memory, rules=rules), ""
     except NotFiniteError as error:
-        return None, f"NaN ({error.rows} rows)"
+        return None, _not_finite(error)
+
+
+def _not_finite(error: NotFiniteError) -> str:
+    return f"NaN ({error.rows} rows)"
 
 
 def further_scores(measures: Measures, given: Retrieval, subject: Subject, notes: Sequence[str]) -> Scored:
@@ -140,9 +144,12 @@ class Scorer:
         if entry and (known is None or not known.open(self.measures.exact).any()):
             return entry
         memory = self.measures.memory
-        with self.searches.opened(subject.epoch, subject.split, subject.ranked, memory) as (queries, gallery):
-            similarity, rules = subject.ranked.similarity, self.searches.rules(subject.split)
-            ranks, invalid = ranks_for(self.measures, queries, gallery, similarity, known, rules)
+        similarity, rules = subject.ranked.similarity, self.searches.rules(subject.split)
+        try:
+            with self.searches.opened(subject.epoch, subject.split, subject.ranked, memory) as (queries, gallery):
+                ranks, invalid = ranks_for(self.measures, queries, gallery, similarity, known, rules)
+        except NotFiniteError as error:  # in what a reduction is fitted on, or cuts into bits
+            ranks, invalid = None, _not_finite(error)
         return store.RankEntry(key, ranks, invalid, values=entry.values if entry and ranks else {})
 
     def _thinned(self, subject: Subject, ranks: Ranks) -> Scored:

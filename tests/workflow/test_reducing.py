@@ -123,6 +123,23 @@ def test_what_learns_nothing_needs_no_training_features(run: Run) -> None:
     assert not run.feature_file(2, "train").exists()
 
 
+@pytest.mark.parametrize(("split", "chain"), [("train", "pca:3"), ("test", "binary"), ("test", "pca:3")])
+def test_features_that_are_not_finite_are_a_score_without_value(run: Run, split: str, chain: str) -> None:
+    asked = replace(REQUEST, layers=("fc6",), reduce=("l2", chain))
+    kept = prepare(run, asked).features
+    probe(run, asked, Silent())
+    values = kept.read_values(2, split, FC6)
+    values[3, 1] = np.nan
+    path, columns = run.feature_file(2, split), store.Columns({FC6: 8}, "cpu", 8)
+    path.unlink()
+    store.write_features(path, kept.key(2, split), kept.rows(split), columns, [{FC6: values}])
+    run.rank_file(2, "test").unlink()
+    scores = probe(run, replace(asked, splits=("test",)), Silent())
+    (found,) = [s for s in scores if (s.split, s.reduction, s.metric) == ("test", chain, "R@1")]
+    assert (found.value, found.notes[0]) == (None, "NaN (1 rows)")
+    assert (r1(scores)["l2"] is None) == (split == "test")
+
+
 def test_a_layer_too_short_for_a_chain_is_a_note_where_another_can_take_it(run: Run) -> None:
     listener = Silent()
     scores = probe(run, replace(REQUEST, reduce=("none", "random:9")), listener)
