@@ -99,6 +99,8 @@ class Terminal:
             if isinstance(item, str):
                 print(item)
             elif self.form == TERMINAL:
+                if place:
+                    print()
                 _print_table(item)
             else:
                 print("\n" * (place > 0) + rendered(item, self.form))

@@ -118,7 +118,7 @@ def probe(
     """
     from layerprobe.runs import find_run
     from layerprobe.scores import is_recall
-    from layerprobe.summary.table import summary_table, summary_values
+    from layerprobe.summary.table import summary_tables, summary_values
     from layerprobe.workflow.damage import PartlyMeasuredError, PartlyReducedError
     from layerprobe.workflow.ensemble import estimate_probe_of, probe_any
     from layerprobe.workflow.facts import score_tables
@@ -174,7 +174,7 @@ def probe(
         "summary": summary_values(summary),
     }
     told = {} if damaged is None else {"error": error_values(damaged)}
-    terminal.result(values | told, *score_tables(found, scores), summary_table(summary))
+    terminal.result(values | told, *score_tables(found, scores), *summary_tables(summary))
     plot = "train-vs-test" if any(score.split == "train" for score in scores) else "layers"
     terminal.say(
         f"{len(scores)} scores in {found.scores_file}; next: layerprobe plot {plot} {found.name}{cache_flag(cache)}"

@@ -38,7 +38,7 @@ def summary(
     Splits are compared on equal terms: as many classes and images of each, the mean over 20 draws. Draws are stored.
     """
     from layerprobe.runs import find_run
-    from layerprobe.summary.table import summary_table, summary_values
+    from layerprobe.summary.table import summary_tables, summary_values
     from layerprobe.workflow.summary import SummaryRequest, summarise
 
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
@@ -46,4 +46,4 @@ def summary(
     if run is None:
         terminal.say(f"run {found.name}")
     made = summarise(found, SummaryRequest(epochs, cluster, device), terminal)
-    terminal.result(summary_values(made), summary_table(made))
+    terminal.result(summary_values(made), *summary_tables(made))

@@ -136,6 +136,17 @@ def layers_in(file: h5py.File) -> tuple[LayerKey, ...]:
     return tuple(found)
 
 
+def read_dims(path: Path) -> dict[LayerKey, int]:
+    """Layer -> how many numbers its features have, of those in a file.
+
+    Raises:
+        DataError: as for `read_features`.
+    """
+    layers = read_layers(path)
+    with opened(path) as file:
+        return {layer: int(file["features"][str(layer)].shape[1]) for layer in layers}
+
+
 def _texts(file: h5py.File, name: str) -> tuple[str, ...]:
     if name not in file:
         return ()

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from layerprobe.best import best_layer
 from layerprobe.facts import DataFacts
 from layerprobe.intervals import Difference, Interval, IntervalKind
-from layerprobe.keys import RankedLayer
+from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.statistics.best_of_many import not_told_apart
 from layerprobe.statistics.bootstrap import RESAMPLES, between, intervals
 from layerprobe.statistics.draws import Terms
 from layerprobe.summary.cells import Cells, Faults, Place, SplitCells
+from layerprobe.summary.reduced import PostProcessing, Reduced
 
 _SEEN, _UNSEEN = "train", "test"  # the gap is the first - the second
 
@@ -106,9 +107,12 @@ class RunSummary:
         data: what was measured on.
         units: split -> how many units are resampled.
         terms: the equal terms; None where nothing is known on any.
-        layers: in network order.
-        alike: the layers that are not told apart from the best at the end, on its split; None where that is unknown.
+        layers: in network order, also those that are reduced.
+        alike: the layers that are not told apart from the best of `main` at the end, on its split; None where that is
+            unknown.
         notes: what a reader must know of the whole.
+        sections: the layers after reductions; empty where none is measured.
+        processed: each layer after its best post-processing; None where no reduction is measured.
     """
 
     run: str
@@ -119,6 +123,18 @@ class RunSummary:
     layers: tuple[LayerSummary, ...]
     alike: tuple[RankedLayer, ...] | None = None
     notes: tuple[str, ...] = ()
+    sections: tuple[Reduced, ...] = ()
+    processed: PostProcessing | None = None
+
+    @property
+    def main(self) -> tuple[LayerSummary, ...]:
+        """The layers as they are; all of them where none is measured without a reduction."""
+        return unreduced(self.layers)
+
+
+def unreduced(layers: Sequence[LayerSummary]) -> tuple[LayerSummary, ...]:
+    """The layers that are not reduced; all of them where there is none."""
+    return tuple(layer for layer in layers if layer.ranked.reduction == NO_REDUCTION) or tuple(layers)
 
 
 def layer_summaries(

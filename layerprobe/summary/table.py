@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from layerprobe.best import best_layer, best_text
@@ -12,6 +12,8 @@ from layerprobe.intervals import FEW_UNITS, FEWEST_UNITS, Difference, Interval, 
 from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import Gap, LayerSummary, Level, RunSummary, end_values
+from layerprobe.summary.reduced import Reduced
+from layerprobe.summary.reduced_table import processed_table, processed_values, reduced_table, reduced_values
 from layerprobe.tables import Ends, TextTable
 
 _ABSENT, _BEST, _NEVER = "-", "*", "never"
@@ -24,6 +26,20 @@ class _Column:
     header: str
     cells: Sequence[str]
     ends: Sequence[Interval | None] = ()  # of the cells' intervals
+
+
+def summary_tables(summary: RunSummary) -> list[TextTable]:
+    """The layers as they are; those of an equal dimension, and after other reductions; and after the best of them."""
+    found = [summary_table(replace(summary, layers=summary.main))]
+    for section in summary.sections:
+        table = reduced_table(summary, section)
+        found.append(replace(table, notes=(*table.notes, *_faults_after(summary, section))))
+    processed = summary.processed
+    if processed and processed.layers:
+        found.append(processed_table(summary, processed))
+    elif processed:
+        found[-1] = replace(found[-1], notes=(*found[-1].notes, *processed.notes))
+    return found
 
 
 def summary_table(summary: RunSummary) -> TextTable:
@@ -70,6 +86,8 @@ def summary_values(summary: RunSummary) -> dict[str, Any]:
         "splits": {split: asdict(facts) for split, facts in summary.data.splits.items()},
         "not_told_apart": None if summary.alike is None else list(map(_ranked_values, summary.alike)),
         "layers": [_layer_values(summary, layer) for layer in summary.layers],
+        "reduced": [reduced_values(section) for section in summary.sections],
+        "post_processing": None if summary.processed is None else processed_values(summary.processed),
         "notes": list(summary.notes),
     }
 
@@ -251,6 +269,18 @@ def _texts(summary: RunSummary, layer: LayerSummary, split: str) -> list[str]:
     if level and level.differs:
         found.append(f"on equal terms ({_terms(summary, True)}) outside the interval: the number of classes matters")
     return found
+
+
+def _faults_after(summary: RunSummary, section: Reduced) -> list[str]:
+    """A line for each layer that has collapsed, or has no value, after a reduction of a section."""
+    ways = {(way.reduction, way.similarity) for way in section.reduced}
+    rows = [layer for layer in summary.layers if (layer.ranked.reduction, layer.ranked.similarity) in ways]
+    return [
+        f"{split}, {layer.ranked.layer.layer} {layer.ranked.reduction}: {text}"
+        for split in summary.data.splits
+        for layer in rows
+        for text in _fault_texts(replace(layer.faults.get(split, Faults()), zeros=0, lone=0))
+    ]
 
 
 def _fault_texts(faults: Faults) -> list[str]:

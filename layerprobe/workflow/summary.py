@@ -12,18 +12,28 @@ from layerprobe.best import best_layer
 from layerprobe.errors import BusyError, DataError, RecipeError
 from layerprobe.facts import DataFacts
 from layerprobe.intervals import IntervalKind
-from layerprobe.keys import RankedLayer
+from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.progress import Listener
 from layerprobe.recipe import recorded_recipe
 from layerprobe.runs import Run
 from layerprobe.scores import SPLITS, Score
 from layerprobe.statistics.draws import Terms, draws, times_drawn
 from layerprobe.store import StoredRanks, read_index, read_stored_ranks
-from layerprobe.summary.cells import Cells, Faults, Place, SplitCells, faults_of
-from layerprobe.summary.layers import RunSummary, alike_layers, best_epoch, layer_summaries
+from layerprobe.summary.cells import Cells, Faults, Place, SplitCells
+from layerprobe.summary.layers import RunSummary, alike_layers, best_epoch, layer_summaries, unreduced
+from layerprobe.summary.reduced import reduced_sections
 from layerprobe.workflow.equal_terms import equal_terms
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.parts import load_dataset
+from layerprobe.workflow.reduced import (
+    dimension_hint,
+    draws_of,
+    faults_in,
+    hits_of,
+    processed_layers,
+    values_of,
+    ways_of,
+)
 from layerprobe.workflow.stored_terms import Offered, offered_terms
 from layerprobe.workflow.units import units_of_splits
 
@@ -112,7 +122,7 @@ class _Stored:
     def lacks(self, epochs: Collection[int]) -> bool:
         """Whether a layer has no score on equal terms, or one whose interval is of another kind, at one of some epochs.
 
-        Splits that are not drawn from have none to lack.
+        Splits that are not drawn from have none to lack, and neither have means over random projections.
         """
         if self.offered.terms is None:
             return False
@@ -127,6 +137,7 @@ class _Stored:
             place[1] in epochs and (place not in cells.equal or (split, *place) not in scored)
             for split, cells in drawn
             for place in cells.raw.rows
+            if len(draws_of(place[0].reduction)) == 1
         )
 
     def summary(self) -> RunSummary:
@@ -142,9 +153,21 @@ class _Stored:
                 notes.append(f"raw: all classes and images; layerprobe summary {self.run.name} draws equal terms")
             terms = None
         rows = layer_summaries(self.layers, splits, from_start=self.data.starts_training)
-        units = {split: len(cells.units) for split, cells in splits.items()}
-        alike = alike_layers(rows, splits)
-        return RunSummary(self.run.name, self.kind, self.data, units, terms, tuple(rows), alike, tuple(notes))
+        raw, ways = {split: cells.raw for split, cells in splits.items()}, ways_of(self.layers)
+        last = max(epoch for cells in splits.values() for _, epoch in cells.faults)
+        notes += dimension_hint(self.run, self.layers, last, splits)
+        return RunSummary(
+            self.run.name,
+            self.kind,
+            self.data,
+            {split: len(cells.units) for split, cells in splits.items()},
+            terms,
+            tuple(rows),
+            alike_layers(unreduced(rows), splits),
+            tuple(notes),
+            reduced_sections(self.layers, ways, raw),
+            processed_layers(self.run, self.layers, ways, raw),
+        )
 
     def _on_equal_terms(self) -> Mapping[str, SplitCells]:
         """The splits; where each has as many classes and images of each, its recalls need no draws."""
@@ -202,15 +225,10 @@ def _epochs_to_draw(text: str, stored: _Stored) -> list[int]:
 def _best_epoch(stored: _Stored) -> set[int]:
     """The best epoch of the layer that is best at the end, on the split that it is chosen on; empty without one."""
     splits = {split: stored.splits[split].raw for split in ("validation", "test") if split in stored.splits}
-    ends = {
-        ranked: max([0, *(max(cells.epochs(ranked), default=0) for cells in splits.values())])
-        for ranked in stored.layers
-    }
-    values = {
-        split: [cells.mean((ranked, ends[ranked])) for ranked in stored.layers] for split, cells in splits.items()
-    }
-    best = best_layer(values)
-    epoch = best_epoch(splits[best.split], stored.layers[best.place]) if best else None
+    layers = [ranked for ranked in stored.layers if ranked.reduction == NO_REDUCTION] or stored.layers
+    ends = {ranked: max([0, *(max(cells.epochs(ranked), default=0) for cells in splits.values())]) for ranked in layers}
+    best = best_layer({split: [cells.mean((r, ends[r])) for r in layers] for split, cells in splits.items()})
+    epoch = best_epoch(splits[best.split], layers[best.place]) if best else None
     return set() if epoch is None else {epoch}
 
 
@@ -280,13 +298,13 @@ class _Reading:
             if stored.ids != self.images[1] or not np.array_equal(stored.labels, self.images[0]):
                 notes.append(f"{self.split}, epoch {epoch}: left out, as it has other images than the last one")
                 continue
-            found = {ranked: fault for ranked, fault in _faults(stored).items() if ranked in layers}
+            found = faults_in(stored, layers)
             if lost := sorted({str(ranked.layer) for ranked in layers - found.keys()}):
                 why = "as their ranks are not stored; probe them again"
                 notes.append(f"{self.split}, epoch {epoch}: {', '.join(lost)} left out, {why}")
             faults |= {(ranked, epoch): fault for ranked, fault in found.items()}
             valid = [ranked for ranked, fault in found.items() if not fault.invalid]
-            raw = raw.with_epoch(epoch, {ranked: stored.ranks[ranked].hits(1) for ranked in valid}, self.units)
+            raw = raw.with_epoch(epoch, {ranked: hits_of(stored, ranked) for ranked in valid}, self.units)
             equal = equal.with_epoch(epoch, self._equal(stored, valid), self.units, self.weights)
         return SplitCells(raw, equal, faults, frozenset(np.unique(self.units).tolist())), notes
 
@@ -294,13 +312,5 @@ class _Reading:
         """Layer -> (Q,) what its queries add on equal terms, as far as that is stored."""
         if self.terms is None or self.weights is None:
             return {}
-        found = {ranked: stored.values[ranked].get(self.terms.name()) for ranked in layers}
+        found = {ranked: values_of(stored, ranked, self.terms.name()) for ranked in layers}
         return {ranked: values for ranked, values in found.items() if values is not None}
-
-
-def _faults(stored: StoredRanks) -> dict[RankedLayer, Faults]:
-    """What a reader must know of each layer that is stored."""
-    return {
-        **{ranked: faults_of(ranks) for ranked, ranks in stored.ranks.items()},
-        **{ranked: Faults(invalid=reason) for ranked, reason in stored.invalid.items()},
-    }

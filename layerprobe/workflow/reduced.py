@@ -1,0 +1,146 @@
+"""What reductions do to the layers of a run, from its stored ranks; and how they can be brought to one dimension."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.errors import BusyError, DataError, LayerprobeError, RecipeError
+from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.records import FROM_PYTHON
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.equal import equal_dim_of
+from layerprobe.runs import Run
+from layerprobe.store import StoredRanks, read_dims
+from layerprobe.summary.cells import Cells, Faults, faults_of
+from layerprobe.summary.reduced import PostProcessing, Way, post_processing
+from layerprobe.workflow.seen import split_to_choose_on
+
+_NONE = "no post-processing can be chosen without the classes of test"
+_SAME_CLASSES = (
+    "reductions are fitted on the classes that they are chosen on here; layerprobe choose fits them on others"
+)
+_USUAL = 128  # dimensions that are offered, or fewer where a layer has fewer
+
+
+@cache
+def draws_of(reduction: str) -> tuple[str, ...]:
+    """The single draws whose mean a reduction's score is; the reduction itself for any other, also an unknown one."""
+    with contextlib.suppress(LayerprobeError):
+        return parse_chain(reduction).members()
+    return (reduction,)
+
+
+def ways_of(layers: Iterable[RankedLayer]) -> list[Way]:
+    """What is done to some layers, those without a reduction first, else in the layers' order."""
+    names = dict.fromkeys((ranked.reduction, ranked.similarity) for ranked in layers)
+    found = [_way(*name) for name in names]
+    return sorted(found, key=lambda way: way.reduction != NO_REDUCTION)
+
+
+def _way(reduction: str, similarity: str) -> Way:
+    try:
+        chain, dim = parse_chain(reduction), equal_dim_of(reduction)
+    except LayerprobeError:  # registered by another version
+        return Way(reduction, similarity)
+    return Way(reduction, similarity, dim, len(chain.members()), chain.on_gallery)
+
+
+def hits_of(stored: StoredRanks, ranked: RankedLayer) -> NDArray[np.float64]:
+    """(Q,) what each query adds to Recall@1 of a layer; of a mean of draws, the mean of what it adds to theirs."""
+    hits = [stored.ranks[member].hits(1) for member in _members(ranked)]
+    mean: NDArray[np.float64] = np.mean(hits, axis=0)
+    return mean
+
+
+def values_of(stored: StoredRanks, ranked: RankedLayer, metric: str) -> NDArray[np.float64] | None:
+    """(Q,) what each query adds to a stored metric of a layer, likewise; None where it is not stored."""
+    found = [stored.values.get(member, {}).get(metric) for member in _members(ranked)]
+    known = [values for values in found if values is not None]
+    return np.mean(known, axis=0) if len(known) == len(found) else None
+
+
+def faults_in(stored: StoredRanks, layers: Iterable[RankedLayer]) -> dict[RankedLayer, Faults]:
+    """What a reader must know of each of some layers, as far as they are stored; of a mean of draws, of the worst."""
+    found: dict[RankedLayer, Faults] = {}
+    for ranked in layers:
+        own = [_faults(stored, member) for member in _members(ranked)]
+        known = [faults for faults in own if faults is not None]
+        if len(known) == len(own):
+            invalid = next((faults.invalid for faults in known if faults.invalid), "")
+            tied, zeros, lone = (max(getattr(faults, name) for faults in known) for name in ("tied", "zeros", "lone"))
+            found[ranked] = Faults(tied, zeros, lone, invalid)
+    return found
+
+
+def _faults(stored: StoredRanks, ranked: RankedLayer) -> Faults | None:
+    if ranked in stored.ranks:
+        return faults_of(stored.ranks[ranked])
+    return Faults(invalid=stored.invalid[ranked]) if ranked in stored.invalid else None
+
+
+def _members(ranked: RankedLayer) -> list[RankedLayer]:
+    return [RankedLayer(ranked.layer, name, ranked.similarity) for name in draws_of(ranked.reduction)]
+
+
+def processed_layers(
+    run: Run, layers: Sequence[RankedLayer], ways: Sequence[Way], splits: Mapping[str, Cells]
+) -> PostProcessing | None:
+    """Each layer after its best post-processing, chosen without test; None where no layer is reduced.
+
+    It is chosen on validation; without that on train, where the network has not seen it.
+
+    Args:
+        run: whose record says what the network has seen.
+        layers: in network order.
+        ways: all that is done to them.
+        splits: split -> Recall@1.
+    """
+    reduced = [ranked for ranked in layers if ranked.reduction != NO_REDUCTION]
+    if not reduced:
+        return None
+    last = max((epoch for cells in splits.values() for ranked in reduced for epoch in cells.epochs(ranked)), default=0)
+    try:
+        choose_on = split_to_choose_on(run, run.read(), [last])
+    except RecipeError as error:
+        return PostProcessing(notes=(f"{_NONE}: {error}",))
+    if choose_on == "test":
+        return PostProcessing(
+            notes=(f"{_NONE}: there are no others; layerprobe choose {run.name} cross-fits over them",)
+        )
+    found = post_processing(layers, ways, splits, choose_on)
+    if found is None:
+        fix = f"layerprobe probe {run.name} --splits {choose_on} with the same --reduce does it"
+        return PostProcessing(notes=(f"{_NONE}: no reduced layer is measured on {choose_on}; {fix}",))
+    return found if choose_on == "validation" else replace(found, notes=(*found.notes, _SAME_CLASSES))
+
+
+def dimension_hint(run: Run, layers: Sequence[RankedLayer], epoch: int, splits: Iterable[str]) -> list[str]:
+    """The command that brings layers of different dimensions to one, where nothing of the kind is stored.
+
+    Args:
+        run: whose stored features say how many dimensions a layer has.
+        layers: those that are summed up.
+        epoch: whose features are read.
+        splits: those that are summed up.
+
+    Returns:
+        A line, or none: also where features are gone, or the model came from Python.
+    """
+    if any(way.dim is not None for way in ways_of(layers)) or run.read().get(FROM_PYTHON):
+        return []
+    known: dict[LayerKey, int] = {}
+    for split in splits:
+        with contextlib.suppress(DataError, BusyError):
+            known |= read_dims(run.feature_file(epoch, split))
+    dims = [known[layer] for layer in dict.fromkeys(ranked.layer for ranked in layers) if layer in known]
+    if len(set(dims)) < 2:
+        return []
+    fewest = min(dims)
+    command = f"layerprobe probe {run.name} --epochs {epoch} --equal-dim {min(fewest, _USUAL)}"
+    return [f"the layers have {fewest:,} to {max(dims):,} dimensions; {command} compares them at one"]

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from layerprobe.keys import RankedLayer
+from layerprobe.summary.cells import Cells
+from layerprobe.summary.reduced import Reduced, Way, post_processing, reduced_sections
+from tests.summary.made_up import CLASSES, FC6, POOL5
+
+RAW, PCA, L2 = Way("none", "cosine"), Way("pca:8", "cosine", 8), Way("l2", "cosine")
+RANDOM = Way("random:8x5", "cosine", 8, draws=5)
+FC6_PCA, POOL5_PCA = PCA.of(FC6.layer), PCA.of(POOL5.layer)
+LAYERS = [POOL5, POOL5_PCA, FC6, FC6_PCA]
+
+
+def cells(values: Mapping[RankedLayer, float], epoch: int = 3, known: Cells | None = None) -> Cells:
+    """40 classes of one query each, whose values scatter by 0.02 around a mean that is exact."""
+    rng = np.random.default_rng(0)
+    made = {}
+    for ranked, value in values.items():
+        scatter = 0.02 * rng.standard_normal(CLASSES)
+        made[ranked] = value + scatter - scatter.mean()
+    return (known or Cells()).with_epoch(epoch, made, np.arange(CLASSES))
+
+
+def section(values: Mapping[RankedLayer, float]) -> Reduced:
+    (found,) = reduced_sections(LAYERS, [RAW, PCA], {"test": cells(values)})
+    return found
+
+
+def test_reductions_are_compared_with_those_of_their_dimension() -> None:
+    ways = [RAW, PCA, L2, Way("pca:4", "cosine", 4)]
+    layers = [way.of(layer.layer) for layer in (POOL5, FC6) for way in ways]
+    found = reduced_sections(layers, ways, {"test": cells(dict.fromkeys(layers, 0.5))})
+    assert [(each.dim, [way.reduction for way in each.ways]) for each in found] == [
+        (4, ["none", "pca:4"]),
+        (8, ["none", "pca:8"]),
+        (None, ["none", "l2"]),
+    ]
+
+
+def test_without_a_reduction_there_is_nothing_to_compare() -> None:
+    assert reduced_sections([POOL5, FC6], [RAW], {"test": cells({POOL5: 0.5, FC6: 0.5})}) == ()
+
+
+def test_values_are_of_the_last_epoch_at_which_a_layer_is_reduced() -> None:
+    known = cells({POOL5: 0.5, POOL5_PCA: 0.6}, epoch=3)
+    (found,) = reduced_sections(LAYERS, [RAW, PCA], {"test": cells({POOL5: 0.9}, epoch=7, known=known)})
+    assert found.epoch == 3
+    assert found.values["test"] == pytest.approx({POOL5: 0.5, POOL5_PCA: 0.6})
+
+
+@pytest.mark.parametrize(
+    ("fc6", "fc6_pca", "apart"),
+    [
+        # the difference of two classes' values scatters by 0.028, that of 40 classes by 0.0045
+        (0.6, 0.8, (True, True)),
+        (0.699, 0.8, (False, True)),
+        (0.699, 0.701, (False, False)),
+    ],
+)
+def test_layers_change_places_where_a_reduction_reverses_them(
+    fc6: float, fc6_pca: float, apart: tuple[bool, bool]
+) -> None:
+    found = section({POOL5: 0.7, POOL5_PCA: 0.7, FC6: fc6, FC6_PCA: fc6_pca})
+    (swap,) = found.swaps
+    assert (swap.first, swap.second, found.pairs) == (POOL5.layer, FC6.layer, 1)
+    assert (swap.above.way, swap.below.way) == (RAW, PCA)
+    assert (swap.above.first, swap.above.second) == pytest.approx((0.7, fc6))
+    assert (swap.below.first, swap.below.second) == pytest.approx((0.7, fc6_pca))
+    assert (swap.above.apart, swap.below.apart) == apart
+
+
+@pytest.mark.parametrize("fc6_pca", [0.5, 0.7])  # worse, and equal: neither puts fc6 above
+def test_layers_that_keep_their_order_do_not_change_places(fc6_pca: float) -> None:
+    values = {POOL5: 0.7, FC6: 0.6, POOL5_PCA: 0.7, FC6_PCA: fc6_pca}
+    (found,) = reduced_sections(
+        LAYERS,
+        [RAW, PCA],
+        {
+            "test": Cells().with_epoch(
+                3, {ranked: np.full(CLASSES, value) for ranked, value in values.items()}, np.arange(CLASSES)
+            )
+        },
+    )
+    assert found.swaps == ()
+
+
+def test_the_best_layer_of_each_reduction_is_chosen_on_validation() -> None:
+    test = cells({POOL5: 0.7, POOL5_PCA: 0.7, FC6: 0.6, FC6_PCA: 0.9})
+    validation = cells({POOL5: 0.5, POOL5_PCA: 0.9, FC6: 0.6, FC6_PCA: 0.6})
+    (found,) = reduced_sections(LAYERS, [RAW, PCA], {"validation": validation, "test": test})
+    best = {way: found.best(way) for way in (RAW, PCA)}
+    assert {way.reduction: (b.split, found.layers[b.place]) for way, b in best.items() if b} == {
+        "none": ("validation", FC6.layer),
+        "pca:8": ("validation", POOL5.layer),
+    }
+    assert found.alike == {RAW: (), PCA: ()}
+
+
+def test_post_processing_is_chosen_for_each_layer_without_test() -> None:
+    validation = cells({POOL5: 0.7, POOL5_PCA: 0.6, FC6: 0.5, FC6_PCA: 0.6})
+    test = cells({POOL5: 0.6, POOL5_PCA: 0.9, FC6: 0.5, FC6_PCA: 0.8})
+    found = post_processing(LAYERS, [RAW, PCA], {"validation": validation, "test": test}, "validation")
+    assert found is not None
+    assert [layer.ranked for layer in found.layers] == [POOL5, FC6_PCA]
+    assert [layer.value for layer in found.layers] == pytest.approx([0.7, 0.6])
+    assert [layer.test for layer in found.layers] == pytest.approx([0.6, 0.8])
+    gain = found.layers[1].gain
+    assert gain is not None
+    assert gain.value == pytest.approx(0.3)
+    # 40 differences that scatter by 0.028: 0.3 +- 2 x 0.0045
+    assert (gain.low, gain.high) == pytest.approx((0.291, 0.309), abs=0.003)
+
+
+def test_the_mean_of_draws_cannot_be_chosen() -> None:
+    values = cells({POOL5: 0.5, RANDOM.of(POOL5.layer): 0.9, POOL5_PCA: 0.6})
+    layers = [POOL5, POOL5_PCA, RANDOM.of(POOL5.layer)]
+    found = post_processing(layers, [RAW, PCA, RANDOM], {"validation": values}, "validation")
+    assert found is not None
+    assert [layer.ranked for layer in found.layers] == [POOL5_PCA]
+
+
+def test_nothing_is_chosen_where_no_reduction_is_measured_on_the_choosing_split() -> None:
+    splits = {"validation": cells({POOL5: 0.5}), "test": cells({POOL5: 0.5, POOL5_PCA: 0.6})}
+    found = post_processing(LAYERS, [RAW, PCA], splits, "validation")
+    assert found is None

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from layerprobe.formats import as_csv, as_latex, as_markdown
+from layerprobe.intervals import Difference, Interval
+from layerprobe.summary.cells import Faults
+from layerprobe.summary.layers import LayerSummary, Level
+from layerprobe.summary.reduced import PostProcessing, Processed, Reduced, Side, Swap, Way
+from layerprobe.summary.table import summary_tables, summary_values
+from tests.summary.made_up import FC6, POOL5
+from tests.summary.test_table import LAYER, OTHER, SUMMARY
+
+RAW, PCA = Way("none", "cosine"), Way("pca:8", "cosine", 8)
+RANDOM = Way("random:8x5", "cosine", 8, draws=5)
+POOL5_PCA, FC6_PCA = PCA.of(POOL5.layer), PCA.of(FC6.layer)
+VALUES = {POOL5: 0.7, POOL5_PCA: 0.6, FC6: 0.65, FC6_PCA: 0.62}
+SWAP = Swap(POOL5.layer, FC6.layer, Side(RAW, 0.7, 0.65, True), Side(PCA, 0.6, 0.62, False))
+ENDS = {POOL5: Interval(0.66, 0.74)}
+ALIKE = {RAW: (), PCA: (POOL5.layer,)}
+SECTION = Reduced(8, 9, "test", (POOL5.layer, FC6.layer), (RAW, PCA), {"test": VALUES}, ENDS, ALIKE, (SWAP,), pairs=1)
+REDUCED = LayerSummary(FC6_PCA, {"test": Level(9, 0.62)}, None, None, None, {"test": 9}, 1, {}, {})
+PROCESSED = PostProcessing(
+    "validation",
+    9,
+    (
+        Processed(POOL5, 0.8, 0.7, Interval(0.66, 0.74), Difference(0.0)),
+        Processed(FC6_PCA, 0.75, 0.62, None, Difference(-0.03, -0.06, -0.01, 0.01)),
+    ),
+    ("a note",),
+)
+WHOLE = replace(SUMMARY, layers=(LAYER, OTHER, REDUCED), sections=(SECTION,), processed=PROCESSED)
+
+
+def test_the_first_table_has_the_layers_as_they_are() -> None:
+    first, *_ = summary_tables(WHOLE)
+    assert [row[1] for row in first.rows] == ["pool5", "fc6"]
+    assert "reduction" not in first.columns
+
+
+def test_reductions_of_one_dimension_stand_beside_each_other_and_the_layers_as_they_are() -> None:
+    _, table, _ = summary_tables(WHOLE)
+    assert table.columns == ("layer", "raw", "pca:8")
+    assert table.rows == (("pool5", "70.0", "60.0"), ("fc6", "65.0", "62.0"))
+    assert table.intervals == {1: (("66.0", "74.0"), None)}
+    assert table.heading[0] == "equal dimension 8 of one, epoch 9, test R@1 in %, cosine"
+
+
+def test_the_best_layer_of_each_reduction_is_named() -> None:
+    _, table, _ = summary_tables(WHOLE)
+    assert "pca:8: best on test (chosen on test): fc6, 62.0 %; not told apart from it: pool5" in table.notes
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "how", "told"),
+    [
+        (True, True, "1 of them told apart on both sides", ""),
+        (True, False, "none of them told apart on both sides", ", told apart"),
+        (False, False, "none of them told apart", ""),
+    ],
+)
+def test_a_sentence_says_which_layers_change_places_and_whether_they_are_told_apart(
+    above: bool, below: bool, how: str, told: str
+) -> None:
+    swap = replace(SWAP, above=replace(SWAP.above, apart=above), below=replace(SWAP.below, apart=below))
+    _, table, _ = summary_tables(replace(WHOLE, sections=(replace(SECTION, swaps=(swap,)),)))
+    pair = f"pool5 over fc6 by raw (70.0, 65.0{told}), under it by pca:8 (60.0, 62.0)"
+    assert f"order of layers: 1 of 1 pairs change places, {how}: {pair}" in table.notes
+
+
+def test_an_order_that_all_reductions_keep_is_told() -> None:
+    _, table, _ = summary_tables(replace(WHOLE, sections=(replace(SECTION, swaps=()),)))
+    assert "order of layers: the same in all columns" in table.notes
+
+
+def test_what_a_column_is_the_mean_of_and_fitted_on_is_told() -> None:
+    gallery = Way("pca:8@gallery", "cosine", 8, on_gallery=True)
+    ways = (RAW, RANDOM, gallery)
+    _, table, _ = summary_tables(replace(WHOLE, sections=(replace(SECTION, ways=ways, alike=dict.fromkeys(ways)),)))
+    assert "random:8x5: mean of 5 draws" in table.notes
+    assert "transductive, fitted on the images searched: pca:8@gallery" in table.notes
+
+
+def test_a_layer_without_a_value_after_a_reduction_is_told_there() -> None:
+    faulty = replace(REDUCED, faults={"test": Faults(invalid="NaN (3 rows)", lone=5)})
+    first, table, _ = summary_tables(replace(WHOLE, layers=(LAYER, OTHER, faulty)))
+    assert "test, fc6 pca:8: NaN (3 rows)" in table.notes
+    assert not any("NaN" in note for note in first.notes)
+
+
+def test_post_processing_shows_what_was_chosen_where_and_what_it_gives_on_test() -> None:
+    *_, table = summary_tables(WHOLE)
+    assert table.columns == ("", "layer", "post-processing", "validation\nR@1", "test\nR@1", "gain\ntest")
+    assert table.rows == (
+        ("*", "pool5", "raw", "80.0", "70.0", "+0.0"),
+        ("", "fc6", "pca:8", "75.0", "62.0", "-3.0"),
+    )
+    assert table.intervals == {4: (("66.0", "74.0"), None), 5: (None, ("-6.0", "-1.0"))}
+    assert table.notes[0] == "* best on validation: pool5, 80.0 %; on test 70.0 %"
+    assert table.notes[-1] == "a note"
+
+
+def test_why_no_post_processing_can_be_chosen_is_told_last() -> None:
+    tables = summary_tables(replace(WHOLE, processed=PostProcessing(notes=("none can be chosen",))))
+    assert len(tables) == 2
+    assert tables[-1].notes[-1] == "none can be chosen"
+
+
+def test_json_has_the_reductions() -> None:
+    values = summary_values(WHOLE)
+    assert [layer["reduction"] for layer in values["layers"]] == ["none", "none", "pca:8"]
+    (section,) = values["reduced"]
+    assert section["reductions"][1] == {
+        "reduction": "pca:8",
+        "similarity": "cosine",
+        "best": {"split": "test", "layer": "fc6", "pool": "none"},
+        "not_told_apart": [{"layer": "pool5", "pool": "max"}],
+    }
+    assert section["swaps"][0]["below"] == {
+        "reduction": "pca:8",
+        "similarity": "cosine",
+        "first": 0.6,
+        "second": 0.62,
+        "told_apart": False,
+    }
+    assert values["post_processing"]["chosen_on"] == "validation"
+    assert values["post_processing"]["layers"][1]["gain"] == {"value": -0.03, "low": -0.06, "high": -0.01}
+
+
+def test_every_format_writes_the_sections() -> None:
+    _, table, chosen = summary_tables(WHOLE)
+    assert "| pool5 | 70.0 \\[66.0, 74.0] | 60.0 |" in as_markdown(table)
+    assert "fc6 & 65.0 & 62.0 \\\\" in as_latex(table)
+    assert as_csv(chosen).splitlines()[2] == ",fc6,pca:8,75.0,62.0,,,-3.0,-6.0,-1.0"
