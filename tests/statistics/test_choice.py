@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import optimize, stats
 
 from layerprobe.errors import NumericError
 from layerprobe.statistics.choice import cross_fitted, folds_of, greedy, optimism, pick, shares
@@ -34,27 +34,32 @@ def qualifies_by_scipy(first: Array, second: Array, within: float) -> bool:
     return bool(stats.ttest_rel(first, second).confidence_interval(0.9).high <= within)
 
 
-def test_the_rule_is_the_paired_t_test_where_units_are_of_one_size() -> None:
+def test_the_rule_is_the_paired_t_test_where_differences_are_not_skewed() -> None:
     rng, seen = np.random.default_rng(0), Counter[bool]()
     for _ in range(100):
-        values = noise(rng, 1, 12, 0.3) + noise(rng, 2, 12, 0.02) + [[-0.01], [0.01]]
-        cheap, dear = values
-        if dear.mean() <= cheap.mean():
-            continue
-        expected = qualifies_by_scipy(dear, cheap, 0.03)
-        assert pick(cells_of(values), costs(2), within=0.03).place == (0 if expected else 1)
+        apart = noise(rng, 1, 6, 0.02)[0]
+        cheap = noise(rng, 1, 12, 0.3)[0]
+        dear = cheap + 0.015 + np.concatenate([apart, -apart])
+        expected = qualifies_by_scipy(dear, cheap, 0.025)
+        assert pick(cells_of([cheap, dear]), costs(2), within=0.025).place == (0 if expected else 1)
         seen[expected] += 1
     assert min(seen[True], seen[False]) > 20
 
 
-def test_units_of_unequal_size_have_the_error_of_a_linearised_ratio() -> None:
-    # Hits of two candidates in units of 1 to 12 queries, by hand: d = sum(difference) / 78 = 10 / 78;
-    # e = (difference - d * count) / 78, s^2 = 12 / 11 * sum(e^2), upper end d + 1.795885 s.
+def test_the_end_is_where_the_cubic_of_the_linearised_ratio_reaches_students_t() -> None:
+    # Hits gained in units of 1 to 12 queries: d = 10 / 78, e = (gained - d * count) / 78; its root found by search.
     counts = np.arange(1.0, 13)
     gained = np.array([1.0, 0, 2, 0, 0, 1, 3, 0, 0, 2, 0, 1])
     d = 10 / 78
-    s = np.sqrt(12 / 11 * sum(((g - d * n) / 78) ** 2 for g, n in zip(gained, counts, strict=True)))
-    upper = d + 1.795885 * s
+    e = [(g - d * n) / 78 for g, n in zip(gained, counts, strict=True)]
+    s = (12 / 11 * sum(x**2 for x in e)) ** 0.5
+    k = 144 / (11 * 10) * sum(x**3 for x in e) / s**3
+    assert k > 0.1
+
+    def cubic(t: float) -> float:
+        return t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6 + 1.795885  # Student's t of 11 degrees at 95 %
+
+    upper = d - s * optimize.brentq(cubic, -20, 5)
     cells = UnitSums(np.stack([np.zeros(12), gained]), np.stack([counts, counts]))
     assert pick(cells, costs(2), within=upper + 1e-6).place == 0
     assert pick(cells, costs(2), within=upper - 1e-6).place == 1
@@ -131,26 +136,26 @@ def test_shares_are_how_often_the_rule_picks_each_in_draws_of_units() -> None:
     counts = np.broadcast_to(rng.integers(5, 30, 20).astype(np.float64), (4, 20))
     cells = UnitSums(counts * (0.5 + noise(rng, 1, 20) + noise(rng, 4, 20, 0.05)), counts)
     picks = Counter[int]()
-    for _ in range(2000):
+    for _ in range(1000):
         # The plain way: copies of the drawn units, and the rule on them.
         drawn = rng.integers(20, size=20)
         picks[pick(UnitSums(cells.sums[:, drawn], counts[:, drawn]), costs(4), within=0.02).place] += 1
-    expected = [picks[place] / 2000 for place in range(4)]
+    expected = [picks[place] / 1000 for place in range(4)]
     assert max(expected) < 0.9
-    assert shares(cells, costs(4), within=0.02, resamples=2000) == pytest.approx(expected, abs=0.04)
+    assert shares(cells, costs(4), within=0.02) == pytest.approx(expected, abs=0.05)
 
 
-def test_a_worse_candidate_passes_beside_the_better_one_in_about_5_percent_of_the_draws() -> None:
-    # The cheap one is worse by exactly what is allowed; hits of 20 images in each of 10 classes.
-    rng, wrong, sets = np.random.default_rng(0), 0, 1500
+@pytest.mark.parametrize("skewed", [False, True])
+def test_a_worse_candidate_passes_beside_the_best_in_at_most_5_percent_of_the_draws(skewed: bool) -> None:
+    # The cheap one is worse by 3 points on average, all that is allowed: in every class, or by 30 in one of ten.
+    rng, wrong, sets = np.random.default_rng(0), 0, 1000
     for _ in range(sets):
-        rate = rng.beta(8, 3, 10)
-        apart = 0.03 + rng.normal(0, 0.02, 10)
-        hits = rng.binomial(20, np.clip([rate - apart, rate], 0, 1)) / 20
-        picked = pick(cells_of(hits), costs(2), within=0.03)
+        lost = rng.normal(0.03, 0.03, 30) if not skewed else 0.3 * (rng.uniform(size=30) < 0.1)
+        dear = rng.binomial(20, 0.95, 30) / 20
+        picked = pick(cells_of([dear - lost, dear]), costs(2), within=0.03)
         wrong += picked.best == 1 and 0 in picked.equivalent
-    # 5 % are 75 +- 8
-    assert wrong <= 100
+    # 5 % are 50 +- 7; with Student's t alone, 126 of the skewed ones pass
+    assert wrong <= 71
 
 
 def test_folds_are_of_equal_size_up_to_one_and_follow_the_seed() -> None:
