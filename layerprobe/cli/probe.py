@@ -74,6 +74,10 @@ def probe(
     fit: Annotated[
         str, typer.Option("--fit", metavar="train|gallery", help="What a reduction is fitted on.")
     ] = "train",
+    equal_dim: Annotated[
+        int | None,
+        typer.Option("--equal-dim", metavar="D", min=1, help="Also by PCA, half-whitened, at random to D dimensions."),
+    ] = None,
     similarity: Annotated[
         str | None, typer.Option("--similarity", metavar="S", help="Searched by cosine, euclidean or dot.")
     ] = None,
@@ -144,6 +148,7 @@ def probe(
         gallery_size=gallery_size,
         reduce=split_names(reduce),
         fit=fit,
+        equal_dim=equal_dim,
     )
     given = {"--weights": weights, "--data": data, "--set": settings, "--seed": seed, "--run": name}
     if model is None:

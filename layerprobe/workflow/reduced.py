@@ -19,6 +19,7 @@ from layerprobe.runs import Run
 from layerprobe.store import StoredRanks, read_dims
 from layerprobe.summary.cells import Cells, Faults, faults_of
 from layerprobe.summary.reduced import PostProcessing, Way, post_processing
+from layerprobe.workflow.members import mean_over, ranked_as
 from layerprobe.workflow.seen import split_to_choose_on
 
 _NONE = "no post-processing can be chosen without the classes of test"
@@ -29,11 +30,11 @@ _USUAL = 128  # dimensions that are offered, or fewer where a layer has fewer
 
 
 @cache
-def draws_of(reduction: str) -> tuple[str, ...]:
-    """The single draws whose mean a reduction's score is; the reduction itself for any other, also an unknown one."""
+def draws_of(reduction: str) -> int:
+    """The number of draws whose mean a reduction's score is; 1 for any other, also for an unknown one."""
     with contextlib.suppress(LayerprobeError):
-        return parse_chain(reduction).members()
-    return (reduction,)
+        return len(parse_chain(reduction).members())
+    return 1
 
 
 def ways_of(layers: Iterable[RankedLayer]) -> list[Way]:
@@ -53,39 +54,31 @@ def _way(reduction: str, similarity: str) -> Way:
 
 def hits_of(stored: StoredRanks, ranked: RankedLayer) -> NDArray[np.float64]:
     """(Q,) what each query adds to Recall@1 of a layer; of a mean of draws, the mean of what it adds to theirs."""
-    hits = [stored.ranks[member].hits(1) for member in _members(ranked)]
-    mean: NDArray[np.float64] = np.mean(hits, axis=0)
-    return mean
+    members = ranked_as(ranked, stored.ranks)
+    return mean_over(members, {member: stored.ranks[member].hits(1) for member in members})
 
 
 def values_of(stored: StoredRanks, ranked: RankedLayer, metric: str) -> NDArray[np.float64] | None:
     """(Q,) what each query adds to a stored metric of a layer, likewise; None where it is not stored."""
-    found = [stored.values.get(member, {}).get(metric) for member in _members(ranked)]
-    known = [values for values in found if values is not None]
-    return np.mean(known, axis=0) if len(known) == len(found) else None
+    known = {member: values[metric] for member, values in stored.values.items() if metric in values}
+    members = ranked_as(ranked, known)
+    return mean_over(members, known) if members else None
 
 
 def faults_in(stored: StoredRanks, layers: Iterable[RankedLayer]) -> dict[RankedLayer, Faults]:
     """What a reader must know of each of some layers, as far as they are stored; of a mean of draws, of the worst."""
     found: dict[RankedLayer, Faults] = {}
     for ranked in layers:
-        own = [_faults(stored, member) for member in _members(ranked)]
-        known = [faults for faults in own if faults is not None]
-        if len(known) == len(own):
+        known = [_faults(stored, member) for member in ranked_as(ranked, stored.ranks.keys() | stored.invalid.keys())]
+        if known:
             invalid = next((faults.invalid for faults in known if faults.invalid), "")
             tied, zeros, lone = (max(getattr(faults, name) for faults in known) for name in ("tied", "zeros", "lone"))
             found[ranked] = Faults(tied, zeros, lone, invalid)
     return found
 
 
-def _faults(stored: StoredRanks, ranked: RankedLayer) -> Faults | None:
-    if ranked in stored.ranks:
-        return faults_of(stored.ranks[ranked])
-    return Faults(invalid=stored.invalid[ranked]) if ranked in stored.invalid else None
-
-
-def _members(ranked: RankedLayer) -> list[RankedLayer]:
-    return [RankedLayer(ranked.layer, name, ranked.similarity) for name in draws_of(ranked.reduction)]
+def _faults(stored: StoredRanks, ranked: RankedLayer) -> Faults:
+    return faults_of(stored.ranks[ranked]) if ranked in stored.ranks else Faults(invalid=stored.invalid[ranked])
 
 
 def processed_layers(

@@ -10,6 +10,7 @@ from layerprobe.data.splits import Dataset
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.keys import LayerKey
 from layerprobe.reductions.chain import ON_GALLERY, Chain, parse_chain
+from layerprobe.reductions.equal import equal_dimension
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.taps import Layer
 
@@ -44,12 +45,13 @@ class Unfit:
         return f"{self.reduction} left out of {self.layer}: {self.reason}"
 
 
-def asked_chains(texts: Sequence[str], fit: str = FITTED_ON) -> list[Chain]:
+def asked_chains(texts: Sequence[str], fit: str = FITTED_ON, equal_dim: int | None = None) -> list[Chain]:
     """The chains that names stand for, each once.
 
     Args:
         texts: names of chains.
         fit: train; or gallery, which fits on what is searched whatever learns from features.
+        equal_dim: the dimension to which layers are brought besides, by each of `equal_dimension`; None for none.
 
     Raises:
         UnknownNameError: no such reduction; with the near miss. Or `fit` is neither.
@@ -57,7 +59,8 @@ def asked_chains(texts: Sequence[str], fit: str = FITTED_ON) -> list[Chain]:
     """
     if fit not in FITS:
         raise UnknownNameError("split to fit on", fit, FITS)
-    found = [parse_chain(text) for text in texts]
+    equal = () if equal_dim is None else equal_dimension(equal_dim)
+    found = [parse_chain(text) for text in (*texts, *equal)]
     if fit != FITTED_ON:
         found = [parse_chain(f"{c.text}{ON_GALLERY}") if c.fits and not c.on_gallery else c for c in found]
     return list({chain.text: chain for chain in found}.values())

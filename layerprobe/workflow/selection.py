@@ -43,6 +43,7 @@ class ProbeRequest:
             measured too; None for none.
         reduce: reductions, chained by `+`.
         fit: on what those are fitted that learn from features: train, or gallery, what is searched.
+        equal_dim: the dimension to which layers are also brought, in several ways; None for none.
 
     Raises:
         UnknownNameError: no such similarity, interval or reduction, or nothing of that name to fit on.
@@ -65,11 +66,12 @@ class ProbeRequest:
     gallery_size: int | None = None
     reduce: tuple[str, ...] | None = None
     fit: str = FITTED_ON
+    equal_dim: int | None = None
 
     def __post_init__(self) -> None:
         if self.similarity not in (None, *VECTOR_SIMILARITIES):
             raise UnknownNameError("similarity", self.similarity or "", VECTOR_SIMILARITIES)
-        asked_chains(self.reduce or (), self.fit)
+        asked_chains(self.reduce or (), self.fit, self.equal_dim)
         if estimand_of(self.interval) == "redraw" and self.gallery_size is not None:
             what = "--gallery-size with --interval redraw: a smaller gallery is drawn from this one"
             raise RecipeError(what, fix="Probe twice, once with each")
@@ -214,7 +216,8 @@ def select(  # noqa: PLR0913 - what is asked for, and of what
     """
     splits = select_splits(request.splits, dataset)
     measures = select_measures(request, recipe, dataset, splits)
-    chains = asked_chains(recipe.probe.reduce if request.reduce is None else request.reduce, request.fit)
+    names = recipe.probe.reduce if request.reduce is None else request.reduce
+    chains = asked_chains(names, request.fit, request.equal_dim)
     require_fitting(chains, dataset)
     require_some(taps, chains, left_out(taps, chains, embedding.key, unclassified))
     return Selection(

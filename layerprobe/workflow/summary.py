@@ -137,7 +137,7 @@ class _Stored:
             place[1] in epochs and (place not in cells.equal or (split, *place) not in scored)
             for split, cells in drawn
             for place in cells.raw.rows
-            if len(draws_of(place[0].reduction)) == 1
+            if draws_of(place[0].reduction) == 1
         )
 
     def summary(self) -> RunSummary:

@@ -154,6 +154,24 @@ def test_a_chain_that_no_layer_can_take_is_refused_before_images_are_run(run: Ru
         prepare(run, replace(REQUEST, reduce=("none", "random:900")))
 
 
+def test_an_equal_dimension_comes_beside_the_reductions_asked_for(run: Run) -> None:
+    listener = Silent()
+    scores = probe(run, replace(REQUEST, reduce=("none", "l2"), equal_dim=9), listener)
+    assert set(r1(scores)) == {"none", "l2"}
+    assert list(r1(scores, layer="pool5.3")) == ["none", "l2", "l2+pca:9+l2", "l2+whiten:9:0.5+l2", "random:9x5+l2"]
+    assert sum("left out of fc6@none" in line and "8 dimensions" in line for line in listener.heard) == 3
+
+
+def test_an_equal_dimension_above_that_of_every_layer_is_refused(run: Run) -> None:
+    with pytest.raises(RecipeError, match=r"no layer can take l2\+pca:900\+l2: pca:900: the features have"):
+        prepare(run, replace(REQUEST, equal_dim=900))
+
+
+def test_an_equal_dimension_is_fitted_on_the_gallery_where_that_is_asked_for() -> None:
+    found = [chain.text for chain in asked_chains(["none"], "gallery", 4)]
+    assert found == ["none", "l2+pca:4+l2@gallery", "l2+whiten:4:0.5+l2@gallery", "random:4x5+l2"]
+
+
 def test_a_rank_too_low_for_a_chain_is_told_with_all_other_scores(run: Run) -> None:
     # 16 training images: less their mean, of rank 15.
     with pytest.raises(PartlyReducedError, match="no layer can take pca:16: .* rank 15") as error:
