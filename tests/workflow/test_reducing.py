@@ -195,7 +195,7 @@ def test_a_mean_of_draws_is_that_of_each_query_over_draws_that_are_ranked_each(r
     for metric in ("R@1", "MAP@R"):
         values = [score.value for scores in single for score in scores if score.metric == metric]
         assert len(set(values)) > 1
-        assert mean[metric].value == pytest.approx(np.mean(values))
+        assert mean[metric].value == pytest.approx(np.mean(np.asarray(values, dtype=float)))
         assert "mean of 3 draws" in mean[metric].notes
     assert mean["NMI"].value is None
     assert mean["NMI"].notes[0] == "left out of a mean of 3 draws: NMI is no mean over the queries"
