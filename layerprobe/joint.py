@@ -54,6 +54,15 @@ class SideBySide:
         return found
 
 
+def side_by_side(members: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """(N, D) features of a layer, or (N, the sum of D) those of several as `SideBySide` has them.
+
+    Args:
+        members: (N, D) of each layer, at least one.
+    """
+    return SideBySide(members)[:] if len(members) > 1 else members[0]
+
+
 def _normalise(features: NDArray[np.float32], *, out: NDArray[np.float32]) -> None:
     """Write (B, D) features of length 1, computed in float64; zero vectors stay, NaN and Inf give NaN."""
     lengths = np.sqrt(np.einsum("nd,nd->n", features, features, dtype=np.float64))

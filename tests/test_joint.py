@@ -45,7 +45,7 @@ def concatenated(*members: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def test_each_member_is_normalised_and_they_stand_side_by_side() -> None:
     found = SideBySide([A, B, A])
-    assert (found.shape, len(found), found.dtype) == ((40, 11), 40, np.float32)
+    assert (found.shape, len(found), found.dtype) == ((40, 11), 40, np.dtype(np.float32))
     np.testing.assert_array_equal(found[:], concatenated(A, B, A).astype(np.float32))
 
 

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from layerprobe import extraction
 from layerprobe.errors import RecipeError
 from layerprobe.formats import Shown
+from layerprobe.joint import side_by_side
+from layerprobe.keys import members_of
 from layerprobe.layouts import Unclear
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
 from layerprobe.tables import TextTable
-from layerprobe.taps import LayerInfo, Measured, find_taps, list_layers, measure_layers, outlying_tokens
+from layerprobe.taps import LayerInfo, Measured, extracted, find_layers, list_layers, measure_layers, outlying_tokens
 from layerprobe.taps.hooks import parts_by_path
 from layerprobe.workflow.extractors import BATCH_SIZE
 from layerprobe.workflow.loaders import in_batches
@@ -181,7 +183,7 @@ def extract(
     Args:
         model: any module that takes images (B, 3, S, S).
         layers: layer expressions, as on the command line: names that `layers` lists, globs, module paths, each with a
-            pool or without (`blocks.5@avg`, `blocks.*`, `*`).
+            pool or without (`blocks.5@avg`, `blocks.*`, `*`); `A+B` are layers side by side, each L2-normalised.
         images: floats (N, 3, S, S) as the model takes them; or batches of these, with labels or without, such as a
             loader gives.
 
@@ -198,8 +200,10 @@ def extract(
     batches = in_batches(images, BATCH_SIZE)
     first = next(batches)
     with placed(net.module, "auto") as device:
-        taps = find_taps(names_of(layers), measured(net, first.shape[-1]))
+        asked = find_layers(names_of(layers), measured(net, first.shape[-1]))
+        taps = extracted(asked)
         for doubt in outlying_tokens(taps):
             warnings.warn(doubt, stacklevel=2)
         found = list(extraction.extract(net.module, taps, chain([first], batches), device=device))
-    return {str(tap.key): np.concatenate([batch[tap.key] for batch in found]) for tap in taps}
+    values = {tap.key: np.concatenate([batch[tap.key] for batch in found]) for tap in taps}
+    return {str(layer.key): side_by_side([values[key] for key in members_of(layer.key, values)]) for layer in asked}

@@ -19,15 +19,19 @@ from layerprobe.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.extraction import extract
 from layerprobe.keys import NO_REDUCTION, VECTOR_SIMILARITIES, LayerKey, RankedLayer, network_order
 from layerprobe.nets.net import Net
+from layerprobe.reductions.chain import Chain
 from layerprobe.scores import SPLITS
-from layerprobe.taps import Tap, execution_order, find_taps, outlying_tokens
-from layerprobe.workflow.layer_search import LayerSearch, SplitFeatures, gallery_of
+from layerprobe.taps import Layer, Tap, execution_order, extracted, find_layers, outlying_tokens
+from layerprobe.workflow.layer_search import Found, LayerSearch, Place, SplitFeatures, gallery_of
 from layerprobe.workflow.loaders import Batch, progress, read_batches
 from layerprobe.workflow.measures import build_measures
 from layerprobe.workflow.own_model import measured, names_of, net_of, placed
 from layerprobe.workflow.probed import ByLayer, Probed
+from layerprobe.workflow.reducing import FITTED_ON, Unfit, asked_chains, left_out, none_takes, require_some
 from layerprobe.workflow.selection import storable
 from layerprobe.workflow.stored_probe import Origin, image_digests, known_layers, store_probe, weights_sha256
+
+_NO_CLASSIFIER = "a model from Python brings none"
 
 
 def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
@@ -36,6 +40,8 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     *,
     layers: str | Sequence[str] = "*",
     pools: str | Sequence[str] | None = None,
+    reduce: str | Sequence[str] = (NO_REDUCTION,),
+    fit: str = FITTED_ON,
     similarity: str = "cosine",
     ks: Sequence[int] = (1, 2, 4, 8),
     metrics: str | Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
@@ -67,10 +73,15 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
             of (images, labels), such as a DataLoader gives: floats (B, 3, S, S) as the model takes them, and (B,) whole
             numbers. A number means the same class in every split; no class is in two splits, but in test and gallery.
         layers: layer expressions, as on the command line: names that `layerprobe.layers` lists, globs, module paths,
-            each with a pool (`blocks.5@avg`) or without. `*` is the blocks and the model's own output.
+            each with a pool (`blocks.5@avg`) or without. `*` is the blocks and the model's own output;
+            `blocks.5+blocks.11` are two layers side by side, each L2-normalised.
         pools: of expressions without a pool: max, avg, gem, grid:s, cls, cls+avg. None: max for maps, cls and avg for
             tokens. A layer that gives vectors needs none.
-        similarity: cosine, euclidean or dot.
+        reduce: what is done to the features before they are searched, each on its own: names in
+            `layerprobe.registry.REDUCTIONS` with `+` between, such as `l2+whiten:64:0.5+l2`, or `none`. Random ones
+            are drawn from the seed 0. A layer that cannot take one is left out with a warning.
+        fit: on what reductions are fitted: train, or gallery, without labels on what is searched; scores say so.
+        similarity: cosine, euclidean or dot; binary codes are searched by hamming all the same.
         ks: K of Recall@K, below the number of images that are searched.
         metrics: names in `layerprobe.registry.METRICS`, or a mapping from these to their options.
         device: where the model runs and features are ranked: auto, which is where the model is; or cpu, cuda, cuda:i,
@@ -85,9 +96,10 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         value; the notes of its scores say so.
 
     Raises:
-        UnknownNameError: no such split, layer, pool, metric or similarity; with the near miss.
+        UnknownNameError: no such split, layer, pool, reduction, metric or similarity; with the near miss.
         RecipeError: something else than a model or splits, no layer, a layer that cannot be pooled so, a K that is too
-            large or no whole number above 0, a metric that needs a classifier, an option that a metric does not take.
+            large or no whole number above 0, a metric that needs a classifier, an option that a metric does not take; a
+            reduction that is fitted on train where there is none, or that no layer can take.
         DataError: batches of something else, a split of fewer than 2 classes, a class in two splits.
         NumericError: GeM of a layer that has values below 0.
         BusyError: another process uses the run in `cache`.
@@ -100,17 +112,20 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     measures = partial(build_measures, names, ks, options=options, may_drop=False)
     measures({})  # a misspelt metric is told before the work
     net, order = net_of(model), _order(splits)
+    chains = _chains(names_of(reduce), fit, splits)
     with placed(net.module, str(device)) as where, progress() as track:
         size, batches = _opened({name: track(splits[name], f"extracting {name}") for name in order})
         network = measured(net, size)
-        taps = find_taps(names_of(layers), network, pools=None if pools is None else names_of(pools))
+        taps = find_layers(names_of(layers), network, pools=None if pools is None else names_of(pools))
         if cache is not None:
             storable(taps)
         if not taps:
             raise RecipeError("no layer is asked for", fix='Ask for some, such as layers="*"')
-        for doubt in outlying_tokens(taps):
+        unfit = left_out(taps, chains, taps[0].key, _NO_CLASSIFIER)
+        require_some(taps, chains, unfit)
+        for doubt in [*outlying_tokens(extracted(taps)), *map(str, unfit)]:
             warnings.warn(doubt, stacklevel=2)
-        found = _extracted(net.module, taps, batches, where, hashed=cache is not None)
+        found = _extracted(net.module, extracted(taps), batches, where, hashed=cache is not None)
         _require_classes({name: split.labels for name, split in found.items()})
         origin = None if cache is None else _origin(net.module, found)
         sizes = {name: len(split.labels) for name, split in found.items() if name in _searched(found)}
@@ -119,19 +134,20 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
             experiment="" if origin is None else origin.experiment,
             splits=found,
             measures=measures(sizes),
-            similarity=similarity,
             device=where,
         )
-        rows = _in_order(taps)
+        names = execution_order([tap.layer for tap in extracted(taps)], network)
+        rows = network_order(_ranked(taps, chains, unfit, similarity), names)
         result = search.found(rows, track)
         if cache is not None and origin is not None:
-            layer_order = dict.fromkeys([*known_layers(Path(cache), origin), *(tap.layer for tap in taps)])
+            layer_order = dict.fromkeys([*known_layers(Path(cache), origin), *names])
             store_probe(Path(cache), origin, search, result, execution_order(layer_order, network))
+    _tell_refused(rows, result)
     return Probed(
         search.run,
         tuple(result.scores),
         ByLayer(result.ranks, result.reasons),
-        ByLayer({(name, layer): split.features[layer] for name, split in found.items() for layer in rows}),
+        ByLayer({**_raw(found, rows), **result.features}),
         {name: split.labels for name, split in found.items()},
         {name: gallery for name in found if (gallery := gallery_of(name, found))},
     )
@@ -189,10 +205,61 @@ def _extracted(
     return found
 
 
-def _in_order(taps: Sequence[Tap]) -> list[LayerKey]:
-    """The layers in the order of rows."""
-    ranked = [RankedLayer(tap.key, NO_REDUCTION, "") for tap in taps]
-    return [each.layer for each in network_order(ranked, [tap.layer for tap in taps])]
+def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> list[Chain]:
+    """The reductions asked for.
+
+    Raises:
+        RecipeError: there is none, or nothing to fit one on.
+        UnknownNameError: no such reduction, or nothing of that name to fit on.
+    """
+    chains = asked_chains(names, fit)
+    if not chains:
+        raise RecipeError("no reduction is asked for", fix='reduce="none" takes the features as they are')
+    fitted = [chain.text for chain in chains if chain.fits and not chain.on_gallery]
+    if fitted and FITTED_ON not in splits:
+        raise RecipeError(
+            f"reduce: {fitted[0]} is fitted on training classes, and there is no {FITTED_ON} split",
+            fix=f'Give a {FITTED_ON} split, or fit="gallery", which fits it on the images that are searched',
+        )
+    return chains
+
+
+def _ranked(
+    taps: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[Unfit], similarity: str
+) -> list[RankedLayer]:
+    """Every layer by each reduction that it can take."""
+    without = {(item.layer, item.reduction) for item in unfit}
+    return [
+        RankedLayer(tap.key, chain.text, chain.similarity or similarity)
+        for tap in taps
+        for chain in chains
+        if (tap.key, chain.text) not in without
+    ]
+
+
+def _tell_refused(rows: Sequence[RankedLayer], result: Found) -> None:
+    """Warn of reductions that layers could not take.
+
+    Raises:
+        NotApplicableError: no layer could take one.
+    """
+    applied = {score.reduction for score in result.scores}
+    for reduction in dict.fromkeys(ranked.reduction for ranked in rows):
+        refused = [item for item in result.refused if item.reduction == reduction]
+        if refused and reduction not in applied:
+            raise none_takes(refused)
+        for item in refused:
+            warnings.warn(str(item), stacklevel=3)
+
+
+def _raw(splits: Mapping[str, SplitFeatures], rows: Sequence[RankedLayer]) -> dict[Place, NDArray[np.float32]]:
+    """The features of the layers as they are, of every split."""
+    layers = dict.fromkeys(ranked.layer for ranked in rows)
+    return {
+        (name, RankedLayer(layer, NO_REDUCTION, "")): split.values(layer)
+        for name, split in splits.items()
+        for layer in layers
+    }
 
 
 def _origin(module: nn.Module, splits: Mapping[str, SplitFeatures]) -> Origin:

@@ -14,7 +14,7 @@ from layerprobe.cka import layer_cka
 from layerprobe.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.facts import DataFacts
 from layerprobe.formats import Shown
-from layerprobe.keys import LayerKey, find_layer
+from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer, is_named
 from layerprobe.retrieval import Ranks
 from layerprobe.scores import Matrix, Score
 from layerprobe.workflow.facts import epoch_tables, split_facts
@@ -27,32 +27,48 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 T = TypeVar("T")
-Place = tuple[str, LayerKey]
+Place = tuple[str, RankedLayer]
 
 
 class ByLayer(dict[tuple[str, str], T]):
     """Values by split and layer: `values["test", "blocks.5@avg"]`, or `"blocks.5"` where that has a single pool.
 
+    Those of a reduced layer are `values["test", "blocks.5@avg/l2+pca:8"]`, or `"blocks.5/l2+pca:8"`.
+
     Args:
-        values: by split and layer.
+        values: by split and layer as it is searched.
         absent: those that have no value, and why.
     """
 
     def __init__(self, values: Mapping[Place, T], absent: Mapping[Place, str] | None = None) -> None:
-        super().__init__({(split, str(layer)): value for (split, layer), value in values.items()})
+        super().__init__({(split, layer_text(ranked)): value for (split, ranked), value in values.items()})
+        self.places = (*values, *(absent or {}))
         self._absent = dict(absent or {})
 
     def __missing__(self, place: tuple[str, str]) -> T:
         if not isinstance(place, tuple) or len(place) != 2:
             raise RecipeError(f"{place!r} is not a split and a layer", fix='Write ["test", "blocks.5@avg"]')
-        split, layer = place
-        known: list[Place] = [*((name, LayerKey.parse(text)) for name, text in self), *self._absent]
-        if split not in dict(known):
-            raise UnknownNameError("split", split, dict(known))
-        key = find_layer(layer, [found for name, found in known if name == split])
-        if reason := self._absent.get((split, key)):
-            raise NumericError(f"{key} has none on {split}: {reason}")
-        return self[split, str(key)]
+        split, text = place
+        if split not in dict(self.places):
+            raise UnknownNameError("split", split, dict(self.places))
+        known = [ranked for name, ranked in self.places if name == split]
+        reductions = {ranked.reduction for ranked in known}
+        reduction = next((name for name in reductions if text.endswith(f"/{name}")), NO_REDUCTION)
+        layer = text.removesuffix(f"/{reduction}")
+        found = [ranked for ranked in known if ranked.reduction == reduction and is_named(ranked.layer, layer)]
+        if not found:
+            raise UnknownNameError("layer", text, map(layer_text, known))
+        if len(found) > 1:
+            raise RecipeError(f"{text} has several pools", fix=f"Choose one of {', '.join(map(layer_text, found))}")
+        if reason := self._absent.get((split, found[0])):
+            raise NumericError(f"{layer_text(found[0])} has none on {split}: {reason}")
+        return self[split, layer_text(found[0])]
+
+
+def layer_text(ranked: RankedLayer) -> str:
+    """`blocks.5@avg`, or `blocks.5@avg/l2+pca:8` where it is reduced."""
+    reduced = ranked.reduction != NO_REDUCTION
+    return f"{ranked.layer}/{ranked.reduction}" if reduced else str(ranked.layer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +78,11 @@ class Probed:
     Args:
         name: what the model is called in scores, tables and plots.
         scores: every number, as in scores.csv; layers in execution order.
-        ranks: `ranks["test", "blocks.5@avg"]` -> where each query's nearest item of its class stands.
-        features: `features["test", "blocks.5@avg"]` -> float32 (N, D), in the order in which the images came.
+        ranks: `ranks["test", "blocks.5@avg"]` -> where each query's nearest item of its class stands. The reduction
+            follows: `ranks["test", "blocks.5@avg/l2+pca:8"]`; of a mean over draws there are those of each draw,
+            `blocks.5@avg/random:8` and `blocks.5@avg/random:8:1`.
+        features: `features["test", "blocks.5@avg"]` -> float32 (N, D), in the order in which the images came; reduced
+            ones as for `ranks`, binary codes as uint8.
         labels: split -> (N,) the loader's labels, in the same order.
         gallery: split -> the split that it is searched in, where that is another.
     """
@@ -120,14 +139,16 @@ class Probed:
     def _searched(self, _: int, split: str, cluster: str | None) -> Searched | None:
         if cluster is not None:
             return None  # its texts are not kept
-        scored = dict.fromkeys(score.ranked_layer for score in self.scores if score.split == split)
-        ranks = {
-            layer: self.ranks[split, str(layer.layer)] for layer in scored if (split, str(layer.layer)) in self.ranks
-        }
+        places = [(name, layer_text(ranked), ranked) for name, ranked in self.ranks.places if name == split]
+        ranks = {ranked: self.ranks[split, text] for _, text, ranked in places if (split, text) in self.ranks}
         return Searched(self.labels[split], ranks)
 
     def _matrices(self) -> list[Matrix]:
-        layers = [LayerKey.parse(layer) for split, layer in self.features if split == COMPARED]
+        layers = [
+            ranked.layer
+            for split, ranked in self.features.places
+            if (split, ranked.reduction) == (COMPARED, NO_REDUCTION) and "+" not in ranked.layer.layer
+        ]
         if not layers:
             raise DataError(f"CKA compares features of the {COMPARED} split", fix=f"Probe a {COMPARED} split")
         return [layer_cka(layers, self._compared, run=self.name, split=COMPARED, epoch=0)]

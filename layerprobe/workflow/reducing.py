@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from layerprobe.reductions.reduction import Reduce
+    from layerprobe.store import FeatureKey
 
 FITTED_ON = "train"  # the split that reductions learn from
 FITS = (FITTED_ON, "gallery")
@@ -111,6 +112,19 @@ def _why_not(tap: Layer, chain: Chain, classified: LayerKey, unclassified: str) 
     if tap.key != classified:
         return f"it needs a classifier's weights, which multiply {classified} alone", f"Add {classified} to --layers"
     return "", ""
+
+
+def fit_text(chain: Chain, fitted_on: Callable[[], FeatureKey], seed: int) -> str:
+    """What a reduction is fitted on, and with which seed it draws; empty where it does neither.
+
+    Args:
+        chain: the reduction.
+        fitted_on: gives the key of the features that it is fitted on, where it is fitted.
+        seed: of the run.
+    """
+    fitted = [str(fitted_on())] if chain.fits else []
+    drawn = [f"seed {seed}"] if chain.fits or chain.draws else []
+    return " ".join([*fitted, *drawn])
 
 
 class _Relu:

@@ -22,7 +22,7 @@ from layerprobe.scores import Subject
 from layerprobe.workflow.classifiers import RunClassifier
 from layerprobe.workflow.features import RunFeatures
 from layerprobe.workflow.measures import items_searched
-from layerprobe.workflow.reducing import AFTER_RELU, FITTED_ON, TRANSDUCTIVE, after_relu
+from layerprobe.workflow.reducing import AFTER_RELU, FITTED_ON, TRANSDUCTIVE, after_relu, fit_text
 
 _ON_DISK = 0  # bytes of features that are read at once: none, they are reduced block by block
 
@@ -151,10 +151,5 @@ class Searches:
     def _fitted_on(self, epoch: int, split: str, reduction: str) -> str:
         """What a reduction is fitted on, and with which seed it draws; empty where it does neither."""
         chain = parse_chain(reduction)
-        found: list[str] = []
-        if chain.fits:
-            fitted_on = self.gallery(split) if chain.on_gallery else FITTED_ON
-            found.append(str(self.features.key(epoch, fitted_on)))
-        if chain.fits or chain.draws:
-            found.append(f"seed {self.seed}")
-        return " ".join(found)
+        fitted_on = self.gallery(split) if chain.on_gallery else FITTED_ON
+        return fit_text(chain, lambda: self.features.key(epoch, fitted_on), self.seed)

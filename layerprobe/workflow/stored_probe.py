@@ -16,14 +16,16 @@ from torch import Tensor, nn
 
 from layerprobe import store
 from layerprobe.analysis import search_sha256
-from layerprobe.keys import NO_REDUCTION, RankedLayer
+from layerprobe.keys import RankedLayer
 from layerprobe.ranking.ranks import ENGINE
 from layerprobe.ranking.vectors import TIE_WINDOW
 from layerprobe.records import FROM_PYTHON
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.runs import Run, locked, named_run
 from layerprobe.scores import SPLITS, ScoreTable, read_scores
 from layerprobe.workflow.layer_search import EPOCH, SEED, Found, LayerSearch, SplitFeatures, gallery_of
 from layerprobe.workflow.new_record import made_with
+from layerprobe.workflow.reducing import FITTED_ON, fit_text
 
 _TRANSFORM = "as the loader gave it"
 
@@ -175,21 +177,29 @@ def _write_features(run: Run, split: SplitFeatures, origin: Origin, search: Laye
 def _write_ranks(run: Run, name: str, origin: Origin, search: LayerSearch, found: Found) -> set[RankedLayer]:
     """Store the ranks of a split; gives the layers whose older ranks were made from something else."""
     gallery, queries = gallery_of(name, search.splits), search.splits[name]
-    key = store.RankKey(
+    shared = store.RankKey(
         queries=_key(run, name, origin),
         gallery=_key(run, gallery, origin) if gallery else None,
         search_sha256=search_sha256(queries, search.splits[gallery] if gallery else None),
         tie_window=TIE_WINDOW,
         engine=ENGINE,
     )
-    entries = store.read_ranks(run.rank_file(EPOCH, name), lambda _: key)
-    stale = store.stale_ranks(run.rank_file(EPOCH, name), lambda _: key)
+
+    def key_of(ranked: RankedLayer) -> store.RankKey:
+        chain = parse_chain(ranked.reduction)
+        fitted_on = (gallery or name) if chain.on_gallery else FITTED_ON
+        return replace(shared, reduction=fit_text(chain, lambda: _key(run, fitted_on, origin), SEED))
+
+    entries = store.read_ranks(run.rank_file(EPOCH, name), key_of)
+    stale = store.stale_ranks(run.rank_file(EPOCH, name), key_of)
     ours: set[RankedLayer] = set()
-    new = {place: store.RankEntry(key, ranks, values=found.values[place]) for place, ranks in found.ranks.items()}
-    new |= {place: store.RankEntry(key, None, reason) for place, reason in found.reasons.items()}
-    for (split, layer), entry in new.items():
+    new = {
+        place: store.RankEntry(key_of(place[1]), ranks, values=found.values[place])
+        for place, ranks in found.ranks.items()
+    }
+    new |= {place: store.RankEntry(key_of(place[1]), None, reason) for place, reason in found.reasons.items()}
+    for (split, ranked), entry in new.items():
         if split == name:
-            ranked = RankedLayer(layer, NO_REDUCTION, search.similarity)
             ours.add(ranked)
             known = entries[ranked].values if ranked in entries else {}
             entries[ranked] = replace(entry, values={**known, **entry.values})

@@ -53,7 +53,7 @@ def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best() -> N
         replace(Subject("m", "e", 0, 0, "test", layer).score("R@1", own.recall(1), 24), low=0.5, high=1.0)
         for layer, own in ranks.items()
     ]
-    by_layer = ByLayer({("test", layer.layer): own for layer, own in ranks.items()})
+    by_layer = ByLayer({("test", layer): own for layer, own in ranks.items()})
     probed = Probed("m", tuple(scores), by_layer, ByLayer({}), {"test": np.repeat(np.arange(12), 2)}, {})
     assert "fc6, 95.8 %; not told apart from it: pool5" in str(probed.table())
     clusters = replace(probed, scores=tuple(replace(score, notes=("clusters: camera",)) for score in scores))

@@ -143,6 +143,7 @@ def test_it_is_compared_drawn_again_summed_up_and_plotted_beside_its_layers(untr
     (found,) = compare(request)
     assert (found.a.name, found.a.subject.ranked) == ("pool5.3+fc6", ranked)
     (again,) = compare(replace(request, measure=Measure(kind=IntervalKind("redraw"))))
+    assert found.values is not None
     assert again.values == found.values
     summed = summarise(untrained, SummaryRequest(), Silent())
     assert [layer.ranked.layer.layer for layer in summed.layers] == ["pool5.3", "fc6", "pool5.3+fc6"]
