@@ -103,7 +103,7 @@ def spectrum_of(moments: Moments) -> Spectrum:
     """The eigenvectors of the covariance.
 
     The rank is `numpy.linalg.matrix_rank`'s of the covariance: variances count above D times the largest one times the
-    distance of 1 from the next float64. It is at most N - 1.
+    distance of 1 from the next float64. N features have a rank of at most N - 1.
     """
     import torch
 
@@ -111,7 +111,7 @@ def spectrum_of(moments: Moments) -> Spectrum:
     variances, axes = ascending.flip(0), vectors.flip(1)
     farthest = axes.gather(0, axes.abs().argmax(0, keepdim=True))
     least = variances[0] * len(variances) * torch.finfo(variances.dtype).eps
-    rank = min(int((variances > least.clamp(min=0)).sum()), moments.count - 1)
+    rank = int((variances > least.clamp(min=0)).sum())
     return Spectrum(moments.mean, variances, axes * farthest.sign(), rank)
 
 
