@@ -9,6 +9,7 @@ from layerprobe.best import best_layer, best_text, worse_text
 from layerprobe.facts import DataFacts, fact_lines
 from layerprobe.intervals import ShownKind
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.label_free import agreement_lines, agreements
 from layerprobe.scores import SPLITS, Score, is_fraction, is_recall, note_text
 
 _ABSENT = "-"
@@ -117,7 +118,8 @@ def metric_table(scores: Sequence[Score]) -> TextTable | None:
     """A table of the metrics other than R@K, with a row for each metric and layer; None without such a metric.
 
     Shares are percent with one decimal, other numbers have three digits. Values have their intervals where all of these
-    are of one kind. Where a value is invalid its note is shown; notes that no R@K has follow below the table.
+    are of one kind. Where a value is invalid its note is shown. Notes that no R@K has follow below the table, and how
+    far numbers that need no labels order the layers as recall does.
 
     Args:
         scores: of one run and one epoch, in the order of the rows.
@@ -143,7 +145,7 @@ def metric_table(scores: Sequence[Score]) -> TextTable | None:
         ),
         numbers=frozenset(range(1 + len(shown), len(columns))),
         heading=(_title(further[0], rows, shown, shares), *kind.lines(_BRACKETS)),
-        notes=tuple(_notes(_own_notes(scores), rows, kind)),
+        notes=(*_notes(_own_notes(scores), rows, kind), *agreement_lines(agreements(scores))),
         intervals=_intervals(by_split, 1 + len(shown), kind),
     )
 

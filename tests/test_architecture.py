@@ -12,8 +12,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "layerprobe"
 GROUND = {
-    "best", "choice", "errors", "facts", "files", "imagenet", "intervals", "keys", "numerics", "overrides", "own_input",
-    "pooling", "progress", "recipe_files", "records", "registry", "retrieval", "scores", "sections", "wording",
+    "best", "choice", "errors", "facts", "files", "imagenet", "intervals", "keys", "label_free", "numerics",
+    "overrides", "own_input", "pooling", "progress", "recipe_files", "records", "registry", "retrieval", "scores",
+    "sections", "wording",
 }  # fmt: skip
 ROOMS = {
     "data", "nets", "sources", "losses", "taps", "layouts", "store", "runs", "reductions", "ranking", "metrics",

@@ -245,6 +245,14 @@ def test_metrics_beside_the_recall_have_a_table_of_their_own() -> None:
     assert row(lines, "effective-rank") == ["effective-rank", "fc6", "max", "-", "12.3"]
 
 
+def test_numbers_without_labels_have_their_rank_correlation_with_recall_below() -> None:
+    scores = [score(name, "test", value) for name, value in zip("abcd", [0.1, 0.2, 0.3, 0.4], strict=True)]
+    scores += [score(name, "test", value, metric="two-nn") for name, value in zip("abcd", [4, 3, 2, 1], strict=True)]
+    table = metric_table(scores)
+    assert table is not None
+    assert table.notes[0] == "two-nn at epoch 30: rank correlation with R@1 on test -1.00, over 4 layers"
+
+
 def test_only_where_there_are_shares_the_heading_says_percent() -> None:
     plain, share = score("fc6", "test", 2.5, metric="rho"), score("fc6", "test", 0.5, metric="NMI")
     for scores, heading in [

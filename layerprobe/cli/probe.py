@@ -120,6 +120,7 @@ def probe(
 
     With --model, a model from elsewhere is measured as it is, on the images of --data.
     """
+    from layerprobe.label_free import agreement_values, agreements
     from layerprobe.runs import find_run
     from layerprobe.scores import is_recall
     from layerprobe.summary.table import summary_tables, summary_values
@@ -176,6 +177,7 @@ def probe(
     values = {
         "run": found.name,
         "scores": [score.as_row() for score in scores],
+        "label_free": agreement_values(agreements(scores)),
         "summary": summary_values(summary),
     }
     told = {} if damaged is None else {"error": error_values(damaged)}

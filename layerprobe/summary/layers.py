@@ -9,6 +9,7 @@ from layerprobe.best import best_layer
 from layerprobe.facts import DataFacts
 from layerprobe.intervals import Difference, Interval, IntervalKind
 from layerprobe.keys import NO_REDUCTION, RankedLayer
+from layerprobe.label_free import Agreement
 from layerprobe.statistics.best_of_many import not_told_apart
 from layerprobe.statistics.bootstrap import RESAMPLES, between, intervals
 from layerprobe.statistics.draws import Terms
@@ -113,6 +114,7 @@ class RunSummary:
         notes: what a reader must know of the whole.
         sections: the layers after reductions; empty where none is measured.
         processed: each layer after its best post-processing; None where no reduction is measured.
+        label_free: how numbers that need no labels order the layers, at the last epoch that has any.
     """
 
     run: str
@@ -125,6 +127,7 @@ class RunSummary:
     notes: tuple[str, ...] = ()
     sections: tuple[Reduced, ...] = ()
     processed: PostProcessing | None = None
+    label_free: tuple[Agreement, ...] = ()
 
     @property
     def main(self) -> tuple[LayerSummary, ...]:

@@ -10,6 +10,7 @@ from layerprobe.best import best_layer, best_text
 from layerprobe.facts import fact_lines
 from layerprobe.intervals import FEW_UNITS, FEWEST_UNITS, Difference, Interval, ShownKind
 from layerprobe.keys import NO_REDUCTION, RankedLayer
+from layerprobe.label_free import agreement_lines, agreement_values
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import Gap, LayerSummary, Level, RunSummary, end_values
 from layerprobe.summary.reduced import Reduced
@@ -70,6 +71,7 @@ def summary_table(summary: RunSummary) -> TextTable:
             *_layer_notes(summary, names),
             *_unit_notes(summary),
             *summary.notes,
+            *agreement_lines(summary.label_free),
         ),
         marked=best.place if best else None,
         intervals={
@@ -88,6 +90,7 @@ def summary_values(summary: RunSummary) -> dict[str, Any]:
         "layers": [_layer_values(summary, layer) for layer in summary.layers],
         "reduced": [reduced_values(section) for section in summary.sections],
         "post_processing": None if summary.processed is None else processed_values(summary.processed),
+        "label_free": agreement_values(summary.label_free),
         "notes": list(summary.notes),
     }
 
@@ -113,11 +116,8 @@ def _ranked_values(ranked: RankedLayer) -> dict[str, str]:
 def _level_values(summary: RunSummary, level: Level | None) -> dict[str, Any] | None:
     if level is None:
         return None
-    equal = {
-        "metric": summary.terms.name() if summary.terms else None,
-        "value": level.equal,
-        **_ends(level.equal_interval),
-    }
+    metric = summary.terms.name() if summary.terms else None
+    equal = {"metric": metric, "value": level.equal, **_ends(level.equal_interval)}
     return {
         "value": level.value,
         **_ends(level.interval),

@@ -13,6 +13,7 @@ from layerprobe.errors import BusyError, DataError, RecipeError
 from layerprobe.facts import DataFacts
 from layerprobe.intervals import IntervalKind
 from layerprobe.keys import NO_REDUCTION, RankedLayer
+from layerprobe.label_free import last_agreements
 from layerprobe.progress import Listener
 from layerprobe.recipe import recorded_recipe
 from layerprobe.runs import Run
@@ -167,6 +168,7 @@ class _Stored:
             tuple(notes),
             reduced_sections(self.layers, ways, raw),
             processed_layers(self.run, self.layers, ways, raw),
+            last_agreements(self.scores),
         )
 
     def _on_equal_terms(self) -> Mapping[str, SplitCells]:

@@ -8,6 +8,7 @@ from layerprobe.facts import DataFacts, SplitFacts
 from layerprobe.formats import as_csv, as_markdown
 from layerprobe.intervals import Difference, Interval, IntervalKind
 from layerprobe.keys import RankedLayer
+from layerprobe.label_free import Agreement, agreement_values
 from layerprobe.statistics.draws import Terms
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import Gap, LayerSummary, Level, Opening, RunSummary
@@ -157,3 +158,10 @@ def test_a_heading_says_what_the_intervals_are() -> None:
 def test_every_format_writes_it() -> None:
     assert "| \\* | pool5 | max | 90.0 \\[88.0, 92.0] |" in as_markdown(summary_table(SUMMARY))
     assert as_csv(summary_table(SUMMARY)).splitlines()[1].startswith("*,pool5,max,90.0,88.0,92.0,70.0,66.0,74.0,")
+
+
+def test_the_rank_correlations_of_numbers_without_labels_stand_below_and_in_json() -> None:
+    found = (Agreement("two-nn", 9, "test", "none", "cosine", "R@1", 6, 0.5),)
+    summary = replace(SUMMARY, label_free=found)
+    assert "two-nn at epoch 9: rank correlation with R@1 on test 0.50, over 6 layers" in summary_table(summary).notes
+    assert summary_values(summary)["label_free"] == agreement_values(found)
