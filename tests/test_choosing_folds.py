@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from layerprobe.retrieval import SearchRules
 from tests.workflow.a_reduction import Centred
 
 CPU = torch.device("cpu")
-CENTRED = Chain("centred", (Centred(),))  # less the mean of what it is fitted on: changes every cosine
+CENTRED = Chain("centred", (cast(Any, Centred()),))  # less the mean of what it is fitted on: changes every cosine
 Array = NDArray[Any]
 
 
@@ -33,7 +33,8 @@ def nearest_hits(queries: Features, gallery: Features | None, mean: Array, out: 
         less = np.asarray(features.values, np.float64) - mean
         units.append(less / np.linalg.norm(less, axis=1, keepdims=True))
     nearest = np.where(out, -np.inf, units[0] @ units[1].T).argmax(1)
-    return (searched.labels[nearest] == queries.labels).astype(float)
+    hits: Array = (searched.labels[nearest] == queries.labels).astype(float)
+    return hits
 
 
 def mean_without(features: Features, marked: Array) -> Array:

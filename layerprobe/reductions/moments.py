@@ -98,6 +98,10 @@ class Spectrum:
     axes: Tensor
     rank: int
 
+    def first(self, count: int) -> Spectrum:
+        """The first axes alone."""
+        return Spectrum(self.mean, self.variances[:count], self.axes[:, :count].contiguous(), self.rank)
+
 
 def spectrum_of(moments: Moments) -> Spectrum:
     """The eigenvectors of the covariance.

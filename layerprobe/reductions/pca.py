@@ -74,4 +74,4 @@ def leading(name: str, count: int, batches: Iterable[Tensor], dim: int) -> Spect
     if count > found.rank:
         fix = f"Ask for at most {found.rank}" if found.rank else "They are all the same: leave it out"
         raise NotApplicableError(f"{name}: the features that it is fitted on have rank {found.rank}", fix=fix)
-    return Spectrum(found.mean, found.variances[:count], found.axes[:, :count].contiguous(), found.rank)
+    return found.first(count)

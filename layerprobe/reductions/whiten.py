@@ -13,6 +13,7 @@ from layerprobe.reductions.pca import leading
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from layerprobe.reductions.moments import Spectrum
     from layerprobe.reductions.reduction import Reduce
 
 
@@ -64,6 +65,10 @@ class Whiten:
             NotApplicableError: the features have fewer dimensions than D, or vary in fewer directions.
             NotFiniteError: a row holds NaN or Inf.
         """
-        spectrum = leading(self._name, self.dim(dim), batches, dim)
-        mean, scaled = spectrum.mean, spectrum.axes / spectrum.variances ** (self._power / 2)
-        return lambda features: (features - mean) @ scaled
+        return whitening(leading(self._name, self.dim(dim), batches, dim), self._power)
+
+
+def whitening(spectrum: Spectrum, power: float) -> Reduce:
+    """The projection onto principal axes, each divided by its variance to the power of half of `power`."""
+    mean, scaled = spectrum.mean, spectrum.axes / spectrum.variances ** (power / 2)
+    return lambda features: (features - mean) @ scaled

@@ -1,0 +1,97 @@
+"""Half-whitening that is fitted without each fold of the features, from moments that are taken once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce as folded
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from layerprobe.reductions.applying import Blocks
+from layerprobe.reductions.l2 import unit
+from layerprobe.reductions.moments import Moments, moments_of, spectrum_of
+from layerprobe.reductions.reduction import Reduce
+from layerprobe.reductions.whiten import whitening
+
+MOST_DIMENSIONS = 128
+_POWER = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class HalfWhitening:
+    """`l2+whiten:D:0.5+l2`, fitted on several parts of the same features.
+
+    Args:
+        dim: D: 128, or what is less of the features' dimensions and the rank of each part.
+        fits: fold -> fitted on all other folds; None -> on all of them.
+    """
+
+    dim: int
+    fits: Mapping[int | None, Reduce]
+
+    @property
+    def name(self) -> str:
+        """The chain that `reductions.chain` knows it by."""
+        return half_whitened(self.dim)
+
+
+def half_whitened(dim: int) -> str:
+    """The name of half-whitening to some dimensions, of features of length 1, to features of length 1."""
+    return f"l2+whiten:{dim}:{_POWER}+l2"
+
+
+def half_whitening(
+    blocks: Blocks, folds: NDArray[np.int64], without: Collection[int | None] = (None,)
+) -> HalfWhitening | None:
+    """Fit half-whitening on all folds of features but one, for each of some.
+
+    The moments of each fold are taken once, and merged for every fit: the results are those of the chain on the same
+    rows, up to rounding.
+
+    Args:
+        blocks: (N, D) features.
+        folds: (N,) the fold of each row.
+        without: the folds to leave out, each for a fit; None leaves none out.
+
+    Returns:
+        None where the features of a fit are all the same, or are a single row.
+
+    Raises:
+        NotFiniteError: a row holds NaN or Inf.
+        ValueError: no row is left for a fit.
+    """
+    dim = int(blocks.rows.shape[1])
+    parts = {fold: moments_of(_Units(blocks, folds == fold), dim) for fold in np.unique(folds).tolist()}
+    spectra = {left: spectrum_of(_merged(parts, left)) for left in without}
+    most = min(MOST_DIMENSIONS, dim, *(spectrum.rank for spectrum in spectra.values()))
+    if most < 1:
+        return None
+    return HalfWhitening(most, {left: _through(whitening(s.first(most), _POWER)) for left, s in spectra.items()})
+
+
+def _merged(parts: Mapping[int, Moments], left: int | None) -> Moments:
+    return folded(Moments.merged, [moments for fold, moments in parts.items() if fold != left])
+
+
+def _through(whiten: Reduce) -> Reduce:
+    return lambda features: unit(whiten(unit(features)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Units:
+    """The marked rows of blocks, at length 1."""
+
+    blocks: Blocks
+    marked: NDArray[np.bool_]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        start = 0
+        for block in self.blocks:
+            here = np.flatnonzero(self.marked[start : start + len(block)])
+            start += len(block)
+            if len(here):
+                yield unit(block[torch.from_numpy(here).to(block.device)])
