@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from layerprobe import registry
     from layerprobe.losses.by_name import loss
     from layerprobe.ranking import nearest_neighbours, nearest_positive_ranks, recall_at_k
+    from layerprobe.workflow.choose_features import choose
     from layerprobe.workflow.opened_run import open_run
     from layerprobe.workflow.own_model import extract, layers
     from layerprobe.workflow.probe_model import probe
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "__version__",
+    "choose",
     "extract",
     "layers",
     "loss",
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "choose": "workflow.choose_features",
     "extract": "workflow.own_model",
     "layers": "workflow.own_model",
     "loss": "losses.by_name",

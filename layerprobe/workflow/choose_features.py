@@ -1,0 +1,207 @@
+"""choose: a user's own features of several layers -> which layer to ship."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.choice import Choice
+from layerprobe.choosing import Evidence, made_choice
+from layerprobe.errors import RecipeError
+from layerprobe.keys import NO_REDUCTION
+from layerprobe.ranking.side_by_side import SideBySide, side_by_side
+from layerprobe.scores import Subject
+from layerprobe.statistics.choice import CrossFitted, cross_fitted, folds_of, greedy, pick
+from layerprobe.statistics.units import UnitSums, unit_sums
+from layerprobe.workflow.given_features import GivenFeatures, given_features, read_given
+from layerprobe.workflow.measured_features import Measured, Terms, measured
+from layerprobe.workflow.threads import in_threads
+
+MOST_LAYERS = 3  # side by side
+
+Joint = tuple[tuple[int, ...], bool]  # places of the layers, ascending; whether half-whitened
+
+
+def choose(
+    features: Mapping[str, Any], labels: Any, *, splits: Any = None, within: float = 1.0, seed: int = 0
+) -> Choice:
+    """Choose the layer to ship from features of any origin, without looking at the classes that judge it.
+
+    Candidates are each layer as it is, half-whitened (`l2+whiten:D:0.5+l2`, D = 128 or what is less of its dimensions
+    and the rank of the features that it is fitted on), and at most three layers side by side that are found greedily.
+    The one chosen is the cheapest that is at most `within` points of Recall@1 worse than the best with 95 %, by the
+    paired error over classes; by cosine, each image searched among the others of its split.
+
+    What the choice is made on follows from `splits`:
+
+    - with validation rows, on these; reductions are fitted on the train rows.
+    - with train and test rows, on the train rows, each fifth of the classes with a reduction that was fitted on the
+      others. This takes the network for one that has not seen these rows. Where it was trained on them, its last layers
+      know them by heart, and the choice is the worst one: give rows of classes that it has not seen as validation.
+    - without splits, or with a single one, cross-fitted over 5 folds of classes: each fold judges what is chosen and
+      fitted on the other four. The gallery is whole in every fold.
+
+    >>> import numpy as np, layerprobe
+    >>> rng, labels = np.random.default_rng(0), np.repeat(np.arange(30), 4)
+    >>> classes = rng.normal(size=(30, 16))[labels]
+    >>> noisy, clear = (classes + rng.normal(size=classes.shape) * noise for noise in (2, 0.3))
+    >>> choice = layerprobe.choose({"early": noisy, "late": clear}, labels)
+    >>> choice.ship.layer, choice.ship.bytes_per_image, choice.test.value
+    ('late', 64, 1.0)
+
+    Args:
+        features: name of a layer -> (N, D) real numbers, an array or tensor each; in the order of the network, as of
+            equally large layers the earlier one is cheaper.
+        labels: (N,) whole numbers or texts, the class of each row.
+        splits: (N,) train, validation or test for each row; None for one split. No class is in two splits.
+        within: how many points worse than the best a cheaper candidate may be, at least 0.
+        seed: of folds, resamples and the sample on which layers are joined.
+
+    Returns:
+        What to ship, its Recall@1 where it was chosen and on test, and how sure the choice is.
+
+    Raises:
+        DataError: no features, shapes or types that do not fit, fewer than 2 classes, or a class in two splits.
+        NumericError: NaN or Inf.
+        RecipeError: `within` is below 0.
+        UnknownNameError: a split of another name.
+    """
+    return _chosen(given_features(features, labels, splits), within, seed)
+
+
+def choose_file(path: Path, *, within: float = 1.0, seed: int = 0) -> Choice:
+    """Choose from the features in a file, as `choose` does.
+
+    Args:
+        path: a .npz or a feature file, as `read_given` takes it.
+        within: as for `choose`.
+        seed: as for `choose`.
+
+    Raises:
+        LayerprobeError: as for `read_given` and `choose`.
+    """
+    return _chosen(read_given(path), within, seed)
+
+
+def _chosen(given: GivenFeatures, within: float, seed: int) -> Choice:
+    if not within >= 0:
+        raise RecipeError(f"within = {within:g}: it is how much worse a choice may be", fix="Give 0 points or more")
+    terms, notes = _terms(given, seed)
+    with in_threads() as of_each:
+        places = range(len(given.features))
+        singles = [found for layer in of_each(lambda place: measured(terms, [place]), places) for found in layer]
+        joints = _joints(terms, singles, within, seed)
+        asked = list(dict.fromkeys(joint for of_fold in joints.values() for joint in of_fold))
+        found = dict(zip(asked, of_each(lambda joint: measured(terms, joint[0], [joint[1]]), asked), strict=True))
+    everything = [*singles, *(each for joint in joints[None] for each in found[joint])]
+    test: UnitSums | None = None
+    if len(terms.test):
+        test = unit_sums(np.stack([each.test for each in everything]), given.labels[terms.test])
+    evidence = Evidence(
+        terms.split,
+        _cells(everything, terms.labels, None),
+        test,
+        _crossed(terms, singles, joints, found, within) if terms.crossed else None,
+        notes=notes,
+    )
+    return made_choice(
+        [each.candidate for each in everything],
+        evidence,
+        lambda candidate, split: Subject("", "", None, candidate.epoch, split, candidate.ranked, given.notes),
+        within=within,
+        seed=seed,
+    )
+
+
+def _terms(given: GivenFeatures, seed: int) -> tuple[Terms, tuple[str, ...]]:
+    """On which rows the choice is made, and what is to be said of that."""
+    rows = {name: given.rows_of(name) for name in ("train", "validation", "test")}
+    held = [name for name, found in rows.items() if len(found)]
+    none = np.arange(0)
+    if len(held) < 2:
+        everything, folds = np.arange(len(given.labels)), _folds(given.labels, seed)
+        said = ("each fold of classes is judged by what was chosen and fitted on the others, in the whole gallery",)
+        return Terms(given, "test", everything, None, none, folds, True), said
+    if len(rows["validation"]):
+        fitted_on = rows["train"] if len(rows["train"]) else None
+        folds = _folds(given.labels[rows["validation"]], seed)
+        where = "on train" if fitted_on is not None else "on the other folds of the validation classes"
+        said = (f"half-whitening is fitted {where}",)
+        return Terms(given, "validation", rows["validation"], fitted_on, rows["test"], folds, False), said
+    folds = _folds(given.labels[rows["train"]], seed)
+    said = (
+        "chosen on train, taken for classes that the network has not seen: if it was trained on them, this picks the"
+        " worst layer, and classes held out of training are needed as validation",
+        "half-whitening is fitted on the other folds of the training classes",
+    )
+    return Terms(given, "train", rows["train"], None, rows["test"], folds, False), said
+
+
+def _folds(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """(Q,) the fold of each row's class."""
+    _, places = np.unique(labels, return_inverse=True)
+    found: NDArray[np.int64] = folds_of(labels, seed=seed)[places]
+    return found
+
+
+def _joints(terms: Terms, singles: Sequence[Measured], within: float, seed: int) -> dict[int | None, list[Joint]]:
+    """The layers that are put side by side where a fold is left out; None: where none is."""
+    folds: list[int | None] = [None, *(np.unique(terms.folds).tolist() if terms.crossed else [])]
+    layers = list(terms.given.features)
+    if len(layers) < 2:
+        return {fold: [] for fold in folds}
+    groups = None if terms.given.groups is None else terms.given.groups[terms.choosing]
+    tried = side_by_side(
+        [values[terms.choosing] for values in terms.given.features.values()], terms.labels, groups, seed
+    )
+    return {fold: _joints_without(fold, terms, singles, tried, within) for fold in folds}
+
+
+def _joints_without(
+    fold: int | None, terms: Terms, singles: Sequence[Measured], tried: SideBySide, within: float
+) -> list[Joint]:
+    """Greedily, from the best single layer on the other folds, in its reduction."""
+    layers = list(terms.given.features)
+    kept = terms.folds != fold
+    cells = _cells(singles, terms.labels, fold, kept)
+    best = singles[pick(cells, [each.candidate.cost for each in singles], within=within / 100).best]
+    start = best.members
+    sampled = kept[tried.queries]
+    value_of = lambda members: float(tried.hits(members)[sampled].mean()) if sampled.any() else 0.0  # noqa: E731
+    pools = {layers[start[0]].pool, "none"}
+    others = [place for place, layer in enumerate(layers) if len({layer.pool, *pools}) <= 2]
+    sets = greedy(start, others, value_of, MOST_LAYERS)
+    return [(tuple(sorted(members)), best.candidate.ranked.reduction != NO_REDUCTION) for members in sets]
+
+
+def _cells(
+    candidates: Sequence[Measured], labels: NDArray[np.int64], fold: int | None, kept: NDArray[np.bool_] | None = None
+) -> UnitSums:
+    """(C, U) hits of each class, by what was fitted without a fold; only those of the rows kept."""
+    values = np.stack([each.without(fold) for each in candidates])
+    return unit_sums(values, labels) if kept is None else unit_sums(values[:, kept], labels[kept])
+
+
+def _crossed(
+    terms: Terms,
+    singles: Sequence[Measured],
+    joints: Mapping[int | None, Sequence[Joint]],
+    found: Mapping[Joint, Sequence[Measured]],
+    within: float,
+) -> CrossFitted:
+    """What choosing on the other folds gives on each; layers are put side by side without looking at it, too."""
+    everything = [*singles, *(each for of_joint in found.values() for each in of_joint)]
+    joint_of = [None] * len(singles) + [joint for joint, of_joint in found.items() for _ in of_joint]
+    costs = [each.candidate.cost for each in everything]
+
+    def cells_of(fold: int) -> UnitSums:
+        cells = _cells(everything, terms.labels, fold)
+        there = [joint is None or joint in joints[fold] for joint in joint_of]
+        return UnitSums(np.where(np.array(there)[:, None], cells.sums, np.nan), cells.counts)
+
+    _, first = np.unique(terms.labels, return_index=True)
+    return cross_fitted(cells_of, terms.folds[first], lambda cells: pick(cells, costs, within=within / 100).place)

@@ -1,0 +1,157 @@
+"""Given features -> which queries each candidate finds the class of, with nothing fitted on what it is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from layerprobe.analysis import Features, rank
+from layerprobe.choice import Candidate
+from layerprobe.choosing_folds import Refitting
+from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.ranking.side_by_side import joined
+from layerprobe.reductions.applying import Blocks
+from layerprobe.reductions.half_whitening import HalfWhitening, half_whitening
+from layerprobe.retrieval import SearchRules
+from layerprobe.workflow.given_features import GivenFeatures
+
+SIMILARITY = "cosine"
+_CPU = torch.device("cpu")
+
+Rows = NDArray[np.intp]
+Hits = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """On which rows candidates are compared, fitted and judged.
+
+    Args:
+        given: the features.
+        split: what the rows that are chosen on are called: validation, train or test.
+        choosing: (Q,) those rows.
+        fitted_on: the rows that reductions are fitted on; None: on those that are chosen on, out of fold.
+        test: (T,) the rows that the choice is judged by; none where there are none, or where it is cross-fitted.
+        folds: (Q,) the fold of each row that is chosen on.
+        crossed: whether the choice is judged by cross-fitting.
+    """
+
+    given: GivenFeatures
+    split: str
+    choosing: Rows
+    fitted_on: Rows | None
+    test: Rows
+    folds: NDArray[np.int64]
+    crossed: bool
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(Q,) classes of the rows that are chosen on."""
+        return self.given.labels[self.choosing]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A candidate's Recall@1 of each query.
+
+    Args:
+        candidate: the layer and its reduction.
+        members: the places of its layers.
+        hits: (Q,) on the rows that are chosen on; of a reduction that is fitted on these, out of fold.
+        test: (T,) on the test rows; none where there are none.
+        refitted: fold -> (Q,) with a reduction that was fitted without this fold; empty where that changes nothing.
+    """
+
+    candidate: Candidate
+    members: tuple[int, ...]
+    hits: Hits
+    test: Hits
+    refitted: Mapping[int, Hits] = field(default_factory=dict)
+
+    def without(self, fold: int | None) -> Hits:
+        """(Q,) what a choice on the other folds may look at, and what judges it on this one."""
+        return self.hits if fold is None else self.refitted.get(fold, self.hits)
+
+
+def measured(terms: Terms, members: Sequence[int], reductions: Sequence[bool] = (False, True)) -> list[Measured]:
+    """Measure a layer, or several side by side.
+
+    Args:
+        terms: on which rows.
+        members: places of the layers among the given ones, ascending.
+        reductions: False for the features as they are, True for half-whitening, where it applies.
+    """
+    layers = list(terms.given.features)
+    arrays = [terms.given.features[layers[member]] for member in members]
+    values = arrays[0] if len(arrays) == 1 else joined(arrays)
+    layer = joint_key([layers[member] for member in members])
+    found = []
+    for whitened in reductions:
+        reduction, dim = NO_REDUCTION, values.shape[1]
+        if whitened:
+            fitted = _fitted(terms, values)
+            if fitted is None:
+                continue
+            reduction, dim = fitted.name, fitted.dim
+            parts = _through(terms, values, fitted)
+        else:
+            parts = _as_it_is(terms, values, terms.choosing), _as_it_is(terms, values, terms.test), {}
+        candidate = Candidate(0, RankedLayer(layer, reduction, SIMILARITY), dim, max(members))
+        found.append(Measured(candidate, tuple(members), *parts))
+    return found
+
+
+def joint_key(layers: Sequence[LayerKey]) -> LayerKey:
+    """The layer that some layers are side by side; its pool is that of the members that are no vectors."""
+    pools = [layer.pool for layer in layers if layer.pool != "none"]
+    return LayerKey("+".join(layer.layer for layer in layers), pools[0] if pools else "none")
+
+
+def _fitted(terms: Terms, values: NDArray[Any]) -> HalfWhitening | None:
+    if terms.fitted_on is not None:
+        rows = values[terms.fitted_on]
+        return half_whitening(Blocks(rows, _CPU), np.zeros(len(rows), np.int64))
+    left: list[int | None] = [*np.unique(terms.folds).tolist(), *([None] if len(terms.test) else [])]
+    return half_whitening(Blocks(values[terms.choosing], _CPU), terms.folds, left)
+
+
+def _through(terms: Terms, values: NDArray[Any], fitted: HalfWhitening) -> tuple[Hits, Hits, dict[int, Hits]]:
+    search = _search(terms, values, terms.choosing)
+    test = np.zeros(0)
+    if len(terms.test):
+        test = _search(terms, values, terms.test).hits(fitted.fits[None])
+    if terms.fitted_on is not None:
+        return search.hits(fitted.fits[None]), test, {}
+    hits, refitted = np.zeros(len(terms.choosing)), {}
+    for fold in np.unique(terms.folds).tolist():
+        rows = np.flatnonzero(terms.folds == fold)
+        if terms.crossed:
+            refitted[fold] = search.hits(fitted.fits[fold])
+            hits[rows] = refitted[fold][rows]
+        else:
+            hits[rows] = search.hits(fitted.fits[fold], rows)
+    return hits, test, refitted
+
+
+def _as_it_is(terms: Terms, values: NDArray[Any], rows: Rows) -> Hits:
+    if not len(rows):
+        return np.zeros(0)
+    search = _search(terms, values, rows)
+    return rank(
+        Features(search.queries.values, search.queries.labels, ()), None, SIMILARITY, ks=[1], rules=search.rules
+    ).hits(1)
+
+
+def _search(terms: Terms, values: NDArray[Any], rows: Rows) -> Refitting:
+    """Some rows, searched among themselves."""
+    given = terms.given
+    rules = None if given.groups is None else SearchRules(groups=given.groups[rows])
+    some = values if len(rows) == len(values) else values[rows]
+    features = Features(some, given.labels[rows], [str(row) for row in rows.tolist()])
+    folds = terms.folds if rows is terms.choosing else np.zeros(len(rows), np.int64)
+    return Refitting(features, None, folds, SIMILARITY, _CPU, rules=rules)

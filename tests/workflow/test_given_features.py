@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from layerprobe import store
+from layerprobe.errors import DataError, LayerprobeError, NumericError, RecipeError
+from layerprobe.keys import LayerKey
+from layerprobe.workflow.given_features import given_features, read_given
+
+LABELS = np.array([0, 0, 1, 1])
+GOOD = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+def saved(folder: Path, **arrays: Any) -> Path:
+    np.savez(folder / "f.npz", **arrays)
+    return folder / "f.npz"
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message", "kind"),
+    [
+        ({"a": GOOD}, "no array `labels`: it has a. Save the class", DataError),
+        ({"labels": LABELS}, "there is no array of features. Give an array", DataError),
+        ({"a": GOOD[:3], "labels": LABELS}, "array a has 3 rows and labels 4. Give one label", DataError),
+        ({"a": GOOD, "labels": LABELS, "split": np.array(["test"])}, "split has 1 rows and labels 4", DataError),
+        ({"a": GOOD * np.nan, "labels": LABELS}, "a: 4 of 4 feature rows hold NaN or Inf. Leave it", NumericError),
+        ({"a": GOOD, "labels": LABELS * 0}, "labels have 1 class; Recall@1 needs 2. Give rows of 2", DataError),
+        ({"a": GOOD.astype(object), "labels": LABELS}, "array a holds Python objects, which are not read", DataError),
+        ({"a": GOOD[..., None], "labels": LABELS}, r"shape \(4, 3, 1\), not \(N, D\). Pool maps", DataError),
+        ({"a": GOOD.astype(str), "labels": LABELS}, "array a holds <U.*. Give real numbers", DataError),
+        ({"a": GOOD, "labels": LABELS + 0.5}, "labels holds float64. Give whole numbers or texts", DataError),
+        ({"a": GOOD, "labels": LABELS, "split": ["tset"] * 4}, "Did you mean 'test'", LayerprobeError),
+        (
+            {"a": GOOD, "labels": [0, 1, 0, 1], "split": ["test", "test", "train", "train"]},
+            "class 0 is in test and train, but no class may be in two splits. Put all rows",
+            DataError,
+        ),
+        (
+            {"a": GOOD, "labels": [0, 1, 2, 2], "split": ["test", "test", "train", "train"]},
+            "the train rows have 1 class",
+            DataError,
+        ),
+    ],
+)
+def test_a_bad_file_is_told_in_one_line(
+    tmp_path: Path, arrays: dict[str, Any], message: str, kind: type[Exception]
+) -> None:
+    path = saved(tmp_path, **arrays)
+    with pytest.raises(kind, match=message) as told:
+        read_given(path)
+    assert str(path) in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 truncated", b"\x80\x04\x95 a pickle"])
+def test_what_is_no_npz_is_told(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "f.npz").write_bytes(content)
+    with pytest.raises(DataError, match="not a readable npz file: truncated, damaged or of another kind"):
+        read_given(tmp_path / "f.npz")
+
+
+def test_other_suffixes_and_absent_files_are_told(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="features are read from .npz and .h5"):
+        read_given(tmp_path / "f.csv")
+    with pytest.raises(DataError, match="no such file"):
+        read_given(tmp_path / "f.npz")
+
+
+def test_an_empty_group_is_shared_with_none() -> None:
+    given = given_features({"a": GOOD}, LABELS, groups=["x", "", "", "x"])
+    assert given.groups is not None
+    assert given.groups[0] == given.groups[3]
+    assert len(set(given.groups.tolist())) == 3
+
+
+def test_tensors_are_taken_as_arrays_are() -> None:
+    given = given_features({"a": torch.from_numpy(GOOD).requires_grad_()}, torch.from_numpy(LABELS))
+    assert given.features[LayerKey("a", "none")].tolist() == GOOD.tolist()
+
+
+def test_a_feature_file_gives_its_layers_with_their_pools(tmp_path: Path) -> None:
+    layers = [LayerKey("conv10", "max"), LayerKey("conv2", "max"), LayerKey("conv2", "avg")]
+    key = store.FeatureKey("run", 0, "test", "sha", "none", "sha")
+    columns = store.Columns(dict.fromkeys(layers, 3), "cpu", 4)
+    rows = store.Rows(LABELS, ["a", "b", "c", "d"])
+    store.write_features(tmp_path / "f.h5", key, rows, columns, [dict.fromkeys(layers, GOOD)])
+    given = read_given(tmp_path / "f.h5")
+    assert list(given.features) == [LayerKey("conv2", "avg"), LayerKey("conv2", "max"), LayerKey("conv10", "max")]
+    assert given.labels.tolist() == LABELS.tolist()
