@@ -15,12 +15,16 @@ from layerprobe.keys import LayerKey
 from layerprobe.losses.loss import Loss
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe
+from layerprobe.reductions.applying import Blocks, Rows
+from layerprobe.reductions.chain import Chain
+from layerprobe.reductions.reduction import Reduce
 from layerprobe.registry import LOSSES, load
 from layerprobe.retrieval import Classifier
 from layerprobe.runs import Run
 from layerprobe.taps import Layer, Tap
 from layerprobe.workflow import parts
 from layerprobe.workflow.epoch_weights import load_checkpoint
+from layerprobe.workflow.reducing import after_relu
 from layerprobe.workflow.selection import ProbeRequest
 
 
@@ -31,31 +35,29 @@ class RunClassifier:
     Args:
         run: it exists.
         recipe: the run's.
-        layer: what the loss takes.
-        dim: of that layer.
+        layer: what the loss takes; None where only that layer is asked for.
         classes: (C,) those that it was trained on, ascending; None where the data set has no training classes.
         device: where it is.
     """
 
     run: Run
     recipe: Recipe
-    layer: LayerKey
-    dim: int
+    layer: LayerKey | None
     classes: NDArray[np.int64] | None
     device: torch.device
 
-    def classifier(self, epoch: int, layer: LayerKey) -> Classifier | None:
-        """What gives the logits of a layer; None for a layer that it does not multiply."""
-        if layer != self.layer or self.classes is None or why_no_classifier(self.recipe) is not None:
+    def classifier(self, epoch: int, layer: LayerKey, dim: int) -> Classifier | None:
+        """What gives the logits of a layer of so many dimensions; None for a layer that it does not multiply."""
+        if self.layer not in (None, layer) or self.classes is None or why_no_classifier(self.recipe) is not None:
             return None
-        logits: Callable[[Tensor], Tensor] = self._loss(epoch, self.classes).logits  # type: ignore[assignment] # a Module's attribute
+        logits: Callable[[Tensor], Tensor] = self._loss(epoch, dim, self.classes).logits  # type: ignore[assignment] # a Module's attribute
         return Classifier(torch.no_grad()(logits), self.classes)
 
-    def weight(self, epoch: int, layer: LayerKey) -> Tensor | None:
-        """(C, D) what multiplies a layer, after the loss's own ReLU if it has one; None for any other layer."""
-        if layer != self.layer or self.classes is None or why_no_weight(self.recipe) is not None:
+    def weight(self, epoch: int, layer: LayerKey, dim: int) -> Tensor | None:
+        """(C, dim) what multiplies a layer, after the loss's own ReLU if it has one; None for any other layer."""
+        if self.layer not in (None, layer) or self.classes is None or why_no_weight(self.recipe) is not None:
             return None
-        found: Tensor = self._loss(epoch, self.classes).classifier_weight  # type: ignore[assignment] # likewise
+        found: Tensor = self._loss(epoch, dim, self.classes).classifier_weight  # type: ignore[assignment] # likewise
         return found.double()
 
     @property
@@ -63,10 +65,41 @@ class RunClassifier:
         """Whether the loss has a ReLU of its own before the weights."""
         return bool(getattr(self.recipe.loss, "relu", False))
 
-    def _loss(self, epoch: int, classes: NDArray[np.int64]) -> Loss:
-        loss = parts.build_loss(self.recipe, embedding_dim=self.dim, num_classes=len(classes))
+    def _loss(self, epoch: int, dim: int, classes: NDArray[np.int64]) -> Loss:
+        loss = parts.build_loss(self.recipe, embedding_dim=dim, num_classes=len(classes))
         load_checkpoint(self.run, epoch, {"loss": loss})
         return loss.to(self.device).eval()
+
+
+def fitted(  # noqa: PLR0913 - what, on what, and of which epoch and layer
+    chain: Chain,
+    rows: Rows,
+    device: torch.device,
+    *,
+    seed: int,
+    epoch: int,
+    layer: LayerKey,
+    trained: RunClassifier | None,
+) -> Reduce:
+    """A chain, fitted on a layer's features, with the weights of the loss's classifier where it takes these.
+
+    Args:
+        chain: what is fitted.
+        rows: (N, D) features to fit on.
+        device: where features are reduced.
+        seed: of the run.
+        epoch: of the features.
+        layer: likewise.
+        trained: the classifier; None where there is none.
+
+    Raises:
+        NotApplicableError: the chain cannot be fitted on these.
+    """
+    blocks, dim, weight = Blocks(rows, device), rows.shape[1], None
+    if chain.needs_classifier and trained is not None:
+        weight = trained.weight(epoch, layer, dim)
+        chain = after_relu(chain) if trained.relu else chain
+    return chain.fit(blocks, dim, seed=seed, classifier_weight=weight)
 
 
 def why_no_weight(recipe: Recipe) -> str | None:

@@ -11,12 +11,14 @@ import numpy as np
 from layerprobe.analysis import layer_notes
 from layerprobe.errors import NumericError, RecipeError
 from layerprobe.keys import RankedLayer
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.runs import find_run
 from layerprobe.statistics.holm import holm
 from layerprobe.workflow.comparison import Basis, Comparison, Side
 from layerprobe.workflow.comparison_text import inputs_text
 from layerprobe.workflow.evidence import Measure, gather, place_units
 from layerprobe.workflow.facts import data_facts
+from layerprobe.workflow.reducing import TRANSDUCTIVE
 from layerprobe.workflow.references import Place, Reference, find_layers, open_place, parse_reference
 
 Pair = tuple[RankedLayer, RankedLayer]
@@ -156,13 +158,15 @@ def side_of(place: Place, ranked: RankedLayer) -> Side:
 
 def invalid_reason(place: Place, ranked: RankedLayer) -> str:
     """Why a layer has no ranks; empty where it has some."""
-    reason = place.stored.invalid.get(ranked, "")
+    reason = next((why for draw in place.ranked_as(ranked) if (why := place.stored.invalid.get(draw, ""))), "")
     return f"{place.run.name}, {place.name(ranked)}: {reason}" if reason else ""
 
 
 def layer_notes_of(place: Place, ranked: RankedLayer) -> list[str]:
-    """What is to be said of a layer: that it has collapsed, and its zero vectors."""
-    return [f"{place.name(ranked)}: {note}" for note in layer_notes(place.stored.ranks[ranked])]
+    """What is to be said of a layer: that it was fitted on what is searched, has collapsed, and its zero vectors."""
+    notes = dict.fromkeys(note for draw in place.ranked_as(ranked) for note in layer_notes(place.stored.ranks[draw]))
+    fitted = [TRANSDUCTIVE] if parse_chain(ranked.reduction).on_gallery else []
+    return [f"{place.name(ranked)}: {note}" for note in (*fitted, *notes)]
 
 
 def input_notes(a: Place, b: Place) -> list[str]:

@@ -46,7 +46,7 @@ def compare_seeds(request: CompareRequest) -> list[SeedComparison]:
         require_same_queries(one, other)
     pairs = pair_layers((a, first), (b, second))
     for place, layers in ((x[side], {pair[side] for pair in pairs}) for x in places for side in (0, 1)):
-        for ranked in layers - set(place.layers):
+        for ranked in (x for x in layers if not place.ranked_as(x)):
             raise RecipeError(
                 f"{reference_text(place.subject(ranked))} is not ranked on the {place.split} split",
                 fix=probe_fix(place.run, place.record, place.epoch, place.split, f"--layers {ranked.layer.layer}"),

@@ -2,8 +2,8 @@
 
     found = equal_terms(run, epochs, listener)       # found.offered.terms, found.scores, found.reasons
 
-Neither the images nor the checkpoints are read: the rank files say which layers there are and what their features were
-made from, the feature files have these, and the draws follow from the run's seed.
+No image is read, and no checkpoint but for `shift`: the rank files say which layers there are and what their features
+were made from, the feature files have these, and the draws follow from the run's seed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ from layerprobe.analysis import Features, hits_in_draws, layer_notes, recall_not
 from layerprobe.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.keys import RankedLayer
 from layerprobe.progress import Listener, Task
+from layerprobe.recipe import recorded_recipe
 from layerprobe.records import FROM_PYTHON
 from layerprobe.reductions.applying import Blocks, reduced
 from layerprobe.reductions.chain import parse_chain
+from layerprobe.retrieval import Ranks
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, ScoreTable, Subject, in_network_order, is_recall, read_scores
 from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.draws import Rows, Terms
 from layerprobe.statistics.units import unit_sums
 from layerprobe.workflow import parts
+from layerprobe.workflow.classifiers import RunClassifier, fitted
+from layerprobe.workflow.members import mean_of_queries, members_of, ranked_as
 from layerprobe.workflow.reducing import FITTED_ON
 from layerprobe.workflow.signals import Stop, stoppable
 from layerprobe.workflow.stored_layers import read_layer
@@ -133,13 +137,13 @@ def _cells(
             why = "is not probed there" if not ranks.exists() else "had other images then"
             reasons.append(f"no equal terms at epoch {epoch}: {split} {why}")
             continue
-        known = [ranked for ranked in store.read_stored_ranks(ranks).ranks if (epoch, split, ranked) in scored]
+        wanted = {draw for place in scored if place[:2] == (epoch, split) for draw in members_of(place[2])}
+        known = [ranked for ranked in store.read_stored_ranks(ranks).ranks if ranked in wanted]
         absent = [ranked for ranked in known if ranked not in drawn.values]
-        training = run.feature_file(epoch, FITTED_ON)
         there = [
             ranked
             for ranked in absent
-            if store.made_from(ranks, features, ranked) and store.fitted_on(ranks, training, ranked)
+            if store.made_from(ranks, features, ranked) and _can_be_reduced(run, epoch, split, ranked)
         ]
         gone[epoch] |= {ranked.layer.layer: None for ranked in absent if ranked not in there}
         cells.append(_Cell(epoch, split, drawn, there))
@@ -150,6 +154,15 @@ def _cells(
             again = "probe the model from Python again" if python else f"{command} brings them back"
             reasons.append(f"no equal terms at epoch {epoch} where features are gone: {again}")
     return cells, reasons
+
+
+def _can_be_reduced(run: Run, epoch: int, split: str, ranked: RankedLayer) -> bool:
+    """Whether what a layer's reduction was fitted on is there as it was."""
+    chain = parse_chain(ranked.reduction)
+    fitting = run.feature_file(epoch, split if chain.on_gallery else FITTED_ON)
+    if chain.needs_classifier and not (run.checkpoint_file(epoch).exists() and fitting.exists()):
+        return False
+    return store.fitted_on(run.rank_file(epoch, split), fitting, ranked)
 
 
 def _told(stop: Stop, task: Task) -> Callable[[Sequence[Rows]], Iterator[Rows]]:
@@ -188,10 +201,18 @@ def _features(run: Run, cell: _Cell, ranked: RankedLayer, seed: int, device: tor
 
     values, chain = read(cell.split), parse_chain(ranked.reduction)
     if chain.parts:
-        to_fit = read(FITTED_ON) if chain.fits else values
-        reduce = chain.fit(Blocks(to_fit, device), to_fit.shape[1], seed=seed)
+        to_fit = read(FITTED_ON) if chain.fits and not chain.on_gallery else values
+        trained = _classifier(run, cell.epoch, device) if chain.needs_classifier else None
+        reduce = fitted(chain, to_fit, device, seed=seed, epoch=cell.epoch, layer=ranked.layer, trained=trained)
         values = reduced(Blocks(values, device), reduce, len(values))
     return Features(values, cell.drawn.items.labels, cell.drawn.items.ids)
+
+
+def _classifier(run: Run, epoch: int, device: torch.device) -> RunClassifier:
+    """The classifier of the run's loss, asked for the layer alone that it multiplies."""
+    labels, _ = store.read_index(run.feature_file(epoch, FITTED_ON))
+    recipe = recorded_recipe(run.read(), run.record_file)
+    return RunClassifier(run, recipe, None, np.unique(labels).astype(np.int64), device)
 
 
 def _notes_of(raw: Sequence[Score]) -> dict[_Place, tuple[str, ...]]:
@@ -201,6 +222,11 @@ def _notes_of(raw: Sequence[Score]) -> dict[_Place, tuple[str, ...]]:
         for score in raw
         if is_recall(score.metric)
     }
+
+
+def _notes_on(ranks: Sequence[Ranks]) -> list[str]:
+    """What is to be said of a layer, or of all its draws."""
+    return list(dict.fromkeys(note for each in ranks for note in layer_notes(each)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,19 +262,21 @@ class _Rating:
             for ranked in scored
             if ranked in stored.invalid
         ]
-        values = {ranked: drawn.values[ranked] for ranked in scored if ranked in drawn.values}
+        draws = {ranked: layers for ranked in scored if (layers := ranked_as(ranked, drawn.values))}
+        values = {ranked: mean_of_queries(layers, drawn.values.__getitem__) for ranked, layers in draws.items()}
         if not values:
             return found
         units = drawn.items.labels if self.units is None else self.units(cell.split)
         sums = unit_sums(np.stack(list(values.values())), units, drawn.weights)
         how = "equal terms: " + (f"mean of {len(drawn.rows)} draws" if len(drawn.rows) > 1 else "all images, one draw")
         for ranked, value, interval in zip(values, sums.means.tolist(), intervals(sums), strict=True):
-            ranks = stored.ranks[ranked]
-            shared = [note for note in self.notes[cell.epoch, cell.split, ranked] if note not in recall_notes(ranks)]
+            ranks = [stored.ranks[draw] for draw in draws[ranked]]
+            of_whole = {note for each in ranks for note in recall_notes(each)}
+            shared = [note for note in self.notes[cell.epoch, cell.split, ranked] if note not in of_whole]
             if interval is not None or sums.units < FEWEST_UNITS:
                 shared += self.kind.notes_on(sums.units)
             subject = replace(self._subject(cell, ranked), notes=tuple(shared))
-            found.append(subject.score(name, value, count, [how, *layer_notes(ranks)], interval))
+            found.append(subject.score(name, value, count, [how, *_notes_on(ranks)], interval))
         return found
 
     def _subject(self, cell: _Cell, ranked: RankedLayer) -> Subject:

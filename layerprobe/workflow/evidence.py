@@ -13,7 +13,7 @@ from layerprobe import registry
 from layerprobe.analysis import query_values
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.intervals import Difference, IntervalKind, OverSeeds
-from layerprobe.keys import RankedLayer
+from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.recipe import recorded_recipe
 from layerprobe.registry import METRICS
 from layerprobe.scores import is_recall
@@ -23,6 +23,7 @@ from layerprobe.statistics.jackknife import jackknife, jackknife_over_seeds
 from layerprobe.statistics.seeds import over_seeds
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.workflow import parts
+from layerprobe.workflow.members import mean_of_queries
 from layerprobe.workflow.redrawn import Redrawn
 from layerprobe.workflow.references import Place, probe_fix
 from layerprobe.workflow.units import units_of
@@ -143,18 +144,18 @@ def _left_out(a: Place, b: Place, pairs: Sequence[tuple[RankedLayer, RankedLayer
 
 
 def values_of(place: Place, ranked: RankedLayer, metric: str) -> FloatArray:
-    """(Q,) what each query adds to a layer's metric; NaN where the metric leaves it out.
+    """(Q,) what each query adds to a layer's metric, the mean over its draws; NaN where the metric leaves it out.
 
     Raises:
         UnknownNameError: no such metric.
         RecipeError: it is not the mean of a value for each query.
         DataError: it is not stored; with the command that makes it.
     """
-    values = place.stored.values.get(ranked, {})
-    if metric not in values:
+    stored, draws = place.stored, place.ranked_as(ranked)
+    if any(metric not in stored.values.get(draw, {}) for draw in draws):
         _require_known(metric)
     try:
-        return query_values(place.stored.ranks[ranked], values, metric)
+        return mean_of_queries(draws, lambda x: query_values(stored.ranks[x], stored.values.get(x, {}), metric))
     except DataError as error:
         fix = _command(place, ranked, metric)
         raise DataError(f"{place.run.name}, {place.name(ranked)}: {error.message}", fix=fix) from error
@@ -180,7 +181,8 @@ def _command(place: Place, ranked: RankedLayer, metric: str) -> str:
     more = f"--metrics {metric}"
     if is_recall(name):
         more = f"--k {name.removeprefix('R@')}" + (f" --gallery-size {size}" if size else "")
-    layer = f"--layers {ranked.layer.layer} {more}"
+    reduce = "" if ranked.reduction == NO_REDUCTION else f"--reduce {ranked.reduction} "
+    layer = f"--layers {ranked.layer.layer} {reduce}{more}"
     return probe_fix(place.run, place.record, place.epoch, place.split, layer)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,18 +21,18 @@ def ranked_as(ranked: RankedLayer, known: Collection[RankedLayer]) -> tuple[Rank
     """The layers among some that a layer is the mean of: itself, or all its draws; none where one is not there."""
     if ranked in known:
         return (ranked,)
-    members = members_of(ranked)
-    return members if all(member in known for member in members) else ()
+    draws = members_of(ranked)
+    return draws if all(draw in known for draw in draws) else ()
 
 
-def mean_over(
-    members: Collection[RankedLayer], values: Mapping[RankedLayer, NDArray[np.float64]]
+def mean_of_queries(
+    layers: Sequence[RankedLayer], value_of: Callable[[RankedLayer], NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """(Q,) what each query adds to a metric of a layer: the mean over its draws.
+    """(Q,) what each query adds to a metric of a layer.
 
     Args:
-        members: at least one.
-        values: that of each.
+        layers: what `ranked_as` gave of it; at least one.
+        value_of: the same of each of these.
     """
-    found: NDArray[np.float64] = np.mean([values[member] for member in members], axis=0)
+    found: NDArray[np.float64] = np.mean([value_of(layer) for layer in layers], axis=0)
     return found

@@ -152,7 +152,7 @@ def _classifier_of(opened: ProbedRun, features: RunFeatures, embedding: Tap) -> 
     """The classifier of the run's loss."""
     trained = features.dataset.splits.get("train")
     classes = None if trained is None else np.unique(trained.labels)
-    return RunClassifier(opened.run, opened.recipe, embedding.key, opened.net.embedding_dim, classes, opened.device)
+    return RunClassifier(opened.run, opened.recipe, embedding.key, classes, opened.device)
 
 
 def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: Stop) -> list[Score]:

@@ -20,8 +20,11 @@ from layerprobe.redraw import left_out_values
 from layerprobe.registry import METRICS
 from layerprobe.scores import is_recall
 from layerprobe.workflow import parts
+from layerprobe.workflow.classifiers import RunClassifier
 from layerprobe.workflow.features import features_of
 from layerprobe.workflow.measures import build_measures
+from layerprobe.workflow.members import mean_of_queries
+from layerprobe.workflow.reducing import FITTED_ON
 from layerprobe.workflow.references import Place, probe_fix
 from layerprobe.workflow.searches import Searches
 from layerprobe.workflow.units import require_redrawable, units_of_splits
@@ -75,23 +78,27 @@ class Redrawn:
         if not is_recall(metric) and metric not in METRICS:
             fix = "Choose a metric of the whole gallery, such as R@1"
             raise RecipeError(f"--interval redraw is not for {metric}", fix=fix)
-        place, dataset = self.place, self.dataset
+        place, dataset, wanted = self.place, self.dataset, list(layers)
         gallery = dataset.search_in.get(place.split, place.split)
         names = list(dict.fromkeys([place.split, gallery]))
         units = self._units(names)
         require_redrawable(dataset, [place.split], units, self.cluster)
         measures = build_measures([metric], (1,), {}, options=self.recipe.metrics, may_drop=True)
+        device = parts.choose_device("auto")
+        trained = dataset.splits.get(FITTED_ON)
+        classes = None if trained is None else np.unique(trained.labels)
         searches = Searches(
             features_of(place.run, self.recipe, dataset),
             place.record["experiment"],
             place.record["seed"],
-            parts.choose_device("auto"),
+            device,
+            RunClassifier(place.run, self.recipe, None, classes, device),
         )
         found = {}
-        for ranked in layers:
+        for draw in dict.fromkeys(draw for ranked in wanted for draw in place.ranked_as(ranked)):
             for name in names:
-                self._require_stored(name, dataset.splits[name], ranked)
-            with searches.opened(place.epoch, place.split, ranked, None) as (queries, searched):
+                self._require_stored(name, dataset.splits[name], draw)
+            with searches.opened(place.epoch, place.split, draw, None) as (queries, searched):
                 values = left_out_values(
                     queries,
                     searched,
@@ -99,11 +106,11 @@ class Redrawn:
                     None if searched is None else units[gallery],
                     ks=[int(metric.removeprefix("R@"))] if is_recall(metric) else [],
                     metrics=measures.metrics,
-                    similarity=ranked.similarity,
+                    similarity=draw.similarity,
                     rules=searches.rules(place.split),
                 )
-            found[ranked] = values[metric]
-        return found
+            found[draw] = values[metric]
+        return {ranked: mean_of_queries(place.ranked_as(ranked), found.__getitem__) for ranked in wanted}
 
     def _units(self, names: list[str]) -> dict[str, IntArray]:
         """Split -> (N,) unit of each image, numbered alike in all of the splits."""

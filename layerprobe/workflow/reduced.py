@@ -19,7 +19,7 @@ from layerprobe.runs import Run
 from layerprobe.store import StoredRanks, read_dims
 from layerprobe.summary.cells import Cells, Faults, faults_of
 from layerprobe.summary.reduced import PostProcessing, Way, post_processing
-from layerprobe.workflow.members import mean_over, ranked_as
+from layerprobe.workflow.members import mean_of_queries, ranked_as
 from layerprobe.workflow.seen import split_to_choose_on
 
 _NONE = "no post-processing can be chosen without the classes of test"
@@ -55,14 +55,14 @@ def _way(reduction: str, similarity: str) -> Way:
 def hits_of(stored: StoredRanks, ranked: RankedLayer) -> NDArray[np.float64]:
     """(Q,) what each query adds to Recall@1 of a layer; of a mean of draws, the mean of what it adds to theirs."""
     members = ranked_as(ranked, stored.ranks)
-    return mean_over(members, {member: stored.ranks[member].hits(1) for member in members})
+    return mean_of_queries(members, lambda member: stored.ranks[member].hits(1))
 
 
 def values_of(stored: StoredRanks, ranked: RankedLayer, metric: str) -> NDArray[np.float64] | None:
     """(Q,) what each query adds to a stored metric of a layer, likewise; None where it is not stored."""
     known = {member: values[metric] for member, values in stored.values.items() if metric in values}
     members = ranked_as(ranked, known)
-    return mean_over(members, known) if members else None
+    return mean_of_queries(members, known.__getitem__) if members else None
 
 
 def faults_in(stored: StoredRanks, layers: Iterable[RankedLayer]) -> dict[RankedLayer, Faults]:

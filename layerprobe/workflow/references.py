@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from layerprobe.errors import DataError, RecipeError, UnknownNameError, near_miss
 from layerprobe.keys import NO_REDUCTION, RankedLayer, find_layer, is_named, network_order
 from layerprobe.records import FROM_PYTHON
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.retrieval import SIMILARITIES
 from layerprobe.runs import Run
 from layerprobe.scores import SPLITS, Subject
 from layerprobe.store import StoredRanks, read_stored_ranks
+from layerprobe.workflow.members import ranked_as
 from layerprobe.workflow.probed_run import open_for_probing
 from layerprobe.workflow.selection import ProbeRequest, embedding_tap
 
@@ -103,6 +105,10 @@ class Place:
         """All that is stored, in network order; also layers that have no ranks as features were not finite."""
         return network_order([*self.stored.ranks, *self.stored.invalid], self.record.get("layer_order", []))
 
+    def ranked_as(self, ranked: RankedLayer) -> tuple[RankedLayer, ...]:
+        """The stored layers that a layer is the mean of: itself, or its draws; none where one is not there."""
+        return ranked_as(ranked, [*self.stored.ranks, *self.stored.invalid])
+
     def subject(self, ranked: RankedLayer) -> Subject:
         """What the values of a layer belong to."""
         return Subject(self.run.name, self.record["experiment"], self.record["seed"], self.epoch, self.split, ranked)
@@ -157,13 +163,14 @@ def find_layers(place: Place, reference: Reference) -> list[RankedLayer]:
     """The ranked layers that a reference names, in network order: one, or more where it is a glob.
 
     Raises:
+        UnknownNameError: no such reduction; with the near miss.
         RecipeError: a layer that is not ranked, or not in that way, with the command that does it; one without its pool
             that has several; or the embedding layer of a model that is not stored.
     """
-    similarity = reference.similarity or place.similarity
-    alike = [
-        ranked for ranked in place.layers if (ranked.reduction, ranked.similarity) == (reference.reduction, similarity)
-    ]
+    chain = parse_chain(reference.reduction)
+    similarity = reference.similarity or chain.similarity or place.similarity
+    drawn = dict.fromkeys(replace(x, reduction=chain.text) for x in place.layers if x.reduction in chain.members())
+    alike = [ranked for ranked in drawn if ranked.similarity == similarity and place.ranked_as(ranked)]
     text = reference.layer or _embedding(place)
     if reference.is_glob:
         found = [x for x in alike if any(fnmatch.fnmatchcase(name, text) for name in (str(x.layer), x.layer.layer))]
@@ -193,9 +200,10 @@ def _not_ranked(place: Place, reference: Reference, text: str, similarity: str) 
     if other:
         ways = dict.fromkeys(f"{x.layer.layer}/{x.reduction}~{x.similarity}" for x in other)
         fix = f"Ranked: {', '.join(ways)}"
-        if reference.reduction == NO_REDUCTION:
-            more = f"--layers {text.partition('@')[0]} --similarity {similarity}"
-            fix += f". {probe_fix(place.run, place.record, place.epoch, place.split, more)}"
+        more = f"--layers {text.partition('@')[0]}"
+        more += "" if reference.reduction == NO_REDUCTION else f" --reduce {reference.reduction}"
+        more += "" if similarity == "hamming" else f" --similarity {similarity}"
+        fix += f". {probe_fix(place.run, place.record, place.epoch, place.split, more)}"
         return RecipeError(f"{where}: {text} is not ranked as {reference.reduction}~{similarity}", fix=fix)
     if reference.is_glob:
         return RecipeError(f"{where}: no ranked layer matches {text}", fix=f"Ranked: {', '.join(_names(place.layers))}")

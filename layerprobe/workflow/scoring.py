@@ -165,16 +165,16 @@ class Scorer:
             rules = self.searches.rules(subject.split)
             given = replace(
                 searched(queries, gallery, subject.ranked.similarity, ranks, rules),
-                classifier=self._classifier(subject),
+                classifier=self._classifier(subject, int(queries.values.shape[1])),
             )
             return further_scores(measures, given, subject, layer_notes(ranks))
 
-    def _classifier(self, subject: Subject) -> Classifier | None:
+    def _classifier(self, subject: Subject, dim: int) -> Classifier | None:
         """The one that was trained on what is searched: on a layer as it is."""
         trained, ranked = self.searches.trained, subject.ranked
         if trained is None or ranked.reduction != NO_REDUCTION:
             return None
-        return trained.classifier(subject.epoch, ranked.layer)
+        return trained.classifier(subject.epoch, ranked.layer, dim)
 
     def _redrawn(self, members: Sequence[Subject], scored: Scored) -> Scored:
         """The scores with their intervals for another draw of classes, where these are asked for."""

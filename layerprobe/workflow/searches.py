@@ -19,10 +19,10 @@ from layerprobe.reductions.chain import Chain, parse_chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.retrieval import SearchRules
 from layerprobe.scores import Subject
-from layerprobe.workflow.classifiers import RunClassifier
+from layerprobe.workflow.classifiers import RunClassifier, fitted
 from layerprobe.workflow.features import RunFeatures
 from layerprobe.workflow.measures import items_searched
-from layerprobe.workflow.reducing import AFTER_RELU, FITTED_ON, TRANSDUCTIVE, after_relu, fit_text
+from layerprobe.workflow.reducing import AFTER_RELU, FITTED_ON, TRANSDUCTIVE, fit_text
 
 _ON_DISK = 0  # bytes of features that are read at once: none, they are reduced block by block
 
@@ -127,11 +127,9 @@ class Searches:
         # What is not fitted takes only the dimensions, and no training features need be there.
         fitted_on = FITTED_ON if chain.fits and not chain.on_gallery else self.gallery(split)
         with self.features.opened(epoch, fitted_on, layer, self.device, _ON_DISK) as features:
-            blocks, dim, weight = Blocks(features.values, self.device), features.values.shape[1], None
-            if chain.needs_classifier and self.trained is not None:
-                weight = self.trained.weight(epoch, layer)
-                chain = after_relu(chain) if self.trained.relu else chain
-            return chain.fit(blocks, dim, seed=self.seed, classifier_weight=weight)
+            return fitted(
+                chain, features.values, self.device, seed=self.seed, epoch=epoch, layer=layer, trained=self.trained
+            )
 
     def _reduced(self, reduce: Reduce, epoch: int, split: str, layer: LayerKey) -> Features:
         with self.features.opened(epoch, split, layer, self.device, _ON_DISK) as features:

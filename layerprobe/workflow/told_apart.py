@@ -20,6 +20,7 @@ from layerprobe.scores import Score
 from layerprobe.statistics.best_of_many import not_told_apart
 from layerprobe.statistics.units import unit_sums
 from layerprobe.store import read_stored_ranks
+from layerprobe.workflow.members import mean_of_queries, ranked_as
 from layerprobe.workflow.units import units_of
 
 _ROUNDING = 1e-6  # by which a mean of the ranks' hits may differ from the score
@@ -89,10 +90,14 @@ def alike_of(scores: Sequence[Score], metric: str, searches: Searches) -> tuple[
     if kind is None or kind.estimand != "gallery":
         return None
     searched = searches(scores[0].epoch, best.split, kind.cluster)
-    if searched is None or not rivals.keys() <= searched.ranks.keys():
+    if searched is None:
+        return None
+    ranks = searched.ranks
+    draws = [ranked_as(layer, ranks) for layer in rivals]
+    if not all(draws):
         return None
     try:
-        hits = np.stack([query_values(searched.ranks[layer], {}, metric) for layer in rivals])
+        hits = np.stack([mean_of_queries(each, lambda x: query_values(ranks[x], {}, metric)) for each in draws])
     except DataError:
         return None
     if np.abs(hits.mean(1) - list(rivals.values())).max() > _ROUNDING:

@@ -59,6 +59,22 @@ def test_the_difference_is_that_of_the_means_of_the_same_queries(run: Run, tmp_p
     }  # fmt: skip
 
 
+def test_a_mean_of_draws_is_compared_by_the_means_of_its_queries(tmp_path: Path) -> None:
+    draws_of_fc6 = {ranked("fc6@none", "random:2"): HITS[C1], ranked("fc6@none", "random:2:1"): HITS[FC6]}
+    store_ranks(write_run(tmp_path, "netA"), {C2: HITS[C2], **draws_of_fc6}, LABELS)
+    (found,) = compared(tmp_path, "netA:fc6/random:2x2", "netA:c2")
+    # the draws hit 40 and 72 of 80, c2 8
+    assert found.values == (0.7, 0.1)
+    assert found.difference == differences(unit_sums((HITS[C1] + HITS[FC6]) / 2 - HITS[C2], LABELS))[0]
+
+
+def test_what_was_fitted_on_what_is_searched_says_so(tmp_path: Path) -> None:
+    pca = ranked("fc6@none", "pca:2@gallery")
+    store_ranks(write_run(tmp_path, "netA"), {C2: HITS[C2], pca: HITS[FC6]}, LABELS)
+    (found,) = compared(tmp_path, "netA:fc6/pca:2@gallery", "netA:c2")
+    assert found.notes == ("fc6/pca:2@gallery: transductive: fitted on the images searched",)
+
+
 def test_swapped_layers_give_the_mirrored_difference(run: Run, tmp_path: Path) -> None:
     (one,), (other,) = (compared(tmp_path, *pair) for pair in (("netA:c1", "netA:fc6"), ("netA:fc6", "netA:c1")))
     assert one.difference is not None

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 from sklearn.decomposition import PCA
 
 from layerprobe import store
@@ -19,9 +20,10 @@ from layerprobe.scores import Score
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.damage import PartlyReducedError
+from layerprobe.workflow.equal_terms import equal_terms
 from layerprobe.workflow.manifests import feature_manifest
 from layerprobe.workflow.probe import prepare, probe
-from layerprobe.workflow.reducing import TRANSDUCTIVE, asked_chains
+from layerprobe.workflow.reducing import AFTER_RELU, TRANSDUCTIVE, asked_chains
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent
@@ -216,3 +218,51 @@ def test_the_interval_of_a_mean_of_draws_is_over_the_means_of_the_queries(
     probe(run, replace(REQUEST, layers=("fc6",), splits=("test",), reduce=("random:2x3",)), Silent())
     ranks = store.read_stored_ranks(run.rank_file(2, "test")).ranks
     np.testing.assert_array_equal(seen, [np.mean([each.hits(1) for each in ranks.values()], axis=0)])
+
+
+@pytest.fixture
+def classified(request_for: Requests) -> Run:
+    """A run whose classifier of 4 classes multiplies what its ReLU leaves of the 8 numbers of fc6."""
+    return train(request_for("loss.name=softmax", "train.epochs=1"), Silent())
+
+
+def test_shift_takes_the_classifiers_weights_after_its_relu_at_each_epoch(classified: Run) -> None:
+    asked = replace(REQUEST, layers=("fc6",), epochs="all", splits=("test",), similarity="euclidean", reduce=("shift",))
+    scores = probe(classified, asked, Silent())
+    found = {}
+    for epoch in (0, 1):
+        weight = load_file(classified.checkpoint_file(epoch))["loss.classifier.weight"].double().numpy()
+        given = store.read_features(classified.feature_file(epoch, "test"), FC6).astype(np.float64).clip(0)
+        # Logits less their mean are what no shift of the probabilities changes (Horiguchi et al., equation 4): the
+        # distance is that of the nearest features with the same ones.
+        centred = weight - weight.mean(0)
+        same = given @ np.linalg.pinv(centred) @ centred
+        close = -((same[:, None] - same) ** 2).sum(2)
+        np.fill_diagonal(close, -np.inf)
+        found[epoch] = np.mean(LABELS[close.argmax(1)] == LABELS)
+    assert {s.epoch: s.value for s in scores} == found
+    assert all(AFTER_RELU in score.notes for score in scores)
+
+
+def test_shift_is_for_the_layer_that_the_classifier_multiplies(classified: Run) -> None:
+    listener = Silent()
+    scores = probe(classified, replace(REQUEST, reduce=("none", "shift")), listener)
+    assert {s.layer for s in scores if s.reduction == "shift"} == {"fc6"}
+    said = "shift left out of pool5.3@max: it needs a classifier's weights, which multiply fc6@none alone"
+    assert listener.heard.count(said) == 1
+
+
+def test_shift_without_a_classifier_says_why(run: Run) -> None:
+    with pytest.raises(RecipeError, match="no layer can take shift: .* smooth_triplet has no classifier"):
+        prepare(run, replace(REQUEST, reduce=("shift",)))
+
+
+def test_equal_terms_of_all_images_are_the_recall_of_every_reduction(classified: Run) -> None:
+    names = ("none", "shift", "pca:3+l2", "pca:3+l2@gallery", "random:2x3", "l2+binary")
+    whole = probe(classified, replace(REQUEST, layers=("fc6",), reduce=names), Silent())
+    found = equal_terms(classified, [1], Silent())
+    assert not found.reasons
+    for split in ("train", "test"):
+        equal = {score.reduction: score.value for score in found.scores if score.split == split}
+        assert equal == pytest.approx(r1(whole, split))
+        assert set(equal) == {*names}

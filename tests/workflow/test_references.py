@@ -98,6 +98,26 @@ def test_a_layer_that_is_not_ranked_is_told_with_what_is(place: Place, text: str
     assert message in str(caught.value)
 
 
+def test_binary_codes_are_searched_by_hamming_unless_told(place: Place) -> None:
+    codes = ranked("fc6@none", "l2+binary", "hamming")
+    store_ranks(place.run, {FC6: [1, 0], codes: [1, 0]}, [0, 1])
+    assert found(open_place(place.run, None, "test"), "fc6/l2+binary") == [codes]
+
+
+def test_a_mean_of_draws_is_found_where_each_of_them_is_ranked(place: Place) -> None:
+    first, second = ranked("fc6@none", "random:2"), ranked("fc6@none", "random:2:1")
+    store_ranks(place.run, {C1: [1, 0], first: [1, 0], second: [1, 1]}, [0, 1])
+    there = open_place(place.run, None, "test")
+    assert found(there, "fc6/random:2x2") == [ranked("fc6@none", "random:2x2")]
+    with pytest.raises(RecipeError, match=r"not ranked as random:2x3~cosine\. .* --layers fc6 --reduce random:2x3"):
+        found(there, "fc6/random:2x3")
+
+
+def test_a_misspelt_reduction_has_the_near_miss(place: Place) -> None:
+    with pytest.raises(UnknownNameError, match="unknown reduction 'pcaa:8'. Did you mean 'pca:'"):
+        found(place, "fc6/pcaa:8")
+
+
 def test_what_is_named_can_be_named_again(place: Place) -> None:
     text = reference_text(place.subject(PCA))
     assert text == "netA#2:fc6@none/pca:8~cosine"

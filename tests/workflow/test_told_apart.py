@@ -51,6 +51,14 @@ def test_a_layer_without_a_value_takes_no_part(run: Run) -> None:
     assert alike_of(scores, "R@1", searches_of(run)) == ()
 
 
+def test_a_mean_of_draws_is_told_apart_by_the_means_of_its_queries(run: Run) -> None:
+    draws = {replace(FC6, reduction=name): ranks_of(hits(miss)) for name, miss in (("random:2", 3), ("random:2:1", 8))}
+    scores = sure(stored(run, 5, "test", {CONV: ENTRIES[CONV], POOL5: ENTRIES[POOL5], **draws}))
+    # each draw hits 23 of 24, like pool5
+    mean = replace(scores[2], reduction="random:2x2")
+    assert alike_of([*scores[:2], mean], "R@1", searches_of(run)) == (replace(FC6, reduction="random:2x2"),)
+
+
 @pytest.mark.parametrize("gone", [True, False])
 def test_nothing_is_said_without_the_ranks_or_by_those_of_other_scores(run: Run, gone: bool) -> None:
     scores = sure(stored(run, 5, "test", ENTRIES))
