@@ -53,13 +53,13 @@ def test_the_end_is_where_the_cubic_of_the_linearised_ratio_reaches_students_t()
     d = 10 / 78
     e = [(g - d * n) / 78 for g, n in zip(gained, counts, strict=True)]
     s = (12 / 11 * sum(x**2 for x in e)) ** 0.5
-    k = 144 / (11 * 10) * sum(x**3 for x in e) / s**3
+    k = float(144 / (11 * 10) * sum(x**3 for x in e) / s**3)
     assert k > 0.1
 
     def cubic(t: float) -> float:
         return t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6 + 1.795885  # Student's t of 11 degrees at 95 %
 
-    upper = d - s * optimize.brentq(cubic, -20, 5)
+    upper = d - s * float(optimize.brentq(cubic, -20, 5))
     cells = UnitSums(np.stack([np.zeros(12), gained]), np.stack([counts, counts]))
     assert pick(cells, costs(2), within=upper + 1e-6).place == 0
     assert pick(cells, costs(2), within=upper - 1e-6).place == 1
