@@ -14,7 +14,8 @@ from layerprobe.statistics.best_of_many import not_told_apart
 from layerprobe.statistics.bootstrap import RESAMPLES, between, intervals
 from layerprobe.statistics.draws import Terms
 from layerprobe.summary.cells import Cells, Faults, Place, SplitCells
-from layerprobe.summary.reduced import PostProcessing, Reduced
+from layerprobe.summary.processed import PostProcessing
+from layerprobe.summary.reduced import Reduced
 
 _SEEN, _UNSEEN = "train", "test"  # the gap is the first - the second
 

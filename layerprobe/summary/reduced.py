@@ -1,18 +1,18 @@
-"""Layers after their reductions: what each does to the layers and their order, and the best without looking at test."""
+"""Layers after their reductions: what each does to the layers and to their order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 
 from layerprobe.best import Best, best_layer
-from layerprobe.intervals import FEWEST_UNITS, Difference, Interval
+from layerprobe.intervals import FEWEST_UNITS, Interval
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.statistics.best_of_many import not_told_apart
-from layerprobe.statistics.bootstrap import bands, differences, intervals
+from layerprobe.statistics.bootstrap import bands, intervals
 from layerprobe.statistics.units import UnitSums
 from layerprobe.summary.cells import Cells
 
@@ -128,42 +128,6 @@ class Reduced:
         }
 
 
-@dataclass(frozen=True)
-class Processed:
-    """A layer after the post-processing that was chosen for it.
-
-    Args:
-        ranked: layer, reduction and similarity.
-        value: Recall@1 on the split on which it was chosen.
-        test: Recall@1 on test; None where it is not measured.
-        interval: of that.
-        gain: on test, over the same layer without a reduction; None where one of them is not measured.
-    """
-
-    ranked: RankedLayer
-    value: float
-    test: float | None = None
-    interval: Interval | None = None
-    gain: Difference | None = None
-
-
-@dataclass(frozen=True)
-class PostProcessing:
-    """Each layer after its best post-processing, chosen without looking at test.
-
-    Args:
-        split: on which it was chosen; None where none can be chosen.
-        epoch: of all values.
-        layers: in network order.
-        notes: what a reader must know of the choice, or why there is none and what it would take.
-    """
-
-    split: str | None = None
-    epoch: int = 0
-    layers: tuple[Processed, ...] = ()
-    notes: tuple[str, ...] = field(default=())
-
-
 def reduced_sections(
     layers: Sequence[RankedLayer], ways: Sequence[Way], splits: Mapping[str, Cells]
 ) -> tuple[Reduced, ...]:
@@ -266,55 +230,3 @@ def _told_apart(cells: UnitSums) -> list[bool]:
         return [False] * len(cells.sums)
     found = bands(cells, symmetric=True, bounds=(-np.inf, np.inf))
     return [band is not None and not band.low <= 0 <= band.high for band in found]
-
-
-def post_processing(
-    layers: Iterable[RankedLayer], ways: Sequence[Way], splits: Mapping[str, Cells], choose_on: str
-) -> PostProcessing | None:
-    """The best reduction of each layer on a split, and what it gives on test.
-
-    Means over random draws take no part: none of these could be used.
-
-    Args:
-        layers: in network order, as they are measured.
-        ways: all that is done to them.
-        splits: split -> Recall@1.
-        choose_on: a split other than test; of equals the first is chosen.
-
-    Returns:
-        None where no reduced layer is measured on that split.
-    """
-    cells, single = splits.get(choose_on, Cells()), {(way.reduction, way.similarity) for way in ways if way.draws == 1}
-    known = [ranked for ranked in layers if (ranked.reduction, ranked.similarity) in single]
-    epochs = [epoch for ranked in known if ranked.reduction != NO_REDUCTION for epoch in cells.epochs(ranked)]
-    if not epochs:
-        return None
-    epoch = max(epochs)
-    best: dict[LayerKey, RankedLayer] = {}
-    for ranked in known:
-        value = cells.mean((ranked, epoch))
-        other = best.get(ranked.layer)
-        if value is not None and (other is None or value > (cells.mean((other, epoch)) or 0.0)):
-            best[ranked.layer] = ranked
-    chosen = list(best.values())
-    ends = _test_values(chosen, splits.get("test", Cells()), epoch)
-    found = (Processed(ranked, cells.mean((ranked, epoch)) or 0.0, *ends[ranked]) for ranked in chosen)
-    return PostProcessing(choose_on, epoch, tuple(found))
-
-
-def _test_values(
-    chosen: Sequence[RankedLayer], test: Cells, epoch: int
-) -> dict[RankedLayer, tuple[float | None, Interval | None, Difference | None]]:
-    """Layer -> Recall@1 on test, its interval, and the gain over the layer without a reduction."""
-    there = [ranked for ranked in chosen if (ranked, epoch) in test]
-    ends = dict(zip(there, intervals(test.of([(r, epoch) for r in there])) if there else [], strict=True))
-    raw: dict[LayerKey, RankedLayer] = {}
-    for ranked, at in test.rows:
-        if at == epoch and ranked.reduction == NO_REDUCTION:
-            raw.setdefault(ranked.layer, ranked)
-    both = [ranked for ranked in there if ranked.layer in raw]
-    gains: dict[RankedLayer, Difference] = {}
-    if both:
-        ours, others = test.of([(r, epoch) for r in both]), test.of([(raw[r.layer], epoch) for r in both])
-        gains = dict(zip(both, differences(ours.minus(others), resamples=2000), strict=True))
-    return {ranked: (test.mean((ranked, epoch)), ends.get(ranked), gains.get(ranked)) for ranked in chosen}

@@ -9,7 +9,8 @@ from layerprobe.best import Best, best_text
 from layerprobe.intervals import Interval, ShownKind
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.summary.layers import RunSummary
-from layerprobe.summary.reduced import PostProcessing, Reduced, Side, Swap, Way
+from layerprobe.summary.processed import PostProcessing
+from layerprobe.summary.reduced import Reduced, Side, Swap, Way
 from layerprobe.tables import Ends, TextTable
 
 _ABSENT, _BEST, _RAW = "-", "*", "raw"
@@ -61,6 +62,7 @@ def processed_table(summary: RunSummary, found: PostProcessing) -> TextTable:
     most = max(layer.value for layer in found.layers)
     choices = [layer.value for layer in found.layers]
     best = Best(choices.index(most), str(found.split), choices.count(most))
+    near = None if found.alike is None else [n for n, key in zip(names, layers, strict=True) if key in found.alike]
     intervals = [layer.interval for layer in found.layers]
     gains = [layer.gain.interval if layer.gain else None for layer in found.layers]
     similarities = list(dict.fromkeys(layer.ranked.similarity for layer in found.layers))
@@ -79,7 +81,7 @@ def processed_table(summary: RunSummary, found: PostProcessing) -> TextTable:
         numbers=frozenset(range(fields, fields + 3)),
         heading=(", ".join([title, *similarities[: len(similarities) == 1]]), *kind.lines(_BRACKETS)),
         notes=(
-            f"{_BEST} {best_text(best, names, values)}",
+            f"{_BEST} {best_text(best, names, values, near)}",
             "gain: over the same layer without post-processing",
             *found.notes,
         ),
@@ -154,6 +156,7 @@ def processed_values(found: PostProcessing) -> dict[str, Any]:
     return {
         "chosen_on": found.split,
         "epoch": found.epoch if found.split else None,
+        "not_told_apart": None if found.alike is None else list(map(_layer_values, found.alike)),
         "layers": [
             {
                 **_ranked_values(layer.ranked),

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from layerprobe.errors import BusyError, DataError
 from layerprobe.facts import EPOCH_0, DataFacts, SplitFacts
+from layerprobe.intervals import IntervalKind
+from layerprobe.keys import NO_REDUCTION
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.runs import Run
 from layerprobe.scores import SPLITS, Score, is_recall
@@ -99,7 +101,7 @@ def split_facts(
 
 
 def score_tables(run: Run, scores: Sequence[Score]) -> list[TextTable]:
-    """The tables of the last epoch of a run's scores: Recall by layer, and the further metrics if there are any.
+    """The tables of the last epoch of a run's scores, as `epoch_tables` makes them.
 
     Args:
         run: its stored scores say what it was like before training.
@@ -114,7 +116,9 @@ def score_tables(run: Run, scores: Sequence[Score]) -> list[TextTable]:
 def epoch_tables(
     scores: Sequence[Score], data: DataFacts, searches: Searches, untrained: Sequence[Score] = ()
 ) -> list[TextTable]:
-    """The tables of an epoch: Recall by layer, and the further metrics if there are any.
+    """The tables of an epoch: Recall by layer, and the further metrics if there are any; the same after each reduction.
+
+    The layers as they are come first. Each reduction has tables of its own, whose best layer is the best after it.
 
     Args:
         scores: of one run and epoch, in network order; at least one is Recall@K.
@@ -124,7 +128,24 @@ def epoch_tables(
     """
     recalls = [score.metric for score in scores if is_recall(score.metric)]
     first = "R@1" if "R@1" in recalls else recalls[0]
-    alike = alike_of(scores, first, searches)
-    layers = layer_table(scores, metric=first, data=data, untrained=untrained, alike=alike)
-    further = metric_table(scores)
-    return [layers] if further is None else [layers, further]
+    reductions = dict.fromkeys(score.reduction for score in scores)
+    found: list[TextTable] = []
+    for reduction in sorted(reductions, key=lambda name: name != NO_REDUCTION):
+        own = _unsaid([score for score in scores if score.reduction == reduction], scores)
+        before = [score for score in untrained if score.reduction == reduction]
+        facts = replace(data, splits={}) if found else data
+        alike = alike_of(own, first, searches)
+        found.append(layer_table(own, metric=first, data=facts, untrained=before, alike=alike))
+        found += [table for table in [metric_table(own)] if table]
+    return found
+
+
+def _unsaid(own: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
+    """Reduced scores without the notes that a split has for its layers as they are, but what their intervals are."""
+    said = {(s.split, s.layer_key, note) for s in scores if s.reduction == NO_REDUCTION for note in s.notes}
+    found = []
+    for score in own:
+        kind = IntervalKind.of(score.notes).notes
+        kept = [note for note in score.notes if note in kind or (score.split, score.layer_key, note) not in said]
+        found.append(score if score.reduction == NO_REDUCTION else replace(score, notes=tuple(kept)))
+    return found

@@ -18,7 +18,8 @@ from layerprobe.reductions.equal import equal_dim_of
 from layerprobe.runs import Run
 from layerprobe.store import StoredRanks, read_dims
 from layerprobe.summary.cells import Cells, Faults, faults_of
-from layerprobe.summary.reduced import PostProcessing, Way, post_processing
+from layerprobe.summary.processed import PostProcessing, post_processing
+from layerprobe.summary.reduced import Way
 from layerprobe.workflow.members import mean_of_queries, ranked_as
 from layerprobe.workflow.seen import split_to_choose_on
 

@@ -7,11 +7,10 @@ import pytest
 
 from layerprobe.keys import RankedLayer
 from layerprobe.summary.cells import Cells
-from layerprobe.summary.reduced import Reduced, Way, post_processing, reduced_sections
+from layerprobe.summary.reduced import Reduced, Way, reduced_sections
 from tests.summary.made_up import CLASSES, FC6, POOL5
 
 RAW, PCA, L2 = Way("none", "cosine"), Way("pca:8", "cosine", 8), Way("l2", "cosine")
-RANDOM = Way("random:8x5", "cosine", 8, draws=5)
 FC6_PCA, POOL5_PCA = PCA.of(FC6.layer), PCA.of(POOL5.layer)
 LAYERS = [POOL5, POOL5_PCA, FC6, FC6_PCA]
 
@@ -99,32 +98,3 @@ def test_the_best_layer_of_each_reduction_is_chosen_on_validation() -> None:
         "pca:8": ("validation", POOL5.layer),
     }
     assert found.alike == {RAW: (), PCA: ()}
-
-
-def test_post_processing_is_chosen_for_each_layer_without_test() -> None:
-    validation = cells({POOL5: 0.7, POOL5_PCA: 0.6, FC6: 0.5, FC6_PCA: 0.6})
-    test = cells({POOL5: 0.6, POOL5_PCA: 0.9, FC6: 0.5, FC6_PCA: 0.8})
-    found = post_processing(LAYERS, [RAW, PCA], {"validation": validation, "test": test}, "validation")
-    assert found is not None
-    assert [layer.ranked for layer in found.layers] == [POOL5, FC6_PCA]
-    assert [layer.value for layer in found.layers] == pytest.approx([0.7, 0.6])
-    assert [layer.test for layer in found.layers] == pytest.approx([0.6, 0.8])
-    gain = found.layers[1].gain
-    assert gain is not None
-    assert gain.value == pytest.approx(0.3)
-    # 40 differences that scatter by 0.028: 0.3 +- 2 x 0.0045
-    assert (gain.low, gain.high) == pytest.approx((0.291, 0.309), abs=0.003)
-
-
-def test_the_mean_of_draws_cannot_be_chosen() -> None:
-    values = cells({POOL5: 0.5, RANDOM.of(POOL5.layer): 0.9, POOL5_PCA: 0.6})
-    layers = [POOL5, POOL5_PCA, RANDOM.of(POOL5.layer)]
-    found = post_processing(layers, [RAW, PCA, RANDOM], {"validation": values}, "validation")
-    assert found is not None
-    assert [layer.ranked for layer in found.layers] == [POOL5_PCA]
-
-
-def test_nothing_is_chosen_where_no_reduction_is_measured_on_the_choosing_split() -> None:
-    splits = {"validation": cells({POOL5: 0.5}), "test": cells({POOL5: 0.5, POOL5_PCA: 0.6})}
-    found = post_processing(LAYERS, [RAW, PCA], splits, "validation")
-    assert found is None

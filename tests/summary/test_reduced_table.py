@@ -8,7 +8,8 @@ from layerprobe.formats import as_csv, as_latex, as_markdown
 from layerprobe.intervals import Difference, Interval
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import LayerSummary, Level
-from layerprobe.summary.reduced import PostProcessing, Processed, Reduced, Side, Swap, Way
+from layerprobe.summary.processed import PostProcessing, Processed
+from layerprobe.summary.reduced import Reduced, Side, Swap, Way
 from layerprobe.summary.table import summary_tables, summary_values
 from tests.summary.made_up import FC6, POOL5
 from tests.summary.test_table import LAYER, OTHER, SUMMARY
@@ -29,6 +30,7 @@ PROCESSED = PostProcessing(
         Processed(POOL5, 0.8, 0.7, Interval(0.66, 0.74), Difference(0.0)),
         Processed(FC6_PCA, 0.75, 0.62, None, Difference(-0.03, -0.06, -0.01, 0.01)),
     ),
+    (FC6.layer,),
     ("a note",),
 )
 WHOLE = replace(SUMMARY, layers=(LAYER, OTHER, REDUCED), sections=(SECTION,), processed=PROCESSED)
@@ -98,7 +100,10 @@ def test_post_processing_shows_what_was_chosen_where_and_what_it_gives_on_test()
         ("", "fc6", "pca:8", "75.0", "62.0", "-3.0"),
     )
     assert table.intervals == {4: (("66.0", "74.0"), None), 5: (None, ("-6.0", "-1.0"))}
-    assert table.notes[0] == "* best on validation: pool5, 80.0 %; on test 70.0 %"
+    assert (
+        table.notes[0]
+        == "* best on validation: pool5, 80.0 %; on test 70.0 %; not told apart from it on validation: fc6"
+    )
     assert table.notes[-1] == "a note"
 
 

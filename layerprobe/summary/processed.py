@@ -1,0 +1,106 @@
+"""Each layer after its best post-processing, chosen without looking at test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from layerprobe.intervals import Difference, Interval
+from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.statistics.best_of_many import not_told_apart
+from layerprobe.statistics.bootstrap import differences, intervals
+from layerprobe.summary.cells import Cells
+from layerprobe.summary.reduced import Way
+
+
+@dataclass(frozen=True)
+class Processed:
+    """A layer after the post-processing that was chosen for it.
+
+    Args:
+        ranked: layer, reduction and similarity.
+        value: Recall@1 on the split on which it was chosen.
+        test: Recall@1 on test; None where it is not measured.
+        interval: of that.
+        gain: on test, over the same layer without a reduction; None where one of them is not measured.
+    """
+
+    ranked: RankedLayer
+    value: float
+    test: float | None = None
+    interval: Interval | None = None
+    gain: Difference | None = None
+
+
+@dataclass(frozen=True)
+class PostProcessing:
+    """Each layer after its best post-processing, chosen without looking at test.
+
+    Args:
+        split: on which it was chosen; None where none can be chosen.
+        epoch: of all values.
+        layers: in network order.
+        alike: those that are not told apart from the best one there; None where that is unknown.
+        notes: what a reader must know of the choice, or why there is none and what it would take.
+    """
+
+    split: str | None = None
+    epoch: int = 0
+    layers: tuple[Processed, ...] = ()
+    alike: tuple[LayerKey, ...] | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def post_processing(
+    layers: Iterable[RankedLayer], ways: Sequence[Way], splits: Mapping[str, Cells], choose_on: str
+) -> PostProcessing | None:
+    """The best reduction of each layer on a split, and what it gives on test.
+
+    Means over random draws take no part: none of these could be used.
+
+    Args:
+        layers: in network order, as they are measured.
+        ways: all that is done to them.
+        splits: split -> Recall@1.
+        choose_on: a split other than test; of equals the first is chosen.
+
+    Returns:
+        None where no reduced layer is measured on that split.
+    """
+    cells, single = splits.get(choose_on, Cells()), {(way.reduction, way.similarity) for way in ways if way.draws == 1}
+    known = [ranked for ranked in layers if (ranked.reduction, ranked.similarity) in single]
+    epochs = [epoch for ranked in known if ranked.reduction != NO_REDUCTION for epoch in cells.epochs(ranked)]
+    if not epochs:
+        return None
+    epoch = max(epochs)
+    best: dict[LayerKey, RankedLayer] = {}
+    for ranked in known:
+        value = cells.mean((ranked, epoch))
+        other = best.get(ranked.layer)
+        if value is not None and (other is None or value > (cells.mean((other, epoch)) or 0.0)):
+            best[ranked.layer] = ranked
+    chosen = list(best.values())
+    ends = _test_values(chosen, splits.get("test", Cells()), epoch)
+    found = [Processed(ranked, cells.mean((ranked, epoch)) or 0.0, *ends[ranked]) for ranked in chosen]
+    values = [layer.value for layer in found]
+    near = not_told_apart(cells.of([(ranked, epoch) for ranked in chosen]), values.index(max(values)))
+    alike = None if near is None else tuple(chosen[place].layer for place in near)
+    return PostProcessing(choose_on, epoch, tuple(found), alike)
+
+
+def _test_values(
+    chosen: Sequence[RankedLayer], test: Cells, epoch: int
+) -> dict[RankedLayer, tuple[float | None, Interval | None, Difference | None]]:
+    """Layer -> Recall@1 on test, its interval, and the gain over the layer without a reduction."""
+    there = [ranked for ranked in chosen if (ranked, epoch) in test]
+    ends = dict(zip(there, intervals(test.of([(r, epoch) for r in there])) if there else [], strict=True))
+    raw: dict[LayerKey, RankedLayer] = {}
+    for ranked, at in test.rows:
+        if at == epoch and ranked.reduction == NO_REDUCTION:
+            raw.setdefault(ranked.layer, ranked)
+    both = [ranked for ranked in there if ranked.layer in raw]
+    gains: dict[RankedLayer, Difference] = {}
+    if both:
+        ours, others = test.of([(r, epoch) for r in both]), test.of([(raw[r.layer], epoch) for r in both])
+        gains = dict(zip(both, differences(ours.minus(others), resamples=2000), strict=True))
+    return {ranked: (test.mean((ranked, epoch)), ends.get(ranked), gains.get(ranked)) for ranked in chosen}
