@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from layerprobe.choice import Choice
@@ -15,6 +15,7 @@ from layerprobe.statistics.choice import cross_fitted, folds_of, pick
 from layerprobe.statistics.units import UnitSums
 from layerprobe.workflow import parts
 from layerprobe.workflow.candidates import Cell, Group, grouped, open_chooser
+from layerprobe.workflow.concatenation import is_single, with_concatenations
 from layerprobe.workflow.contest import Contest, counted
 from layerprobe.workflow.cut import cut_after
 from layerprobe.workflow.refits import Refits, Refitted
@@ -72,17 +73,18 @@ def choose_runs(
     seed = int(first.record["seed"])
     refits = Refits(parts.choose_device(request.device), seed, listener)
     lines = [note for group in groups for note in _notes_of(group)]
+    tried: frozenset[Cell] = frozenset()
     if first.split == "test":
         found = refits.cross_fitted(groups, further)
         contest, evidence = Contest(found.groups), _crossed(found, request.within / 100, seed)
         lines += [*found.notes, "the whole gallery is searched in every fold"]
     else:
         found = refits.out_of_fold(groups) if first.split == "train" else Refitted(groups)
-        contest = Contest(found.groups)
+        contest, tried, also = _with_concatenations(found.groups, refits)
         test = None if first.test is None else contest.sums("test")
         evidence = Evidence(first.split, contest.sums("choosing"), test)
-        lines += found.notes
-    lines += [note for group in groups for note in _left_out(group)]
+        lines += [*found.notes, *also]
+    lines += [note for group in groups for note in _left_out(group, tried)]
     evidence = replace(evidence, notes=tuple(dict.fromkeys(lines)))
     choice = made_choice(contest.candidates(), evidence, contest.subject, within=request.within, seed=seed)
     return _finished(choice, contest)
@@ -99,6 +101,21 @@ def _finished(choice: Choice, contest: Contest) -> Choice:
         best_on_test=None if best is None else counted(best, contest.group_of(best.run)),
         cut=cut_after(group.choosers[0].run, LayerKey(choice.ship.layer, choice.ship.pool)),
     )
+
+
+def _with_concatenations(groups: Sequence[Group], refits: Refits) -> tuple[Contest, frozenset[Cell], tuple[str, ...]]:
+    """The groups with layers side by side, in the group of the best single candidate; what was tried; notes."""
+    contest = Contest(groups)
+    single = [place for place, (_, cell) in enumerate(contest.entries) if is_single(cell[1])]
+    if not single:
+        return contest, frozenset(), ()
+    cells = contest.sums("choosing")
+    costs = [candidate.cost for candidate in contest.candidates()]
+    part = UnitSums(cells.sums[single], cells.counts[single])
+    best = single[pick(part, [costs[place] for place in single], within=0.0).best]
+    group, cell = contest.entries[best]
+    made = with_concatenations(group, cell, refits.device, refits.seed, refits.listener)
+    return Contest([made.group if one is group else one for one in groups]), made.tried, made.notes
 
 
 def _crossed(found: Refitted, within: float, seed: int) -> Evidence:
@@ -135,13 +152,13 @@ def _notes_of(group: Group) -> list[str]:
     return notes
 
 
-def _left_out(group: Group) -> list[str]:
+def _left_out(group: Group, tried: Collection[Cell]) -> list[str]:
     """What is no candidate, as it is not ranked everywhere."""
     known, split = set(group.cells), group.choosers[0].split
     part = [cell for chooser in group.choosers for cell in chooser.cells if cell not in known]
     notes = [f"no candidates, as only some of {group.run_names} have them: {_named(part)}"] if part else []
     for chooser in group.choosers:
-        if cells := chooser.untested:
+        if cells := [cell for cell in chooser.untested if cell not in tried]:
             notes.append(f"no candidates, as {chooser.run.name} has them on {split} and not on test: {_named(cells)}")
     return notes
 

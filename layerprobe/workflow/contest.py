@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from layerprobe import store
 from layerprobe.choice import Candidate
 from layerprobe.errors import DataError
-from layerprobe.keys import LayerKey, RankedLayer
+from layerprobe.keys import LayerKey, RankedLayer, members_of
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.runs import Run
 from layerprobe.scores import Score, Subject, shared_notes
@@ -94,7 +94,8 @@ class _Dims:
                         self.known[layer] = features.shape[1]
 
     def of(self, ranked: RankedLayer) -> int:
-        if ranked.layer not in self.known:
+        members = members_of(ranked.layer, self.known)
+        if not members:
             fix = f"Run layerprobe probe {self.run.name} --layers {ranked.layer.layer} --pool {ranked.layer.pool}"
             raise DataError(f"the features of {ranked.layer} are gone", file=self.run.folder, fix=fix)
-        return parse_chain(ranked.reduction).dim(self.known[ranked.layer])
+        return parse_chain(ranked.reduction).dim(sum(self.known[member] for member in members))

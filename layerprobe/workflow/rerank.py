@@ -27,6 +27,7 @@ from layerprobe.retrieval import Ranks
 from layerprobe.runs import Run
 from layerprobe.statistics.choice import folds_of
 from layerprobe.workflow.selection import FITTED_ON
+from layerprobe.workflow.stored_layers import open_layer, read_layer
 
 _GALLERY = "gallery"  # the split that another one is searched in
 
@@ -141,7 +142,7 @@ class StoredSearch:
         Raises:
             DataError: the features are gone.
         """
-        with store.open_features(self._path(self.split), ranked.layer) as features:
+        with open_layer(self._path(self.split), ranked.layer) as features:
             return parse_chain(ranked.reduction).dim(features.shape[1])
 
     def _refitting(self, ranked: RankedLayer, seed: int) -> Refitting:
@@ -151,7 +152,7 @@ class StoredSearch:
         return Refitting(queries, gallery, folds, ranked.similarity, self.device, self._seed)
 
     def _features(self, split: str, layer: LayerKey) -> Features:
-        values = torch.from_numpy(store.read_features(self._path(split), layer)).to(self.device)
+        values = torch.from_numpy(read_layer(self._path(split), layer)).to(self.device)
         return Features(values, *self._index(split))
 
     def _index(self, split: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
