@@ -189,14 +189,19 @@ def _draw_intervals(axes: Axes, layers: Series) -> None:
 def _tracks(series: Series) -> list[list[int]]:
     """The places that a line joins: one line for each pool and reduction, where layers have several of them.
 
-    A layer that has one, such as a vector among maps, is on every line.
+    A layer that has one, such as a vector among maps, is on every line. `A+B` is on none, as it is no step of the
+    network: each stands alone.
     """
     rows = [(point.layer, (point.pool, point.reduction)) for point in (layer[0] for layer in series.values())]
-    times = Counter(layer for layer, _ in rows)
+    joint = [[i] for i, (layer, _) in enumerate(rows) if "+" in layer]
+    times = Counter(layer for layer, _ in rows if "+" not in layer)
     several = list(dict.fromkeys(way for layer, way in rows if times[layer] > 1))
     # Without any such layer, every layer is on the one line.
     ways = several or [rows[0][1]]
-    return [[i for i, (layer, own) in enumerate(rows) if times[layer] == 1 or own == way] for way in ways]
+    lines = [
+        [i for i, (layer, own) in enumerate(rows) if times[layer] == 1 or (times[layer] and own == way)] for way in ways
+    ]
+    return [line for line in lines if line] + joint
 
 
 def _fractions(layers: Series, split: str) -> list[float | None]:

@@ -218,6 +218,13 @@ def test_layers_of_several_pools_have_a_line_for_each(make_scores: MakeScores) -
     assert len([part for part in axes.collections if part.get_label() == "_gap"]) == 2
 
 
+def test_no_line_goes_through_layers_side_by_side(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores(["pool5.1", "pool5.2", "pool5.1+pool5.2", "fc6"])).axes
+    assert x(line(axes, "train")) == [0, 1, 3]
+    alone = [drawn for drawn in axes.lines if drawn.get_label() == "_train"]
+    assert [x(drawn) for drawn in alone] == [[2]]
+
+
 def bars(axes: Axes) -> dict[str, list[list[list[float]]]]:
     """Split -> for each interval its two ends."""
     return {

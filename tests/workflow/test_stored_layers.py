@@ -36,7 +36,7 @@ Requests = Callable[..., TrainRequest]
 
 @pytest.fixture
 def untrained(request_for: Requests) -> Run:
-    return train(request_for("train.epochs=0"), Silent())
+    return train(request_for("train.epochs=0", 'probe.layers=["fc6+pool5.3"]'), Silent())
 
 
 def by_hand(path: Path) -> np.ndarray:
@@ -60,7 +60,7 @@ def number(scores: list[Score], split: str) -> float | None:
 
 
 def test_only_what_is_asked_for_is_scored_and_its_members_alone_are_stored(untrained: Run) -> None:
-    scores = probe(untrained, REQUEST, Silent())
+    scores = probe(untrained, replace(REQUEST, layers=None), Silent())  # what its recipe says
     assert {str(score.layer_key) for score in scores} == {str(BOTH)}
     path = untrained.feature_file(0, "test")
     assert set(map(str, store.read_layers(path))) == {"pool5.3@max", "fc6@none"}
