@@ -6,8 +6,9 @@ RUN is the folder of a run whose features and R@1 of the split and of `test` are
 run and epoch a line for each way: the layer that it picks, that layer's R@1 on test, and its regret, the difference
 from the best layer on test, in points. The last lines are means over the runs and epochs. Ties go to the earlier layer.
 
-The ways: the last layer; the best R@1 on the split; the lowest score of LOES there; the largest effective rank there,
-which uses no labels. `loes_scores` says where the formula of LOES comes from.
+The ways: the last layer; the best R@1 on the split; the lowest score of LOES there, once as it is and once of as many
+dimensions of every layer, drawn at random; the largest effective rank there, which uses no labels. `loes_scores` says
+where the formula of LOES comes from.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ def loes_scores(features: Mapping[str, ArrayLike], labels: ArrayLike) -> dict[st
 
     Up to 512 dimensions, e are all eigenvalues of X^T X / N + 1e-6 I; above, the min(N, D) squared singular values of X
     divided by N, at least 1e-6. Features are taken as they are, not of unit length. Unlike there, all is float64, the
-    columns of Y are the classes that occur, and layers may differ in dimension. The terms that the code adds for a
-    second and third layer (redundancy, triangles of centroids) are no part of the first choice and left out.
+    columns of Y are the classes that occur, and layers may differ in dimension: the authors' layers have one, and with
+    many classes, where the residual is small, the second term favours layers of few dimensions. The terms that the code
+    adds for a second and third layer (redundancy, triangles of centroids) are no part of the first choice and left out.
 
     Args:
         features: layer -> (N, D), finite.
@@ -91,6 +93,19 @@ def _isotropy(centred: FloatArray) -> float:
     return float(eigenvalues.mean() / (eigenvalues.std() + EPSILON))
 
 
+def of_one_dimension(features: Mapping[str, ArrayLike], seed: int = 0) -> dict[str, FloatArray]:
+    """As many dimensions of each layer as the smallest has, drawn at random.
+
+    Args:
+        features: layer -> (N, D).
+        seed: of the draw.
+    """
+    rng = np.random.default_rng(seed)
+    values = {layer: np.asarray(given, np.float64) for layer, given in features.items()}
+    fewest = min(each.shape[1] for each in values.values())
+    return {layer: each[:, rng.permutation(each.shape[1])[:fewest]] for layer, each in values.items()}
+
+
 def effective_ranks(features: Mapping[str, ArrayLike]) -> dict[str, float]:
     """The effective rank of each layer's unit features, as the metric `effective-rank` has it.
 
@@ -122,11 +137,13 @@ def picks(features: Mapping[str, ArrayLike], labels: ArrayLike, recall: Mapping[
         NumericError: features that are not finite.
     """
     layers = list(features)
-    loes, ranks = loes_scores(features, labels), effective_ranks(features)
+    loes, equal = loes_scores(features, labels), loes_scores(of_one_dimension(features), labels)
+    ranks = effective_ranks(features)
     return {
         "last layer": layers[-1],
         "best on split": max(layers, key=recall.__getitem__),
         "LOES": min(layers, key=loes.__getitem__),
+        "LOES, equal dim": min(layers, key=equal.__getitem__),
         "effective rank": max(layers, key=ranks.__getitem__),
     }
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
-from benchmarks.layer_choice import effective_ranks, loes_scores, picks, regrets
+from benchmarks.layer_choice import effective_ranks, loes_scores, of_one_dimension, picks, regrets
 from layerprobe.errors import NumericError
 
 
@@ -53,9 +53,18 @@ def test_each_way_picks_by_its_own_number() -> None:
     }
     chosen = picks(features, labels, {"even": 50.0, "classes": 100.0, "flat": 60.0})
     lowest = min(features, key=loes_scores(features, labels).__getitem__)
+    assert chosen.pop("LOES, equal dim") in features
     assert chosen == {
         "last layer": "flat", "best on split": "classes", "LOES": lowest, "effective rank": "even"
     }  # fmt: skip
+
+
+def test_as_many_dimensions_of_each_layer_as_the_smallest_has() -> None:
+    wide = np.arange(12.0).reshape(2, 6)
+    found = of_one_dimension({"wide": wide, "narrow": np.eye(2)})
+    assert {layer: values.shape for layer, values in found.items()} == {"wide": (2, 2), "narrow": (2, 2)}
+    assert set(found["wide"][0]) <= set(wide[0])
+    assert (found["wide"][1] - found["wide"][0] == 6).all()  # whole columns
 
 
 def test_effective_rank_of_equal_directions_is_their_number() -> None:

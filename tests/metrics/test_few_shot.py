@@ -76,8 +76,10 @@ def test_a_collapsed_layer_has_one_over_the_number_of_classes() -> None:
 
 
 def test_prototypes_that_cancel_out_have_cosine_0_with_everything() -> None:
-    gallery, labels = on_circle(90, -90, 90, -90), [0, 0, 1, 1]
-    assert values(2, on_circle(0), [1], gallery=gallery, gallery_labels=labels) == [0.5]
+    # At 180 degrees class 1 has the cosine of 100 degrees, below 0. The mean of 90 and -90 degrees is (6e-17, 0), whose
+    # direction, 0 degrees, would be worse still.
+    gallery, labels = on_circle(90, -90, 80, 80), [0, 0, 1, 1]
+    assert values(2, on_circle(180), [0], gallery=gallery, gallery_labels=labels) == [1]
 
 
 def test_small_classes_are_left_out_with_a_note() -> None:
