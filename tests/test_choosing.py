@@ -106,6 +106,11 @@ def test_with_fewer_than_ten_classes_the_best_mean_is_chosen_and_never_settled()
     assert choice.chosen.low is None
 
 
+def test_with_fewer_than_ten_classes_even_a_clear_choice_is_not_settled() -> None:
+    choice = made_choice([EARLY, LATE], Evidence("validation", cells_of([0.9, 0.5], units=9)), subject_of)
+    assert (choice.shares, choice.settled) == ({str(EARLY): 1.0}, False)
+
+
 def test_the_notes_say_how_it_was_chosen() -> None:
     evidence = Evidence("validation", cells_of([0.9, 0.7]), notes=("classes that were held out",))
     assert made_choice([EARLY, LATE], evidence, subject_of).notes == (

@@ -235,3 +235,4 @@ def test_greedy_adds_what_raises_the_value_most_and_stops_at_the_most_members() 
 def test_greedy_ends_where_nothing_raises_the_value() -> None:
     assert greedy((1,), [0, 2], VALUES.__getitem__) == [(1, 2)]
     assert greedy((1,), [3], VALUES.__getitem__) == []
+    assert greedy((1,), [0], lambda members: 0.5) == []
