@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from layerprobe.errors import BusyError, DataError, EnvironmentFault, RecipeError, UnknownNameError
 from layerprobe.files import bytes_below, disk_faults_told, remove_leftovers, require_file, write_text, written_whole
-from layerprobe.keys import LayerKey
+from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.records import record_fault
 from layerprobe.scores import Score, in_network_order, read_scores
 
@@ -76,10 +76,12 @@ class Run:
         """Ranks of an epoch and split."""
         return self.folder / "ranks" / f"epoch-{epoch:04d}.{split}.h5"
 
-    def index_file(self, epoch: int, split: str, layer: LayerKey, similarity: str = "cosine") -> Path:
-        """The faiss index of a layer's features; its name has the similarity, unless that is the cosine."""
-        ending = "faiss" if similarity == "cosine" else f"{similarity}.faiss"
-        return self.folder / "index" / f"epoch-{epoch:04d}.{split}.{layer}.{ending}"
+    def index_file(self, epoch: int, split: str, ranked: RankedLayer) -> Path:
+        """The faiss index of a layer; its name has the reduction, if any, and the similarity but for the cosine."""
+        # No colon: Windows takes none in a file's name.
+        reduction = "" if ranked.reduction == NO_REDUCTION else f".{ranked.reduction.replace(':', '-')}"
+        ending = "faiss" if ranked.similarity == "cosine" else f"{ranked.similarity}.faiss"
+        return self.folder / "index" / f"epoch-{epoch:04d}.{split}.{ranked.layer}{reduction}.{ending}"
 
     def plot_file(self, kind: str) -> Path:
         """Where a plot goes unless told."""

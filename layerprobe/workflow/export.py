@@ -5,44 +5,60 @@ from __future__ import annotations
 from typing import cast
 
 from layerprobe.errors import NumericError
+from layerprobe.keys import RankedLayer
 from layerprobe.progress import Listener
 from layerprobe.ranking import export_index
+from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.retrieval import Similarity
-from layerprobe.workflow.features import RunFeatures
+from layerprobe.workflow.members import members_of
+from layerprobe.workflow.searches import Searches
 from layerprobe.workflow.selection import Selection
 from layerprobe.workflow.signals import Stop
 
+_STOPPED = "export stopped; the indexes written are whole, the same command goes on"
 
-def export(features: RunFeatures, selection: Selection, epoch: int, listener: Listener, stop: Stop) -> None:
-    """Write an index and its ids for every selected layer and stored split of an epoch.
 
-    A layer with features that are not finite gets none, and loses an older one.
+def export(searches: Searches, selection: Selection, epoch: int, listener: Listener, stop: Stop) -> None:
+    """Write an index and its ids for every selected layer, as it is searched, and stored split of an epoch.
+
+    A layer with features that are not finite gets none, and loses an older one. A mean of draws has none: each of its
+    draws is another map.
 
     Raises:
         InterruptedRun: a signal came; the indexes written are whole.
     """
     for split in selection.stored_splits:
-        for tap in stop.between(
-            selection.taps, "export stopped; the indexes written are whole, the same command goes on"
-        ):
-            values = features.read_values(epoch, split, tap.key)
-            path = features.run.index_file(epoch, split, tap.key, selection.similarity)
-            ids = features.dataset.splits[split].ids
-            facts = {
-                "run": features.run.name,
-                "epoch": epoch,
-                "split": split,
-                "layer": tap.layer,
-                "pool": tap.pool,
-                "weights_sha256": features.weights_sha256(epoch),
-            }
-            try:
-                # What ProbeRequest and [probe] let pass.
-                similarity = cast("Similarity", selection.similarity)
-                export_index(path, values, ids, similarity=similarity, facts=facts)
-            except NumericError as error:
-                for old in (path, path.with_name(f"{path.name}.json")):
-                    old.unlink(missing_ok=True)
-                listener.say(f"no index of {tap.key} on {split}: {error.message}")
+        for ranked in stop.between(selection.ranked, _STOPPED):
+            draws = members_of(ranked)
+            if len(draws) > 1:
+                told = f"it is a mean of draws; ask for one of them, such as {draws[0].reduction}"
+                listener.say(f"no index of {ranked.layer} by {ranked.reduction} on {split}: {told}")
             else:
-                listener.say(f"index {path}, its ids in {path.name}.json")
+                _write(searches, epoch, split, ranked, listener)
+
+
+def _write(searches: Searches, epoch: int, split: str, ranked: RankedLayer, listener: Listener) -> None:
+    features, layer = searches.features, ranked.layer
+    path = features.run.index_file(epoch, split, ranked)
+    facts = {
+        "run": features.run.name,
+        "epoch": epoch,
+        "split": split,
+        "layer": layer.layer,
+        "pool": layer.pool,
+        "reduction": ranked.reduction,
+        "weights_sha256": features.weights_sha256(epoch),
+    }
+    try:
+        found = searches.layer(epoch, split, ranked)
+        # What ProbeRequest and [probe] let pass, or a reduction asks for.
+        similarity = cast("Similarity", ranked.similarity)
+        export_index(path, found.values, found.ids, similarity=similarity, facts=facts)  # type: ignore[arg-type] # in memory
+    except NumericError as error:
+        for old in (path, path.with_name(f"{path.name}.json")):
+            old.unlink(missing_ok=True)
+        listener.say(f"no index of {layer} on {split}: {error.message}")
+    except NotApplicableError as error:
+        listener.say(f"no index of {layer} by {ranked.reduction} on {split}: {error.message}")
+    else:
+        listener.say(f"index {path}, its ids in {path.name}.json")

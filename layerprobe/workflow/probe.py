@@ -203,7 +203,7 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
             probing.table.write(features.run.scores_file)
             measured += found
     if selection.export_index:
-        export(features, selection, max(epochs), listener, stop)
+        export(scorer.searches, selection, max(epochs), listener, stop)
     _tell_refused(refused, selection, measured, listener)
     return measured
 

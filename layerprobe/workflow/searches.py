@@ -122,6 +122,18 @@ class Searches:
             queries, *others = found
             yield queries, others[0] if others else None
 
+    def layer(self, epoch: int, split: str, ranked: RankedLayer) -> Features:
+        """A layer's features of a split, reduced, in memory.
+
+        Raises:
+            NotApplicableError: the layer cannot take the reduction.
+        """
+        chain = parse_chain(ranked.reduction)
+        if chain.parts:
+            return self._reduced(self._fitted(chain, epoch, split, ranked.layer), epoch, split, ranked.layer)
+        with self.features.opened(epoch, split, ranked.layer, self.device, None) as features:
+            return features
+
     def _fitted(self, chain: Chain, epoch: int, split: str, layer: LayerKey) -> Reduce:
         """The chain, fitted on the training split, or on what a split is searched in."""
         # What is not fitted takes only the dimensions, and no training features need be there.

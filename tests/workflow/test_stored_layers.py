@@ -117,7 +117,7 @@ def test_a_member_that_is_not_stored_is_told(untrained: Run) -> None:
 def test_its_index_has_what_it_is_searched_by(untrained: Run) -> None:
     faiss = pytest.importorskip("faiss")
     probe(untrained, replace(REQUEST, splits=("test",), export_index=True), Silent())
-    index = faiss.read_index(str(untrained.index_file(0, "test", BOTH)))
+    index = faiss.read_index(str(untrained.index_file(0, "test", RankedLayer(BOTH, "none", "cosine"))))
     expected = by_hand(untrained.feature_file(0, "test")) / np.sqrt(2)  # of length 1, as the cosine needs
     np.testing.assert_allclose(index.reconstruct_n(0, len(expected)), expected, rtol=1e-5)
 
