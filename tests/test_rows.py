@@ -21,7 +21,10 @@ from layerprobe.registry import LOSSES, load
 from layerprobe.taps import Tap, resolve_taps
 from layerprobe.training.loop import Trainer
 from layerprobe.workflow import parts
+from layerprobe.workflow.classifiers import why_no_weight
 from layerprobe.workflow.plan import build_plan
+from layerprobe.workflow.reducing import asked_chains, left_out
+from layerprobe.workflow.selection import ProbeRequest
 
 TABLE = Path(__file__).parents[1] / "recipes" / "README.md"
 SETS = ("cub200", "cars196", "sop", "inshop")
@@ -33,6 +36,18 @@ def commands() -> list[str]:
     for line in TABLE.read_text().splitlines():
         if match := re.fullmatch(r"\|[^|]*\| ([a-z0-9, ]+) \| `(layerprobe train .*)` \|", line):
             found += [match[2].replace("SET", name) for name in match[1].split(", ")]
+    return found
+
+
+def reduced_rows() -> list[tuple[str, str]]:
+    """The command of each row that changes features after training, and one that trains its network."""
+    lines = TABLE.read_text().splitlines()
+    found = []
+    for line in lines:
+        if match := re.fullmatch(r"\|[^|]*\| ([^|]*) \| `(layerprobe probe .*)` \|", line):
+            (row,) = [other for other in lines if other.startswith(f"| {match[1]}") and "`layerprobe train " in other]
+            _, _, sets, command, _ = row.split("|")
+            found.append((match[2], command.strip(" `").replace("SET", sets.split(",")[0].strip())))
     return found
 
 
@@ -107,6 +122,27 @@ def test_a_rows_command_would_train(command: str) -> None:
     assert torch.isfinite(value)
     assert embeddings.grad is not None
     assert bool(torch.isfinite(embeddings.grad).all())
+
+
+def test_rows_that_change_features_are_measured() -> None:
+    assert len(reduced_rows()) > 5
+
+
+@pytest.mark.parametrize(("command", "training"), reduced_rows())
+def test_a_rows_layer_can_take_its_reductions(command: str, training: str) -> None:
+    words = shlex.split(command)[3:]
+    asked = dict(zip(words[::2], words[1::2], strict=True))
+    assert asked.keys() <= {"--epochs", "--layers", "--similarity", "--reduce"}
+    recipe, layers = recipe_of(training), (asked["--layers"],)
+    request = ProbeRequest(layers, similarity=asked.get("--similarity"), reduce=tuple(asked["--reduce"].split(",")))
+    taps = taps_of(net_of(training), layers, recipe.data.image_size)
+    chains = asked_chains(request.reduce or ())
+    assert left_out(taps, chains, taps[0].key, why_no_weight(recipe) or "") == []
+    # The paper's Euclidean distance, of vectors of any length.
+    if "shift" in asked["--reduce"]:
+        assert request.similarity == "euclidean"
+        assert taps[0].dim > 100
+        assert not getattr(recipe.loss, "relu", False)
 
 
 # Section of the paper -> its values; "code": of its released code, where the paper has none.
