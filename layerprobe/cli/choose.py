@@ -48,5 +48,8 @@ def choose(
         terminal.say(f"run {found[0].name}")
     choice = choose_runs(found, ChooseRequest(epochs, within, device), terminal)
     terminal.result(choice_values(choice), *choice_lines(choice))
-    from_python = bool(found[0].read().get(FROM_PYTHON))
-    terminal.say(f"{next_step(choice, from_python=from_python)}{cache_flag(cache)}")
+    having = next(run for run in found if choice.run in (run.name, run.read()["experiment"]))
+    if having.read().get(FROM_PYTHON):
+        terminal.say(f"next: layerprobe summary {having.name}{cache_flag(cache)}")
+    else:
+        terminal.say(f"{next_step(choice, having.name)}{cache_flag(cache)}")

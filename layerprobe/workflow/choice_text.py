@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from typing import Any
 
-from layerprobe.choice import Choice, Ship
+from layerprobe.choice import SETTLED_SHARE, Choice, Ship
 from layerprobe.keys import NO_REDUCTION
 from layerprobe.pooling import NO_POOL
 from layerprobe.scores import Score
@@ -55,23 +56,18 @@ def ship_text(ship: Ship) -> str:
     return f"{layer}{then}, epoch {ship.epoch}: {ship.dim:,} {numbers}, {ship.bytes_per_image:,} bytes an image"
 
 
-def next_step(choice: Choice, *, from_python: bool) -> str:
-    """What to do with the choice: write the index of what was chosen, or make it surer.
+def next_step(choice: Choice, run: str) -> str:
+    """The command that writes the index of what was chosen.
 
     Args:
         choice: of runs.
-        from_python: whether the run was measured from Python, which no command can go on with.
+        run: the name of a run that has it.
     """
     ship = choice.ship
-    if not choice.settled:
-        return "next: choose among several trainings, such as --seed 1, or on more classes, to settle it"
-    if from_python or choice.chosen.seed is None:
-        return (
-            f"next: layerprobe summary {choice.run}" if choice.chosen.seed is not None else "next: ship one of the runs"
-        )
-    layer = ship.layer if ship.pool == NO_POOL else f"{ship.layer}@{ship.pool}"
-    reduce = "" if ship.reduction == NO_REDUCTION else f" --reduce {ship.reduction}"
-    return f"next: layerprobe probe {choice.run} --epochs {ship.epoch} --layers '{layer}'{reduce} --export-index"
+    layer = shlex.quote(ship.layer if ship.pool == NO_POOL else f"{ship.layer}@{ship.pool}")
+    reduce = "" if ship.reduction == NO_REDUCTION else f" --reduce {shlex.quote(ship.reduction)}"
+    surer = "" if choice.settled else "more trainings (--seed) or classes would settle it; "
+    return f"{surer}next: layerprobe probe {run} --epochs {ship.epoch} --layers {layer}{reduce} --export-index"
 
 
 def _on_test(choice: Choice) -> list[str]:
@@ -100,8 +96,9 @@ def _sureness(choice: Choice) -> list[str]:
     lines = [f"  chosen in resamples of the classes: {', '.join(shown)}{others}"]
     if choice.settled:
         return [*lines, "  settled"]
-    as_well = f"; as good by the same rule, the cheapest first: {', '.join(choice.equivalent[:_SHOWN])}"
-    return [*lines, f"  not settled{as_well if choice.equivalent else ''}"]
+    few = f": none has {100 * SETTLED_SHARE:.0f} %" if max(choice.shares.values()) < SETTLED_SHARE else ""
+    also = ", ".join(choice.equivalent[:_SHOWN])
+    return [*lines, f"  not settled{few}", *([f"  as good by the same rule, and not cheaper: {also}"] if also else [])]
 
 
 def _value(score: Score) -> str:

@@ -77,7 +77,7 @@ def choose_runs(
     if first.split == "test":
         found = refits.cross_fitted(groups, further)
         contest, evidence = Contest(found.groups), _crossed(found, request.within / 100, seed)
-        lines += [*found.notes, "the whole gallery is searched in every fold"]
+        lines += [*found.notes, "the whole gallery is searched in every fold", "no layers side by side are tried"]
     else:
         found = refits.out_of_fold(groups) if first.split == "train" else Refitted(groups)
         contest, tried, also = _with_concatenations(found.groups, refits)
@@ -139,11 +139,12 @@ def _notes_of(group: Group) -> list[str]:
     ]
     if several:
         notes.append(f"experiment {group.name}: mean of {group.run_names}")
-    if len(group.folds) > 1:
-        notes.append("each class is judged by the runs that held it out")
-    elif first.fold is not None:
+    if first.fold is not None:
         count = first.record["recipe"]["data"]["validation_folds"]
-        notes.append(f"fold {first.fold} of {count} alone; name the runs of all folds to choose on every class")
+        notes.append("each class is judged by the runs that held it out")
+        if len(group.folds) < count:
+            folds = ", ".join(map(str, group.folds))
+            notes.append(f"of folds 0 to {count - 1} only {folds}: name the runs of all to choose on every class")
     source = str(first.record["recipe"].get("net", {}).get("name", ""))
     if first.split == "train":
         notes.append("the network has not seen the training classes at these epochs")

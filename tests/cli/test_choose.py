@@ -42,7 +42,7 @@ def test_a_person_reads_what_to_ship_and_what_to_do_next(choose: Command) -> Non
         "  best on test, chosen by looking: held#2:c1@max, 100.0 %",
     ]
     assert "  regret: +25.0 points (the best on test less the chosen)" in out
-    assert err == "next: layerprobe probe held --epochs 2 --layers 'c2@max' --export-index\n"
+    assert err == "next: layerprobe probe held --epochs 2 --layers c2@max --export-index\n"
 
 
 def test_json_has_the_fields_of_the_choice(choose: Command) -> None:
@@ -80,3 +80,22 @@ def test_what_cannot_be_chosen_ends_in_one_line(choose: Command, words: list[str
     found, out, err = choose(*words)
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert message in err
+
+
+def test_what_is_not_settled_says_so_and_what_would_settle_it(choose: Command, tmp_path: Path) -> None:
+    # c1 and c2 miss one image each of ten classes, of others: equal means, so that each is best in half of the draws
+    first, second = hits(*[3, 4] * 10), hits(*[4, 3] * 10)
+    layers = {"validation": {C1: first, C2: second}, "test": {C1: GOOD, C2: FAIR}}
+    write_run(tmp_path / "cache", "open", layers)
+    _, out, err = choose("open", "--within", "0")
+    assert "  not settled: none has 60 %" in out
+    assert err.startswith("more trainings (--seed) or classes would settle it; next: layerprobe probe open ")
+
+
+def test_the_next_step_names_a_run_of_the_chosen_experiment(choose: Command, tmp_path: Path) -> None:
+    for name, seed in (("x", 0), ("y", 1)):
+        own = {"validation": {C1: FAIR}, "test": {C1: FAIR}}
+        write_run(tmp_path / "cache", name, own, experiment="f", seed=seed)
+    _, out, err = choose("x", "y", "--cache", "cache")
+    assert out.startswith("f: ship c1@max")
+    assert err == "next: layerprobe probe x --epochs 2 --layers c1@max --export-index\n"

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from layerprobe.choice import Choice, Cut, Ship
+from layerprobe.scores import Subject
+from layerprobe.workflow.choice_text import choice_lines, next_step, ship_text
+from tests.workflow.choosing_runs import C1, C2
+
+CHOSEN = Subject("a", "e", 0, 2, "validation", C1).score("R@1", 0.9, 80)
+TEST = Subject("a", "e", 0, 2, "test", C1).score("R@1", 0.8, 80)
+BEST = Subject("a", "e", 0, 2, "test", C2).score("R@1", 0.83, 80)
+SHIP = Ship("c1", "max", "l2+binary", 2, 100, 13)
+CHOICE = Choice("a", CHOSEN, TEST, BEST, SHIP, 0.03, 0.012, {"#2:c1": 0.55, "#2:c2": 0.45}, False, ("#2:c2",))
+
+
+def test_what_is_not_settled_names_what_is_as_good() -> None:
+    lines = choice_lines(CHOICE)
+    assert lines[-2:] == ["  not settled: none has 60 %", "  as good by the same rule, and not cheaper: #2:c2"]
+    settled = choice_lines(replace(CHOICE, settled=True, shares={"#2:c1": 0.9}))
+    assert settled[-2:] == ["  chosen in resamples of the classes: #2:c1 90 %", "  settled"]
+
+
+def test_regret_and_optimism_stand_apart_and_the_best_on_test_is_labelled() -> None:
+    assert choice_lines(CHOICE)[2:6] == [
+        "  on test: R@1 80.0 %",
+        "  best on test, chosen by looking: a#2:c2@max, 83.0 %",
+        "  regret: +3.0 points (the best on test less the chosen)",
+        "  optimism: +1.2 points (by how much the best on test is too high, as it was looked for)",
+    ]
+
+
+def test_what_can_be_cut_is_said_where_it_is_known() -> None:
+    line = "  after it come 33 % of the network's parameters and 0.08 % of its multiply-adds"
+    assert line in choice_lines(replace(CHOICE, cut=Cut(0.3326, 0.00083)))
+    assert not any("multiply" in line for line in choice_lines(CHOICE))
+
+
+def test_bits_are_no_numbers() -> None:
+    assert ship_text(SHIP) == "c1@max, then l2+binary, epoch 2: 100 bits, 13 bytes an image"
+
+
+def test_the_next_step_can_be_pasted() -> None:
+    settled = replace(CHOICE, settled=True, ship=replace(SHIP, layer="relu#1"))
+    command = "layerprobe probe b --epochs 2 --layers 'relu#1@max' --reduce l2+binary --export-index"
+    assert next_step(settled, "b") == f"next: {command}"
