@@ -46,6 +46,14 @@ def test_recalls_gaps_and_counts_come_from_the_stored_ranks(tmp_path: Path) -> N
     assert found.units == {"train": 12, "test": 12}
 
 
+def test_stored_numbers_without_labels_are_compared_with_recall(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    recalls = stored(run, 5, "test", {FC6: first_hit(9), POOL5: first_hit(6)})
+    written(run, recalls, [replace(score, metric="two-nn", value=7.5) for score in recalls])
+    (found,) = stored_summary(run).label_free
+    assert (found.metric, found.epoch, found.split, found.layers, found.correlation) == ("two-nn", 5, "test", 2, None)
+
+
 def test_splits_of_equal_classes_are_on_equal_terms_already(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     written(run, stored(run, 5, "train", {FC6: first_hit(9)}), stored(run, 5, "test", {FC6: first_hit(6)}))
