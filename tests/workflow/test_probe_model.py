@@ -181,7 +181,8 @@ def test_features_that_are_not_finite_have_no_value_and_say_so() -> None:
 
 def test_every_registered_metric_is_measured_by_name() -> None:
     names = METRICS.keys() - {"accuracy"}  # which needs the classifier of a training run
-    result = layerprobe.probe(small_model(), {"test": TEST}, layers="output", ks=(1,), metrics=sorted(names))
+    many = loader_of(*np.repeat(range(3), 70).tolist())  # kNN@200 needs 201 images
+    result = layerprobe.probe(small_model(), {"test": many}, layers="output", ks=(1,), metrics=sorted(names))
     assert names <= {score.metric for score in result.scores if score.value is not None}
 
 
