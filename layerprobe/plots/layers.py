@@ -187,20 +187,21 @@ def _draw_intervals(axes: Axes, layers: Series) -> None:
 
 
 def _tracks(series: Series) -> list[list[int]]:
-    """The places that a line joins: one line for each pool and reduction, where layers have several of them.
+    """The places that a line joins: one line for each reduction and, where layers have several pools, for each of them.
 
-    A layer that has one, such as a vector among maps, is on every line. `A+B` is on none, as it is no step of the
-    network: each stands alone.
+    A layer of one pool, such as a vector among maps, is on every line of its reduction. `A+B` is on none, as it is no
+    step of the network: each stands alone.
     """
-    rows = [(point.layer, (point.pool, point.reduction)) for point in (layer[0] for layer in series.values())]
-    joint = [[i] for i, (layer, _) in enumerate(rows) if "+" in layer]
-    times = Counter(layer for layer, _ in rows if "+" not in layer)
-    several = list(dict.fromkeys(way for layer, way in rows if times[layer] > 1))
-    # Without any such layer, every layer is on the one line.
-    ways = several or [rows[0][1]]
-    lines = [
-        [i for i, (layer, own) in enumerate(rows) if times[layer] == 1 or (times[layer] and own == way)] for way in ways
-    ]
+    points = [layer[0] for layer in series.values()]
+    joint = [[i] for i, point in enumerate(points) if "+" in point.layer]
+    lines: list[list[int]] = []
+    for reduction in dict.fromkeys(point.reduction for point in points):
+        rows = [i for i, point in enumerate(points) if point.reduction == reduction and [i] not in joint]
+        times = Counter(points[i].layer for i in rows)
+        several = list(dict.fromkeys(points[i].pool for i in rows if times[points[i].layer] > 1))
+        # Without any such layer, every layer is on the one line.
+        for pool in several or [""]:
+            lines.append([i for i in rows if times[points[i].layer] == 1 or points[i].pool == pool])
     return [line for line in lines if line] + joint
 
 

@@ -218,6 +218,17 @@ def test_layers_of_several_pools_have_a_line_for_each(make_scores: MakeScores) -
     assert len([part for part in axes.collections if part.get_label() == "_gap"]) == 2
 
 
+def test_each_reduction_has_a_line_of_maps_and_vectors(make_scores: MakeScores) -> None:
+    scores = [
+        replace(score, pool="none" if score.layer == "fc6" else "max", reduction=reduction)
+        for score in make_scores(["pool3", "pool5", "fc6"], epochs=[0])
+        for reduction in (["none"] if score.layer == "pool3" else ["none", "pca:8"])
+    ]
+    (axes,) = draw(scores).axes
+    # pool3, which is too short for pca:8; pool5, pool5 pca:8, fc6, fc6 pca:8
+    assert [x(line(axes, label)) for label in ("test, untrained", "_test, untrained")] == [[0, 1, 3], [2, 4]]
+
+
 def test_no_line_goes_through_layers_side_by_side(make_scores: MakeScores) -> None:
     (axes,) = draw(make_scores(["pool5.1", "pool5.2", "pool5.1+pool5.2", "fc6"])).axes
     assert x(line(axes, "train")) == [0, 1, 3]
