@@ -9,7 +9,7 @@ from typing import Any
 from layerprobe.choice import SETTLED_SHARE, Choice, Ship
 from layerprobe.keys import NO_REDUCTION
 from layerprobe.pooling import NO_POOL
-from layerprobe.scores import Score
+from layerprobe.scores import Score, note_text
 
 _SHOWN = 4  # candidates whose shares are shown
 
@@ -45,7 +45,7 @@ def choice_lines(choice: Choice) -> list[str]:
     if choice.cut is not None:
         parameters, operations = _percent(choice.cut.parameters), _percent(choice.cut.operations)
         lines.append(f"  after it come {parameters} of the network's parameters and {operations} of its multiply-adds")
-    return [*lines, *choice.notes]
+    return [*lines, *choice.notes, *_notes(choice)]
 
 
 def ship_text(ship: Ship) -> str:
@@ -68,6 +68,13 @@ def next_step(choice: Choice, run: str) -> str:
     reduce = "" if ship.reduction == NO_REDUCTION else f" --reduce {shlex.quote(ship.reduction)}"
     surer = "" if choice.settled else "more trainings (--seed) or classes would settle it; "
     return f"{surer}next: layerprobe probe {run} --epochs {ship.epoch} --layers {layer}{reduce} --export-index"
+
+
+def _notes(choice: Choice) -> list[str]:
+    """What the scores say that the choice does not."""
+    own = [(chosen.split, chosen.notes) for chosen in (choice.chosen, choice.test) if chosen is not None]
+    found = [(split, [note for note in notes if note not in choice.notes]) for split, notes in own]
+    return [f"{split}: {note_text(notes)}" for split, notes in dict(found).items() if notes]
 
 
 def _on_test(choice: Choice) -> list[str]:

@@ -60,7 +60,9 @@ def split_to_choose_on(run: Run, record: Mapping[str, Any], epochs: Collection[i
         return "test"
     if not any(has_seen_train(record, epoch) for epoch in epochs):
         return "train"
-    what = f"{run.name} has seen its training classes, and has no others to choose a layer on but those of test"
+    trained = record["epochs_done"] > 0 and not record.get(FOREIGN)
+    verb = "has seen" if trained else "counts as having seen"
+    what = f"{run.name} {verb} its training classes, and has no others to choose a layer on but those of test"
     raise RecipeError(what, fix=_fix(run, record))
 
 

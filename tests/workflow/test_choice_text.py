@@ -36,6 +36,12 @@ def test_what_can_be_cut_is_said_where_it_is_known() -> None:
     assert not any("multiply" in line for line in choice_lines(CHOICE))
 
 
+def test_what_a_score_says_and_the_choice_does_not_follows() -> None:
+    chosen, test = replace(CHOSEN, notes=("few", "collapsed")), replace(TEST, notes=("few", "how"))
+    lines = choice_lines(replace(CHOICE, chosen=chosen, test=test, notes=("how",)))
+    assert lines[-3:] == ["how", "validation: few; collapsed", "test: few"]
+
+
 def test_bits_are_no_numbers() -> None:
     assert ship_text(SHIP) == "c1@max, then l2+binary, epoch 2: 100 bits, 13 bytes an image"
 
