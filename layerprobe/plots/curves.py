@@ -15,14 +15,16 @@ from layerprobe.plots.plot import ScorePlot
 from layerprobe.plots.values import (
     Point,
     Series,
+    as_they_are,
     by_run,
     compared,
     layer_names,
     missing,
+    not_drawn,
     of_one_kind,
     points,
-    points_csv,
     shared,
+    unreduced_csv,
 )
 from layerprobe.scores import Score
 
@@ -39,7 +41,8 @@ _BANDS = 0.45  # how opaque all those together are that lie over each other, at 
 def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a panel for each run, or for each split of a run; each curve is labelled with its last value in percent.
 
-    A band around a curve is its interval. Where both splits share a panel, the test curves alone have one.
+    A band around a curve is its interval. Where both splits share a panel, the test curves alone have one. Layers that
+    are reduced are drawn only where none is as it is.
 
     Args:
         scores: of one or more runs.
@@ -49,7 +52,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
     Raises:
         LayerprobeError: no score of this metric.
     """
-    found = points(scores, metric)
+    found = points(as_they_are(scores), metric)
     names = layer_names(by_run(found))
     styles = fig.styles(names)
     epochs = sorted({point.epoch for point in found})
@@ -69,6 +72,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
     )
     if len(epochs) == 1:
         notes.append(f"One epoch only ({epochs[0]}): no curves.")
+    notes += not_drawn(scores)
 
     shown = [split for split in _SPLITS if any(point.percent(split) is not None for point in found)] or ["test"]
     groups = [shown] if together else [[split] for split in shown]
@@ -188,4 +192,4 @@ def _mark(split: str, colour: fig.Colour | str) -> dict[str, object]:
     return {"color": colour, "linestyle": (0, (5, 2)), "linewidth": 1.0, "markerfacecolor": "white"}
 
 
-PLOT = ScorePlot(draw, points_csv)
+PLOT = ScorePlot(draw, unreduced_csv)

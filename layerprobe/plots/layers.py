@@ -14,14 +14,16 @@ from layerprobe.facts import DataFacts, common_chance, level_text, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Alike, BestPlot
 from layerprobe.plots.values import (
+    Point,
     Series,
     by_run,
-    by_similarity,
+    by_search,
     compared,
     missing,
     of_one_kind,
     points,
     points_csv,
+    search_name,
     shared,
 )
 from layerprobe.scores import Score
@@ -48,7 +50,7 @@ def draw(
 
     The gap between train and test is shaded. The bars of the last epoch are intervals. The best layer, chosen on
     validation where there is one, has a ring, and a note names the layers that are not told apart from it. Where there
-    are several similarities, a run has a panel for each of its own.
+    are several reductions or similarities, a run has a panel for each of its own.
 
     Args:
         scores: of one or more runs.
@@ -59,7 +61,9 @@ def draw(
     Raises:
         LayerprobeError: no score of this metric.
     """
-    found = by_similarity(points(scores, metric))
+    given = points(scores, metric)
+    found = by_search(given)
+    starts, one_search = _starts(given, found, data or {}), found == given
     last: dict[str, int] = {}
     for point in found:
         last[point.run] = max(point.epoch, last.get(point.run, 0))
@@ -76,7 +80,7 @@ def draw(
         run_lines(data)
         + shared(at_last)
         + ([] if alike is None or kind.mixed else _alike(at_last, scores, metric, alike))
-        + _worse(runs, last, metric, data)
+        + _worse(runs, last, metric, starts)
         + missing(at_last, ("train", "test"))
         + list(kind.lines("Bars"))
         + fig.chance_outside(dict.fromkeys(("train", "test"), y_limits), floors)
@@ -88,22 +92,23 @@ def draw(
     layout = fig.Layout(
         width,
         _HEIGHT,
-        fig.width_of([f"validation, {_start(data, run)}" for run in runs]) + 0.35,
+        fig.width_of([f"validation, {starts[run]}" for run in runs]) + 0.35,
         below=(widest if upright else 0.15) + 0.35,
         columns=2,
         notes=notes,
     )
-    titles = [
-        f"{run}: {metric} by layer, epoch {last[run]}, {compared(series)}\n{_best(at_last[run])}"
-        for run, series in runs.items()
-    ]
+    titles = []
+    for run, series in runs.items():
+        what = f"{metric} by layer, epoch {last[run]}"
+        title = f"{run}: {what}, {compared(series)}" if one_search else f"{run}\n{what}"
+        titles.append(f"{title}\n{_best(at_last[run])}")
     figure, panels = fig.panels(titles, layout)
     for axes, (run, series) in zip(panels, runs.items(), strict=True):
         axes.set_ylim(y_limits)
         fig.in_percent(axes, "y")
         axes.set_ylabel(metric, fontsize=fig.FONT + 1)
         _name_layers(axes, list(series), upright=upright)
-        labels = _draw_splits(axes, series, last[run], _start(data, run))
+        labels = _draw_splits(axes, series, last[run], starts[run])
         _mark_best(axes, at_last[run])
         fig.label_right(axes, labels + _draw_chance(axes, floors))
     return figure
@@ -138,8 +143,10 @@ def _draw_chance(axes: Axes, floors: Mapping[str, float]) -> list[fig.Label]:
     return labels
 
 
-def _start(data: Mapping[str, DataFacts], run: str) -> str:
-    return data[run].start if run in data else DataFacts.start
+def _starts(given: Sequence[Point], found: Sequence[Point], data: Mapping[str, DataFacts]) -> dict[str, str]:
+    """Panel -> what the network of epoch 0 is; `found` are the points of `given`, by panel."""
+    runs = {panel.run: point.run for point, panel in zip(given, found, strict=True)}
+    return {panel: data[run].start if run in data else DataFacts.start for panel, run in runs.items()}
 
 
 def _draw_splits(axes: Axes, series: Series, last: int, start: str) -> list[fig.Label]:
@@ -225,8 +232,8 @@ def _alike(runs: Mapping[str, Series], scores: Sequence[Score], metric: str, ali
     for run, series in runs.items():
         best, _ = _best_of(series)
         epochs = {point.epoch for layer in series.values() for point in layer}
-        # Where there are several similarities, `by_similarity` has named the panels.
-        own = [s for s in scores if s.epoch in epochs and run in (s.run, f"{s.run}, {s.similarity}")]
+        # Where there are several reductions or similarities, `by_search` has named the panels.
+        own = [s for s in scores if s.epoch in epochs and run in (s.run, search_name(s))]
         near = alike(own, metric) if best else None
         if best and near is not None:
             told = apart_text(best, [name for name, layer in series.items() if layer and layer[0].ranked_layer in near])
@@ -234,13 +241,11 @@ def _alike(runs: Mapping[str, Series], scores: Sequence[Score], metric: str, ali
     return lines
 
 
-def _worse(
-    runs: Mapping[str, Series], last: Mapping[str, int], metric: str, data: Mapping[str, DataFacts]
-) -> list[str]:
+def _worse(runs: Mapping[str, Series], last: Mapping[str, int], metric: str, starts: Mapping[str, str]) -> list[str]:
     lines = []
     for run, series in runs.items():
         before, trained = (_fractions(_at(series, epoch), "test") for epoch in (0, last[run]))
-        if told := worse_text(list(series), before, trained, metric, _start(data, run)):
+        if told := worse_text(list(series), before, trained, metric, starts[run]):
             lines.append(f"{run}: " * (len(runs) > 1) + told)
     return lines
 

@@ -18,14 +18,16 @@ from layerprobe.plots.plot import ScorePlot
 from layerprobe.plots.values import (
     Point,
     Series,
+    as_they_are,
     by_run,
     compared,
     layer_names,
     missing,
+    not_drawn,
     of_one_kind,
     points,
-    points_csv,
     shared,
+    unreduced_csv,
 )
 from layerprobe.scores import Score
 
@@ -43,7 +45,8 @@ Limits = tuple[float, float]
 def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a panel for each run, with a path of points for each layer: hollow at epoch 0, large at the last epoch.
 
-    The bars through the points of the last epoch are their intervals.
+    The bars through the points of the last epoch are their intervals. Layers that are reduced are drawn only where none
+    is as it is.
 
     Args:
         scores: of one or more runs.
@@ -53,7 +56,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
     Raises:
         LayerprobeError: no score of this metric.
     """
-    found = points(scores, metric)
+    found = points(as_they_are(scores), metric)
     last: dict[str, int] = {}
     for point in found:
         last[point.run] = max(point.epoch, last.get(point.run, 0))
@@ -66,7 +69,7 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
     styles = fig.styles(names)
     titles = [f"{run}: {metric} by layer, {compared(series)}" for run, series in runs.items()]
     notes = run_lines(data) + shared(runs) + missing(runs, ("train", "test"))
-    notes += [*kind.lines("Bars"), *_reading(found, window, floors)]
+    notes += [*kind.lines("Bars"), *_reading(found, window, floors), *not_drawn(scores)]
     labels = {run: _labels(series, styles, window) for run, series in runs.items()}
     right = fig.width_of([label.text for panel in labels.values() for label in panel])
     layout = fig.Layout(_WIDTH, window.height, right + 0.35, notes=notes)
@@ -246,4 +249,4 @@ def _kinds(found: Sequence[Point], start: str) -> list[dict[str, object]]:
     return kinds
 
 
-PLOT = ScorePlot(draw, points_csv)
+PLOT = ScorePlot(draw, unreduced_csv)

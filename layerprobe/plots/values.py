@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from layerprobe.errors import LayerprobeError
 from layerprobe.intervals import Interval, ShownKind
-from layerprobe.keys import LayerKey, RankedLayer
+from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.scores import SPLITS, Matrix, Score, note_text, shared_notes
 
 _KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
@@ -170,10 +170,37 @@ def layer_names(runs: Mapping[str, Series]) -> list[str]:
     return names
 
 
-def by_similarity(found: Sequence[Point]) -> list[Point]:
-    """The points, with the similarity beside the run's name where there are several: a panel for each of them."""
-    several = len({point.similarity for point in found}) > 1
-    return [replace(point, run=f"{point.run}, {point.similarity}") if several else point for point in found]
+def by_search(found: Sequence[Point]) -> list[Point]:
+    """The points, with reduction and similarity beside the run's name where there are several: a panel for each."""
+    several = len({(point.reduction, point.similarity) for point in found}) > 1
+    return [replace(point, run=search_name(point)) if several else point for point in found]
+
+
+def search_name(point: Point | Score) -> str:
+    """What a panel is called that has the layers of a run after one reduction, compared in one way."""
+    reduction = [] if point.reduction == NO_REDUCTION else [point.reduction]
+    return ", ".join([point.run, *reduction, point.similarity])
+
+
+def as_they_are(scores: Sequence[Score]) -> list[Score]:
+    """The scores of layers that are not reduced; all scores of a run that has none of these.
+
+    Where every layer has a line of its own, those of every reduction beside them could not be read.
+    """
+    raw = {score.run for score in scores if score.reduction == NO_REDUCTION}
+    return [score for score in scores if score.reduction == NO_REDUCTION or score.run not in raw]
+
+
+def not_drawn(scores: Sequence[Score]) -> list[str]:
+    """A line that says what `as_they_are` leaves out; none where it leaves out nothing."""
+    count = len({score.reduction for score in scores} - {score.reduction for score in as_they_are(scores)})
+    which = "a reduction" if count == 1 else f"{count} reductions"
+    return [f"The layers as they are; plot layers shows them after {which}, too."] if count else []
+
+
+def unreduced_csv(scores: Sequence[Score], metric: str = "R@1") -> str:
+    """`points_csv` of the layers as they are."""
+    return points_csv(as_they_are(scores), metric)
 
 
 def compared(series: Series) -> str:
@@ -185,18 +212,23 @@ def compared(series: Series) -> str:
 
 
 def shared(runs: Mapping[str, Series]) -> list[str]:
-    """The notes that every score of a run has, such as missing images, or every value of a split; a line each."""
-    lines = []
-    for run, series in runs.items():
-        prefix = f"{run}: " if len(runs) > 1 else ""
-        found = [point for layer in series.values() for point in layer]
-        everywhere = shared_notes(notes for point in found for notes in point.notes.values())
-        lines += [f"{prefix}{note}" for note in everywhere]
-        for split in _splits(found):
-            # Of a split without any valid value, `missing` tells the reasons.
-            valid = [point.notes[split] for point in found if point.values.get(split) is not None]
-            own = shared_notes(valid) if valid else ()
-            lines += [f"{prefix}{split}: {note}" for note in own if note not in everywhere]
+    """The notes that every score of a run has, such as missing images, or every value of a split; a line each.
+
+    What all runs have is said once, without their names.
+    """
+    lines = {run: _shared_notes(series) for run, series in runs.items()}
+    first, *others = lines.values()
+    common = [line for line in first if all(line in other for other in others)]
+    return common + [f"{run}: {line}" for run, own in lines.items() for line in own if line not in common]
+
+
+def _shared_notes(series: Series) -> list[str]:
+    found = [point for layer in series.values() for point in layer]
+    lines = list(everywhere := shared_notes(notes for point in found for notes in point.notes.values()))
+    for split in _splits(found):
+        # Of a split without any valid value, `missing` tells the reasons.
+        valid = [point.notes[split] for point in found if point.values.get(split) is not None]
+        lines += [f"{split}: {note}" for note in (shared_notes(valid) if valid else ()) if note not in everywhere]
     return lines
 
 
@@ -246,8 +278,10 @@ def _layer(point: Point) -> tuple[str, str, str, str, str]:
 
 def _labels(found: Sequence[Point]) -> dict[tuple[str, ...], str]:
     keys = list(dict.fromkeys(_layer(point)[1:] for point in found))
-    # Runs that are each searched by one similarity have it in their titles.
-    several = len({(point.run, point.similarity) for point in found}) > len({point.run for point in found})
+    # Runs that are each reduced in one way, and searched by one similarity, have these in their titles.
+    runs = len({point.run for point in found})
+    reduced = len({(point.run, point.reduction) for point in found}) > runs
+    several = len({(point.run, point.similarity) for point in found}) > runs
     labels: dict[tuple[str, ...], str] = {}
     for key in keys:
         layer, pool, reduction, similarity = key
@@ -255,7 +289,7 @@ def _labels(found: Sequence[Point]) -> dict[tuple[str, ...], str]:
         parts = [layer]
         if len({other[1] for other in alike}) > 1:
             parts.append(f"@{pool}")
-        if len({other[2] for other in keys}) > 1 and reduction != "none":
+        if reduced and reduction != NO_REDUCTION:
             parts.append(f" {reduction}")
         if several:
             parts.append(f" {similarity}")

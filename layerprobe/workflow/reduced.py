@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,14 +27,6 @@ _SAME_CLASSES = (
     "reductions are fitted on the classes that they are chosen on here; layerprobe choose fits them on others"
 )
 _USUAL = 128  # dimensions that are offered, or fewer where a layer has fewer
-
-
-@cache
-def draws_of(reduction: str) -> int:
-    """The number of draws whose mean a reduction's score is; 1 for any other, also for an unknown one."""
-    with contextlib.suppress(LayerprobeError):
-        return len(parse_chain(reduction).members())
-    return 1
 
 
 def ways_of(layers: Iterable[RankedLayer]) -> list[Way]:

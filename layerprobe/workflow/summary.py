@@ -28,7 +28,6 @@ from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.parts import load_dataset
 from layerprobe.workflow.reduced import (
     dimension_hint,
-    draws_of,
     faults_in,
     hits_of,
     processed_layers,
@@ -123,7 +122,7 @@ class _Stored:
     def lacks(self, epochs: Collection[int]) -> bool:
         """Whether a layer has no score on equal terms, or one whose interval is of another kind, at one of some epochs.
 
-        Splits that are not drawn from have none to lack, and neither have means over random projections.
+        Splits that are not drawn from have none to lack.
         """
         if self.offered.terms is None:
             return False
@@ -138,7 +137,6 @@ class _Stored:
             place[1] in epochs and (place not in cells.equal or (split, *place) not in scored)
             for split, cells in drawn
             for place in cells.raw.rows
-            if draws_of(place[0].reduction) == 1
         )
 
     def summary(self) -> RunSummary:

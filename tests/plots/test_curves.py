@@ -203,3 +203,11 @@ def test_one_epoch_has_no_bands(make_scores: MakeScores) -> None:
     figure = draw(sure(make_scores(DEEP, [15])))
     assert bands(figure.axes[0]) == {}
     assert "interval" not in notes(figure)
+
+
+def test_reductions_are_not_drawn_beside_the_layers_as_they_are(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP)
+    plain, figure = draw(scores), draw([*scores, *(replace(score, reduction="l2") for score in scores)])
+    labels = [[line.get_label() for axes in each.axes for line in axes.lines] for each in (plain, figure)]
+    assert labels[0] == labels[1]
+    assert "plot layers shows them after a reduction, too" in notes(figure)

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from layerprobe.errors import LayerprobeError
+from layerprobe.facts import DataFacts
 from layerprobe.keys import RankedLayer
 from layerprobe.plots.layers import draw
 from layerprobe.scores import Score
@@ -193,12 +194,22 @@ def test_no_scores_of_the_metric_are_an_error(make_scores: MakeScores) -> None:
         draw(make_scores(), metric="R@8")
 
 
+def test_each_reduction_has_a_panel_of_its_own(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP)
+    reduced = [replace(s, reduction="l2", value=0.1) for s in scores if s.layer == DEEP[-1]]
+    data = {"netA": DataFacts("x", {}, "pretrained")}
+    raw, after = draw([*scores, *reduced], data=data).axes
+    assert [axes.get_title("left").split("\n")[0] for axes in (raw, after)] == ["netA, cosine", "netA, l2, cosine"]
+    assert [[tick.get_text() for tick in axes.get_xticklabels()] for axes in (raw, after)] == [DEEP, DEEP[-1:]]
+    assert "test, pretrained" in [line.get_label() for line in after.get_lines()]
+
+
 def test_no_line_joins_two_similarities(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP)
     panels = draw([*scores, *(replace(s, similarity="dot", value=0.1) for s in scores if s.epoch == 5)]).axes
-    assert [axes.get_title("left").split("\n")[0] for axes in panels] == [
-        "netA, cosine: R@1 by layer, epoch 5, cosine",
-        "netA, dot: R@1 by layer, epoch 5, dot",
+    assert [axes.get_title("left").split("\n")[:2] for axes in panels] == [
+        ["netA, cosine", "R@1 by layer, epoch 5"],
+        ["netA, dot", "R@1 by layer, epoch 5"],
     ]
     own = [100 * (s.value or 0) for s in scores if (s.split, s.epoch) == ("test", 5)]
     assert y(line(panels[0], "test")) == pytest.approx(own)
@@ -224,9 +235,9 @@ def test_each_reduction_has_a_line_of_maps_and_vectors(make_scores: MakeScores) 
         for score in make_scores(["pool3", "pool5", "fc6"], epochs=[0])
         for reduction in (["none"] if score.layer == "pool3" else ["none", "pca:8"])
     ]
-    (axes,) = draw(scores).axes
-    # pool3, which is too short for pca:8; pool5, pool5 pca:8, fc6, fc6 pca:8
-    assert [x(line(axes, label)) for label in ("test, untrained", "_test, untrained")] == [[0, 1, 3], [2, 4]]
+    raw, reduced = draw(scores).axes
+    # pool3, which is too short for pca:8, pool5 and fc6; pool5 and fc6
+    assert [x(line(axes, "test, untrained")) for axes in (raw, reduced)] == [[0, 1, 2], [0, 1]]
 
 
 def test_no_line_goes_through_layers_side_by_side(make_scores: MakeScores) -> None:

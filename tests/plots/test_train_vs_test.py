@@ -276,3 +276,11 @@ def test_intervals_of_different_kinds_are_not_drawn(make_scores: MakeScores) -> 
     figure = draw(scores)
     assert not has(figure.axes[0], "_interval test of pool5")
     assert "intervals of different kinds are not shown together" in texts(figure)
+
+
+def test_reductions_are_not_drawn_beside_the_layers_as_they_are(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP)
+    plain, figure = draw(scores), draw([*scores, *(replace(score, reduction="l2") for score in scores)])
+    labels = [[line.get_label() for axes in each.axes for line in axes.lines] for each in (plain, figure)]
+    assert labels[0] == labels[1]
+    assert "plot layers shows them after a reduction, too" in texts(figure)

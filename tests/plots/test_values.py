@@ -9,16 +9,19 @@ import pytest
 from layerprobe.errors import LayerprobeError
 from layerprobe.intervals import IntervalKind, ShownKind
 from layerprobe.plots.values import (
+    as_they_are,
     by_run,
-    by_similarity,
+    by_search,
     compared,
     layer_names,
     matrices_csv,
     missing,
+    not_drawn,
     of_one_kind,
     points,
     points_csv,
     shared,
+    unreduced_csv,
 )
 from layerprobe.scores import Matrix, Score
 from tests.plots.conftest import sure
@@ -164,9 +167,30 @@ def test_runs_of_one_similarity_each_say_it_for_themselves(make_scores: MakeScor
 
 def test_similarities_can_be_kept_apart_as_runs_are(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
-    both = by_run(by_similarity(points([score, replace(score, similarity="dot")])))
+    both = by_run(by_search(points([score, replace(score, similarity="dot")])))
     assert {run: list(series) for run, series in both.items()} == {"netA, cosine": ["a"], "netA, dot": ["a"]}
-    assert list(by_run(by_similarity(points([score])))) == ["netA"]
+    assert list(by_run(by_search(points([score])))) == ["netA"]
+
+
+def test_reductions_can_be_kept_apart_as_runs_are(make_scores: MakeScores) -> None:
+    (score,) = make_scores(["a"], [1], ["test"])
+    both = by_run(by_search(points([score, replace(score, reduction="l2")])))
+    assert {run: list(series) for run, series in both.items()} == {"netA, cosine": ["a"], "netA, l2, cosine": ["a"]}
+
+
+def test_reduced_layers_are_left_out_beside_layers_as_they_are(make_scores: MakeScores) -> None:
+    (score,) = make_scores(["a"], [1], ["test"])
+    l2, pca = (replace(score, reduction=name) for name in ("l2", "pca:8"))
+    alone = replace(l2, run="other")
+    assert as_they_are([score, l2, pca, alone]) == [score, alone]
+    assert not_drawn([score, l2, pca]) == ["The layers as they are; plot layers shows them after 2 reductions, too."]
+    assert not_drawn([l2, pca]) == not_drawn([score]) == []
+    assert unreduced_csv([score, l2]) == points_csv([score])
+
+
+def test_a_note_that_all_runs_have_is_said_once(make_scores: MakeScores) -> None:
+    runs = [replace(s, run=run, notes=("few images", run)) for run in "ab" for s in make_scores(["x"], [1], ["test"])]
+    assert shared(by_run(points(runs))) == ["few images", "a: a", "b: b"]
 
 
 def test_a_reduction_that_all_share_is_part_of_how_they_were_compared(make_scores: MakeScores) -> None:

@@ -13,7 +13,7 @@ from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.runs import Run
 from layerprobe.scores import Score, Subject
 from layerprobe.summary.cells import Faults
-from layerprobe.workflow.reduced import draws_of, ways_of
+from layerprobe.workflow.reduced import ways_of
 from layerprobe.workflow.summary import stored_summary
 from tests.workflow.rank_files import FC6, LABELS, POOL5, first_hit, ranks_of, stored, written
 
@@ -41,7 +41,6 @@ def test_the_columns_say_what_a_reduction_gives() -> None:
 def test_a_reduction_that_is_not_registered_is_a_column_of_its_own() -> None:
     (way,) = ways_of([RankedLayer(FC6.layer, "mine:3", "cosine")])
     assert (way.reduction, way.dim) == ("mine:3", None)
-    assert draws_of("mine:3") == 1
 
 
 def test_recall_after_random_projection_is_the_mean_of_the_draws(tmp_path: Path) -> None:
