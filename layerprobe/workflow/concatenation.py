@@ -27,6 +27,7 @@ from layerprobe.workflow.selection import FITTED_ON
 from layerprobe.workflow.signals import Stop, stoppable
 
 MOST = 3  # layers side by side
+_PERFECT = 1 - 1e-9  # a recall that no further layer can raise
 _STOPPED = "ranking stopped; what is stored is whole, the same command goes on"
 
 
@@ -113,7 +114,8 @@ def _grown(group: Group, start: Cell, layers: Sequence[LayerKey], ranking: _Rank
             hits[cell] = [one for one in counted if one is not None]
         return float(_with(group, "choosing", cell, hits.get(cell)).sums([cell], "choosing").means[0])
 
-    path = greedy((layers.index(way.layer),), range(len(layers)), value_of, most=MOST)
+    alone = (layers.index(way.layer),)
+    path = [] if value_of(alone) >= _PERFECT else greedy(alone, range(len(layers)), value_of, most=MOST)
     found = group
     for cell in (cell_of(members) for members in path):
         if cell is None:

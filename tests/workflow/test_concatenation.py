@@ -92,6 +92,13 @@ def test_ranks_under_another_key_are_counted_again(tmp_path: Path) -> None:
     assert chosen(run) == first
 
 
+def test_nothing_is_added_to_a_layer_that_misses_nothing(tmp_path: Path) -> None:
+    layers = {split: {C1: np.ones(48), C2: np.zeros(48)} for split in ("validation", "test")}
+    run = write_run(tmp_path, "a", layers)  # of no features that could be ranked
+    with locked(run):
+        assert chosen(run).ship.layer == "c1"
+
+
 def test_a_run_in_use_is_told(tmp_path: Path) -> None:
     run = write(tmp_path)
     with locked(run), pytest.raises(BusyError):
