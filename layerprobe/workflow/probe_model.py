@@ -67,6 +67,14 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     >>> result.features["test", "2"].shape
     (6, 8)
 
+    Layers side by side, and what a reduction makes of the features:
+
+    >>> both = layerprobe.probe(model, {"test": [(colours, labels)]}, layers="0+2", reduce="none,binary", ks=[1])
+    >>> both.ranks["test", "0+2@max/binary"].recall(1)
+    1.0
+    >>> both.features["test", "0+2"].shape
+    (6, 12)
+
     Args:
         model: any module that takes images (B, 3, S, S).
         splits: train, validation and test, at least one of them, and with `gallery` what test is searched in -> batches
