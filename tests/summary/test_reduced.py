@@ -46,7 +46,7 @@ def test_without_a_reduction_there_is_nothing_to_compare() -> None:
 
 
 def test_values_are_of_the_last_epoch_at_which_a_layer_is_reduced() -> None:
-    known = cells({POOL5: 0.5, POOL5_PCA: 0.6}, epoch=3)
+    known = cells({POOL5: 0.5, POOL5_PCA: 0.6}, epoch=3, known=cells({POOL5: 0.3, POOL5_PCA: 0.4}, epoch=1))
     (found,) = reduced_sections(LAYERS, [RAW, PCA], {"test": cells({POOL5: 0.9}, epoch=7, known=known)})
     assert found.epoch == 3
     assert found.values["test"] == pytest.approx({POOL5: 0.5, POOL5_PCA: 0.6})
