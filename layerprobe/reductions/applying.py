@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from layerprobe.errors import NotFiniteError
@@ -41,6 +44,44 @@ class Blocks:
     def __iter__(self) -> Iterator[Tensor]:
         for start in range(0, self.rows.shape[0], _ROWS):
             yield torch.as_tensor(self.rows[start : start + _ROWS]).to(self.device, torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class ReducedRows:
+    """Features through a reduction, reduced as they are read in slices, so that they need not be held in memory.
+
+    Args:
+        rows: (N, D) features, N at least 1.
+        reduce: as for `reduced`.
+        device: where they are reduced.
+    """
+
+    rows: Rows
+    reduce: Reduce
+    device: torch.device
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        """(N, D')."""
+        return self.rows.shape[0], self[:1].shape[1]
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """float32, or uint8 of packed bits."""
+        return self[:1].dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Some rows, in the process's memory.
+
+        Raises:
+            NotFiniteError: as for `reduced`.
+        """
+        given = torch.as_tensor(self.rows[rows]).to(self.device, torch.float64)
+        found: NDArray[Any] = reduced([given], self.reduce, len(given)).cpu().numpy()
+        return found
 
 
 def reduced(blocks: Iterable[Tensor], reduce: Reduce, count: int) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -14,8 +16,8 @@ from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.ranking.ranks import ENGINE
 from layerprobe.ranking.vectors import TIE_WINDOW
-from layerprobe.reductions.applying import Blocks, reduced
-from layerprobe.reductions.chain import Chain, parse_chain
+from layerprobe.reductions.applying import Blocks, ReducedRows, reduced
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.retrieval import SearchRules
 from layerprobe.scores import Subject
@@ -108,18 +110,17 @@ class Searches:
             epoch: 0 = before any step.
             split: the queries'.
             ranked: the layer and its reduction.
-            memory: features that are not reduced, and are larger than that, stay on disk; None: none do.
+            memory: features that are larger than that stay on disk, and are reduced as they are read; None: none do.
         """
         names = dict.fromkeys((split, self.gallery(split)))
         chain = parse_chain(ranked.reduction)
         with contextlib.ExitStack() as stack:
             if chain.parts:
-                reduce = self._fitted(chain, epoch, split, ranked.layer)
-                found = [self._reduced(reduce, epoch, name, ranked.layer) for name in names]
+                reduce = self._fitted(chain.text, epoch, split, ranked.layer)
+                opened = (self._reduced(reduce, epoch, name, ranked.layer, memory) for name in names)
             else:
                 opened = (self.features.opened(epoch, name, ranked.layer, self.device, memory) for name in names)
-                found = [stack.enter_context(features) for features in opened]
-            queries, *others = found
+            queries, *others = [stack.enter_context(features) for features in opened]
             yield queries, others[0] if others else None
 
     def layer(self, epoch: int, split: str, ranked: RankedLayer) -> Features:
@@ -128,14 +129,20 @@ class Searches:
         Raises:
             NotApplicableError: the layer cannot take the reduction.
         """
-        chain = parse_chain(ranked.reduction)
-        if chain.parts:
-            return self._reduced(self._fitted(chain, epoch, split, ranked.layer), epoch, split, ranked.layer)
-        with self.features.opened(epoch, split, ranked.layer, self.device, None) as features:
-            return features
+        with contextlib.ExitStack() as stack:
+            if parse_chain(ranked.reduction).parts:
+                reduce = self._fitted(ranked.reduction, epoch, split, ranked.layer)
+                return stack.enter_context(self._reduced(reduce, epoch, split, ranked.layer, None))
+            return stack.enter_context(self.features.opened(epoch, split, ranked.layer, self.device, None))
 
-    def _fitted(self, chain: Chain, epoch: int, split: str, layer: LayerKey) -> Reduce:
-        """The chain, fitted on the training split, or on what a split is searched in."""
+    @functools.cached_property
+    def _fitted(self) -> Callable[[str, int, str, LayerKey], Reduce]:
+        """As `_fit`; what was fitted last is kept, as ranks and each metric ask for it one after the other."""
+        return functools.lru_cache(maxsize=1)(self._fit)
+
+    def _fit(self, reduction: str, epoch: int, split: str, layer: LayerKey) -> Reduce:
+        """A chain, fitted on the training split, or on what a split is searched in."""
+        chain = parse_chain(reduction)
         # What is not fitted takes only the dimensions, and no training features need be there.
         fitted_on = FITTED_ON if chain.fits and not chain.on_gallery else self.gallery(split)
         with self.features.opened(epoch, fitted_on, layer, self.device, _ON_DISK) as features:
@@ -143,10 +150,17 @@ class Searches:
                 chain, features.values, self.device, seed=self.seed, epoch=epoch, layer=layer, trained=self.trained
             )
 
-    def _reduced(self, reduce: Reduce, epoch: int, split: str, layer: LayerKey) -> Features:
+    @contextlib.contextmanager
+    def _reduced(
+        self, reduce: Reduce, epoch: int, split: str, layer: LayerKey, memory: int | None
+    ) -> Iterator[Features]:
         with self.features.opened(epoch, split, layer, self.device, _ON_DISK) as features:
-            values = reduced(Blocks(features.values, self.device), reduce, len(features.labels))
-            return replace(features, values=values)
+            rows = ReducedRows(features.values, reduce, self.device)
+            if memory is not None and rows.dtype.itemsize * math.prod(rows.shape) > memory:
+                yield replace(features, values=rows)
+            else:
+                values = reduced(Blocks(features.values, self.device), reduce, len(features.labels))
+                yield replace(features, values=values)
 
     def _chance(self, split: str) -> float | None:
         """Recall@1 of a random order; None where it follows from the classes alone."""

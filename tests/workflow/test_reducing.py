@@ -14,6 +14,8 @@ from layerprobe.analysis import Features, rank
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.ranking import recall_at_k
+from layerprobe.reductions.chain import Chain
+from layerprobe.reductions.reduction import Reduce
 from layerprobe.retrieval import Ranks
 from layerprobe.runs import Run
 from layerprobe.scores import Score
@@ -140,6 +142,32 @@ def test_features_that_are_not_finite_are_a_score_without_value(run: Run, split:
     (found,) = [s for s in scores if (s.split, s.reduction, s.metric) == ("test", chain, "R@1")]
     assert (found.value, found.notes[0]) == (None, "NaN (1 rows)")
     assert (r1(scores)["l2"] is None) == (split == "test")
+
+
+def test_features_larger_than_the_memory_are_reduced_as_they_are_read(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("l2", "pca:3+l2", "l2+binary")
+    first = probe(run, replace(REQUEST, reduce=names), Silent())
+    for split in ("train", "test"):
+        run.rank_file(2, split).unlink()
+    # 16 images take 192 bytes by pca:3, and 16 in bits of fc6, more in those of pool5.3.
+    monkeypatch.setattr("layerprobe.workflow.searches.reduced", None)
+    assert probe(run, replace(REQUEST, reduce=names, memory=15), Silent()) == first
+
+
+def test_a_chain_is_fitted_once_for_ranks_and_metrics(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[str] = []
+    fit = Chain.fit
+
+    def counted(chain: Chain, *given: Any, **more: Any) -> Reduce:
+        fitted.append(chain.text)
+        return fit(chain, *given, **more)
+
+    monkeypatch.setattr(Chain, "fit", counted)
+    asked = replace(REQUEST, layers=("fc6",), splits=("test",), reduce=("pca:3", "l2"), metrics=("MAP@R", "NMI"))
+    probe(run, asked, Silent())
+    assert fitted == ["pca:3", "l2"]
 
 
 def test_a_layer_too_short_for_a_chain_is_a_note_where_another_can_take_it(run: Run) -> None:
