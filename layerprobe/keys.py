@@ -82,7 +82,7 @@ def members_of(layer: LayerKey, stored: Collection[LayerKey]) -> tuple[LayerKey,
     if layer in stored:
         return (layer,)
     names = layer.layer.split("+")
-    pooled = [(LayerKey(name, layer.pool), LayerKey(name, NO_POOL)) for name in names]
+    pooled = [dict.fromkeys([LayerKey(name, layer.pool), LayerKey(name, NO_POOL)]) for name in names]
     found = tuple(key for keys in pooled for key in keys if key in stored)  # a layer is a map or a vector, never both
     return found if len(found) == len(names) > 1 else ()
 

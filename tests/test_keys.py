@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from layerprobe.errors import RecipeError, UnknownNameError
-from layerprobe.keys import LayerKey, RankedLayer, find_layer, network_order
+from layerprobe.keys import LayerKey, RankedLayer, find_layer, members_of, network_order
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,8 @@ def test_a_layer_of_several_pools_is_not_guessed() -> None:
 def test_a_layer_that_is_not_there_has_the_near_miss() -> None:
     with pytest.raises(UnknownNameError, match="unknown layer 'pool5.3@gem'. Did you mean 'pool5.3@max'"):
         find_layer("pool5.3@gem", STORED)
+
+
+def test_vectors_side_by_side_are_two_layers() -> None:
+    stored = [LayerKey("fc6", "none"), LayerKey("fc7", "none")]
+    assert members_of(LayerKey("fc6+fc7", "none"), stored) == tuple(stored)
