@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Device, Json, Quiet, cache_flag
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Device, Json, Quiet, Workers, cache_flag
 from layerprobe.cli.output import Terminal
+from layerprobe.cli.probe import frozen_request, require_absent
+from layerprobe.errors import RecipeError
 
 
 def register(app: typer.Typer) -> None:
@@ -17,8 +20,29 @@ def register(app: typer.Typer) -> None:
 
 def choose(
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN ...]", help="Runs to choose among (default: the most recent).")
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN ... | FEATURES]", help="Runs (default: the most recent), or a file of features, .npz or .h5."
+        ),
     ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="SOURCE", help="A model as it is, such as timm:NAME.")
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", metavar="W", help="Of --model: model, none, FILE[#PART], 'DIR/*.pt', run:NAME."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="NAME[:ROOT]", help="Of --model: the data set it is measured on.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="data.KEY=VALUE", help="Of --model: set a key of [data]; repeatable."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Of --model: the seed of weights `none`; of FEATURES: of folds.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--run", metavar="NAME", help="Of --model: name of the run.")] = None,
     epochs: Annotated[
         str, typer.Option("--epochs", metavar="all|last|0,5", help="Epochs to choose among; all: those ranked.")
     ] = "all",
@@ -26,6 +50,7 @@ def choose(
         float, typer.Option("--within", metavar="POINTS", help="How much worse than the best a cheaper one may be.")
     ] = 1.0,
     device: Device = "auto",
+    workers: Workers = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -36,6 +61,9 @@ def choose(
     Among all layers, epochs, pools and reductions that are ranked, the cheapest that is not worse than the best. It is
     chosen on validation classes; on the training classes where the network has not seen them; and where there are
     none, on test, cross-fitted. Runs of one experiment count as one, by their mean.
+
+    With --model, a model from elsewhere is measured on the images of --data first. A file of features needs no model:
+    an .npz has `labels` (N,), `split` and `group` if there are any, and every other array (N, D) is a layer.
     """
     from layerprobe.records import FROM_PYTHON
     from layerprobe.runs import find_run
@@ -43,13 +71,44 @@ def choose(
     from layerprobe.workflow.choose import ChooseRequest, choose_runs
 
     terminal = Terminal(as_json, quiet)
-    found = [find_run(cache, name) for name in dict.fromkeys(runs)] if runs else [find_run(cache, None)]
-    if not runs:
-        terminal.say(f"run {found[0].name}")
-    choice = choose_runs(found, ChooseRequest(epochs, within, device), terminal)
+    request = ChooseRequest(epochs, within, device)
+    given = {"--weights": weights, "--data": data, "--set": settings, "--run": name}
+    if model is None:
+        require_absent(given)
+        if file := _file_of(runs or []):
+            from layerprobe.workflow.choose_features import choose_file
+
+            choice = choose_file(file, within=within, seed=seed or 0)
+            terminal.result(choice_values(choice), *choice_lines(choice))
+            return
+        require_absent({"--seed": seed})
+        found = [find_run(cache, word) for word in dict.fromkeys(runs)] if runs else [find_run(cache, None)]
+        if not runs:
+            terminal.say(f"run {found[0].name}")
+        choice = choose_runs(found, request, terminal)
+    else:
+        from layerprobe.workflow.choose_model import choose_model
+
+        asked = given | {"--seed": seed}
+        named = runs[0] if runs else None
+        frozen = frozen_request(model, named, asked, cache=cache, device=device, workers=workers)
+        run, choice = choose_model(frozen, request, terminal)
+        found = [run]
     terminal.result(choice_values(choice), *choice_lines(choice))
     having = next(run for run in found if choice.run in (run.name, run.read()["experiment"]))
     if having.read().get(FROM_PYTHON):
         terminal.say(f"next: layerprobe summary {having.name}{cache_flag(cache)}")
     else:
         terminal.say(f"{next_step(choice, having.name)}{cache_flag(cache)}")
+
+
+def _file_of(words: list[str]) -> Path | None:
+    """The file of features that is named; None where runs are, or nothing.
+
+    Raises:
+        RecipeError: a file beside something else.
+    """
+    files = [word for word in words if word.endswith((".npz", ".h5"))]
+    if files and len(words) > 1:
+        raise RecipeError(f"{files[0]} beside {len(words) - 1} more", fix="Name one file of features, or runs")
+    return Path(files[0]) if files else None

@@ -153,10 +153,10 @@ def probe(
     )
     given = {"--weights": weights, "--data": data, "--set": settings, "--seed": seed, "--run": name}
     if model is None:
-        _require_absent(given)
+        require_absent(given)
         found = find_run(cache, run)
     else:
-        frozen = _frozen_request(model, run, given, cache=cache, device=device, workers=workers)
+        frozen = frozen_request(model, run, given, cache=cache, device=device, workers=workers)
         if dry_run:
             terminal.estimate(*estimate_frozen(frozen, request, terminal))
             return
@@ -198,7 +198,7 @@ def probe(
         raise typer.Exit(4)
 
 
-def _require_absent(given: Mapping[str, object]) -> None:
+def require_absent(given: Mapping[str, object]) -> None:
     """Refuse flags that say what a model is measured with, where none is named."""
     for flag, value in given.items():
         if value is not None:
@@ -207,7 +207,18 @@ def _require_absent(given: Mapping[str, object]) -> None:
             )
 
 
-def _frozen_request(model: str, run: str | None, given: Mapping[str, Any], **where: Any) -> FrozenRequest:
+def frozen_request(model: str, run: str | None, given: Mapping[str, Any], **where: Any) -> FrozenRequest:
+    """What is asked of a model that is measured as it is.
+
+    Args:
+        model: of --model.
+        run: a run that is named beside it, which is one too many.
+        given: the flags that go with --model, as they were given.
+        where: the cache, the device and the workers.
+
+    Raises:
+        RecipeError: a run, or no data.
+    """
     from layerprobe.workflow.frozen import FrozenRequest
 
     if run is not None:

@@ -124,7 +124,9 @@ def _terms(given: GivenFeatures, seed: int) -> tuple[Terms, tuple[str, ...]]:
     none = np.arange(0)
     if len(held) < 2:
         everything, folds = np.arange(len(given.labels)), _folds(given.labels, seed)
-        said = ("each fold of classes is judged by what was chosen and fitted on the others, in the whole gallery",)
+        said: tuple[str, ...] = (
+            "each fold of classes is judged by what was chosen and fitted on the others, in the whole gallery",
+        )
         return Terms(given, "test", everything, None, none, folds, True), said
     if len(rows["validation"]):
         fitted_on = rows["train"] if len(rows["train"]) else None

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from layerprobe.cli import main
@@ -99,3 +100,33 @@ def test_the_next_step_names_a_run_of_the_chosen_experiment(choose: Command, tmp
     _, out, err = choose("x", "y", "--cache", "cache")
     assert out.startswith("f: ship c1@max")
     assert err == "next: layerprobe probe x --epochs 2 --layers c1@max --export-index\n"
+
+
+def test_a_file_of_features_is_enough(choose: Command, tmp_path: Path) -> None:
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(20), 3)
+    clear = rng.normal(size=(20, 8))[labels] + 0.1 * rng.normal(size=(60, 8))
+    np.savez(tmp_path / "f.npz", labels=labels, noise=rng.normal(size=(60, 4)), clear=clear)
+    code, out, err = choose("f.npz", "--json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (found["run"], found["ship"]["layer"], found["test"]["value"], found["test"]["split"]) == (
+        "",
+        "clear",
+        1,
+        "test",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["gone.npz"], 3, "gone.npz: no such file"),
+        (["gone.npz", "held"], 2, "gone.npz beside 1 more. Name one file of features, or runs"),
+        (["held", "--weights", "none"], 2, "--weights is for a model that is named by --model"),
+        (["--model", "timm:resnet18"], 2, "needs images. Add --data"),
+    ],
+)
+def test_words_that_do_not_go_together_are_told(choose: Command, words: list[str], code: int, message: str) -> None:
+    found, out, err = choose(*words)
+    assert (found, out, err.count("\n")) == (code, "", 1)
+    assert message in err

@@ -144,7 +144,8 @@ def test_items_of_one_class_and_group_are_taken_out(tmp_path: Path) -> None:
 def test_texts_name_classes_and_splits_as_numbers_do(tmp_path: Path) -> None:
     layers, labels = some_layers(40)
     splits = np.array(["train", "test"])[labels // 20]
-    np.savez(tmp_path / "f.npz", **layers, labels=np.char.add("class ", labels.astype(str)), split=splits)
+    texts = np.char.add("class ", labels.astype(str))
+    np.savez(tmp_path / "f.npz", a=layers["a"], b=layers["b"], c=layers["c"], labels=texts, split=splits)
     assert choose_file(tmp_path / "f.npz").ship == choose(layers, labels, splits=splits).ship
 
 
