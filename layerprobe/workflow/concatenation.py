@@ -21,9 +21,9 @@ from layerprobe.retrieval import Ranks
 from layerprobe.runs import locked
 from layerprobe.statistics.choice import greedy
 from layerprobe.workflow.candidates import Cell, Chooser, Group, Hits, Part
+from layerprobe.workflow.reducing import FITTED_ON
 from layerprobe.workflow.references import open_place
 from layerprobe.workflow.rerank import StoredSearch
-from layerprobe.workflow.selection import FITTED_ON
 from layerprobe.workflow.signals import Stop, stoppable
 
 MOST = 3  # layers side by side

@@ -26,7 +26,7 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.retrieval import Ranks
 from layerprobe.runs import Run
 from layerprobe.statistics.choice import folds_of
-from layerprobe.workflow.selection import FITTED_ON
+from layerprobe.workflow.reducing import FITTED_ON
 from layerprobe.workflow.stored_layers import open_layer, read_layer
 
 _GALLERY = "gallery"  # the split that another one is searched in

@@ -10,6 +10,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
 
 from layerprobe.cli import main
 from layerprobe.runs import Run
@@ -40,14 +42,23 @@ def layerprobe(
     return run
 
 
+Side = tuple[NDArray[np.float64], NDArray[np.integer]]
+
+
+def read_side(run: Run, split: str) -> Side:
+    """The features and items of a split."""
+    with h5py.File(run.feature_file(1, split)) as file:
+        return file["features/fc6@none"][:].astype(np.float64), file["labels"][:]
+
+
 def recall_by_hand(run: Run, *, k: int) -> float:
     """Share of the queries that find their item among the k nearest of the gallery."""
-    sides = []
-    for split in ("test", "gallery"):
-        with h5py.File(run.feature_file(1, split)) as file:
-            features = file["features/fc6@none"][:].astype(np.float64)
-            sides.append((features / np.linalg.norm(features, axis=1, keepdims=True), file["labels"][:]))
-    (queries, wanted), (gallery, labels) = sides
+    return recall(read_side(run, "test"), read_side(run, "gallery"), k)
+
+
+def recall(one: Side, other: Side, k: int) -> float:
+    """The same of queries and gallery that are given."""
+    (queries, wanted), (gallery, labels) = ((x / np.linalg.norm(x, axis=1, keepdims=True), y) for x, y in (one, other))
     nearest = np.argsort(-(queries @ gallery.T), axis=1)[:, :k]
     return float((labels[nearest] == wanted[:, None]).any(1).mean())
 
@@ -70,6 +81,21 @@ def test_a_run_on_inshop_ends_in_the_recall_of_queries_against_the_gallery(
     table = layerprobe(*asked)
     assert "fc6" in table
     assert f"{100 * scores[0]['value']:.1f}" in table
+
+
+def test_fit_gallery_fits_on_the_gallery_and_reduces_both_sides(layerprobe: Callable[..., str], tmp_path: Path) -> None:
+    fabricated.inshop(tmp_path / "shop/Eval", tmp_path / "shop/Img")
+    words = [word for setting in SETTINGS for word in ("--set", setting)]
+    layerprobe("train", "netA", "--data", "inshop:shop", "--run", "shop", "--device", "cpu", *words)
+    asked = ("probe", "shop", "--layers", "fc6", "--epochs", "last", "--splits", "test", "--k", "1,2", "--json")
+    scores = json.loads(layerprobe(*asked, "--reduce", "pca:3", "--fit", "gallery"))["scores"]
+    queries, gallery = (read_side(Run(tmp_path / "cache/shop"), split) for split in ("test", "gallery"))
+    pca = PCA(3).fit(gallery[0])
+    found = [score["value"] for score in scores]
+    assert found == [
+        recall((pca.transform(queries[0]), queries[1]), (pca.transform(gallery[0]), gallery[1]), k) for k in (1, 2)
+    ]
+    assert {score["reduction"] for score in scores} == {"pca:3@gallery"}
 
 
 def test_both_sides_are_stored_and_no_image_is_in_both(layerprobe: Callable[..., str], tmp_path: Path) -> None:
