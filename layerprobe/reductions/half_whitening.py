@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce as folded
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,7 +46,10 @@ def half_whitened(dim: int) -> str:
 
 
 def half_whitening(
-    blocks: Blocks, folds: NDArray[np.int64], without: Collection[int | None] = (None,)
+    blocks: Blocks,
+    folds: NDArray[np.int64],
+    without: Collection[int | None] = (None,),
+    of_each: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
 ) -> HalfWhitening | None:
     """Fit half-whitening on all folds of features but one, for each of some.
 
@@ -56,6 +60,7 @@ def half_whitening(
         blocks: (N, D) features.
         folds: (N,) the fold of each row.
         without: the folds to leave out, each for a fit; None leaves none out.
+        of_each: calls a function on each fold, perhaps several at once.
 
     Returns:
         None where the features of a fit are all the same, or are a single row.
@@ -65,8 +70,10 @@ def half_whitening(
         ValueError: no row is left for a fit.
     """
     dim = int(blocks.rows.shape[1])
-    parts = {fold: moments_of(_Units(blocks, folds == fold), dim) for fold in np.unique(folds).tolist()}
-    spectra = {left: spectrum_of(_merged(parts, left)) for left in without}
+    names = np.unique(folds).tolist()
+    moments = of_each(lambda fold: moments_of(_Units(blocks, folds == fold), dim), names)
+    parts: dict[int, Moments] = dict(zip(names, moments, strict=True))
+    spectra = dict(zip(without, of_each(lambda left: spectrum_of(_merged(parts, left)), without), strict=True))
     most = min(MOST_DIMENSIONS, dim, *(spectrum.rank for spectrum in spectra.values()))
     if most < 1:
         return None

@@ -19,7 +19,7 @@ from layerprobe.statistics.choice import CrossFitted, cross_fitted, folds_of, gr
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.workflow.given_features import GivenFeatures, given_features, read_given
 from layerprobe.workflow.measured_features import Measured, Terms, measured
-from layerprobe.workflow.threads import in_threads
+from layerprobe.workflow.threads import OfEach, in_threads
 
 MOST_LAYERS = 3  # side by side
 
@@ -94,9 +94,10 @@ def _chosen(given: GivenFeatures, within: float, seed: int) -> Choice:
     with in_threads() as of_each:
         places = range(len(given.features))
         singles = [found for layer in of_each(lambda place: measured(terms, [place]), places) for found in layer]
-        joints = _joints(terms, singles, within, seed)
+        joints = _joints(terms, singles, within, seed, of_each)
         asked = list(dict.fromkeys(joint for of_fold in joints.values() for joint in of_fold))
-        found = dict(zip(asked, of_each(lambda joint: measured(terms, joint[0], [joint[1]]), asked), strict=True))
+        # A set of layers is larger than each of them: its folds are computed at once, not several sets.
+        found = {joint: measured(terms, joint[0], [joint[1]], of_each) for joint in asked}
     everything = [*singles, *(each for joint in joints[None] for each in found[joint])]
     test: UnitSums | None = None
     if len(terms.test):
@@ -150,7 +151,9 @@ def _folds(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     return found
 
 
-def _joints(terms: Terms, singles: Sequence[Measured], within: float, seed: int) -> dict[int | None, list[Joint]]:
+def _joints(
+    terms: Terms, singles: Sequence[Measured], within: float, seed: int, of_each: OfEach
+) -> dict[int | None, list[Joint]]:
     """The layers that are put side by side where a fold is left out; None: where none is."""
     folds: list[int | None] = [None, *(np.unique(terms.folds).tolist() if terms.crossed else [])]
     layers = list(terms.given.features)
@@ -160,7 +163,8 @@ def _joints(terms: Terms, singles: Sequence[Measured], within: float, seed: int)
     tried = side_by_side(
         [values[terms.choosing] for values in terms.given.features.values()], terms.labels, groups, seed
     )
-    return {fold: _joints_without(fold, terms, singles, tried, within) for fold in folds}
+    sets = of_each(lambda fold: _joints_without(fold, terms, singles, tried, within), folds)
+    return dict(zip(folds, sets, strict=True))
 
 
 def _joints_without(

@@ -20,8 +20,9 @@ from layerprobe.statistics.choice import folds_of
 from layerprobe.workflow.choose import ChooseRequest, choose_runs
 from layerprobe.workflow.frozen import FrozenRequest, frozen_run
 from layerprobe.workflow.probe import probe
+from layerprobe.workflow.reducing import FITTED_ON
 from layerprobe.workflow.seen import split_to_choose_on
-from layerprobe.workflow.selection import FITTED_ON, ProbeRequest
+from layerprobe.workflow.selection import ProbeRequest
 
 _LAYERS = ("*",)
 _CPU = torch.device("cpu")

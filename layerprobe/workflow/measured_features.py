@@ -19,6 +19,7 @@ from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.half_whitening import HalfWhitening, half_whitening
 from layerprobe.retrieval import SearchRules
 from layerprobe.workflow.given_features import GivenFeatures
+from layerprobe.workflow.threads import OfEach, in_turn
 
 SIMILARITY = "cosine"
 _CPU = torch.device("cpu")
@@ -78,13 +79,16 @@ class Measured:
         return self.hits if fold is None else self.refitted.get(fold, self.hits)
 
 
-def measured(terms: Terms, members: Sequence[int], reductions: Sequence[bool] = (False, True)) -> list[Measured]:
+def measured(
+    terms: Terms, members: Sequence[int], reductions: Sequence[bool] = (False, True), of_each: OfEach = in_turn
+) -> list[Measured]:
     """Measure a layer, or several side by side.
 
     Args:
         terms: on which rows.
         members: places of the layers among the given ones, ascending.
         reductions: False for the features as they are, True for half-whitening, where it applies.
+        of_each: calls a function on each fold, perhaps several at once.
     """
     layers = list(terms.given.features)
     arrays = [terms.given.features[layers[member]] for member in members]
@@ -94,11 +98,11 @@ def measured(terms: Terms, members: Sequence[int], reductions: Sequence[bool] = 
     for whitened in reductions:
         reduction, dim = NO_REDUCTION, values.shape[1]
         if whitened:
-            fitted = _fitted(terms, values)
+            fitted = _fitted(terms, values, of_each)
             if fitted is None:
                 continue
             reduction, dim = fitted.name, fitted.dim
-            parts = _through(terms, values, fitted)
+            parts = _through(terms, values, fitted, of_each)
         else:
             parts = _as_it_is(terms, values, terms.choosing), _as_it_is(terms, values, terms.test), {}
         candidate = Candidate(0, RankedLayer(layer, reduction, SIMILARITY), dim, max(members))
@@ -112,30 +116,32 @@ def joint_key(layers: Sequence[LayerKey]) -> LayerKey:
     return LayerKey("+".join(layer.layer for layer in layers), pools[0] if pools else "none")
 
 
-def _fitted(terms: Terms, values: NDArray[Any]) -> HalfWhitening | None:
+def _fitted(terms: Terms, values: NDArray[Any], of_each: OfEach) -> HalfWhitening | None:
     if terms.fitted_on is not None:
         rows = values[terms.fitted_on]
         return half_whitening(Blocks(rows, _CPU), np.zeros(len(rows), np.int64))
     left: list[int | None] = [*np.unique(terms.folds).tolist(), *([None] if len(terms.test) else [])]
-    return half_whitening(Blocks(values[terms.choosing], _CPU), terms.folds, left)
+    return half_whitening(Blocks(values[terms.choosing], _CPU), terms.folds, left, of_each)
 
 
-def _through(terms: Terms, values: NDArray[Any], fitted: HalfWhitening) -> tuple[Hits, Hits, dict[int, Hits]]:
+def _through(
+    terms: Terms, values: NDArray[Any], fitted: HalfWhitening, of_each: OfEach
+) -> tuple[Hits, Hits, dict[int, Hits]]:
     search = _search(terms, values, terms.choosing)
     test = np.zeros(0)
     if len(terms.test):
         test = _search(terms, values, terms.test).hits(fitted.fits[None])
     if terms.fitted_on is not None:
         return search.hits(fitted.fits[None]), test, {}
-    hits, refitted = np.zeros(len(terms.choosing)), {}
-    for fold in np.unique(terms.folds).tolist():
-        rows = np.flatnonzero(terms.folds == fold)
-        if terms.crossed:
-            refitted[fold] = search.hits(fitted.fits[fold])
-            hits[rows] = refitted[fold][rows]
-        else:
-            hits[rows] = search.hits(fitted.fits[fold], rows)
-    return hits, test, refitted
+    folds = np.unique(terms.folds).tolist()
+    rows = {fold: np.flatnonzero(terms.folds == fold) for fold in folds}
+    # Cross-fitting asks what the other folds' queries find, too: the choice is made on them.
+    asked = dict.fromkeys(folds) if terms.crossed else rows
+    found = dict(zip(folds, of_each(lambda fold: search.hits(fitted.fits[fold], asked[fold]), folds), strict=True))
+    hits = np.zeros(len(terms.choosing))
+    for fold in folds:
+        hits[rows[fold]] = found[fold][rows[fold]] if terms.crossed else found[fold]
+    return hits, test, found if terms.crossed else {}
 
 
 def _as_it_is(terms: Terms, values: NDArray[Any], rows: Rows) -> Hits:

@@ -1,4 +1,4 @@
-"""Several layers at once: a thread each, which computes alone."""
+"""Several layers or folds at once: a thread each, which computes alone."""
 
 from __future__ import annotations
 
@@ -14,18 +14,24 @@ from layerprobe.numerics import full_precision
 Item = TypeVar("Item")
 
 
-class InThreads(Protocol):
-    """Calls a function on items, several at once; the results have the items' order."""
+class OfEach(Protocol):
+    """Calls a function on each of some items; the results have the items' order."""
 
     def __call__(self, function: Callable[[Item], Any], items: Iterable[Item]) -> list[Any]:
         """The results."""
 
 
+def in_turn(function: Callable[[Item], Any], items: Iterable[Item]) -> list[Any]:
+    """One after the other, in this thread."""
+    return [function(item) for item in items]
+
+
 @contextmanager
-def in_threads() -> Iterator[InThreads]:
+def in_threads() -> Iterator[OfEach]:
     """As many threads as torch may use; torch itself uses one in each, as long as the block lasts.
 
     Ranking consists of many small products: two layers at once take half the time, two threads for each product more.
+    What is called so must not call this again, as every thread would wait for another.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
