@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from layerprobe import store
 from layerprobe.choice import Candidate
@@ -70,8 +70,6 @@ class Contest:
 
 def counted(score: Score, group: Group) -> Score:
     """A score of a group; of several trainings it counts them, as every mean over seeds does."""
-    from dataclasses import replace
-
     return score if len(group.choosers) == 1 else replace(score, n=len(group.choosers))
 
 

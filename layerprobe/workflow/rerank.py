@@ -27,7 +27,7 @@ from layerprobe.retrieval import Ranks
 from layerprobe.runs import Run
 from layerprobe.statistics.choice import folds_of
 from layerprobe.workflow.reducing import FITTED_ON
-from layerprobe.workflow.stored_layers import open_layer, read_layer
+from layerprobe.workflow.stored_layers import read_layer
 
 _GALLERY = "gallery"  # the split that another one is searched in
 
@@ -135,15 +135,6 @@ class StoredSearch:
             LayerprobeError: as for `out_of_fold`.
         """
         return refitted(self._refitting(ranked, seed), parse_chain(ranked.reduction), fold)
-
-    def dim(self, ranked: RankedLayer) -> int:
-        """How many numbers, or bits, an image's vector has.
-
-        Raises:
-            DataError: the features are gone.
-        """
-        with open_layer(self._path(self.split), ranked.layer) as features:
-            return parse_chain(ranked.reduction).dim(features.shape[1])
 
     def _refitting(self, ranked: RankedLayer, seed: int) -> Refitting:
         queries = self._features(self.split, ranked.layer)
