@@ -101,10 +101,12 @@ class StoredSearch:
                 to_fit = self._features(FITTED_ON, ranked.layer)
             dim = int(to_fit.values.shape[1])
             reduce = chain.fit(Blocks(to_fit.values, self.device), dim, seed=self._seed)
-            queries, gallery = (
-                each and replace(each, values=reduced(Blocks(each.values, self.device), reduce, len(each.labels)))
+            made = [
+                replace(each, values=reduced(Blocks(each.values, self.device), reduce, len(each.labels)))
                 for each in (queries, gallery)
-            )
+                if each is not None
+            ]
+            queries, gallery = made[0], made[1] if len(made) > 1 else None
         try:
             return rank(queries, gallery, ranked.similarity, ks=[1])
         except NotFiniteError as error:
