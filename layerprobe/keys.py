@@ -87,6 +87,18 @@ def members_of(layer: LayerKey, stored: Collection[LayerKey]) -> tuple[LayerKey,
     return found if len(found) == len(names) > 1 else ()
 
 
+def joint_key(members: Sequence[LayerKey]) -> LayerKey | None:
+    """The layer that some layers are side by side: `A+B`, with the pool of those that are no vectors.
+
+    Returns:
+        None where they have different pools, or one layer is among them twice.
+    """
+    names, pools = [key.layer for key in members], {key.pool for key in members} - {NO_POOL}
+    if len(pools) > 1 or len(set(names)) < len(names):
+        return None
+    return LayerKey("+".join(names), next(iter(pools), NO_POOL))
+
+
 def joint_layers(text: str, stored: Collection[LayerKey], layer_order: Sequence[str]) -> list[LayerKey]:
     """The layers that `A+B` may name, one for each pool that its members are stored with; none where it is no such.
 

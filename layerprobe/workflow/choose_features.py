@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from layerprobe.choice import Choice
 from layerprobe.choosing import Evidence, made_choice
 from layerprobe.errors import RecipeError
-from layerprobe.keys import NO_REDUCTION
+from layerprobe.keys import NO_REDUCTION, joint_key
 from layerprobe.ranking.side_by_side import SideBySide, side_by_side
 from layerprobe.scores import Subject
 from layerprobe.statistics.choice import CrossFitted, cross_fitted, folds_of, greedy, pick
@@ -20,8 +21,6 @@ from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.workflow.given_features import GivenFeatures, given_features, read_given
 from layerprobe.workflow.measured_features import Measured, Terms, measured
 from layerprobe.workflow.threads import OfEach, in_threads
-
-MOST_LAYERS = 3  # side by side
 
 Joint = tuple[tuple[int, ...], bool]  # places of the layers, ascending; whether half-whitened
 
@@ -175,12 +174,13 @@ def _joints_without(
     kept = terms.folds != fold
     cells = _cells(singles, terms.labels, fold, kept)
     best = singles[pick(cells, [each.candidate.cost for each in singles], within=within / 100).best]
-    start = best.members
     sampled = kept[tried.queries]
-    value_of = lambda members: float(tried.hits(members)[sampled].mean()) if sampled.any() else 0.0  # noqa: E731
-    pools = {layers[start[0]].pool, "none"}
-    others = [place for place, layer in enumerate(layers) if len({layer.pool, *pools}) <= 2]
-    sets = greedy(start, others, value_of, MOST_LAYERS)
+
+    def value_of(members: tuple[int, ...]) -> float:
+        possible = joint_key([layers[place] for place in members]) is not None and sampled.any()
+        return float(tried.hits(members)[sampled].mean()) if possible else math.nan
+
+    sets = greedy(best.members, range(len(layers)), value_of)
     return [(tuple(sorted(members)), best.candidate.ranked.reduction != NO_REDUCTION) for members in sets]
 
 

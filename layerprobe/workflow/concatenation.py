@@ -12,8 +12,7 @@ import torch
 
 from layerprobe import store
 from layerprobe.errors import DataError, NumericError
-from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
-from layerprobe.pooling import NO_POOL
+from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer, joint_key
 from layerprobe.progress import Listener
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
@@ -26,7 +25,6 @@ from layerprobe.workflow.references import open_place
 from layerprobe.workflow.rerank import StoredSearch
 from layerprobe.workflow.signals import Stop, stoppable
 
-MOST = 3  # layers side by side
 _PERFECT = 1 - 1e-9  # a recall that no further layer can raise
 _STOPPED = "ranking stopped; what is stored is whole, the same command goes on"
 
@@ -100,7 +98,7 @@ def _grown(group: Group, start: Cell, layers: Sequence[LayerKey], ranking: _Rank
     hits: dict[Cell, list[Hits]] = {}
 
     def cell_of(members: tuple[int, ...]) -> Cell | None:
-        key = _joint([layers[place] for place in sorted(members)])
+        key = joint_key([layers[place] for place in sorted(members)])
         return None if key is None else (epoch, RankedLayer(key, way.reduction, way.similarity))
 
     def value_of(members: tuple[int, ...]) -> float:
@@ -115,7 +113,7 @@ def _grown(group: Group, start: Cell, layers: Sequence[LayerKey], ranking: _Rank
         return float(_with(group, "choosing", cell, hits.get(cell)).sums([cell], "choosing").means[0])
 
     alone = (layers.index(way.layer),)
-    path = [] if value_of(alone) >= _PERFECT else greedy(alone, range(len(layers)), value_of, most=MOST)
+    path = [] if value_of(alone) >= _PERFECT else greedy(alone, range(len(layers)), value_of)
     found = group
     for cell in (cell_of(members) for members in path):
         if cell is None:
@@ -132,14 +130,6 @@ def _with(group: Group, part: Part, cell: Cell, hits: Sequence[Hits] | None) -> 
         return group
     pairs = zip(group.choosers, hits, strict=True)
     return Group(tuple(chooser.with_hits(part, {cell: own}) for chooser, own in pairs))
-
-
-def _joint(members: Sequence[LayerKey]) -> LayerKey | None:
-    """The layers side by side; None where they have different pools, or are one layer twice."""
-    names, pools = [key.layer for key in members], {key.pool for key in members} - {NO_POOL}
-    if len(pools) > 1 or len(set(names)) < len(names):
-        return None
-    return LayerKey("+".join(names), next(iter(pools), NO_POOL))
 
 
 @dataclass(eq=False)

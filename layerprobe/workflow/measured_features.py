@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from layerprobe.analysis import Features, rank
 from layerprobe.choice import Candidate
 from layerprobe.choosing_folds import Refitting
-from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.keys import NO_REDUCTION, RankedLayer, joint_key
 from layerprobe.ranking.side_by_side import joined
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.half_whitening import HalfWhitening, half_whitening
@@ -89,11 +89,15 @@ def measured(
         members: places of the layers among the given ones, ascending.
         reductions: False for the features as they are, True for half-whitening, where it applies.
         of_each: calls a function on each fold, perhaps several at once.
+
+    Raises:
+        ValueError: these layers cannot be side by side, as `keys.joint_key` says.
     """
-    layers = list(terms.given.features)
-    arrays = [terms.given.features[layers[member]] for member in members]
+    layers = [list(terms.given.features)[member] for member in members]
+    layer, arrays = joint_key(layers), [terms.given.features[each] for each in layers]
+    if layer is None:
+        raise ValueError(f"{layers} cannot be side by side")
     values = arrays[0] if len(arrays) == 1 else joined(arrays)
-    layer = joint_key([layers[member] for member in members])
     found = []
     for whitened in reductions:
         reduction, dim = NO_REDUCTION, values.shape[1]
@@ -108,12 +112,6 @@ def measured(
         candidate = Candidate(0, RankedLayer(layer, reduction, SIMILARITY), dim, max(members))
         found.append(Measured(candidate, tuple(members), *parts))
     return found
-
-
-def joint_key(layers: Sequence[LayerKey]) -> LayerKey:
-    """The layer that some layers are side by side; its pool is that of the members that are no vectors."""
-    pools = [layer.pool for layer in layers if layer.pool != "none"]
-    return LayerKey("+".join(layer.layer for layer in layers), pools[0] if pools else "none")
 
 
 def _fitted(terms: Terms, values: NDArray[Any], of_each: OfEach) -> HalfWhitening | None:
