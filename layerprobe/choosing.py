@@ -28,6 +28,7 @@ class Evidence:
         test: (C, U') hits on the test classes, in the same order. None where there are none, and of cross-fitting,
             where `choosing` is of them.
         crossed: of cross-fitting, what the choice on the other folds gives on each fold: told as the figure on test.
+            Its places are those of the C candidates; what only a fold has found comes after them.
         metric: what the hits are of.
         kind: what the units are.
         notes: what else is to be said of the choice, in a line each.
@@ -95,8 +96,16 @@ def made_choice(
         settled=choosing.units >= FEWEST_UNITS and bool(stable[picked.place] >= SETTLED_SHARE),
         equivalent=tuple(str(candidates[place]) for place in picked.equivalent[1:]),
         within=within,
-        notes=(*_how(evidence, within), *evidence.folds, *evidence.notes),
+        notes=(*_how(evidence, within), *evidence.folds, *_agreeing(crossed, picked.place), *evidence.notes),
     )
+
+
+def _agreeing(crossed: CrossFitted | None, place: int) -> tuple[str, ...]:
+    """How many folds choose what is shipped, where not all do: the figure on test is then not of that alone."""
+    if crossed is None or set(crossed.places) == {place}:
+        return ()
+    same, count = crossed.places.count(place), len(crossed.places)
+    return (f"{same} of {count} folds choose the same: the figure on test is of what each of them chose",)
 
 
 def _row(cells: UnitSums, place: int) -> UnitSums:

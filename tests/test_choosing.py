@@ -11,7 +11,7 @@ from layerprobe.intervals import IntervalKind
 from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.scores import Subject
 from layerprobe.statistics.bootstrap import intervals
-from layerprobe.statistics.choice import cross_fitted, optimism
+from layerprobe.statistics.choice import CrossFitted, cross_fitted, optimism
 from layerprobe.statistics.units import UnitSums
 
 Array = NDArray[np.float64]
@@ -147,6 +147,18 @@ def test_cross_fitting_tells_what_the_other_folds_chose_as_the_figure_on_test() 
     assert choice.chosen.split == "test"
     for notes in (choice.chosen.notes, choice.test.notes, choice.notes):
         assert "cross-fitted, 2 folds" in notes
+
+
+@pytest.mark.parametrize(("places", "said"), [
+    ((0, 0, 0), []),
+    ((0, 1, 0), ["2 of 3 folds choose the same: the figure on test is of what each of them chose"]),
+    ((1, 2, 1), ["0 of 3 folds choose the same: the figure on test is of what each of them chose"]),
+])  # fmt: skip
+def test_cross_fitting_says_where_folds_choose_something_else(places: tuple[int, ...], said: list[str]) -> None:
+    cells = cells_of([0.9, 0.5])
+    crossed = CrossFitted(places, UnitSums(cells.sums[:1], cells.counts[:1]))
+    notes = made_choice([EARLY, LATE], Evidence("test", cells, crossed=crossed), subject_of).notes
+    assert [note for note in notes if "choose the same" in note] == said
 
 
 def test_optimism_is_that_of_the_test_classes_over_five_folds() -> None:
