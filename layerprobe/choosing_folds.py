@@ -17,6 +17,8 @@ from layerprobe.reductions.chain import Chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.retrieval import SearchRules
 
+FLATTERED = "the classes that a reduction is fitted on are searched, too, which flatters it"
+
 Rows = NDArray[np.intp]
 Hits = NDArray[np.float64]
 
@@ -115,7 +117,9 @@ def out_of_fold(search: Refitting, chain: Chain) -> Hits:
     """Recall@1 of each query with a chain that was fitted on the queries of the other folds alone.
 
     A reduction knows the features that it was fitted on, so that a score on these flatters it: queries are judged here
-    by what it does to classes that it has not seen. What is searched is the whole gallery in every fold.
+    by what it does to classes that it has not seen. What is searched is the whole gallery in every fold, the classes of
+    the fit included, which flatters it still: half-whitening of netA's layers on Omniglot gained 0.6 to 4.6 points more
+    among fitted classes than among as many others.
 
     Args:
         search: the queries and their folds.

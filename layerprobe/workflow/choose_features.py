@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from layerprobe.choice import Choice
 from layerprobe.choosing import Evidence, made_choice
+from layerprobe.choosing_folds import FLATTERED
 from layerprobe.errors import RecipeError
 from layerprobe.keys import NO_REDUCTION, joint_key
 from layerprobe.ranking.side_by_side import SideBySide, side_by_side
@@ -126,19 +127,23 @@ def _terms(given: GivenFeatures, seed: int) -> tuple[Terms, tuple[str, ...]]:
         everything, folds = np.arange(len(given.labels)), _folds(given.labels, seed)
         said: tuple[str, ...] = (
             "each fold of classes is judged by what was chosen and fitted on the others, in the whole gallery",
+            FLATTERED,
         )
         return Terms(given, "test", everything, None, none, folds, True), said
     if len(rows["validation"]):
         fitted_on = rows["train"] if len(rows["train"]) else None
         folds = _folds(given.labels[rows["validation"]], seed)
-        where = "on train" if fitted_on is not None else "on the other folds of the validation classes"
-        said = (f"half-whitening is fitted {where}",)
+        if fitted_on is not None:
+            said = ("half-whitening is fitted on train",)
+        else:
+            said = ("half-whitening is fitted on the other folds of the validation classes", FLATTERED)
         return Terms(given, "validation", rows["validation"], fitted_on, rows["test"], folds, False), said
     folds = _folds(given.labels[rows["train"]], seed)
     said = (
         "chosen on train, taken for classes that the network has not seen: if it was trained on them, this picks the"
         " worst layer, and classes held out of training are needed as validation",
         "half-whitening is fitted on the other folds of the training classes",
+        FLATTERED,
     )
     return Terms(given, "train", rows["train"], None, rows["test"], folds, False), said
 

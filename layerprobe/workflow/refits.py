@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from layerprobe.choosing_folds import FLATTERED
 from layerprobe.errors import DataError, NumericError
 from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.progress import Listener
@@ -121,6 +122,8 @@ class Refits:
                 found.append(
                     (kept, [{cell: own[cell] for cell in wanted[group] if cell not in lost} for own in of_group])
                 )
+        if any(own for _, of_group in found for own in of_group):
+            notes[FLATTERED] = None
         return found, tuple(notes)
 
     def _search(self, chooser: Chooser, cell: Cell) -> StoredSearch:

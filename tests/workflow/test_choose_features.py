@@ -11,6 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from layerprobe import choose
 from layerprobe.choice import Choice
+from layerprobe.choosing_folds import FLATTERED
 from layerprobe.statistics.choice import folds_of
 from layerprobe.workflow.choose_features import choose_file
 
@@ -71,6 +72,7 @@ def test_a_fold_is_judged_by_what_was_chosen_and_fitted_on_the_others() -> None:
     assert choice.chosen.value == max(raw.mean(), out_of_fold.mean())
     assert choice.chosen.split == "test"
     assert "cross-fitted, 5 folds" in choice.chosen.notes
+    assert FLATTERED in choice.notes
 
 
 def test_validation_classes_choose_by_what_is_fitted_on_training_classes() -> None:
@@ -88,6 +90,7 @@ def test_validation_classes_choose_by_what_is_fitted_on_training_classes() -> No
     assert scores_of(choice) == {
         "chosen": found["validation"][best], "test": found["test"][best], "best": max(found["test"])
     }  # fmt: skip
+    assert FLATTERED not in choice.notes
 
 
 def test_training_classes_choose_out_of_fold_and_test_is_fitted_on_all_of_them() -> None:
@@ -106,6 +109,7 @@ def test_training_classes_choose_out_of_fold_and_test_is_fitted_on_all_of_them()
     assert choice.chosen.split == "train"
     assert scores_of(choice) == {"chosen": (raw, white)[best].mean(), "test": found[best], "best": max(found)}
     assert any("picks the worst layer" in note for note in choice.notes)
+    assert FLATTERED in choice.notes
 
 
 def test_nothing_of_the_test_rows_changes_the_choice() -> None:

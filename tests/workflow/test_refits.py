@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe.analysis import Features
-from layerprobe.choosing_folds import Refitting, out_of_fold, refitted
+from layerprobe.choosing_folds import FLATTERED, Refitting, out_of_fold, refitted
 from layerprobe.keys import RankedLayer
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.runs import Run
@@ -56,6 +56,7 @@ def test_on_train_a_fitted_reduction_is_judged_by_classes_that_it_was_not_fitted
     assert found.ship.reduction == CHAIN
     assert found.chosen.value == pytest.approx(unseen.mean())
     assert unseen.mean() < 1  # what is stored of the fit on these classes
+    assert FLATTERED in found.notes
 
 
 def test_where_features_are_gone_a_fitted_reduction_is_left_out(tmp_path: Path) -> None:
@@ -63,6 +64,7 @@ def test_where_features_are_gone_a_fitted_reduction_is_left_out(tmp_path: Path) 
     run.feature_file(0, "train").unlink()
     found = choose_runs([run], ChooseRequest("0", device="cpu"), Silent())
     assert found.ship.reduction == "none"
+    assert FLATTERED not in found.notes
     assert any(note.startswith(f"a#0:c1@max/{CHAIN} left out: ") for note in found.notes)
 
 
