@@ -17,14 +17,14 @@ class Candidate:
     """What could be shipped: a layer at an epoch, pooled, reduced and searched in one way.
 
     Args:
-        epoch: 0 = before any step.
+        epoch: 0 = before any step; None for features that come without one.
         ranked: layer, pool, reduction and similarity.
         dim: numbers, or bits, of an image's vector.
         place: of the layer in the network; of `A+B` that of its last layer.
         run: the run's name, or the experiment's, where several are chosen among; else empty.
     """
 
-    epoch: int
+    epoch: int | None
     ranked: RankedLayer
     dim: int
     place: int
@@ -43,11 +43,12 @@ class Candidate:
     @property
     def cost(self) -> tuple[int, int, int, int]:
         """A lower one is cheaper: fewest bytes an image, then the earlier layer, the shorter chain and the epoch."""
-        return (self.bytes_per_image, self.place, self.steps, self.epoch)
+        return (self.bytes_per_image, self.place, self.steps, self.epoch or 0)
 
     def __str__(self) -> str:
         reduction = "" if self.ranked.reduction == NO_REDUCTION else f"/{self.ranked.reduction}"
-        return f"{self.run}#{self.epoch}:{self.ranked.layer}{reduction}~{self.ranked.similarity}"
+        epoch = "" if self.epoch is None else f"#{self.epoch}:"
+        return f"{self.run}{epoch}{self.ranked.layer}{reduction}~{self.ranked.similarity}"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Ship:
         layer: its name, or `A+B`.
         pool: how it is pooled.
         reduction: none, or the chain of reductions.
-        epoch: whose weights.
+        epoch: whose weights; None for features that come without one.
         dim: numbers, or bits, of an image's vector.
         bytes_per_image: of that vector.
     """
@@ -66,7 +67,7 @@ class Ship:
     layer: str
     pool: str
     reduction: str
-    epoch: int
+    epoch: int | None
     dim: int
     bytes_per_image: int
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         stale_ranks,
         write_ranks,
     )
-    from layerprobe.store.rows import Rows, read_classes, read_dims, read_index, read_layers, read_transform
+    from layerprobe.store.rows import Rows, read_classes, read_dims, read_epoch, read_index, read_layers, read_transform
 
 _ADDED = ("add_ranks", "add_values", "fitted_on", "made_from", "ranked_alike", "searched_itself")
 _RANKS = (
@@ -41,7 +41,7 @@ _RANKS = (
     "stale_ranks",
     "write_ranks",
 )
-_ROWS = ("Rows", "read_classes", "read_dims", "read_index", "read_layers", "read_transform")
+_ROWS = ("Rows", "read_classes", "read_dims", "read_epoch", "read_index", "read_layers", "read_transform")
 __all__ = [
     "Columns",
     "FeatureKey",
@@ -59,6 +59,7 @@ __all__ = [
     "read_chance",
     "read_classes",
     "read_dims",
+    "read_epoch",
     "read_features",
     "read_index",
     "read_layers",

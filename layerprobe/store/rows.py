@@ -117,6 +117,17 @@ def read_transform(path: Path) -> str:
         return attribute(file, "transform")
 
 
+def read_epoch(path: Path) -> int | None:
+    """The epoch of the features in a file; None where it does not say.
+
+    Raises:
+        DataError: as for `read_features`.
+    """
+    with opened(path) as file:
+        text = attribute(file, "epoch")
+        return int(text) if text.isdecimal() else None
+
+
 def read_layers(path: Path) -> tuple[LayerKey, ...]:
     """The layers whose features are in a file, by name.
 

@@ -9,6 +9,7 @@ from typing import Any
 from layerprobe.choice import SETTLED_SHARE, Choice, Ship
 from layerprobe.keys import NO_REDUCTION
 from layerprobe.pooling import NO_POOL
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.scores import Score, note_text
 
 _SHOWN = 4  # candidates whose shares are shown
@@ -36,9 +37,10 @@ def choice_lines(choice: Choice) -> list[str]:
     """What to ship, on what that rests, how good it is on test, and how sure the choice is; a line each."""
     chosen = choice.chosen
     head = f"{choice.run}: ship" if choice.run else "ship"
+    folds = ", all folds" if chosen.split == "test" else ""
     lines = [
         f"{head} {ship_text(choice.ship)}",
-        f"  chosen on {chosen.split}: {chosen.metric} {_value(chosen)}",
+        f"  chosen on {chosen.split}{folds}: {chosen.metric} {_value(chosen)}",
         *_on_test(choice),
         *_sureness(choice),
     ]
@@ -53,7 +55,8 @@ def ship_text(ship: Ship) -> str:
     layer = ship.layer if ship.pool == NO_POOL else f"{ship.layer}@{ship.pool}"
     then = "" if ship.reduction == NO_REDUCTION else f", then {ship.reduction}"
     numbers = "numbers" if ship.bytes_per_image == 4 * ship.dim else "bits"
-    return f"{layer}{then}, epoch {ship.epoch}: {ship.dim:,} {numbers}, {ship.bytes_per_image:,} bytes an image"
+    epoch = "" if ship.epoch is None else f", epoch {ship.epoch}"
+    return f"{layer}{then}{epoch}: {ship.dim:,} {numbers}, {ship.bytes_per_image:,} bytes an image"
 
 
 def next_step(choice: Choice, run: str) -> str:
@@ -66,6 +69,9 @@ def next_step(choice: Choice, run: str) -> str:
     ship = choice.ship
     layer = shlex.quote(ship.layer if ship.pool == NO_POOL else f"{ship.layer}@{ship.pool}")
     reduce = "" if ship.reduction == NO_REDUCTION else f" --reduce {shlex.quote(ship.reduction)}"
+    chain = parse_chain(ship.reduction)
+    if choice.chosen.split == "test" and chain.fits and not chain.on_gallery:
+        reduce += " --fit gallery"  # there is no training split to fit on
     surer = "" if choice.settled else "more trainings (--seed) or classes would settle it; "
     return f"{surer}next: layerprobe probe {run} --epochs {ship.epoch} --layers {layer}{reduce} --export-index"
 
@@ -83,9 +89,11 @@ def _on_test(choice: Choice) -> list[str]:
         return ["  no test classes: how good it is there is not known"]
     name = best.layer if best.pool == NO_POOL else f"{best.layer}@{best.pool}"
     name += "" if best.reduction == NO_REDUCTION else f"/{best.reduction}"
+    place = f"{best.run}#{best.epoch}:" if best.run else ""
+    how = ", each fold by the choice on the others" if choice.chosen.split == "test" else ""
     lines = [
-        f"  on test: {test.metric} {_value(test)}",
-        f"  best on test, chosen by looking: {best.run}#{best.epoch}:{name}, {_value(best)}",
+        f"  on test{how}: {test.metric} {_value(test)}",
+        f"  best on test, chosen by looking: {place}{name}, {_value(best)}",
     ]
     if choice.regret is not None:
         lines.append(f"  regret: {_points(choice.regret)} (the best on test less the chosen)")

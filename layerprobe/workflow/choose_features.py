@@ -112,7 +112,7 @@ def _chosen(given: GivenFeatures, within: float, seed: int) -> Choice:
     return made_choice(
         [each.candidate for each in everything],
         evidence,
-        lambda candidate, split: Subject("", "", None, candidate.epoch, split, candidate.ranked, given.notes),
+        lambda candidate, split: Subject("", "", None, candidate.epoch or 0, split, candidate.ranked, given.notes),
         within=within,
         seed=seed,
     )

@@ -59,13 +59,13 @@ class Contest:
     def subject(self, candidate: Candidate, split: str) -> Subject:
         """What is scored of a candidate: of several trainings the experiment."""
         group = self.group_of(candidate.run)
-        first, cell = group.choosers[0], (candidate.epoch, candidate.ranked)
+        first, cell = group.choosers[0], (candidate.epoch or 0, candidate.ranked)
         seed = first.record["seed"] if len(group.choosers) == 1 else None
         part: Part = "choosing" if split == first.split else "test"
         said = [chooser.queries(part).said for chooser in group.choosers]
         notes = shared_notes([own.get(cell) or shared_notes(own.values() or [()]) for own in said])
         experiment = str(first.record["experiment"])
-        return Subject(group.name, experiment, seed, candidate.epoch, split, candidate.ranked, notes)
+        return Subject(group.name, experiment, seed, cell[0], split, candidate.ranked, notes)
 
 
 def counted(score: Score, group: Group) -> Score:
@@ -87,9 +87,7 @@ class _Dims:
         self.known: dict[LayerKey, int] = {}
         for path in sorted(run.feature_file(0, "test").parent.glob("*.h5")):
             with contextlib.suppress(DataError):
-                for layer in set(store.read_layers(path)) - self.known.keys():
-                    with store.open_features(path, layer) as features:
-                        self.known[layer] = features.shape[1]
+                self.known |= store.read_dims(path)
 
     def of(self, ranked: RankedLayer) -> int:
         members = members_of(ranked.layer, self.known)

@@ -33,6 +33,7 @@ class GivenFeatures:
         splits: train, validation or test for each image; None where they are not divided.
         groups: (N,) int64 group of each image: items of one class and group are taken out of each other's results.
             None: no groups.
+        epoch: that they are of; None where that is not known.
         notes: what is to be said of every number.
     """
 
@@ -40,6 +41,7 @@ class GivenFeatures:
     labels: NDArray[np.int64]
     splits: NDArray[np.str_] | None = None
     groups: NDArray[np.int64] | None = None
+    epoch: int | None = None
     notes: tuple[str, ...] = ()
 
     def rows_of(self, split: str) -> NDArray[np.intp]:
@@ -149,7 +151,8 @@ def _read_h5(path: Path) -> GivenFeatures:
         raise DataError("it has no features", file=path, fix="Run layerprobe probe, which writes them")
     given = given_features({str(layer): store.read_features(path, layer) for layer in layers}, labels, file=path)
     features = dict(zip(layers, given.features.values(), strict=True))
-    return GivenFeatures(features, given.labels, notes=("layers are in the order of their names",))
+    epoch = store.read_epoch(path)
+    return GivenFeatures(features, given.labels, epoch=epoch, notes=("layers are in the order of their names",))
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

@@ -109,7 +109,7 @@ def measured(
             parts = _through(terms, values, fitted, of_each)
         else:
             parts = _as_it_is(terms, values, terms.choosing), _as_it_is(terms, values, terms.test), {}
-        candidate = Candidate(0, RankedLayer(layer, reduction, SIMILARITY), dim, max(members))
+        candidate = Candidate(terms.given.epoch, RankedLayer(layer, reduction, SIMILARITY), dim, max(members))
         found.append(Measured(candidate, tuple(members), *parts))
     return found
 

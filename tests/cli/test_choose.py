@@ -115,6 +115,8 @@ def test_a_file_of_features_is_enough(choose: Command, tmp_path: Path) -> None:
         1,
         "test",
     )
+    assert found["ship"]["epoch"] is None
+    assert not any(name.startswith("#") for name in found["shares"])
 
 
 @pytest.mark.parametrize(

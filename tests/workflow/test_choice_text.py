@@ -50,3 +50,25 @@ def test_the_next_step_can_be_pasted() -> None:
     settled = replace(CHOICE, settled=True, ship=replace(SHIP, layer="relu#1"))
     command = "layerprobe probe b --epochs 2 --layers 'relu#1@max' --reduce l2+binary --export-index"
     assert next_step(settled, "b") == f"next: {command}"
+
+
+def test_the_next_step_of_a_cross_fitted_choice_fits_on_what_is_searched() -> None:
+    ship = replace(SHIP, reduction="l2+pca:8")
+    crossed = replace(CHOICE, settled=True, ship=ship, chosen=replace(CHOSEN, split="test"))
+    assert "--reduce l2+pca:8 --fit gallery --export-index" in next_step(crossed, "b")
+    assert "gallery" not in next_step(replace(crossed, chosen=CHOSEN), "b")
+
+
+def test_the_two_figures_of_a_cross_fitted_choice_are_told_apart() -> None:
+    crossed = replace(CHOICE, chosen=replace(CHOSEN, split="test"))
+    assert choice_lines(crossed)[1:3] == [
+        "  chosen on test, all folds: R@1 90.0 %",
+        "  on test, each fold by the choice on the others: R@1 80.0 %",
+    ]
+
+
+def test_features_without_a_run_have_no_epoch() -> None:
+    best = replace(BEST, run="", epoch=0)
+    lines = choice_lines(replace(CHOICE, run="", best_on_test=best, ship=replace(SHIP, epoch=None)))
+    assert lines[0] == "ship c1@max, then l2+binary: 100 bits, 13 bytes an image"
+    assert lines[3] == "  best on test, chosen by looking: c2@max, 83.0 %"

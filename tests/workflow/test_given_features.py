@@ -85,10 +85,11 @@ def test_tensors_are_taken_as_arrays_are() -> None:
 
 def test_a_feature_file_gives_its_layers_with_their_pools(tmp_path: Path) -> None:
     layers = [LayerKey("conv10", "max"), LayerKey("conv2", "max"), LayerKey("conv2", "avg")]
-    key = store.FeatureKey("run", 0, "test", "sha", "none", "sha")
+    key = store.FeatureKey("run", 7, "test", "sha", "none", "sha")
     columns = store.Columns(dict.fromkeys(layers, 3), "cpu", 4)
     rows = store.Rows(LABELS, ["a", "b", "c", "d"])
     store.write_features(tmp_path / "f.h5", key, rows, columns, [dict.fromkeys(layers, GOOD)])
     given = read_given(tmp_path / "f.h5")
+    assert given.epoch == 7
     assert list(given.features) == [LayerKey("conv2", "avg"), LayerKey("conv2", "max"), LayerKey("conv10", "max")]
     assert given.labels.tolist() == LABELS.tolist()
