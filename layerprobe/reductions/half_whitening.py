@@ -14,7 +14,7 @@ from torch import Tensor
 
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.l2 import unit
-from layerprobe.reductions.moments import Moments, moments_of, spectrum_of
+from layerprobe.reductions.moments import Moments, leading_of, moments_of
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.reductions.whiten import whitening
 
@@ -73,8 +73,9 @@ def half_whitening(
     names = np.unique(folds).tolist()
     moments = of_each(lambda fold: moments_of(_Units(blocks, folds == fold), dim), names)
     parts: dict[int, Moments] = dict(zip(names, moments, strict=True))
-    spectra = dict(zip(without, of_each(lambda left: spectrum_of(_merged(parts, left)), without), strict=True))
-    most = min(MOST_DIMENSIONS, dim, *(spectrum.rank for spectrum in spectra.values()))
+    most = min(MOST_DIMENSIONS, dim)
+    spectra = dict(zip(without, of_each(lambda left: leading_of(_merged(parts, left), most), without), strict=True))
+    most = min(spectrum.rank for spectrum in spectra.values())
     if most < 1:
         return None
     return HalfWhitening(most, {left: _through(whitening(s.first(most), _POWER)) for left, s in spectra.items()})

@@ -112,9 +112,38 @@ def spectrum_of(moments: Moments) -> Spectrum:
     import torch
 
     ascending, vectors = torch.linalg.eigh(moments.covariance)
-    variances, axes = ascending.flip(0), vectors.flip(1)
+    return _spectrum(moments, ascending.flip(0), vectors.flip(1))
+
+
+def leading_of(moments: Moments, count: int) -> Spectrum:
+    """The first axes of `spectrum_of` alone; on a CPU they take half the time of all.
+
+    Args:
+        moments: of the features.
+        count: how many axes, at most D.
+
+    Returns:
+        Axes (D, count); the rank is that of the features, or `count` where it is higher.
+    """
+    import torch
+
+    dim = len(moments.mean)
+    if moments.mean.device.type != "cpu" or count == dim:
+        found = spectrum_of(moments).first(count)
+        return Spectrum(found.mean, found.variances, found.axes, min(found.rank, count))
+    import scipy.linalg  # only this waits for it
+
+    ascending, vectors = scipy.linalg.eigh(
+        moments.covariance.numpy(), subset_by_index=(dim - count, dim - 1), driver="evr", check_finite=False
+    )
+    return _spectrum(moments, torch.from_numpy(ascending).flip(0), torch.from_numpy(vectors).flip(1))
+
+
+def _spectrum(moments: Moments, variances: Tensor, axes: Tensor) -> Spectrum:
+    import torch
+
     farthest = axes.gather(0, axes.abs().argmax(0, keepdim=True))
-    least = variances[0] * len(variances) * torch.finfo(variances.dtype).eps
+    least = variances[0] * len(moments.mean) * torch.finfo(variances.dtype).eps
     rank = int((variances > least.clamp(min=0)).sum())
     return Spectrum(moments.mean, variances, axes * farthest.sign(), rank)
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from layerprobe.numerics import full_precision
 
@@ -28,7 +29,7 @@ def in_turn(function: Callable[[Item], Any], items: Iterable[Item]) -> list[Any]
 
 @contextmanager
 def in_threads() -> Iterator[OfEach]:
-    """As many threads as torch may use; torch itself uses one in each, as long as the block lasts.
+    """As many threads as torch may use; torch, numpy and scipy use one in each, as long as the block lasts.
 
     Ranking consists of many small products: two layers at once take half the time, two threads for each product more.
     What is called so must not call this again, as every thread would wait for another.
@@ -37,7 +38,9 @@ def in_threads() -> Iterator[OfEach]:
     torch.set_num_threads(1)
     try:
         # Held here: each search sets and restores it for the whole process, and those of two threads would interleave.
-        with full_precision(torch.device("cpu")), ThreadPoolExecutor(threads) as pool:
+        # Threads of BLAS would spin on the cores that these need.
+        alone = threadpool_limits(1, user_api="blas")
+        with full_precision(torch.device("cpu")), alone, ThreadPoolExecutor(threads) as pool:
             yield lambda function, items: list(pool.map(function, items))
     finally:
         torch.set_num_threads(threads)

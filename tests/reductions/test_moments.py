@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe.errors import NotFiniteError
-from layerprobe.reductions.moments import moments_of, rank_of_fit
+from layerprobe.reductions.moments import leading_of, moments_of, rank_of_fit, spectrum_of
 from tests.reductions.fitting import features
 
 
@@ -63,3 +63,17 @@ def test_the_rank_is_the_one_that_numpy_finds(count: int, dim: int, directions: 
 
 def test_equal_features_have_rank_0() -> None:
     assert rank_of_fit([torch.full((5, 3), 0.1, dtype=torch.float64)], 3) == 0
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_the_leading_axes_are_the_first_of_all(count: int) -> None:
+    # 8 dimensions of which 5 vary: the rank is told as far as it was asked for.
+    random = np.random.default_rng(1)
+    rows = torch.from_numpy(random.normal(size=(60, 5)) * [9, 5, 3, 2, 1] @ random.normal(size=(5, 8)))
+    moments = moments_of([rows], 8)
+    every, found = spectrum_of(moments).first(count), leading_of(moments, count)
+    assert found.axes.shape == (8, count)
+    kept = min(count, 5)
+    torch.testing.assert_close(found.axes[:, :kept], every.axes[:, :kept], atol=1e-12, rtol=0)
+    torch.testing.assert_close(found.variances, every.variances, atol=1e-12, rtol=1e-12)
+    assert (every.rank, found.rank) == (5, kept)
