@@ -76,6 +76,8 @@ def choose(
     if model is None:
         require_absent(given)
         if file := _file_of(runs or []):
+            if epochs != "all":
+                raise RecipeError(f"--epochs {epochs}: {file} is of one epoch", fix="Leave it out, or name a run")
             from layerprobe.workflow.choose_features import choose_file
 
             choice = choose_file(file, within=within, seed=seed or 0)

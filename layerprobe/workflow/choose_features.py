@@ -91,6 +91,7 @@ def _chosen(given: GivenFeatures, within: float, seed: int) -> Choice:
     if not within >= 0:
         raise RecipeError(f"within = {within:g}: it is how much worse a choice may be", fix="Give 0 points or more")
     terms, notes = _terms(given, seed)
+    said = {name: _said(given, rows) for name, rows in (("test", terms.test), (terms.split, terms.choosing))}
     with in_threads() as of_each:
         places = range(len(given.features))
         singles = [found for layer in of_each(lambda place: measured(terms, [place]), places) for found in layer]
@@ -112,10 +113,16 @@ def _chosen(given: GivenFeatures, within: float, seed: int) -> Choice:
     return made_choice(
         [each.candidate for each in everything],
         evidence,
-        lambda candidate, split: Subject("", "", None, candidate.epoch or 0, split, candidate.ranked, given.notes),
+        lambda candidate, split: Subject("", "", None, candidate.epoch or 0, split, candidate.ranked, said[split]),
         within=within,
         seed=seed,
     )
+
+
+def _said(given: GivenFeatures, rows: NDArray[np.intp]) -> tuple[str, ...]:
+    """What every score of some rows says."""
+    lone = given.lone(rows) if len(rows) else 0
+    return (*given.notes, f"{lone:,} lone queries count as misses") if lone else given.notes
 
 
 def _terms(given: GivenFeatures, seed: int) -> tuple[Terms, tuple[str, ...]]:

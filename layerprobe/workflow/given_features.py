@@ -48,6 +48,24 @@ class GivenFeatures:
         """The rows of a split, ascending; none where they are not divided."""
         return np.flatnonzero(self.splits == split) if self.splits is not None else np.arange(0)
 
+    def lone(self, rows: NDArray[np.intp]) -> int:
+        """How many of some rows can find no other one of their class among them.
+
+        Raises:
+            DataError: all of them.
+        """
+        _, place, found = np.unique(self.labels[rows], return_inverse=True, return_counts=True)
+        taken_out = np.ones_like(place)
+        if self.groups is not None:
+            pairs = np.stack([place, self.groups[rows]])
+            _, pair, together = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+            taken_out = together[pair.ravel()]
+        count = int((found[place] == taken_out).sum())
+        if count == len(rows):
+            what = f"none of {count:,} rows has another of its class to find"
+            raise DataError(what, fix="Give two rows or more of a class; check labels, and group if there is one")
+        return count
+
 
 def given_features(
     features: Mapping[str, Any], labels: Any, splits: Any = None, groups: Any = None, *, file: Path | None = None

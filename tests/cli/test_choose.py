@@ -124,6 +124,7 @@ def test_a_file_of_features_is_enough(choose: Command, tmp_path: Path) -> None:
     [
         (["gone.npz"], 3, "gone.npz: no such file"),
         (["gone.npz", "held"], 2, "gone.npz beside 1 more. Name one file of features, or runs"),
+        (["f.npz", "--epochs", "0"], 2, "--epochs 0: f.npz is of one epoch"),
         (["held", "--weights", "none"], 2, "--weights is for a model that is named by --model"),
         (["--model", "timm:resnet18"], 2, "needs images. Add --data"),
     ],

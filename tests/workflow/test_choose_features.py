@@ -12,6 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 from layerprobe import choose
 from layerprobe.choice import Choice
 from layerprobe.choosing_folds import FLATTERED
+from layerprobe.errors import DataError
 from layerprobe.statistics.choice import folds_of
 from layerprobe.workflow.choose_features import choose_file
 
@@ -163,3 +164,16 @@ def test_points_below_0_are_refused() -> None:
     layers, labels = some_layers()
     with pytest.raises(Exception, match="how much worse a choice may be"):
         choose(layers, labels, within=-1)
+
+
+def test_rows_that_can_find_none_of_their_class_are_counted(tmp_path: Path) -> None:
+    layers, labels = some_layers(12)
+    rows, mates = np.flatnonzero(labels == 0), np.arange(len(labels))
+    labels[rows[1:]] = 1  # the first row of class 0 is alone
+    assert "1 lone queries count as misses" in choose({"b": layers["b"]}, labels).chosen.notes
+    mates[labels == 2] = -1  # one group: all of class 2 are taken out of each other's results
+    np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, group=mates)
+    number = 1 + (labels == 2).sum()
+    assert f"{number} lone queries count as misses" in choose_file(tmp_path / "f.npz").chosen.notes
+    with pytest.raises(DataError, match="rows has another of its class to find"):
+        choose({"b": layers["b"]}, np.arange(len(labels)))
