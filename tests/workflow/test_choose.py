@@ -41,6 +41,17 @@ def test_a_cheaper_layer_is_taken_within_the_points_that_it_may_be_worse(tmp_pat
     assert [chosen(run, within=within).ship.layer for within in (1, 20)] == ["c2", "c1"]
 
 
+@pytest.mark.parametrize(("classes", "told"), [(10, True), (11, False)])
+def test_a_test_split_of_many_more_classes_is_told(classes: int, told: bool, tmp_path: Path) -> None:
+    few = {C1: FAIR[: 4 * classes], C2: GOOD[: 4 * classes]}
+    found = chosen(write_run(tmp_path, "a", {"validation": few, "test": {C1: FAIR, C2: FAIR}}))
+    note = (
+        f"validation has {classes} classes and test 20: a difference grows with the classes searched,"
+        " so that validation shows less of it"
+    )
+    assert (note in found.notes) == told
+
+
 def test_epoch_0_of_what_starts_untrained_is_chosen_on_train(tmp_path: Path) -> None:
     layers = {"train": {C1: FAIR, C2: GOOD}, "test": {C1: FAIR, C2: POOR}}
     run = write_run(tmp_path, "a", layers, epochs=(0, 2))
