@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from layerprobe.choice import Choice
-from layerprobe.choosing import Evidence, made_choice
+from layerprobe.choosing import Grounds, made_choice
 from layerprobe.errors import RecipeError
 from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.progress import Listener
@@ -81,17 +81,17 @@ def choose_runs(
     tried: frozenset[Cell] = frozenset()
     if first.split == "test":
         found = refits.cross_fitted(groups, further)
-        contest, evidence = Contest(found.groups), _crossed(found, request.within / 100, seed)
+        contest, grounds = Contest(found.groups), _crossed(found, request.within / 100, seed)
         lines += [*found.notes, "the whole gallery is searched in every fold", "no layers side by side are tried"]
     else:
         found = refits.out_of_fold(groups) if first.split == "train" else Refitted(groups)
         contest, tried, also = _with_concatenations(found.groups, refits)
         test = None if first.test is None else contest.sums("test")
-        evidence = Evidence(first.split, contest.sums("choosing"), test)
+        grounds = Grounds(first.split, contest.sums("choosing"), test)
         lines += [*found.notes, *also]
     lines += [note for group in groups for note in _left_out(group, tried)]
-    evidence = replace(evidence, notes=tuple(dict.fromkeys(lines)))
-    choice = made_choice(contest.candidates(), evidence, contest.subject, within=request.within, seed=seed)
+    grounds = replace(grounds, notes=tuple(dict.fromkeys(lines)))
+    choice = made_choice(contest.candidates(), grounds, contest.subject, within=request.within, seed=seed)
     return _finished(choice, contest)
 
 
@@ -123,8 +123,8 @@ def _with_concatenations(groups: Sequence[Group], refits: Refits) -> tuple[Conte
     return Contest([made.group if one is group else one for one in groups]), made.tried, made.notes
 
 
-def _crossed(found: Refitted, within: float, seed: int) -> Evidence:
-    """The evidence of test classes, cross-fitted."""
+def _crossed(found: Refitted, within: float, seed: int) -> Grounds:
+    """What a choice on test classes is made on, cross-fitted."""
     contest = Contest(found.groups)
     choosing, costs = contest.sums("choosing"), [candidate.cost for candidate in contest.candidates()]
 
@@ -133,7 +133,7 @@ def _crossed(found: Refitted, within: float, seed: int) -> Evidence:
 
     folds = folds_of(range(choosing.sums.shape[1]), seed=seed)
     crossed = cross_fitted(cells_of, folds, lambda cells: pick(cells, costs, within=within).place)
-    return Evidence("test", choosing, crossed=crossed)
+    return Grounds("test", choosing, crossed=crossed)
 
 
 def _notes_of(group: Group) -> list[str]:

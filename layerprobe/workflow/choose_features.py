@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.choice import Choice
-from layerprobe.choosing import Evidence, made_choice
+from layerprobe.choosing import Grounds, made_choice
 from layerprobe.choosing_folds import FLATTERED
 from layerprobe.errors import RecipeError
 from layerprobe.keys import NO_REDUCTION, joint_key
-from layerprobe.ranking.side_by_side import SideBySide, side_by_side
+from layerprobe.ranking.sampled_cosines import SampledCosines, sampled_cosines
 from layerprobe.scores import Subject
 from layerprobe.statistics.choice import CrossFitted, cross_fitted, folds_of, greedy, pick
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.workflow.given_features import GivenFeatures, given_features, read_given
-from layerprobe.workflow.measured_features import Measured, Terms, measured
+from layerprobe.workflow.measured_features import Division, Tried, measured
 from layerprobe.workflow.threads import OfEach, in_threads
 
 Joint = tuple[tuple[int, ...], bool]  # places of the layers, ascending; whether half-whitened
@@ -90,29 +90,29 @@ def choose_file(path: Path, *, within: float = 1.0, seed: int = 0) -> Choice:
 def _chosen(given: GivenFeatures, within: float, seed: int) -> Choice:
     if not within >= 0:
         raise RecipeError(f"within = {within:g}: it is how much worse a choice may be", fix="Give 0 points or more")
-    terms, notes = _terms(given, seed)
-    said = {name: _said(given, rows) for name, rows in (("test", terms.test), (terms.split, terms.choosing))}
+    division, notes = _terms(given, seed)
+    said = {name: _said(given, rows) for name, rows in (("test", division.test), (division.split, division.choosing))}
     with in_threads() as of_each:
         places = range(len(given.features))
-        singles = [found for layer in of_each(lambda place: measured(terms, [place]), places) for found in layer]
-        joints = _joints(terms, singles, within, seed, of_each)
+        singles = [found for layer in of_each(lambda place: measured(division, [place]), places) for found in layer]
+        joints = _joints(division, singles, within, seed, of_each)
         asked = list(dict.fromkeys(joint for of_fold in joints.values() for joint in of_fold))
         # A set of layers is larger than each of them: its folds are computed at once, not several sets.
-        found = {joint: measured(terms, joint[0], [joint[1]], of_each) for joint in asked}
+        found = {joint: measured(division, joint[0], [joint[1]], of_each) for joint in asked}
     everything = [*singles, *(each for joint in joints[None] for each in found[joint])]
     test: UnitSums | None = None
-    if len(terms.test):
-        test = unit_sums(np.stack([each.test for each in everything]), given.labels[terms.test])
-    evidence = Evidence(
-        terms.split,
-        _cells(everything, terms.labels, None),
+    if len(division.test):
+        test = unit_sums(np.stack([each.test for each in everything]), given.labels[division.test])
+    grounds = Grounds(
+        division.split,
+        _cells(everything, division.labels, None),
         test,
-        _crossed(terms, singles, joints, found, within) if terms.crossed else None,
+        _crossed(division, singles, joints, found, within) if division.crossed else None,
         notes=notes,
     )
     return made_choice(
         [each.candidate for each in everything],
-        evidence,
+        grounds,
         lambda candidate, split: Subject("", "", None, candidate.epoch or 0, split, candidate.ranked, said[split]),
         within=within,
         seed=seed,
@@ -125,7 +125,7 @@ def _said(given: GivenFeatures, rows: NDArray[np.intp]) -> tuple[str, ...]:
     return (*given.notes, f"{lone:,} lone queries count as misses") if lone else given.notes
 
 
-def _terms(given: GivenFeatures, seed: int) -> tuple[Terms, tuple[str, ...]]:
+def _terms(given: GivenFeatures, seed: int) -> tuple[Division, tuple[str, ...]]:
     """On which rows the choice is made, and what is to be said of that."""
     rows = {name: given.rows_of(name) for name in ("train", "validation", "test")}
     held = [name for name, found in rows.items() if len(found)]
@@ -136,7 +136,7 @@ def _terms(given: GivenFeatures, seed: int) -> tuple[Terms, tuple[str, ...]]:
             "each fold of classes is judged by what was chosen and fitted on the others, in the whole gallery",
             FLATTERED,
         )
-        return Terms(given, "test", everything, None, none, folds, True), said
+        return Division(given, "test", everything, None, none, folds, True), said
     if len(rows["validation"]):
         fitted_on = rows["train"] if len(rows["train"]) else None
         folds = _folds(given.labels[rows["validation"]], seed)
@@ -144,7 +144,7 @@ def _terms(given: GivenFeatures, seed: int) -> tuple[Terms, tuple[str, ...]]:
             said = ("half-whitening is fitted on train",)
         else:
             said = ("half-whitening is fitted on the other folds of the validation classes", FLATTERED)
-        return Terms(given, "validation", rows["validation"], fitted_on, rows["test"], folds, False), said
+        return Division(given, "validation", rows["validation"], fitted_on, rows["test"], folds, False), said
     folds = _folds(given.labels[rows["train"]], seed)
     said = (
         "chosen on train, taken for classes that the network has not seen: if it was trained on them, this picks the"
@@ -152,7 +152,7 @@ def _terms(given: GivenFeatures, seed: int) -> tuple[Terms, tuple[str, ...]]:
         "half-whitening is fitted on the other folds of the training classes",
         FLATTERED,
     )
-    return Terms(given, "train", rows["train"], None, rows["test"], folds, False), said
+    return Division(given, "train", rows["train"], None, rows["test"], folds, False), said
 
 
 def _folds(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
@@ -163,28 +163,28 @@ def _folds(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
 
 
 def _joints(
-    terms: Terms, singles: Sequence[Measured], within: float, seed: int, of_each: OfEach
+    division: Division, singles: Sequence[Tried], within: float, seed: int, of_each: OfEach
 ) -> dict[int | None, list[Joint]]:
     """The layers that are put side by side where a fold is left out; None: where none is."""
-    folds: list[int | None] = [None, *(np.unique(terms.folds).tolist() if terms.crossed else [])]
-    layers = list(terms.given.features)
+    folds: list[int | None] = [None, *(np.unique(division.folds).tolist() if division.crossed else [])]
+    layers = list(division.given.features)
     if len(layers) < 2:
         return {fold: [] for fold in folds}
-    groups = None if terms.given.groups is None else terms.given.groups[terms.choosing]
-    tried = side_by_side(
-        [values[terms.choosing] for values in terms.given.features.values()], terms.labels, groups, seed
+    groups = None if division.given.groups is None else division.given.groups[division.choosing]
+    tried = sampled_cosines(
+        [values[division.choosing] for values in division.given.features.values()], division.labels, groups, seed
     )
-    sets = of_each(lambda fold: _joints_without(fold, terms, singles, tried, within), folds)
+    sets = of_each(lambda fold: _joints_without(fold, division, singles, tried, within), folds)
     return dict(zip(folds, sets, strict=True))
 
 
 def _joints_without(
-    fold: int | None, terms: Terms, singles: Sequence[Measured], tried: SideBySide, within: float
+    fold: int | None, division: Division, singles: Sequence[Tried], tried: SampledCosines, within: float
 ) -> list[Joint]:
     """Greedily, from the best single layer on the other folds, in its reduction."""
-    layers = list(terms.given.features)
-    kept = terms.folds != fold
-    cells = _cells(singles, terms.labels, fold, kept)
+    layers = list(division.given.features)
+    kept = division.folds != fold
+    cells = _cells(singles, division.labels, fold, kept)
     best = singles[pick(cells, [each.candidate.cost for each in singles], within=within / 100).best]
     sampled = kept[tried.queries]
 
@@ -197,7 +197,7 @@ def _joints_without(
 
 
 def _cells(
-    candidates: Sequence[Measured], labels: NDArray[np.int64], fold: int | None, kept: NDArray[np.bool_] | None = None
+    candidates: Sequence[Tried], labels: NDArray[np.int64], fold: int | None, kept: NDArray[np.bool_] | None = None
 ) -> UnitSums:
     """(C, U) hits of each class, by what was fitted without a fold; only those of the rows kept."""
     values = np.stack([each.without(fold) for each in candidates])
@@ -205,10 +205,10 @@ def _cells(
 
 
 def _crossed(
-    terms: Terms,
-    singles: Sequence[Measured],
+    division: Division,
+    singles: Sequence[Tried],
     joints: Mapping[int | None, Sequence[Joint]],
-    found: Mapping[Joint, Sequence[Measured]],
+    found: Mapping[Joint, Sequence[Tried]],
     within: float,
 ) -> CrossFitted:
     """What choosing on the other folds gives on each; layers are put side by side without looking at it, too."""
@@ -217,9 +217,9 @@ def _crossed(
     costs = [each.candidate.cost for each in everything]
 
     def cells_of(fold: int) -> UnitSums:
-        cells = _cells(everything, terms.labels, fold)
+        cells = _cells(everything, division.labels, fold)
         there = [joint is None or joint in joints[fold] for joint in joint_of]
         return UnitSums(np.where(np.array(there)[:, None], cells.sums, np.nan), cells.counts)
 
-    _, first = np.unique(terms.labels, return_index=True)
-    return cross_fitted(cells_of, terms.folds[first], lambda cells: pick(cells, costs, within=within / 100).place)
+    _, first = np.unique(division.labels, return_index=True)
+    return cross_fitted(cells_of, division.folds[first], lambda cells: pick(cells, costs, within=within / 100).place)

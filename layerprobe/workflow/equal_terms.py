@@ -34,7 +34,7 @@ from layerprobe.statistics.draws import Rows, Terms
 from layerprobe.statistics.units import unit_sums
 from layerprobe.workflow import parts
 from layerprobe.workflow.classifiers import RunClassifier, fitted
-from layerprobe.workflow.members import mean_of_queries, members_of, ranked_as
+from layerprobe.workflow.members import draws_of, mean_of_queries, ranked_as
 from layerprobe.workflow.reducing import FITTED_ON
 from layerprobe.workflow.signals import Stop, stoppable
 from layerprobe.workflow.stored_layers import read_layer
@@ -137,7 +137,7 @@ def _cells(
             why = "is not probed there" if not ranks.exists() else "had other images then"
             reasons.append(f"no equal terms at epoch {epoch}: {split} {why}")
             continue
-        wanted = {draw for place in scored if place[:2] == (epoch, split) for draw in members_of(place[2])}
+        wanted = {draw for place in scored if place[:2] == (epoch, split) for draw in draws_of(place[2])}
         known = [ranked for ranked in store.read_stored_ranks(ranks).ranks if ranked in wanted]
         absent = [ranked for ranked in known if ranked not in drawn.values]
         there = [

@@ -10,7 +10,7 @@ from layerprobe.progress import Listener
 from layerprobe.ranking import export_index
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.retrieval import Similarity
-from layerprobe.workflow.members import members_of
+from layerprobe.workflow.members import draws_of
 from layerprobe.workflow.searches import Searches
 from layerprobe.workflow.selection import Selection
 from layerprobe.workflow.signals import Stop
@@ -29,7 +29,7 @@ def export(searches: Searches, selection: Selection, epoch: int, listener: Liste
     """
     for split in selection.stored_splits:
         for ranked in stop.between(selection.ranked, _STOPPED):
-            draws = members_of(ranked)
+            draws = draws_of(ranked)
             if len(draws) > 1:
                 told = f"it is a mean of draws; ask for one of them, such as {draws[0].reduction}"
                 listener.say(f"no index of {ranked.layer} by {ranked.reduction} on {split}: {told}")

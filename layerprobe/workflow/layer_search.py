@@ -22,7 +22,7 @@ from layerprobe.retrieval import Ranks
 from layerprobe.scores import SPLITS, Score, Subject
 from layerprobe.workflow.loaders import Track
 from layerprobe.workflow.measures import Measures
-from layerprobe.workflow.members import members_of as draws_of
+from layerprobe.workflow.members import draws_of
 from layerprobe.workflow.reducing import FITTED_ON, TRANSDUCTIVE, Unfit
 from layerprobe.workflow.resampling import Resampling
 from layerprobe.workflow.scoring import further_scores, mean_of_draws, ranks_for

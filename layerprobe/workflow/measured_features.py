@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from layerprobe.analysis import Features, rank
 from layerprobe.choice import Candidate
 from layerprobe.choosing_folds import Refitting
+from layerprobe.joint import side_by_side
 from layerprobe.keys import NO_REDUCTION, RankedLayer, joint_key
-from layerprobe.ranking.side_by_side import joined
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.half_whitening import HalfWhitening, half_whitening
 from layerprobe.retrieval import SearchRules
@@ -29,7 +29,7 @@ Hits = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Terms:
+class Division:
     """On which rows candidates are compared, fitted and judged.
 
     Args:
@@ -57,7 +57,7 @@ class Terms:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class Tried:
     """A candidate's Recall@1 of each query.
 
     Args:
@@ -80,12 +80,12 @@ class Measured:
 
 
 def measured(
-    terms: Terms, members: Sequence[int], reductions: Sequence[bool] = (False, True), of_each: OfEach = in_turn
-) -> list[Measured]:
+    division: Division, members: Sequence[int], reductions: Sequence[bool] = (False, True), of_each: OfEach = in_turn
+) -> list[Tried]:
     """Measure a layer, or several side by side.
 
     Args:
-        terms: on which rows.
+        division: on which rows.
         members: places of the layers among the given ones, ascending.
         reductions: False for the features as they are, True for half-whitening, where it applies.
         of_each: calls a function on each fold, perhaps several at once.
@@ -93,69 +93,69 @@ def measured(
     Raises:
         ValueError: these layers cannot be side by side, as `keys.joint_key` says.
     """
-    layers = [list(terms.given.features)[member] for member in members]
-    layer, arrays = joint_key(layers), [terms.given.features[each] for each in layers]
+    layers = [list(division.given.features)[member] for member in members]
+    layer, arrays = joint_key(layers), [division.given.features[each] for each in layers]
     if layer is None:
         raise ValueError(f"{layers} cannot be side by side")
-    values = arrays[0] if len(arrays) == 1 else joined(arrays)
+    values = arrays[0] if len(arrays) == 1 else side_by_side(arrays)
     found = []
     for whitened in reductions:
         reduction, dim = NO_REDUCTION, values.shape[1]
         if whitened:
-            fitted = _fitted(terms, values, of_each)
+            fitted = _fitted(division, values, of_each)
             if fitted is None:
                 continue
             reduction, dim = fitted.name, fitted.dim
-            parts = _through(terms, values, fitted, of_each)
+            parts = _through(division, values, fitted, of_each)
         else:
-            parts = _as_it_is(terms, values, terms.choosing), _as_it_is(terms, values, terms.test), {}
-        candidate = Candidate(terms.given.epoch, RankedLayer(layer, reduction, SIMILARITY), dim, max(members))
-        found.append(Measured(candidate, tuple(members), *parts))
+            parts = _as_it_is(division, values, division.choosing), _as_it_is(division, values, division.test), {}
+        candidate = Candidate(division.given.epoch, RankedLayer(layer, reduction, SIMILARITY), dim, max(members))
+        found.append(Tried(candidate, tuple(members), *parts))
     return found
 
 
-def _fitted(terms: Terms, values: NDArray[Any], of_each: OfEach) -> HalfWhitening | None:
-    if terms.fitted_on is not None:
-        rows = values[terms.fitted_on]
+def _fitted(division: Division, values: NDArray[Any], of_each: OfEach) -> HalfWhitening | None:
+    if division.fitted_on is not None:
+        rows = values[division.fitted_on]
         return half_whitening(Blocks(rows, _CPU), np.zeros(len(rows), np.int64))
-    left: list[int | None] = [*np.unique(terms.folds).tolist(), *([None] if len(terms.test) else [])]
-    return half_whitening(Blocks(values[terms.choosing], _CPU), terms.folds, left, of_each)
+    left: list[int | None] = [*np.unique(division.folds).tolist(), *([None] if len(division.test) else [])]
+    return half_whitening(Blocks(values[division.choosing], _CPU), division.folds, left, of_each)
 
 
 def _through(
-    terms: Terms, values: NDArray[Any], fitted: HalfWhitening, of_each: OfEach
+    division: Division, values: NDArray[Any], fitted: HalfWhitening, of_each: OfEach
 ) -> tuple[Hits, Hits, dict[int, Hits]]:
-    search = _search(terms, values, terms.choosing)
+    search = _search(division, values, division.choosing)
     test = np.zeros(0)
-    if len(terms.test):
-        test = _search(terms, values, terms.test).hits(fitted.fits[None])
-    if terms.fitted_on is not None:
+    if len(division.test):
+        test = _search(division, values, division.test).hits(fitted.fits[None])
+    if division.fitted_on is not None:
         return search.hits(fitted.fits[None]), test, {}
-    folds = np.unique(terms.folds).tolist()
-    rows = {fold: np.flatnonzero(terms.folds == fold) for fold in folds}
+    folds = np.unique(division.folds).tolist()
+    rows = {fold: np.flatnonzero(division.folds == fold) for fold in folds}
     # Cross-fitting asks what the other folds' queries find, too: the choice is made on them.
-    asked = dict.fromkeys(folds) if terms.crossed else rows
+    asked = dict.fromkeys(folds) if division.crossed else rows
     found = dict(zip(folds, of_each(lambda fold: search.hits(fitted.fits[fold], asked[fold]), folds), strict=True))
-    hits = np.zeros(len(terms.choosing))
+    hits = np.zeros(len(division.choosing))
     for fold in folds:
-        hits[rows[fold]] = found[fold][rows[fold]] if terms.crossed else found[fold]
-    return hits, test, found if terms.crossed else {}
+        hits[rows[fold]] = found[fold][rows[fold]] if division.crossed else found[fold]
+    return hits, test, found if division.crossed else {}
 
 
-def _as_it_is(terms: Terms, values: NDArray[Any], rows: Rows) -> Hits:
+def _as_it_is(division: Division, values: NDArray[Any], rows: Rows) -> Hits:
     if not len(rows):
         return np.zeros(0)
-    search = _search(terms, values, rows)
+    search = _search(division, values, rows)
     return rank(
         Features(search.queries.values, search.queries.labels, ()), None, SIMILARITY, ks=[1], rules=search.rules
     ).hits(1)
 
 
-def _search(terms: Terms, values: NDArray[Any], rows: Rows) -> Refitting:
+def _search(division: Division, values: NDArray[Any], rows: Rows) -> Refitting:
     """Some rows, searched among themselves."""
-    given = terms.given
+    given = division.given
     rules = None if given.groups is None else SearchRules(groups=given.groups[rows])
     some = values if len(rows) == len(values) else values[rows]
     features = Features(some, given.labels[rows], [str(row) for row in rows.tolist()])
-    folds = terms.folds if rows is terms.choosing else np.zeros(len(rows), np.int64)
+    folds = division.folds if rows is division.choosing else np.zeros(len(rows), np.int64)
     return Refitting(features, None, folds, SIMILARITY, _CPU, rules=rules)

@@ -12,7 +12,7 @@ from layerprobe.keys import RankedLayer
 from layerprobe.reductions.chain import parse_chain
 
 
-def members_of(ranked: RankedLayer) -> tuple[RankedLayer, ...]:
+def draws_of(ranked: RankedLayer) -> tuple[RankedLayer, ...]:
     """The layers that are ranked in the place of one whose reduction stands for several draws; else itself."""
     return tuple(replace(ranked, reduction=text) for text in parse_chain(ranked.reduction).members())
 
@@ -21,7 +21,7 @@ def ranked_as(ranked: RankedLayer, known: Collection[RankedLayer]) -> tuple[Rank
     """The layers among some that a layer is the mean of: itself, or all its draws; none where one is not there."""
     if ranked in known:
         return (ranked,)
-    draws = members_of(ranked)
+    draws = draws_of(ranked)
     return draws if all(draw in known for draw in draws) else ()
 
 

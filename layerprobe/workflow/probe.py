@@ -34,7 +34,7 @@ from layerprobe.workflow.extractors import BATCH_SIZE, Extractor, RunExtractor
 from layerprobe.workflow.features import RunFeatures, feature_disk, features_of
 from layerprobe.workflow.kept import require_kept
 from layerprobe.workflow.manifests import require_same_images, upgrade
-from layerprobe.workflow.members import members_of
+from layerprobe.workflow.members import draws_of
 from layerprobe.workflow.probed_run import ProbedRun, decoding_of, open_for_probing
 from layerprobe.workflow.reducing import Unfit, none_takes, refusal_lines
 from layerprobe.workflow.scoring import Scorer
@@ -234,7 +234,7 @@ def _drop_stale(probing: Probing, epoch: int, listener: Listener) -> None:
     searches, table, count = probing.scorer.searches, probing.table, 0
     for split in probing.selection.splits:
         stale = searches.stale(epoch, split)
-        count += table.drop(epoch, split, {x for x in probing.selection.ranked if stale.intersection(members_of(x))})
+        count += table.drop(epoch, split, {x for x in probing.selection.ranked if stale.intersection(draws_of(x))})
     if count:
         listener.say(f"{count} scores of epoch {epoch} leave scores.csv: their ranks were counted from something else")
         table.write(searches.features.run.scores_file)

@@ -31,7 +31,7 @@ from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.retrieval import Classifier, Ranks, Retrieval, SearchRules
 from layerprobe.scores import Score, Subject
 from layerprobe.workflow.measures import Measures
-from layerprobe.workflow.members import members_of
+from layerprobe.workflow.members import draws_of
 from layerprobe.workflow.resampling import Resampling
 from layerprobe.workflow.searches import Searches
 
@@ -106,7 +106,7 @@ class Scorer:
         before = dict(entries)
         try:
             for ranked in layers:
-                subjects = [self.searches.subject(epoch, split, member) for member in members_of(ranked)]
+                subjects = [self.searches.subject(epoch, split, member) for member in draws_of(ranked)]
                 try:
                     for each in subjects:
                         entry = self._ranked(each, key_of(each.ranked), entries.get(each.ranked))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ _ROWS = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class SideBySide:
+class SampledCosines:
     """Cosines of some queries with all items, for each of several layers.
 
     Where layers are normalised and put side by side, the similarity of two images is the mean of their cosines in each.
@@ -44,9 +44,9 @@ class SideBySide:
         return found
 
 
-def side_by_side(
+def sampled_cosines(
     layers: Sequence[NDArray[Any]], labels: NDArray[np.int64], groups: NDArray[np.int64] | None, seed: int
-) -> SideBySide:
+) -> SampledCosines:
     """Compare at most 1,000 of the items with all of them.
 
     Args:
@@ -63,12 +63,7 @@ def side_by_side(
         out |= (groups[queries, None] == groups) & (labels[queries, None] == labels)
     taken_out = torch.from_numpy(out)
     found = tuple(_cosines(values, queries).masked_fill_(taken_out, -torch.inf) for values in layers)
-    return SideBySide(queries, found, labels)
-
-
-def joined(layers: Iterable[NDArray[Any]]) -> NDArray[np.float32]:
-    """(N, D) features of some layers (N, D1), (N, D2) ... side by side, each normalised."""
-    return np.concatenate([_units(values).numpy() for values in layers], 1)
+    return SampledCosines(queries, found, labels)
 
 
 def _cosines(values: NDArray[Any], queries: NDArray[np.intp]) -> Tensor:
