@@ -39,6 +39,11 @@ class Chain:
         return any(part.fits for part in self.parts)
 
     @property
+    def fits_on_train(self) -> bool:
+        """Whether it learns from features of the training split."""
+        return self.fits and not self.on_gallery
+
+    @property
     def draws(self) -> bool:
         """Whether it draws at random."""
         return any(part.draws for part in self.parts)

@@ -70,7 +70,7 @@ def next_step(choice: Choice, run: str) -> str:
     layer = shlex.quote(ship.layer if ship.pool == NO_POOL else f"{ship.layer}@{ship.pool}")
     reduce = "" if ship.reduction == NO_REDUCTION else f" --reduce {shlex.quote(ship.reduction)}"
     chain = parse_chain(ship.reduction)
-    if choice.chosen.split == "test" and chain.fits and not chain.on_gallery:
+    if choice.chosen.split == "test" and chain.fits_on_train:
         reduce += " --fit gallery"  # there is no training split to fit on
     surer = "" if choice.settled else "more trainings (--seed) or classes would settle it; "
     return f"{surer}next: layerprobe probe {run} --epochs {ship.epoch} --layers {layer}{reduce} --export-index"

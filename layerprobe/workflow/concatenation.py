@@ -176,7 +176,7 @@ class _Ranking:
         self.advance()
         try:
             chain = parse_chain(ranked.reduction)
-            if split == FITTED_ON and chain.fits and not chain.on_gallery:
+            if split == FITTED_ON and chain.fits_on_train:
                 return search.out_of_fold(ranked, self.seed)
             if store.ranked_alike(search.rank_file, [ranked, like[1]]):
                 ranks: Ranks | str | None = stored.ranks.get(ranked)

@@ -201,7 +201,7 @@ def _features(run: Run, cell: _Cell, ranked: RankedLayer, seed: int, device: tor
 
     values, chain = read(cell.split), parse_chain(ranked.reduction)
     if chain.parts:
-        to_fit = read(FITTED_ON) if chain.fits and not chain.on_gallery else values
+        to_fit = read(FITTED_ON) if chain.fits_on_train else values
         trained = _classifier(run, cell.epoch, device) if chain.needs_classifier else None
         reduce = fitted(chain, to_fit, device, seed=seed, epoch=cell.epoch, layer=ranked.layer, trained=trained)
         values = reduced(Blocks(values, device), reduce, len(values))

@@ -167,7 +167,7 @@ class LayerSearch:
         found = {name: self.splits[name].on(self.device, ranked.layer) for name in (split, gallery) if name}
         if not chain.parts:
             return found
-        of_train = chain.fits and not chain.on_gallery
+        of_train = chain.fits_on_train
         reduce = fit(ranked.layer, ranked.reduction, FITTED_ON if of_train else gallery or split)
         return {
             name: replace(raw, values=reduced(Blocks(raw.values, self.device), reduce, len(raw.labels)))

@@ -223,7 +223,7 @@ def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> lis
     chains = asked_chains(names, fit)
     if not chains:
         raise RecipeError("no reduction is asked for", fix='reduce="none" takes the features as they are')
-    fitted = [chain.text for chain in chains if chain.fits and not chain.on_gallery]
+    fitted = [chain.text for chain in chains if chain.fits_on_train]
     if fitted and FITTED_ON not in splits:
         raise RecipeError(
             f"reduce: {fitted[0]} is fitted on training classes, and there is no {FITTED_ON} split",

@@ -63,7 +63,7 @@ def asked_chains(texts: Sequence[str], fit: str = FITTED_ON, equal_dim: int | No
     equal = () if equal_dim is None else equal_dimension(equal_dim)
     found = [parse_chain(text) for text in (*texts, *equal)]
     if fit != FITTED_ON:
-        found = [parse_chain(f"{c.text}{ON_GALLERY}") if c.fits and not c.on_gallery else c for c in found]
+        found = [parse_chain(f"{c.text}{ON_GALLERY}") if c.fits_on_train else c for c in found]
     return list({chain.text: chain for chain in found}.values())
 
 
@@ -73,7 +73,7 @@ def require_fitting(chains: Sequence[Chain], dataset: Dataset) -> None:
     Raises:
         RecipeError: no training split.
     """
-    fitted = [chain.text for chain in chains if chain.fits and not chain.on_gallery]
+    fitted = [chain.text for chain in chains if chain.fits_on_train]
     if fitted and FITTED_ON not in dataset.splits:
         raise RecipeError(
             f"{fitted[0]} is fitted on training classes, and there is no {FITTED_ON} split",

@@ -138,7 +138,7 @@ class Refits:
 def _is_fitted(cell: Cell) -> bool:
     """Whether a candidate's reduction was fitted on the training classes."""
     chain = parse_chain(cell[1].reduction)
-    return chain.fits and not chain.on_gallery
+    return chain.fits_on_train
 
 
 def _at_epochs(groups: Sequence[Group], further: Iterable[RankedLayer]) -> dict[Group, list[Cell]]:

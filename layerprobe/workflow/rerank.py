@@ -97,7 +97,7 @@ class StoredSearch:
         chain = parse_chain(ranked.reduction)
         if chain.parts:
             to_fit = gallery or queries
-            if chain.fits and not chain.on_gallery and self.split != FITTED_ON:
+            if chain.fits_on_train and self.split != FITTED_ON:
                 to_fit = self._features(FITTED_ON, ranked.layer)
             dim = int(to_fit.values.shape[1])
             reduce = chain.fit(Blocks(to_fit.values, self.device), dim, seed=self._seed)

@@ -144,7 +144,7 @@ class Searches:
         """A chain, fitted on the training split, or on what a split is searched in."""
         chain = parse_chain(reduction)
         # What is not fitted takes only the dimensions, and no training features need be there.
-        fitted_on = FITTED_ON if chain.fits and not chain.on_gallery else self.gallery(split)
+        fitted_on = FITTED_ON if chain.fits_on_train else self.gallery(split)
         with self.features.opened(epoch, fitted_on, layer, self.device, _ON_DISK) as features:
             return fitted(
                 chain, features.values, self.device, seed=self.seed, epoch=epoch, layer=layer, trained=self.trained

@@ -113,7 +113,7 @@ class Selection:
     @property
     def extracted_splits(self) -> list[str]:
         """The splits whose features must be stored: those above, and the one that a reduction is fitted on."""
-        fitted = [FITTED_ON for chain in self.chains if chain.fits and not chain.on_gallery]
+        fitted = [FITTED_ON for chain in self.chains if chain.fits_on_train]
         return list(dict.fromkeys([*self.stored_splits, *fitted]))
 
     @property
