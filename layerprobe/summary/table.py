@@ -272,15 +272,15 @@ def _texts(summary: RunSummary, layer: LayerSummary, split: str) -> list[str]:
 
 
 def _faults_after(summary: RunSummary, section: Reduced) -> list[str]:
-    """A line for each layer that has collapsed, or has no value, after a reduction of a section."""
+    """A line for the layers that have collapsed alike, or have no value, after a reduction of a section."""
     ways = {(way.reduction, way.similarity) for way in section.reduced}
     rows = [layer for layer in summary.layers if (layer.ranked.reduction, layer.ranked.similarity) in ways]
-    return [
-        f"{split}, {layer.ranked.layer.layer} {layer.ranked.reduction}: {text}"
-        for split in summary.data.splits
-        for layer in rows
-        for text in _fault_texts(replace(layer.faults.get(split, Faults()), zeros=0, lone=0))
-    ]
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for split in summary.data.splits:
+        for layer in rows:
+            for text in _fault_texts(replace(layer.faults.get(split, Faults()), zeros=0, lone=0)):
+                found.setdefault((split, layer.ranked.reduction, text), []).append(layer.ranked.layer.layer)
+    return [f"{split}, {', '.join(names)} after {how}: {text}" for (split, how, text), names in found.items()]
 
 
 def _fault_texts(faults: Faults) -> list[str]:

@@ -88,8 +88,14 @@ def test_what_a_column_is_the_mean_of_and_fitted_on_is_told() -> None:
 def test_a_layer_without_a_value_after_a_reduction_is_told_there() -> None:
     faulty = replace(REDUCED, faults={"test": Faults(invalid="NaN (3 rows)", lone=5)})
     first, table, _ = summary_tables(replace(WHOLE, layers=(LAYER, OTHER, faulty)))
-    assert "test, fc6 pca:8: NaN (3 rows)" in table.notes
+    assert "test, fc6 after pca:8: NaN (3 rows)" in table.notes
     assert not any("NaN" in note for note in first.notes)
+
+
+def test_layers_with_one_fault_after_a_reduction_are_told_together() -> None:
+    faulty = replace(REDUCED, faults={"test": Faults(tied=0.8)})
+    _, table, _ = summary_tables(replace(WHOLE, layers=(LAYER, replace(faulty, ranked=POOL5_PCA), faulty)))
+    assert [note for note in table.notes if "tied" in note] == ["test, pool5, fc6 after pca:8: collapsed: 80% tied"]
 
 
 def test_post_processing_shows_what_was_chosen_where_and_what_it_gives_on_test() -> None:
