@@ -115,7 +115,8 @@ def why_no_classifier(recipe: Recipe) -> str | None:
     if recipe.train.meta_classes is not None:
         return "this run's classifier was trained on meta-classes, not on the classes"
     if not hasattr(load("loss", LOSSES, recipe.loss.name), "logits"):
-        return f"{recipe.loss.name} has no classifier"
+        frozen = recipe.train.epochs == 0 and ":" in recipe.net.name  # of a source: its loss was never used
+        return f"{'a model that is only probed' if frozen else recipe.loss.name} has no classifier"
     return None
 
 
