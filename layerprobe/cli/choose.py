@@ -68,10 +68,8 @@ def choose(
     from layerprobe.records import FROM_PYTHON
     from layerprobe.runs import find_run
     from layerprobe.workflow.choice_text import choice_lines, choice_values, next_step
-    from layerprobe.workflow.choose import ChooseRequest, choose_runs
 
     terminal = Terminal(as_json, quiet)
-    request = ChooseRequest(epochs, within, device)
     given = {"--weights": weights, "--data": data, "--set": settings, "--run": name}
     if model is None:
         require_absent(given)
@@ -84,6 +82,10 @@ def choose(
             terminal.result(choice_values(choice), *choice_lines(choice))
             return
         require_absent({"--seed": seed})
+    from layerprobe.workflow.choose import ChooseRequest, choose_runs  # a file does without what it imports
+
+    request = ChooseRequest(epochs, within, device)
+    if model is None:
         found = [find_run(cache, word) for word in dict.fromkeys(runs)] if runs else [find_run(cache, None)]
         if not runs:
             terminal.say(f"run {found[0].name}")
