@@ -27,7 +27,7 @@ EARLY, LATE, WHITE = (
 
 
 def subject_of(candidate: Candidate, split: str) -> Subject:
-    return Subject("try", "abc", 0, candidate.epoch, split, candidate.ranked, (f"of {split}",))
+    return Subject("try", "abc", 0, candidate.epoch or 0, split, candidate.ranked, (f"of {split}",))
 
 
 def cells_of(means: list[float], units: int = 20, seed: int = 0) -> UnitSums:
