@@ -30,7 +30,7 @@ from layerprobe.workflow.manifests import require_same_images
 from layerprobe.workflow.new_record import new_record
 from layerprobe.workflow.probe import estimate_probe
 from layerprobe.workflow.selection import ProbeRequest
-from layerprobe.workflow.train import is_done, keep_probing, train
+from layerprobe.workflow.train import is_done, keep_probing, require_same_data, train
 
 OWN_WEIGHTS = ("model", "none")
 _EXAMPLES = "timm:NAME, hf:ORG/NAME, open_clip:ARCH/TAG, torchvision:NAME/WEIGHTS or python:FILE.py:FUNCTION"
@@ -108,6 +108,8 @@ def _run_of(request: FrozenRequest, given: list[tuple[Path, str | None]], listen
     """The run of a model whose epochs are some files, each with the part that is meant."""
     recipe = request.recipe()
     run = request.target(recipe)
+    if run.exists():
+        require_same_data(run, recipe, Decoding(request.cache, listener, request.workers), fix=_NEW_RUN)
     if not given:
         if run.exists():
             _require_same_files(run, request)

@@ -21,6 +21,7 @@ from layerprobe.workflow import parts
 from layerprobe.workflow.building import Built, TrainRequest, build, with_decoded_images, with_hashed_images
 from layerprobe.workflow.damage import damaged_epochs, whole_epochs
 from layerprobe.workflow.estimate import require_space
+from layerprobe.workflow.images import Decoding, with_contents
 from layerprobe.workflow.kept import kept_epochs, remove_checkpoints, require_kept, unwanted_epochs
 from layerprobe.workflow.manifests import Record, require_same_images, upgrade
 from layerprobe.workflow.new_record import new_record
@@ -28,6 +29,8 @@ from layerprobe.workflow.plan import build_schedule, never_reached
 from layerprobe.workflow.probe import Probing, measure, prepare
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.signals import Stop, stoppable
+
+_OTHER_RUN = "Use --run NAME for a new run, or --fresh to move the old one aside"
 
 
 def train(request: TrainRequest, listener: Listener) -> Run:
@@ -43,6 +46,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     # The last epoch is trained again where its checkpoint is damaged.
     whole = request.recipe.train.epochs not in damaged
     if not request.fresh and request.probe is None and is_done(run, request.recipe) and whole:
+        require_same_data(run, request.recipe, Decoding(request.cache, listener, request.workers), fix=_OTHER_RUN)
         listener.say(f"nothing to do: {run.name} has all its {request.recipe.train.epochs} epochs")
         keep_probing(run, request.recipe, listener)
         _keep_wanted(run, request.recipe, listener)
@@ -102,6 +106,33 @@ def is_done(run: Run, recipe: Recipe) -> bool:
     return record["epochs_done"] >= recipe.train.epochs and not recipe.changes_since(record)
 
 
+def require_same_data(run: Run, recipe: Recipe, decoding: Decoding, *, fix: str) -> None:
+    """Check that a folder of images that is named in place of a run's holds the same ones; they are read there now.
+
+    Args:
+        run: it exists, and is of this recipe. Where images lie is no part of that.
+        recipe: with the folder.
+        decoding: where hashes of images are kept.
+        fix: what to do, for the error.
+
+    Raises:
+        RecipeError: the images are others.
+    """
+    record, root = run.read(), recipe.data.root
+    began = record["recipe"]["data"].get("root")
+    if root is None or began in (None, root) or recipe.changes_since(record):  # other changes are told as such
+        return
+    dataset = parts.build_dataset(recipe, loaded=with_contents(parts.load_dataset(recipe), decoding))
+    try:
+        require_same_images(record, dataset, list(dataset.splits), fix=fix)
+    except DataError as error:
+        raise RecipeError(
+            f"has the images in {began}, and those in {root} are others", file=run.folder, fix=fix
+        ) from error
+    with locked(run):
+        run.write(record | {"recipe": record["recipe"] | {"data": record["recipe"]["data"] | {"root": root}}})
+
+
 def keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
     """Take over what a recipe says of measuring into a finished run, so that `probe` follows it.
 
@@ -141,7 +172,7 @@ def _require_same_recipe(run: Run, recipe: Recipe, built: Built) -> None:
         raise RecipeError(
             f"was trained with another recipe: {', '.join(map(str, changes))}{why}",
             file=run.folder,
-            fix="Ask for the old values, or use --run NAME for a new run, or --fresh to move the old one aside",
+            fix=f"Ask for the old values. {_OTHER_RUN}",
         )
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -253,6 +254,22 @@ def test_other_images_need_another_name(asked: Requests, images: Path) -> None:
     frozen_run(asked(run="one"), Silent())
     with pytest.raises(RecipeError, match="data.train_classes: "):
         frozen_run(asked("none", run="one", settings=("data.train_classes=2",)), Silent())
+
+
+@pytest.mark.parametrize("weights", ["none", "file"])
+def test_another_folder_of_other_images_needs_another_name(
+    asked: Requests, images: Path, checkpoints: Path, weights: str
+) -> None:
+    request = asked(str(checkpoints / "epoch2.pt") if weights == "file" else weights)
+    run = frozen_run(request, Silent())
+    other = replace(request, data=f"folder:{shutil.copytree(images, images.parent / 'other')}")
+    assert frozen_run(other, Silent()).folder == run.folder
+    assert run.read()["recipe"]["data"]["root"] == str(images.parent / "other")
+    next((images.parent / "other").glob("*/*.png")).unlink()
+    shutil.copytree(images.parent / "other", images.parent / "third")
+    third = replace(request, data=f"folder:{images.parent / 'third'}")
+    with pytest.raises(RecipeError, match="has the images in .*other, and those in .*third are others"):
+        frozen_run(third, Silent())
 
 
 def test_without_training_classes_a_split_is_test_alone(asked: Requests) -> None:

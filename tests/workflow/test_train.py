@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,18 @@ def test_a_finished_run_is_left_alone(request_for: Requests) -> None:
     train(request_for(), listener)
     assert listener.heard == ["nothing to do: tiny has all its 2 epochs"]
     assert sha256(run.record_file) == before
+
+
+def test_a_finished_run_is_not_the_run_of_other_images(
+    run: Run, images: Path, tmp_path: Path, request_for: Requests
+) -> None:
+    moved, request = images.rename(images.parent / "moved"), request_for()
+    there = replace(request.recipe, data=request.recipe.data.model_copy(update={"root": str(moved)}))
+    assert train(replace(request, recipe=there), Silent()).read()["recipe"]["data"]["root"] == str(moved)
+    shutil.copytree(moved, images)
+    next(images.glob("*/*.png")).unlink()
+    with pytest.raises(RecipeError, match=f"has the images in {moved}, and those in {images} are others"):
+        train(request, Silent())
 
 
 def test_another_recipe_under_the_name_is_refused_with_the_keys(request_for: Requests) -> None:
