@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from layerprobe.ranking import nearest_positive_ranks
-from layerprobe.reductions.applying import Blocks, reduced
+from layerprobe.reductions.applying import Blocks, Marked, reduced
 from layerprobe.reductions.chain import Chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.retrieval import SearchRules
@@ -67,7 +67,7 @@ class Refitting:
         Raises:
             NotApplicableError: it cannot be fitted on these.
         """
-        blocks = _Where(Blocks(self.queries.values, self.device), self.folds != fold)
+        blocks = Marked(Blocks(self.queries.values, self.device), self.folds != fold)
         return chain.fit(blocks, int(self.queries.values.shape[1]), seed=self.seed)
 
     def hits(self, reduce: Reduce, rows: Rows | None = None) -> Hits:
@@ -158,22 +158,6 @@ def refitted(search: Refitting, chain: Chain, fold: int) -> Hits:
         NumericError: a feature is not finite.
     """
     return search.hits(search.fitted_without(chain, fold))
-
-
-@dataclass(frozen=True, eq=False)
-class _Where:
-    """The rows of blocks that are marked; blocks without any are passed over."""
-
-    blocks: Blocks
-    marked: NDArray[np.bool_]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        start = 0
-        for block in self.blocks:
-            here = np.flatnonzero(self.marked[start : start + len(block)])
-            start += len(block)
-            if len(here):
-                yield block[torch.from_numpy(here).to(block.device)]
 
 
 def _of_rows(rules: SearchRules, rows: Rows, among_themselves: bool) -> SearchRules:

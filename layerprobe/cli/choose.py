@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Device, Json, Quiet, Workers, cache_flag
+from layerprobe.cli.options import (
+    DEFAULT_CACHE,
+    Cache,
+    Debug,
+    Device,
+    Json,
+    Model,
+    ModelData,
+    ModelRun,
+    ModelSettings,
+    ModelWeights,
+    Quiet,
+    Workers,
+    cache_flag,
+)
 from layerprobe.cli.output import Terminal
 from layerprobe.cli.probe import frozen_request, require_absent
 from layerprobe.errors import RecipeError
@@ -25,24 +39,14 @@ def choose(
             metavar="[RUN ... | FEATURES]", help="Runs (default: the most recent), or a file of features, .npz or .h5."
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="SOURCE", help="A model as it is, such as timm:NAME.")
-    ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option("--weights", metavar="W", help="Of --model: model, none, FILE[#PART], 'DIR/*.pt', run:NAME."),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option("--data", metavar="NAME[:ROOT]", help="Of --model: the data set it is measured on.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="data.KEY=VALUE", help="Of --model: set a key of [data]; repeatable."),
-    ] = None,
+    model: Model = None,
+    weights: ModelWeights = None,
+    data: ModelData = None,
+    settings: ModelSettings = None,
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="Of --model: the seed of weights `none`; of FEATURES: of folds.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--run", metavar="NAME", help="Of --model: name of the run.")] = None,
+    name: ModelRun = None,
     epochs: Annotated[
         str, typer.Option("--epochs", metavar="all|last|0,5", help="Epochs to choose among; all: those ranked.")
     ] = "all",

@@ -27,6 +27,20 @@ Format = Annotated[
     typer.Option("--format", metavar="table|markdown|latex|csv", help="How tables are printed.", show_default="table"),
 ]
 RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="Run name (default: the most recent).")]
+# Of a model from elsewhere, which is measured as it is.
+Model = Annotated[str | None, typer.Option("--model", metavar="SOURCE", help="A model as it is, such as timm:NAME.")]
+ModelWeights = Annotated[
+    str | None,
+    typer.Option("--weights", metavar="W", help="Of --model: model, none, FILE[#PART], 'DIR/*.pt', run:NAME."),
+]
+ModelData = Annotated[
+    str | None, typer.Option("--data", metavar="NAME[:ROOT]", help="Of --model: the data set it is measured on.")
+]
+ModelSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="data.KEY=VALUE", help="Of --model: set a key of [data]; repeatable."),
+]
+ModelRun = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Of --model: name of the run.")]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12}

@@ -16,6 +16,11 @@ from layerprobe.cli.options import (
     DryRun,
     Format,
     Json,
+    Model,
+    ModelData,
+    ModelRun,
+    ModelSettings,
+    ModelWeights,
     Quiet,
     RunName,
     Workers,
@@ -37,23 +42,12 @@ def register(app: typer.Typer) -> None:
 
 def probe(
     run: RunName = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="SOURCE", help="A model as it is, such as timm:NAME."),
-    ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option("--weights", metavar="W", help="Of --model: model, none, FILE[#PART], 'DIR/*.pt', run:NAME."),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option("--data", metavar="NAME[:ROOT]", help="Of --model: the data set it is measured on.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="data.KEY=VALUE", help="Of --model: set a key of [data]; repeatable."),
-    ] = None,
+    model: Model = None,
+    weights: ModelWeights = None,
+    data: ModelData = None,
+    settings: ModelSettings = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of --model: the seed of weights `none`.")] = None,
-    name: Annotated[str | None, typer.Option("--run", metavar="NAME", help="Of --model: name of the run.")] = None,
+    name: ModelRun = None,
     layers: Annotated[
         str | None, typer.Option("--layers", metavar="L,...", help="Layers' names, globs or module paths.")
     ] = None,

@@ -84,6 +84,27 @@ class ReducedRows:
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class Marked:
+    """Some rows of blocks; blocks without any are passed over.
+
+    Args:
+        blocks: of N rows.
+        marked: (N,) which of them.
+    """
+
+    blocks: Blocks
+    marked: NDArray[np.bool_]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        start = 0
+        for block in self.blocks:
+            here = np.flatnonzero(self.marked[start : start + len(block)])
+            start += len(block)
+            if len(here):
+                yield block[torch.from_numpy(here).to(block.device)]
+
+
 def reduced(blocks: Iterable[Tensor], reduce: Reduce, count: int) -> Tensor:
     """Features through a reduction.
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce as folded
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from layerprobe.reductions.applying import Blocks
+from layerprobe.reductions.applying import Blocks, Marked
 from layerprobe.reductions.l2 import unit
 from layerprobe.reductions.moments import Moments, leading_of, moments_of
 from layerprobe.reductions.reduction import Reduce
@@ -71,7 +69,7 @@ def half_whitening(
     """
     dim = int(blocks.rows.shape[1])
     names = np.unique(folds).tolist()
-    moments = of_each(lambda fold: moments_of(_Units(blocks, folds == fold), dim), names)
+    moments = of_each(lambda fold: moments_of(map(unit, Marked(blocks, folds == fold)), dim), names)
     parts: dict[int, Moments] = dict(zip(names, moments, strict=True))
     most = min(MOST_DIMENSIONS, dim)
     spectra = dict(zip(without, of_each(lambda left: leading_of(_merged(parts, left), most), without), strict=True))
@@ -87,19 +85,3 @@ def _merged(parts: Mapping[int, Moments], left: int | None) -> Moments:
 
 def _through(whiten: Reduce) -> Reduce:
     return lambda features: unit(whiten(unit(features)))
-
-
-@dataclass(frozen=True, eq=False)
-class _Units:
-    """The marked rows of blocks, at length 1."""
-
-    blocks: Blocks
-    marked: NDArray[np.bool_]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        start = 0
-        for block in self.blocks:
-            here = np.flatnonzero(self.marked[start : start + len(block)])
-            start += len(block)
-            if len(here):
-                yield unit(block[torch.from_numpy(here).to(block.device)])
