@@ -113,17 +113,18 @@ def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
     rows = -(-len(titles) // columns)
     notes = [line for note in layout.notes for line in _wrapped(note, columns * (layout.width + layout.right))]
     foot = 0.12 + len(notes) * FONT * _LINE / 72
-    cell = np.array([0.75 + layout.width + layout.right, 0.55 + layout.height + layout.below])
+    wrapped = [[line for part in title.splitlines() for line in _wrapped(part, layout.width * 0.9)] for title in titles]
+    above = max(0.55, 0.15 + max(map(len, wrapped)) * (FONT + 1.5) * _LINE / 72)
+    cell = np.array([0.75 + layout.width + layout.right, above + layout.height + layout.below])
     size = cell * (columns, rows) + (0, foot)
     figure = Figure(figsize=(float(size[0]), float(size[1])), dpi=_DPI, facecolor="white")
     FigureCanvasAgg(figure)
     drawn: list[Axes] = []
-    for i, title in enumerate(titles):
+    for i, lines in enumerate(wrapped):
         left = (i % columns) * cell[0] + 0.75
         bottom = foot + (rows - 1 - i // columns) * cell[1] + layout.below
         place = (left / size[0], bottom / size[1], layout.width / size[0], layout.height / size[1])
         axes = figure.add_axes(place)
-        lines = [line for part in title.splitlines() for line in _wrapped(part, layout.width * 0.9)]
         axes.set_title("\n".join(lines), fontsize=FONT + 1.5, loc="left", parse_math=False)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=FONT)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -188,3 +189,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         fig.save(figure, path)
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["plot.png"]
+
+
+def test_a_long_title_stays_clear_of_the_panel_above(overlaps: Callable[[Figure], list[tuple[str, str]]]) -> None:
+    layout = fig.Layout(4, 3, 1, below=0.5, columns=1)
+    figure, panels = fig.panels(["a\nb\nc\nd\ne", "f\ng\nh\ni\nj"], layout)
+    for axes in panels:
+        axes.set_xticks([0.0, 0.5], ["left", "right"])
+    assert overlaps(figure) == []
