@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet, split_names
 from layerprobe.cli.output import Terminal
 from layerprobe.registry import PLOTS
 
@@ -22,6 +22,19 @@ def plot(
     runs: Annotated[
         list[str] | None, typer.Argument(metavar="RUN", help="Run names (default: the most recent).")
     ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option("--layers", metavar="L,...", help="Layers to show: LAYER[@pool][/reduction] or a glob."),
+    ] = None,
+    epoch: Annotated[int | None, typer.Option("--epoch", min=0, help="Of this epoch (default: the last).")] = None,
+    query: Annotated[str | None, typer.Option("--query", metavar="ID", help="Of panels: this image.")] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where", metavar="TEXT", help="Of panels: 'LAYER right, LAYER wrong', worst, random, class NAME."
+        ),
+    ] = None,
+    queries: Annotated[int | None, typer.Option("--queries", min=1, help="Of panels: how many.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write the figure to this .png, .pdf or .svg file.")] = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="Also write the drawn numbers to this file.")] = None,
     cache: Cache = DEFAULT_CACHE,
@@ -32,7 +45,7 @@ def plot(
     """Draw the scores of runs, or how alike their layers are."""
     from layerprobe.errors import UnknownNameError
     from layerprobe.runs import find_run
-    from layerprobe.workflow.plot import PlotRequest
+    from layerprobe.workflow.plot import Ask, PlotRequest
     from layerprobe.workflow.plot import plot as draw
 
     if kind not in PLOTS:
@@ -41,6 +54,7 @@ def plot(
     found = [find_run(cache, name) for name in runs] if runs else [find_run(cache, None)]
     if not runs:
         terminal.say(f"run {found[0].name}")
-    path = draw(PlotRequest(kind, found, out, csv))
+    ask = Ask(split_names(layers), epoch, query, where, queries)
+    path = draw(PlotRequest(kind, found, out, csv, ask))
     values = {"runs": [run.name for run in found], "plot": kind, "file": str(path), "csv": str(csv) if csv else None}
     terminal.result(values, str(path))

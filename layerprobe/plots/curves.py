@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from layerprobe.facts import DataFacts, common_chance, level_text, run_lines
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import ScorePlot
+from layerprobe.plots.plot import Layers, ScorePlot
 from layerprobe.plots.values import (
     Point,
     Series,
@@ -38,7 +38,13 @@ _BAND = 0.13  # how opaque a band is
 _BANDS = 0.45  # how opaque all those together are that lie over each other, at most
 
 
-def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, DataFacts] | None = None) -> Figure:
+def draw(
+    scores: Sequence[Score],
+    *,
+    metric: str = "R@1",
+    data: Mapping[str, DataFacts] | None = None,
+    layers: Layers | None = None,
+) -> Figure:
     """Draw a panel for each run, or for each split of a run; each curve is labelled with its last value in percent.
 
     A band around a curve is its interval. Where both splits share a panel, the test curves alone have one. Layers that
@@ -48,10 +54,12 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
         scores: of one or more runs.
         metric: what is drawn.
         data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
+        layers: those that are drawn; None for all.
 
     Raises:
         LayerprobeError: no score of this metric.
     """
+    scores = scores if layers is None else [score for score in scores if score.ranked_layer in layers]
     found = points(as_they_are(scores), metric)
     names = layer_names(by_run(found))
     styles = fig.styles(names)

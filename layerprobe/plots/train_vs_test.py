@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from layerprobe.facts import DataFacts, common_chance, common_start, level_text, run_lines
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import ScorePlot
+from layerprobe.plots.plot import Layers, ScorePlot
 from layerprobe.plots.values import (
     Point,
     Series,
@@ -42,7 +42,13 @@ _NAMED = 0.25  # share of the width that the line test = train needs to be label
 Limits = tuple[float, float]
 
 
-def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, DataFacts] | None = None) -> Figure:
+def draw(
+    scores: Sequence[Score],
+    *,
+    metric: str = "R@1",
+    data: Mapping[str, DataFacts] | None = None,
+    layers: Layers | None = None,
+) -> Figure:
     """Draw a panel for each run, with a path of points for each layer: hollow at epoch 0, large at the last epoch.
 
     The bars through the points of the last epoch are their intervals. Layers that are reduced are drawn only where none
@@ -52,10 +58,12 @@ def draw(scores: Sequence[Score], *, metric: str = "R@1", data: Mapping[str, Dat
         scores: of one or more runs.
         metric: what is drawn.
         data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
+        layers: those that are drawn; None for all.
 
     Raises:
         LayerprobeError: no score of this metric.
     """
+    scores = scores if layers is None else [score for score in scores if score.ranked_layer in layers]
     found = points(as_they_are(scores), metric)
     last: dict[str, int] = {}
     for point in found:

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from layerprobe import registry
 from layerprobe.cka import epoch_cka, layer_cka
-from layerprobe.errors import DataError
+from layerprobe.errors import DataError, RecipeError
 from layerprobe.facts import DataFacts
 from layerprobe.files import write_text
-from layerprobe.keys import LayerKey, RankedLayer
+from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.plots.figure import save
-from layerprobe.plots.plot import Alike, BestPlot, MatrixPlot, Plot, ScorePlot
+from layerprobe.plots.plot import BestPlot, MatrixPlot, Plot, ScorePlot
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, shared_notes
 from layerprobe.store import read_features, read_index
 from layerprobe.workflow.facts import data_facts
+from layerprobe.workflow.plot_layers import asked_layers
 from layerprobe.workflow.told_apart import alike_of, searches_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COMPARED = "test"  # the split whose features CKA compares
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is asked of a plot; a plot says by its `options` which of these mean something for it.
+
+    Args:
+        layers: LAYER[@pool][/reduction], or a glob; None leaves the choice to the plot.
+        epoch: 0 = before any step; None for the last.
+        query: the id of the image whose neighbours are shown.
+        where: by which rule queries are chosen.
+        queries: how many are shown.
+    """
+
+    layers: tuple[str, ...] | None = None
+    epoch: int | None = None
+    query: str | None = None
+    where: str | None = None
+    queries: int | None = None
 
 
 @dataclass(frozen=True)
@@ -36,12 +56,14 @@ class PlotRequest:
         runs: at least one.
         out: the figure's file, .png, .pdf or .svg; None puts it into the folder of the first run.
         csv: file for the numbers drawn; None writes none.
+        ask: what else is asked of it.
     """
 
     kind: str
     runs: Sequence[Run]
     out: Path | None = None
     csv: Path | None = None
+    ask: Ask = Ask()
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +74,30 @@ class Drawn:
     csv: str
 
 
+class Material(Protocol):
+    """Where the values of plots come from: the files of runs, or what was measured from Python."""
+
+    @property
+    def scores(self) -> Sequence[Score]:
+        """At least one."""
+
+    def data(self) -> Mapping[str, DataFacts]:
+        """Run -> what its scores were measured on."""
+
+    def alike(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
+        """The layers that are not told apart from the best of some scores; None where that is unknown."""
+
+    def matrices(self, ask: Ask) -> Sequence[Matrix]:
+        """How alike layers are."""
+
+
 def plot(request: PlotRequest) -> Path:
     """Draw a plot, write its files and return the figure's.
 
     Raises:
         LayerprobeError: as for `drawn`; a file name with another suffix.
     """
-    found = drawn(request.kind, request.runs)
+    found = drawn(request.kind, request.runs, request.ask)
     out = request.out or request.runs[0].plot_file(request.kind)
     save(found.figure, out)
     if request.csv:
@@ -66,67 +105,116 @@ def plot(request: PlotRequest) -> Path:
     return out
 
 
-def drawn(kind: str, runs: Sequence[Run]) -> Drawn:
+def drawn(kind: str, runs: Sequence[Run], ask: Ask = Ask()) -> Drawn:
     """Draw a plot of one or more runs; nothing is written.
 
-    The class of a plot says which values it draws; they are made here.
-
     Raises:
-        UnknownNameError: no such plot.
+        UnknownNameError: no such plot, or none of the layers asked for.
+        RecipeError: something is asked that means nothing for this plot, or an epoch without scores.
         DataError: a run without scores, or without the features to compare.
     """
     part: Plot = registry.load("plot", registry.PLOTS, kind)
+    require_meant(kind, part, ask)
     scores = [score for run in runs for score in run.scores()]
     if not scores:
         raise DataError("no scores", file=runs[0].scores_file, fix="Run layerprobe probe first")
-    return draw(
-        part,
-        scores,
-        data=lambda: {run.name: data_facts(run, scores) for run in runs},
-        alike=_alike(runs),
-        matrices=lambda: [matrix for run in runs for matrix in _matrices(run, scores)],
-    )
+    return draw(part, StoredRuns(runs, scores), ask)
 
 
-def draw(
-    part: Plot,
-    scores: Sequence[Score],
-    *,
-    data: Callable[[], Mapping[str, DataFacts]],
-    alike: Alike,
-    matrices: Callable[[], Sequence[Matrix]],
-) -> Drawn:
-    """Draw a plot.
+def require_meant(kind: str, part: Plot, ask: Ask) -> None:
+    """Check that a plot can do what is asked of it.
+
+    Raises:
+        RecipeError: it cannot.
+    """
+    flags = [f"--{name}" for name, value in vars(ask).items() if value is not None and name not in part.options]
+    if flags:
+        known = ", ".join(f"--{name}" for name in part.options) or "none"
+        raise RecipeError(f"plot {kind} takes no {flags[0]}", fix=f"Beside runs and files it takes {known}")
+
+
+def draw(part: Plot, material: Material, ask: Ask) -> Drawn:
+    """Draw a plot; its class says which values it draws.
 
     Args:
         part: the plot.
-        scores: at least one.
-        data: gives what the scores of each run were measured on, if the plot draws scores.
-        alike: tells which layers are not told apart from the best of some scores, if it names that.
-        matrices: gives the matrices, if it draws these.
+        material: gives the values.
+        ask: what else is asked of it.
+
+    Raises:
+        LayerprobeError: as for `drawn`.
     """
     match part:
         case ScorePlot():
-            return Drawn(part.draw(scores, data=data()), part.table(scores))
+            scores = _of_epoch(material.scores, ask.epoch)
+            layers = asked_layers(ask.layers, [score.ranked_layer for score in scores])
+            return Drawn(part.draw(scores, data=material.data(), layers=layers), part.table(scores))
         case BestPlot():
-            return Drawn(part.draw(scores, data=data(), alike=alike), part.table(scores))
+            scores = _of_layers(_of_epoch(material.scores, ask.epoch), ask.layers)
+            return Drawn(part.draw(scores, data=material.data(), alike=material.alike), part.table(scores))
         case MatrixPlot():
-            found = matrices()
+            found = material.matrices(ask)
             return Drawn(part.draw(found), part.table(found))
 
 
-def _alike(runs: Sequence[Run]) -> Alike:
-    named = {run.name: run for run in runs}
+def _of_epoch(scores: Sequence[Score], epoch: int | None) -> list[Score]:
+    """The scores of an epoch and of epoch 0, from which it started; all of them where none is asked for."""
+    if epoch is None:
+        return list(scores)
+    known = sorted({score.epoch for score in scores})
+    if epoch not in known:
+        raise RecipeError(f"no scores of epoch {epoch}", fix=f"There are those of {', '.join(map(str, known))}")
+    return [score for score in scores if score.epoch in (0, epoch)]
 
-    def alike(scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
+
+def _until(scores: Sequence[Score], epoch: int | None) -> list[Score]:
+    """The scores up to an epoch; all of them where none is asked for."""
+    if epoch is None:
+        return list(scores)
+    _of_epoch(scores, epoch)
+    return [score for score in scores if score.epoch <= epoch]
+
+
+def _of_layers(scores: Sequence[Score], layers: tuple[str, ...] | None) -> list[Score]:
+    """The scores of the layers asked for."""
+    asked = asked_layers(layers, [score.ranked_layer for score in scores])
+    return [score for score in scores if asked is None or score.ranked_layer in asked]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRuns:
+    """Material from the files of runs.
+
+    Args:
+        runs: they were probed.
+        scores: of all of them.
+    """
+
+    runs: Sequence[Run]
+    scores: Sequence[Score]
+
+    def data(self) -> Mapping[str, DataFacts]:
+        """Run -> what its scores were measured on."""
+        return {run.name: data_facts(run, self.scores) for run in self.runs}
+
+    def alike(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
+        """The layers that are not told apart from the best of some scores; None where that is unknown."""
+        named = {run.name: run for run in self.runs}
         run = named.get(scores[0].run)  # the folder of a run may have been renamed
         return None if run is None else alike_of(scores, metric, searches_of(run))
 
-    return alike
+    def matrices(self, ask: Ask) -> Sequence[Matrix]:
+        """CKA of every two layers of each run, and of each layer with its own earlier epochs.
+
+        Raises:
+            DataError: as for `_matrices`.
+            LayerprobeError: of the layers asked for.
+        """
+        return [matrix for run in self.runs for matrix in _matrices(run, self.scores, ask)]
 
 
-def _matrices(run: Run, scores: Sequence[Score]) -> list[Matrix]:
-    """CKA of every two layers at the last epoch probed on the test split, and of each layer with its earlier ones.
+def _matrices(run: Run, scores: Sequence[Score], ask: Ask) -> list[Matrix]:
+    """CKA of every two layers at an epoch on the test split, and of each layer with its earlier ones.
 
     A note that every test score of the run has, such as that images are missing, the matrices have too.
 
@@ -135,9 +223,13 @@ def _matrices(run: Run, scores: Sequence[Score]) -> list[Matrix]:
             those of an earlier epoch.
     """
     layers: dict[int, dict[LayerKey, None]] = {}  # in the order of the scores, as other plots have them
-    for score in scores:
-        if (score.run, score.split, score.reduction) == (run.name, COMPARED, "none") and "+" not in score.layer:
-            layers.setdefault(score.epoch, {})[score.layer_key] = None
+    own = [
+        score
+        for score in scores
+        if (score.run, score.split, score.reduction) == (run.name, COMPARED, NO_REDUCTION) and "+" not in score.layer
+    ]
+    for score in _of_layers(_until(own, ask.epoch), ask.layers):
+        layers.setdefault(score.epoch, {})[score.layer_key] = None
     if not layers:
         raise DataError(
             f"no layer was probed on the {COMPARED} split", file=run.folder, fix="Run layerprobe probe --splits test"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,7 +19,7 @@ from layerprobe.retrieval import Ranks
 from layerprobe.scores import Matrix, Score
 from layerprobe.workflow.facts import epoch_tables, split_facts
 from layerprobe.workflow.frames import score_frame
-from layerprobe.workflow.plot import COMPARED, draw
+from layerprobe.workflow.plot import COMPARED, Ask, draw
 from layerprobe.workflow.told_apart import Searched, alike_of
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Probed:
 
     def table(self) -> Shown:
         """The scores as `layerprobe probe` shows them; `print` writes them as text, a notebook shows them as HTML."""
-        return Shown(tuple(epoch_tables(self.scores, self._data(), self._searched)))
+        return Shown(tuple(epoch_tables(self.scores, self.data_facts(), self.searched)))
 
     def frame(self) -> DataFrame:
         """A row for each score, with the columns of scores.csv.
@@ -113,14 +113,7 @@ class Probed:
             UnknownNameError: no such plot.
             LayerprobeError: scores that it cannot draw.
         """
-        part = registry.load("plot", registry.PLOTS, kind)
-        return draw(
-            part,
-            self.scores,
-            data=lambda: {self.name: self._data()},
-            alike=lambda scores, metric: alike_of(scores, metric, self._searched),
-            matrices=self._matrices,
-        ).figure
+        return draw(registry.load("plot", registry.PLOTS, kind), _Material(self), Ask()).figure
 
     def __repr__(self) -> str:
         layers = {score.layer_key for score in self.scores}
@@ -130,28 +123,48 @@ class Probed:
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
 
-    def _data(self) -> DataFacts:
+    def data_facts(self) -> DataFacts:
+        """What the scores were measured on."""
         splits = dict.fromkeys(score.split for score in self.scores)
         searched = {split: self.labels[self.gallery[split]] for split in splits if split in self.gallery}
         facts = {split: split_facts(self.labels[split], searched.get(split)) for split in splits}
         return DataFacts("", facts, start="epoch 0")
 
-    def _searched(self, _: int, split: str, cluster: str | None) -> Searched | None:
+    def searched(self, _: int, split: str, cluster: str | None) -> Searched | None:
+        """How the queries of a split found their classes; None with a cluster, whose texts are not kept."""
         if cluster is not None:
-            return None  # its texts are not kept
+            return None
         places = [(name, layer_text(ranked), ranked) for name, ranked in self.ranks.places if name == split]
         ranks = {ranked: self.ranks[split, text] for _, text, ranked in places if (split, text) in self.ranks}
         return Searched(self.labels[split], ranks)
 
-    def _matrices(self) -> list[Matrix]:
+
+@dataclass(frozen=True, eq=False)
+class _Material:
+    """What plots draw of it."""
+
+    probed: Probed
+
+    @property
+    def scores(self) -> Sequence[Score]:
+        return self.probed.scores
+
+    def data(self) -> Mapping[str, DataFacts]:
+        return {self.probed.name: self.probed.data_facts()}
+
+    def alike(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
+        return alike_of(scores, metric, self.probed.searched)
+
+    def matrices(self, _: Ask) -> Sequence[Matrix]:
+        places = self.probed.features.places
         layers = [
             ranked.layer
-            for split, ranked in self.features.places
+            for split, ranked in places
             if (split, ranked.reduction) == (COMPARED, NO_REDUCTION) and "+" not in ranked.layer.layer
         ]
         if not layers:
             raise DataError(f"CKA compares features of the {COMPARED} split", fix=f"Probe a {COMPARED} split")
-        return [layer_cka(layers, self._compared, run=self.name, split=COMPARED, epoch=0)]
+        return [layer_cka(layers, self._compared, run=self.probed.name, split=COMPARED, epoch=0)]
 
     def _compared(self, layer: LayerKey) -> NDArray[np.float32]:
-        return self.features[COMPARED, str(layer)]
+        return self.probed.features[COMPARED, str(layer)]

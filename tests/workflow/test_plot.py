@@ -11,15 +11,15 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.errors import DataError, LayerprobeError, UnknownNameError
+from layerprobe.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.facts import DataFacts, common_chance
 from layerprobe.keys import LayerKey
 from layerprobe.plots import cka, curves
-from layerprobe.plots.plot import MatrixPlot, ScorePlot
+from layerprobe.plots.plot import Layers, MatrixPlot, ScorePlot
 from layerprobe.registry import PLOTS
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, ScoreTable, read_scores
-from layerprobe.workflow.plot import PlotRequest, drawn, plot
+from layerprobe.workflow.plot import Ask, PlotRequest, drawn, plot
 from tests.metrics.oracles import direct_cka
 from tests.workflow.rank_files import FC6 as FC6_RANKED
 from tests.workflow.rank_files import POOL5, ranks_of, stored
@@ -52,13 +52,32 @@ def chance_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> dict[str, float
     """The chance levels that the drawing function is given."""
     given: dict[str, float] = {}
 
-    def draw(scores: Sequence[Score], *, data: Mapping[str, DataFacts]) -> Figure:
+    def draw(scores: Sequence[Score], *, data: Mapping[str, DataFacts], layers: Layers | None = None) -> Figure:
         given.update(common_chance(data.values()))
         return curves.draw(scores, data=data)
 
     monkeypatch.setattr(curves, "PLOT", ScorePlot(draw, curves.PLOT.table))
     plot(PlotRequest("curves", runs))
     return given
+
+
+def test_what_means_nothing_for_a_plot_is_refused(tmp_path: Path) -> None:
+    run = run_with(tmp_path, "one", {"test": [0, 0]})
+    with pytest.raises(RecipeError, match="plot curves takes no --epoch. Beside runs and files it takes --layers"):
+        drawn("curves", [run], Ask(epoch=1))
+
+
+def test_an_epoch_without_scores_is_told(tmp_path: Path) -> None:
+    run = run_with(tmp_path, "one", {"test": [0, 0]})
+    with pytest.raises(RecipeError, match="no scores of epoch 7. There are those of 1"):
+        drawn("layers", [run], Ask(epoch=7))
+
+
+def test_the_layers_asked_for_are_drawn(tmp_path: Path) -> None:
+    run = run_with(tmp_path, "one", {"test": [0, 0]})
+    write_scores(run.scores_file, [replace(SCORE, layer=name) for name in ("pool5.2", "pool5.3", "fc6")])
+    figure = drawn("layers", [run], Ask(layers=("pool5.*",))).figure
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["pool5.2", "pool5.3"]
 
 
 def test_chance_is_that_of_the_stored_labels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,133 @@
+"""What figures show beside scores and matrices: histograms, curves, and the nearest items of a query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from layerprobe.keys import RankedLayer
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often a similarity occurs among pairs of images, as in Zhang et al. (2018), Fig. 4.
+
+    Args:
+        run: the run's name.
+        epoch: 0 = before any step.
+        split: of the images.
+        ranked: the layer and how it is compared.
+        pairs: what the pairs have in common: `same class` or `different class`.
+        edges: B + 1 ascending numbers, the ends of the bins.
+        counts: B numbers of pairs.
+        n: number of images.
+        notes: what a reader must know of the counts.
+
+    Raises:
+        ValueError: not one more edge than counts.
+    """
+
+    run: str
+    epoch: int
+    split: str
+    ranked: RankedLayer
+    pairs: str
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    n: int
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.edges) != len(self.counts) + 1:
+            raise ValueError(f"{len(self.counts)} counts need one edge more, got {len(self.edges)}")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Numbers of one layer along an axis: recall by the number of items searched, variance by dimension.
+
+    Args:
+        run: the run's name.
+        epoch: 0 = before any step.
+        split: of the images.
+        ranked: the layer, what is done to its features, and how they are compared.
+        measure: what the values are: R@1, or `share of the variance`.
+        axis: what the places are: `items searched`, `dimension`.
+        places: P ascending numbers.
+        values: P fractions; None where there is no valid number, with the reason in `notes`.
+        low: P lower ends of 95 % intervals; empty where there are none.
+        high: the upper ends.
+        n: number of images.
+        notes: what a reader must know of the values.
+
+    Raises:
+        ValueError: lists of different lengths.
+    """
+
+    run: str
+    epoch: int
+    split: str
+    ranked: RankedLayer
+    measure: str
+    axis: str
+    places: tuple[float, ...]
+    values: tuple[float | None, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    n: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.places), len(self.values)} | {len(ends) for ends in (self.low, self.high) if ends}
+        if len(lengths) != 1:
+            raise ValueError(f"lists of different lengths: {sorted(lengths)}")
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image that was searched for, or found.
+
+    Args:
+        id: its name; of a file the path relative to the data's root.
+        name: of its class.
+    """
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """One of a query's nearest items.
+
+    Args:
+        item: what was found.
+        similarity: to the query; of hamming minus the number of different bits, so that the nearest is largest.
+        right: whether it is a right answer: of the query's class, or what the data set's lists say.
+    """
+
+    item: Item
+    similarity: float
+    right: bool
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The nearest items of a query by one layer, nearest first; the query itself is none of them.
+
+    Args:
+        run: the run's name.
+        epoch: 0 = before any step.
+        split: of the query.
+        ranked: the layer, what is done to its features, and how they are compared.
+        query: what was searched for.
+        found: K items or fewer, nearest first.
+        notes: why this query is shown, and what a reader must know.
+    """
+
+    run: str
+    epoch: int
+    split: str
+    ranked: RankedLayer
+    query: Item
+    found: tuple[Found, ...]
+    notes: tuple[str, ...] = ()
