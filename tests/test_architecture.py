@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "layerprobe"
 GROUND = {
-    "best", "choice", "errors", "facts", "files", "imagenet", "intervals", "keys", "label_free", "numerics",
+    "best", "choice", "errors", "facts", "few", "files", "imagenet", "intervals", "keys", "label_free", "numerics",
     "overrides", "own_input", "pooling", "progress", "recipe_files", "records", "registry", "retrieval", "scores",
     "sections", "views", "wording",
 }  # fmt: skip

@@ -1,0 +1,30 @@
+"""Which layers a plot shows first, where all of them would be a tangle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+
+from layerprobe.few import few_layers
+from layerprobe.keys import RankedLayer
+from layerprobe.plots.values import Series, layer_names
+
+
+def few(runs: Mapping[str, Series]) -> list[str]:
+    """The labels of `few_layers`, in network order: at most five, the same for all runs.
+
+    Args:
+        runs: run -> its layers. The best on validation is that of the mean over the runs, each at its last epoch.
+    """
+    of_label: dict[str, RankedLayer] = {}
+    validation: dict[str, list[float]] = {}
+    for series in runs.values():
+        last = max((point.epoch for layer in series.values() for point in layer), default=0)
+        for label, layer in series.items():
+            of_label.setdefault(label, layer[-1].ranked_layer)
+            value = layer[-1].values.get("validation")
+            if layer[-1].epoch == last and value is not None:
+                validation.setdefault(label, []).append(value)
+    labels = {of_label[label]: label for label in layer_names(runs)}
+    means = {of_label[label]: fmean(values) for label, values in validation.items()}
+    return [labels[ranked] for ranked in few_layers(list(labels), means)]
