@@ -1,0 +1,174 @@
+"""The numbers of a report as its page's script reads them: values of JSON."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from layerprobe.intervals import ShownKind
+from layerprobe.keys import NO_REDUCTION, RankedLayer
+from layerprobe.report.values import Gallery, Report, RunPage
+from layerprobe.scores import SPLITS, Score, is_fraction, note_text
+from layerprobe.wording import visible
+
+SCHEMA = 1
+_BANDS = "intervals"  # what they are called in a line that says why there are none
+_STARTS = {b"\xff\xd8": "jpeg", b"\x89P": "png"}  # first bytes of a picture's file -> its kind
+
+
+def page_data(report: Report) -> dict[str, Any]:
+    """Everything that the page's script shows, as JSON has it; control characters of names are replaced.
+
+    Numbers are those of scores.csv. Intervals of a metric are there only where all of its scores in the report have
+    them of one kind, as `metrics` then says.
+
+    Raises:
+        ValueError: a picture that is neither JPEG nor PNG, or a gallery of a run that is not in the report.
+    """
+    kinds = _kinds(report.runs)
+    notes = [
+        *report.notes,
+        *dict.fromkeys(line for kind in kinds.values() if kind.mixed for line in kind.lines(_BANDS)),
+    ]
+    names = [run.name for run in report.runs]
+    return {
+        "schema": SCHEMA,
+        "title": visible(report.title),
+        "notes": [visible(note) for note in notes],
+        "runs": [_run(run, kinds) for run in report.runs],
+        "galleries": [_gallery(gallery, names.index(gallery.run), report.runs) for gallery in report.galleries],
+        "pictures": [_data_url(picture) for picture in report.pictures],
+    }
+
+
+def layer_labels(layers: Sequence[RankedLayer]) -> list[str]:
+    """Short names, each of one layer: `pool5.3`, `pool5.3@avg/l2+pca:64~dot`.
+
+    The pool is left out where a layer has one, a reduction where there is none, the similarity where only one is used
+    for a layer after a reduction.
+    """
+    labels = []
+    for ranked in layers:
+        layer, reduction = ranked.layer, ranked.reduction
+        pools = {other.layer.pool for other in layers if other.layer.layer == layer.layer}
+        ways = {x.similarity for x in layers if (x.layer, x.reduction) == (layer, reduction)}
+        name = str(layer) if len(pools) > 1 else layer.layer
+        name += "" if reduction == NO_REDUCTION else f"/{reduction}"
+        labels.append(visible(name + (f"~{ranked.similarity}" if len(ways) > 1 else "")))
+    return labels
+
+
+def _kinds(runs: Sequence[RunPage]) -> dict[str, ShownKind]:
+    """Metric -> which of its intervals are shown."""
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for score in (score for run in runs for score in run.scores):
+        notes = found.setdefault(score.metric, [])
+        if score.low is not None:
+            notes.append(score.notes)
+    return {metric: ShownKind.of(dict.fromkeys(notes)) for metric, notes in found.items()}
+
+
+def _run(run: RunPage, kinds: Mapping[str, ShownKind]) -> dict[str, Any]:
+    epochs = sorted({score.epoch for score in run.scores})
+    remarks: dict[str, int] = {}
+    tables: dict[str, dict[str, list[Score]]] = {}
+    for score in run.scores:
+        tables.setdefault(score.metric, {}).setdefault(score.split, []).append(score)
+    shape = {ranked: i for i, ranked in enumerate(run.layers)}, {epoch: i for i, epoch in enumerate(epochs)}
+    scores = {
+        metric: {
+            split: _table(splits[split], shape, remarks, bands=kinds[metric].kind is not None)
+            for split in sorted(splits, key=lambda name: [*SPLITS, name].index(name))
+        }
+        for metric, splits in tables.items()
+    }
+    return {
+        "name": visible(run.name),
+        "epochs": epochs,
+        "start": run.data.start,
+        "training": run.training,
+        "layers": [
+            {"label": label}
+            | {"layer": visible(x.layer.layer), "pool": x.layer.pool}
+            | {"reduction": x.reduction, "similarity": x.similarity}
+            for label, x in zip(layer_labels(run.layers), run.layers, strict=True)
+        ],
+        "few": list(run.few),
+        "embedding": run.embedding,
+        "splits": {
+            split: {name: getattr(facts, name) for name in ("queries", "classes", "gallery", "chance")}
+            for split, facts in run.data.splits.items()
+        },
+        "metrics": [
+            {"name": metric, "percent": is_fraction(metric), "interval": kind.text if kind else None}
+            for metric, kind in ((metric, kinds[metric].kind) for metric in scores)
+        ],
+        "scores": scores,
+        "remarks": [visible(remark) for remark in remarks],
+    }
+
+
+def _table(
+    scores: Sequence[Score],
+    shape: tuple[Mapping[RankedLayer, int], Mapping[int, int]],
+    remarks: dict[str, int],
+    *,
+    bands: bool,
+) -> dict[str, list[list[float | None]]]:
+    """The numbers of a metric and split by layer and epoch, None where there is none.
+
+    Args:
+        scores: of one metric and split.
+        shape: the place of each layer, and of each epoch.
+        remarks: text -> its place; new ones are added.
+        bands: whether intervals are shown.
+    """
+    layers, epochs = shape
+    names = ["value", *(["low", "high"] if bands and any(score.low is not None for score in scores) else []), "note"]
+    table: dict[str, list[list[float | None]]] = {name: [[None] * len(epochs) for _ in layers] for name in names}
+    for score in scores:
+        row, column = layers[score.ranked_layer], epochs[score.epoch]
+        for name in names[:-1]:
+            table[name][row][column] = getattr(score, name)
+        if score.notes:
+            table["note"][row][column] = remarks.setdefault(note_text(score.notes), len(remarks))
+    return table
+
+
+def _gallery(gallery: Gallery, place: int, runs: Sequence[RunPage]) -> dict[str, Any]:
+    layers = list(runs[place].layers)
+    return {
+        "run": place,
+        "split": gallery.split,
+        "epochs": list(gallery.epochs),
+        "layers": [layers.index(ranked) for ranked in gallery.layers],
+        "items": [
+            {"id": visible(item.id), "name": visible(item.name), "picture": picture}
+            for item, picture in zip(gallery.items, gallery.pictures, strict=True)
+        ],
+        "queries": [{"item": one.item, "rules": [visible(rule) for rule in one.rules]} for one in gallery.queries],
+        "k": gallery.found.shape[-1],
+        "found": _base64(_as_int16(gallery).tobytes()),
+        "right": _base64(gallery.right.astype(np.uint8).tobytes()),
+        "notes": [visible(note) for note in gallery.notes],
+    }
+
+
+def _as_int16(gallery: Gallery) -> np.ndarray[Any, np.dtype[np.int16]]:
+    if len(gallery.items) > np.iinfo(np.int16).max:
+        raise ValueError(f"a gallery shows at most 32,767 items, got {len(gallery.items)}")
+    return gallery.found.astype("<i2")
+
+
+def _data_url(picture: bytes) -> str:
+    kind = _STARTS.get(picture[:2])
+    if kind is None:
+        raise ValueError(f"a picture is a JPEG or PNG file, got {picture[:8]!r}")
+    return f"data:image/{kind};base64,{_base64(picture)}"
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
