@@ -16,6 +16,7 @@ FEW_UNITS = 30  # with fewer a reader is warned
 PARENT = "parent"  # the cluster of classes that is the folder above theirs
 
 _REDRAW, _CLUSTERS = "interval: redraw", "clusters: "
+_TRAININGS = "interval: lowest to highest training"
 _NONE, _FEW, _UNITS = "no interval: ", "interval over few ", ("classes", "clusters")
 _DRAWN = {"gallery": "against this gallery", "redraw": "queries and gallery drawn anew"}
 
@@ -91,14 +92,18 @@ class IntervalKind:
         estimand: `gallery`: other queries of classes like these, searched in the same gallery; `redraw`: another draw
             of classes, queries and gallery included.
         cluster: the column whose texts are the units of resampling; None for the classes.
+        trainings: the ends are those of several trainings, whose mean the value is; nothing is resampled.
     """
 
     estimand: Estimand = "gallery"
     cluster: str | None = None
+    trainings: bool = False
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a score says of an interval that is not made by default."""
+        if self.trainings:
+            return (_TRAININGS,)
         redraw = (_REDRAW,) if self.estimand == "redraw" else ()
         return (*redraw, *([] if self.cluster is None else [f"{_CLUSTERS}{self.cluster}"]))
 
@@ -106,13 +111,15 @@ class IntervalKind:
     def of(cls, notes: Iterable[str]) -> IntervalKind:
         """The kind that a score's notes state: what `notes` wrote is read back here and nowhere else."""
         notes = list(notes)
+        if _TRAININGS in notes:
+            return cls(trainings=True)
         clusters = [note.removeprefix(_CLUSTERS) for note in notes if note.startswith(_CLUSTERS)]
         return cls("redraw" if _REDRAW in notes else "gallery", clusters[0] if clusters else None)
 
     @staticmethod
     def without(notes: Iterable[str]) -> tuple[str, ...]:
         """The notes of a score that do not speak of its interval: neither what `notes_on` wrote nor `notes`."""
-        own = (_REDRAW, _CLUSTERS, _NONE, *(f"{_FEW}{name}: " for name in _UNITS))
+        own = (_REDRAW, _CLUSTERS, _TRAININGS, _NONE, *(f"{_FEW}{name}: " for name in _UNITS))
         return tuple(note for note in notes if not note.startswith(own))
 
     def notes_on(self, units: int) -> tuple[str, ...]:
@@ -133,6 +140,8 @@ class IntervalKind:
 
     def over(self, units: int | None) -> str:
         """`95 % interval over 68 classes, against this gallery`; None leaves the number out."""
+        if self.trainings:
+            return "lowest to highest training"
         return f"95 % interval over {self.units_text(units)}, {_DRAWN[self.estimand]}"
 
     def units_text(self, units: int | None = None) -> str:
@@ -150,10 +159,12 @@ class ShownKind:
     Args:
         kind: what they say; None where none is shown.
         mixed: whether that is because those at hand are of different kinds.
+        trainings: whether some of those are of several trainings.
     """
 
     kind: IntervalKind | None
     mixed: bool = False
+    trainings: bool = False
 
     @classmethod
     def of(cls, notes: Iterable[Iterable[str]]) -> ShownKind:
@@ -163,7 +174,8 @@ class ShownKind:
             notes: those of each score that has an interval and is in the table or figure.
         """
         kinds = list(dict.fromkeys(map(IntervalKind.of, notes)))
-        return cls(kinds[0] if len(kinds) == 1 else None, len(kinds) > 1)
+        mixed = len(kinds) > 1
+        return cls(None if mixed or not kinds else kinds[0], mixed, mixed and any(kind.trainings for kind in kinds))
 
     def lines(self, shown_as: str) -> tuple[str, ...]:
         """What a reader must know of the intervals, in at most one line.
@@ -171,6 +183,8 @@ class ShownKind:
         Args:
             shown_as: what they look like: `in brackets`, `bands`.
         """
+        if self.mixed and self.trainings:
+            return ("intervals over classes and ranges of several trainings are not shown together",)
         if self.mixed:
             return ("intervals of different kinds are not shown together; probe all with one --interval and --cluster",)
         return () if self.kind is None else (f"{shown_as}: {self.kind.text}",)

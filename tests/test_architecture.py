@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "layerprobe"
 GROUND = {
     "best", "choice", "errors", "facts", "few", "files", "imagenet", "intervals", "keys", "label_free", "numerics",
     "overrides", "own_input", "pooling", "progress", "recipe_files", "records", "registry", "retrieval", "scores",
-    "sections", "views", "wording",
+    "sections", "seeds", "views", "wording",
 }  # fmt: skip
 ROOMS = {
     "data", "nets", "sources", "losses", "taps", "layouts", "store", "runs", "reductions", "ranking", "metrics",

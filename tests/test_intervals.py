@@ -5,9 +5,10 @@ import pytest
 from layerprobe.intervals import IntervalKind, ShownKind
 
 KINDS = [IntervalKind(), IntervalKind("redraw"), IntervalKind("gallery", "parent"), IntervalKind("redraw", "camera")]
+SEEDS = IntervalKind(trainings=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, SEEDS])
 def test_notes_say_the_kind(kind: IntervalKind) -> None:
     assert IntervalKind.of(["3 lone queries count as misses", *kind.notes]) == kind
 
@@ -34,6 +35,13 @@ def test_intervals_of_different_kinds_are_not_shown_and_the_line_says_so() -> No
     )
 
 
+def test_ranges_of_trainings_are_no_intervals_over_classes() -> None:
+    assert ShownKind.of([SEEDS.notes]).lines("bands") == ("bands: lowest to highest training",)
+    assert ShownKind.of([(), SEEDS.notes]).lines("bands") == (
+        "intervals over classes and ranges of several trainings are not shown together",
+    )
+
+
 def test_without_intervals_there_is_nothing_to_say() -> None:
     assert ShownKind.of([]).lines("bands") == ()
 
@@ -45,7 +53,7 @@ def test_a_note_of_the_kind_is_left_out_where_the_line_says_it() -> None:
 
 
 @pytest.mark.parametrize("units", [9, 10, 30])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, SEEDS])
 def test_notes_without_those_of_an_interval_are_the_others(kind: IntervalKind, units: int) -> None:
     assert IntervalKind.without(["3 lone queries", *kind.notes_on(units), "2 zero vectors"]) == (
         "3 lone queries",

@@ -17,6 +17,7 @@ from layerprobe.plots.figure import save
 from layerprobe.plots.plot import BestPlot, MatrixPlot, Plot, ScorePlot
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, shared_notes
+from layerprobe.seeds import facts_over_seeds, over_seeds, trainings
 from layerprobe.store import read_features, read_index
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.plot_layers import asked_layers
@@ -146,15 +147,20 @@ def draw(part: Plot, material: Material, ask: Ask) -> Drawn:
     """
     match part:
         case ScorePlot():
-            scores = _of_epoch(material.scores, ask.epoch)
+            scores = _of_epoch(over_seeds(material.scores), ask.epoch)
             layers = asked_layers(ask.layers, [score.ranked_layer for score in scores])
-            return Drawn(part.draw(scores, data=material.data(), layers=layers), part.table(scores))
+            return Drawn(part.draw(scores, data=_data(material), layers=layers), part.table(scores))
         case BestPlot():
-            scores = _of_layers(_of_epoch(material.scores, ask.epoch), ask.layers)
-            return Drawn(part.draw(scores, data=material.data(), alike=material.alike), part.table(scores))
+            scores = _of_layers(_of_epoch(over_seeds(material.scores), ask.epoch), ask.layers)
+            return Drawn(part.draw(scores, data=_data(material), alike=material.alike), part.table(scores))
         case MatrixPlot():
             found = material.matrices(ask)
             return Drawn(part.draw(found), part.table(found))
+
+
+def _data(material: Material) -> dict[str, DataFacts]:
+    """What the scores of `over_seeds` were measured on."""
+    return facts_over_seeds(material.data(), trainings(material.scores))
 
 
 def _of_epoch(scores: Sequence[Score], epoch: int | None) -> list[Score]:

@@ -67,6 +67,14 @@ def test_what_means_nothing_for_a_plot_is_refused(tmp_path: Path) -> None:
         drawn("curves", [run], Ask(epoch=1))
 
 
+def test_trainings_of_one_experiment_are_drawn_as_one(tmp_path: Path) -> None:
+    runs = [run_with(tmp_path, name, {"test": [0, 0]}) for name in ("one-s0", "one-s1")]
+    for seed, run in enumerate(runs):
+        write_scores(run.scores_file, [replace(SCORE, run=run.name, seed=seed, value=0.5 + seed / 4)])
+    (row,) = csv.DictReader(drawn("layers", runs).csv.splitlines())
+    assert (row["run"], row["test R@1"], row["test R@1 low"]) == ("one-s* (2 seeds)", "0.625", "0.5")
+
+
 def test_an_epoch_without_scores_is_told(tmp_path: Path) -> None:
     run = run_with(tmp_path, "one", {"test": [0, 0]})
     with pytest.raises(RecipeError, match="no scores of epoch 7. There are those of 1"):

@@ -1,0 +1,133 @@
+"""Several trainings of one experiment as one: the mean of their scores, and how far these reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from layerprobe.facts import DataFacts
+from layerprobe.intervals import IntervalKind
+from layerprobe.scores import Score, shared_notes
+
+_Cell = tuple[object, ...]
+
+
+def over_seeds(scores: Sequence[Score]) -> list[Score]:
+    """Put the mean over the trainings of an experiment in the place of their scores.
+
+    `low` and `high` are the lowest and the highest training. A number that not all trainings have is left out, and a
+    note says which. Where one training has no valid value, the mean has none.
+
+    Args:
+        scores: of any runs; those of a run follow one another in network order.
+
+    Returns:
+        The scores, those of a single training unchanged. A mean is called as `trainings` says; its seed is None, and
+        its n the number of trainings.
+    """
+    by_run: dict[str, list[Score]] = {}
+    for score in scores:
+        by_run.setdefault(score.run, []).append(score)
+    found: list[Score] = []
+    for name, runs in trainings(scores).items():
+        found += by_run[name] if runs == (name,) else _mean(name, [by_run[run] for run in runs])
+    return found
+
+
+def trainings(scores: Iterable[Score]) -> dict[str, tuple[str, ...]]:
+    """The runs that `over_seeds` makes one, by the name that it gives them: `netA-s* (3 seeds)`.
+
+    Runs are made one where they have the same experiment and some number in common; a run alone keeps its name.
+
+    Args:
+        scores: of any runs.
+    """
+    cells: dict[str, set[_Cell]] = {}
+    groups: dict[str, dict[str, int | None]] = {}
+    for score in scores:
+        cells.setdefault(score.run, set()).add(_cell(score))
+        groups.setdefault(score.experiment, {})[score.run] = score.seed
+    names: dict[str, tuple[str, ...]] = {}
+    for experiment, runs in groups.items():
+        together = len(runs) > 1 and bool(set.intersection(*(cells[run] for run in runs)))
+        if not together:
+            names |= {run: (run,) for run in runs}
+            continue
+        name = _name(runs)
+        names[name if name not in names else f"{experiment} {name}"] = tuple(runs)
+    return names
+
+
+def facts_over_seeds(data: Mapping[str, DataFacts], groups: Mapping[str, Sequence[str]]) -> dict[str, DataFacts]:
+    """What the scores of `over_seeds` were measured on: what all trainings of a group have in common.
+
+    Args:
+        data: run -> what its scores were measured on.
+        groups: name -> runs, as `trainings` gives them.
+    """
+    found = {}
+    for name, runs in groups.items():
+        known = [data[run] for run in runs if run in data]
+        if known:
+            first = known[0]
+            same = {
+                split: facts
+                for split, facts in first.splits.items()
+                if all(k.splits.get(split) == facts for k in known)
+            }
+            found[name] = replace(first, splits=same)
+    return found
+
+
+def _name(runs: Mapping[str, int | None]) -> str:
+    # Folds of one experiment may have the same seed.
+    what = "seeds" if len(set(runs.values())) == len(runs) else "trainings"
+    places = takewhile(lambda letters: len(set(letters)) == 1, zip(*runs, strict=False))
+    prefix = "".join(letters[0] for letters in places)
+    return f"{f'{prefix}*' if prefix else ', '.join(runs)} ({len(runs)} {what})"
+
+
+def _cell(score: Score) -> _Cell:
+    return score.epoch, score.split, score.ranked_layer, score.metric
+
+
+def _mean(name: str, runs: Sequence[Sequence[Score]]) -> list[Score]:
+    """The means of some trainings, in the order of the first one's scores."""
+    tables = [{_cell(score): score for score in own} for own in runs]
+    shared = set.intersection(*(set(table) for table in tables))
+    every = [score for own in runs for score in own]
+    notes = (f"mean of {len(runs)} trainings", *_left_out([s for s in every if _cell(s) not in shared], shared))
+    return [
+        _mean_of([table[_cell(score)] for table in tables], name, notes) for score in runs[0] if _cell(score) in shared
+    ]
+
+
+def _left_out(scores: Sequence[Score], shared: Iterable[_Cell]) -> list[str]:
+    """A note that names the epochs of which nothing is left, and the layers of which numbers are left out at others."""
+    kept = {epoch for epoch, *_ in shared}
+    epochs = sorted({score.epoch for score in scores} - kept)
+    layers = dict.fromkeys(str(score.ranked_layer.layer) for score in scores if score.epoch in kept)
+    parts = [f"epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))}"] if epochs else []
+    parts += [f"numbers of {', '.join(layers)}"] if layers else []
+    return [f"left out, as not all trainings have them: {' and '.join(parts)}"] if parts else []
+
+
+def _mean_of(scores: Sequence[Score], name: str, notes: Sequence[str]) -> Score:
+    values = [score.value for score in scores]
+    valid = [value for value in values if value is not None]
+    whole = len(valid) == len(values)
+    own = [IntervalKind.without(score.notes) for score in scores]
+    common = shared_notes(own)
+    single = [f"{s.run}: {note}" for s, n in zip(scores, own, strict=True) for note in n if note not in common]
+    kind = IntervalKind(trainings=True).notes if whole else ()
+    return replace(
+        scores[0],
+        run=name,
+        seed=None,
+        value=sum(valid) / len(valid) if whole else None,
+        low=min(valid) if whole else None,
+        high=max(valid) if whole else None,
+        n=len(scores),
+        notes=(*common, *single, *notes, *kind),
+    )
