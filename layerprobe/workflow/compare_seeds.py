@@ -51,12 +51,24 @@ def compare_seeds(request: CompareRequest) -> list[SeedComparison]:
                 f"{reference_text(place.subject(ranked))} is not ranked on the {place.split} split",
                 fix=probe_fix(place.run, place.record, place.epoch, place.split, f"--layers {ranked.layer.layer}"),
             )
-    return _compared((a, b), places, pairs, trainings, request.measure)
+    return compare_trainings((a, b), places, pairs, trainings, request.measure)
 
 
-def _compared(
+def compare_trainings(
     named: Places, places: Sequence[Places], pairs: Sequence[Pair], trainings: Trainings, measure: Measure
 ) -> list[SeedComparison]:
+    """Compare layers of several pairs of trainings.
+
+    Args:
+        named: the places after which the two sides are called.
+        places: of each pair of trainings, all of the same queries.
+        pairs: of layers; at least one.
+        trainings: whose places they are.
+        measure: what is compared of them.
+
+    Raises:
+        LayerprobeError: as for `compare_pairs`.
+    """
     a, b = named
     invalid = {pair: next(filter(None, (_invalid(x, pair) for x in places)), "") for pair in pairs}
     valid = [pair for pair in pairs if not invalid[pair]]

@@ -22,13 +22,17 @@ from layerprobe.workflow.comparison_text import (
 )
 
 
-def seeds_sentence(comparison: SeedComparison) -> str:
+def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = None) -> str:
     """The mean difference over trainings with its spread and its intervals, in a few sentences.
 
     The claim is about another training: that these networks differ says less.
+
+    Args:
+        comparison: of two layers.
+        names: what to call them; None for the layers' names, with epoch and run where these differ.
     """
     basis, over = comparison.basis, comparison.over
-    first, second = _names(comparison)
+    first, second = names or _names(comparison)
     classes, where = classes_text(comparison.a, comparison.b), _trainings_text(comparison)
     if over is None:
         return f"{first} and {second} cannot be compared on {classes} {where}: {'; '.join(comparison.notes)}."

@@ -32,12 +32,11 @@ def report_of(*runs: RunPage, **fields: Any) -> Report:
     return Report("layerprobe", (), runs, **fields)
 
 
-def gallery_of(found: Sequence[int], **fields: Any) -> Gallery:
-    items = tuple(Item(f"c{i}/{i}.png", f"c{i}") for i in range(3))
+def gallery_of(found: Sequence[int], items: Sequence[Item] = ()) -> Gallery:
     shown = np.array(found, np.int32).reshape(1, 1, 1, -1)
-    right = shown == 1
-    usual = {"run": "one", "split": "test", "epochs": (1,), "layers": (FC6,), "items": items, "pictures": (0, -1, 0)}
-    return Gallery(**(usual | {"queries": (Asked(2, ("worst",)),), "found": shown, "right": right} | fields))
+    items = tuple(items or (Item(f"c{i}/{i}.png", f"c{i}") for i in range(3)))
+    pictures = (0, -1, *(0 for _ in items[2:]))
+    return Gallery("one", "test", (1,), (FC6,), items, pictures, (Asked(2, ("worst",)),), shown, shown == 1)
 
 
 def test_every_number_has_the_digits_of_scores_csv(tmp_path: Path) -> None:
@@ -136,6 +135,6 @@ def test_a_picture_of_another_kind_is_refused() -> None:
 
 def test_more_items_than_16_bits_count_are_refused() -> None:
     items = tuple(Item(str(i), "c") for i in range(2**15))
-    gallery = gallery_of([1], items=items, pictures=(-1,) * len(items))
+    gallery = gallery_of([1], items)
     with pytest.raises(ValueError, match="32,767 items, got 32768"):
         page_data(report_of(page_of(SCORE), galleries=(gallery,)))

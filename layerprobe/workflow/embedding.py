@@ -1,0 +1,125 @@
+"""Which of a run's measured layers is the embedding, and which one comes before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from layerprobe.keys import NO_REDUCTION, RankedLayer, network_order
+from layerprobe.pooling import NO_POOL
+from layerprobe.recipe import Recipe, recorded_recipe
+from layerprobe.records import FROM_PYTHON
+from layerprobe.registry import is_source
+from layerprobe.runs import Run
+from layerprobe.workflow.own_model import OUTPUT
+from layerprobe.workflow.parts import build_net
+
+# Of a layer that was measured with several pools, the first of these that it has stands for it.
+_POOLS = (NO_POOL, "max", "cls")
+
+
+@dataclass(frozen=True)
+class NetworkEnd:
+    """The last layers of a run's network by name, whether or not they were measured.
+
+    Args:
+        embedding: what the loss takes.
+        before: the layer before it; None where only building the network would tell.
+        pool: how the network pools a map at its end; None where it gives a vector.
+    """
+
+    embedding: str
+    before: str | None
+    pool: str | None
+
+
+@dataclass(frozen=True)
+class LastTwo:
+    """The embedding and the layer measured before it: a pair that is fixed before any number is seen.
+
+    Args:
+        before: the last layer before the embedding that was measured.
+        embedding: as it is, searched by the run's similarity.
+        adjacent: whether no layer of the network is known to lie between them.
+    """
+
+    before: RankedLayer
+    embedding: RankedLayer
+    adjacent: bool
+
+
+def network_end(run: Run, record: Mapping[str, Any]) -> NetworkEnd | None:
+    """The end of a run's network; of our own networks it is built to tell, which takes a second.
+
+    Args:
+        run: whose record it is.
+        record: its run.json.
+
+    Returns:
+        None where the model is not known, as it was measured from Python, or has no second layer.
+
+    Raises:
+        LayerprobeError: the recorded recipe or its network cannot be read.
+    """
+    if record.get(FROM_PYTHON):
+        return None
+    recipe = recorded_recipe(record, run.record_file)
+    if is_source(recipe.net.name):
+        return NetworkEnd(OUTPUT, None, None)
+    return _own_end(recipe)
+
+
+def _own_end(recipe: Recipe) -> NetworkEnd | None:
+    *_, before, embedding = (None, None, *build_net(recipe).layers)
+    return None if embedding is None else NetworkEnd(embedding, before, recipe.net.pool)
+
+
+def embedding_among(
+    end: NetworkEnd, measured: Iterable[RankedLayer], similarity: str, layer_order: Sequence[str]
+) -> RankedLayer | None:
+    """The embedding as it is; None where it was not measured so.
+
+    Args:
+        end: of the network.
+        measured: layers that have ranks or scores.
+        similarity: by which the run's features are searched.
+        layer_order: the layers' names as the network runs them.
+    """
+    found = [x for x in _as_they_are(measured, similarity, layer_order) if x.layer.layer == end.embedding]
+    return _first_pool(found, (NO_POOL, end.pool, *_POOLS)) if found else None
+
+
+def last_two(
+    end: NetworkEnd, measured: Iterable[RankedLayer], similarity: str, layer_order: Sequence[str]
+) -> LastTwo | None:
+    """The embedding and the layer before it, as they are; None where one of them was not measured.
+
+    Args:
+        end: of the network.
+        measured: layers that have ranks or scores.
+        similarity: by which the run's features are searched.
+        layer_order: the layers' names as the network runs them.
+    """
+    measured = list(measured)
+    embedding = embedding_among(end, measured, similarity, layer_order)
+    others = [x for x in _as_they_are(measured, similarity, layer_order) if x.layer.layer != end.embedding]
+    if embedding is None or not others:
+        return None
+    last = others[-1].layer.layer
+    before = _first_pool([ranked for ranked in others if ranked.layer.layer == last], _POOLS)
+    return LastTwo(before, embedding, adjacent=last == end.before)
+
+
+def _as_they_are(measured: Iterable[RankedLayer], similarity: str, layer_order: Sequence[str]) -> list[RankedLayer]:
+    """Single layers without a reduction, in network order."""
+    return [
+        ranked
+        for ranked in network_order(measured, layer_order)
+        if (ranked.reduction, ranked.similarity) == (NO_REDUCTION, similarity) and "+" not in ranked.layer.layer
+    ]
+
+
+def _first_pool(layers: Sequence[RankedLayer], pools: Sequence[str | None]) -> RankedLayer:
+    order = [*pools, *(ranked.layer.pool for ranked in layers)]
+    return min(layers, key=lambda ranked: order.index(ranked.layer.pool))

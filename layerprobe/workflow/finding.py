@@ -1,0 +1,210 @@
+"""What runs show in a sentence each, with its interval: the embedding against the layer before it, from stored ranks.
+
+The pair is fixed before any number is seen: the best of many layers is also the luckiest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from layerprobe.best import best_layer, best_text
+from layerprobe.errors import DataError, LayerprobeError, RecipeError
+from layerprobe.keys import NO_REDUCTION
+from layerprobe.runs import Run
+from layerprobe.scores import Score
+from layerprobe.workflow.compare import compare_pairs, require_same_queries
+from layerprobe.workflow.compare_seeds import compare_trainings
+from layerprobe.workflow.comparison import Comparison, SeedComparison
+from layerprobe.workflow.comparison_text import sentence, value_text
+from layerprobe.workflow.embedding import LastTwo, NetworkEnd, last_two
+from layerprobe.workflow.evidence import Measure
+from layerprobe.workflow.references import Place, open_place, probe_fix
+from layerprobe.workflow.seeds_text import seeds_sentence
+from layerprobe.workflow.stored_terms import ranked_epochs
+from layerprobe.workflow.told_apart import alike_of, searches_of
+from layerprobe.workflow.trainings import Trainings
+
+METRIC = "R@1"
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """What a finding of a run rests on.
+
+    Args:
+        test: its last ranked epoch, on unseen classes.
+        train: the same epoch on the training classes; None where it is not ranked there.
+        layers: that are compared.
+    """
+
+    test: Place
+    train: Place | None
+    layers: LastTwo
+
+    @property
+    def name(self) -> str:
+        """What the layer before the embedding is called in a sentence."""
+        what = (
+            "the layer before the embedding" if self.layers.adjacent else "the last layer probed before the embedding"
+        )
+        return f"{self.test.name(self.layers.before)}, {what},"
+
+
+def ground_of(run: Run, end: NetworkEnd | None) -> Ground:
+    """What a finding of a run rests on.
+
+    Args:
+        run: it was probed.
+        end: of its network; None where that is not known.
+
+    Raises:
+        DataError: nothing is ranked on the test split, or one of the two layers is not, with the command that does it.
+        RecipeError: it is not known which layer is the embedding.
+    """
+    record = run.read()
+    if end is None:
+        raise RecipeError(
+            "it is not known which layer is the embedding", fix=f"Compare two layers: layerprobe compare {run.name}:A B"
+        )
+    epochs = ranked_epochs(run, "test")
+    place = open_place(run, epochs[-1] if epochs else None, "test")
+    found = last_two(end, place.layers, place.similarity, record.get("layer_order", []))
+    if found is None:
+        what = f"the embedding {end.embedding} and a layer before it are not both ranked at epoch {place.epoch}"
+        raise DataError(what, file=run.folder, fix=probe_fix(run, record, place.epoch, "test"))
+    train = place.epoch in ranked_epochs(run, "train")
+    return Ground(place, open_place(run, place.epoch, "train") if train else None, found)
+
+
+def finding(ground: Ground) -> str:
+    """The layer before the embedding against the embedding on unseen classes, and what both reach on the others.
+
+    No claim is made of the training classes.
+
+    Raises:
+        LayerprobeError: a layer's features were not finite.
+    """
+    test = _compared(ground.test, ground.layers)
+    train = None if ground.train is None else _compared(ground.train, ground.layers)
+    text = sentence(test, (ground.name, test.b.name))
+    return text + _levels(None if train is None else train.values)
+
+
+def _compared(place: Place, layers: LastTwo) -> Comparison:
+    (found,) = compare_pairs(place, place, [(layers.before, layers.embedding)], Measure(METRIC))
+    return found
+
+
+def _levels(values: tuple[float, float] | None, mean: str = "") -> str:
+    if values is None:
+        return ""
+    before, embedding = (value_text(value, share=True) for value in values)
+    return f" On the training classes they reach {before} against {embedding}{mean}."
+
+
+def finding_of_seeds(grounds: Sequence[Ground]) -> str:
+    """The same over several trainings of one experiment.
+
+    Args:
+        grounds: at least two, of different seeds, one epoch and the same two layers.
+
+    Raises:
+        RecipeError: the runs have not the same queries.
+        LayerprobeError: a layer's features were not finite.
+    """
+    first = grounds[0]
+    test = _over_trainings([ground.test for ground in grounds], first.layers)
+    trains = [ground.train for ground in grounds if ground.train is not None]
+    text = seeds_sentence(test, (first.name, test.b.name))
+    if len(trains) < len(grounds):
+        return text
+    return text + _levels(_means(_over_trainings(trains, first.layers)), " on the mean")
+
+
+def _over_trainings(places: Sequence[Place], layers: LastTwo) -> SeedComparison:
+    for place in places[1:]:
+        require_same_queries(places[0], place)
+    seeds = tuple(place.record["seed"] for place in places)
+    trainings = Trainings(seeds, tuple((place.run, place.run) for place in places), ())
+    pairs = [(layers.before, layers.embedding)]
+    both = [(place, place) for place in places]
+    (found,) = compare_trainings(both[0], both, pairs, trainings, Measure(METRIC))
+    return found
+
+
+def _means(found: SeedComparison) -> tuple[float, float] | None:
+    if not found.trainings:
+        return None
+    before, embedding = zip(*(one.values for one in found.trainings), strict=True)
+    return sum(before) / len(before), sum(embedding) / len(embedding)
+
+
+def best_on_validation(run: Run, scores: Sequence[Score], labels: Mapping[Any, str]) -> str:
+    """The layer that is best on validation at the last epoch, and how it does on test; empty without validation.
+
+    Args:
+        run: whose ranks say which layers are not told apart from it.
+        scores: of the run.
+        labels: what to call its layers.
+    """
+    last = max((score.epoch for score in scores if score.split == "test"), default=None)
+    own = [s for s in scores if (s.epoch, s.metric, s.reduction) == (last, METRIC, NO_REDUCTION)]
+    layers = list(dict.fromkeys(score.ranked_layer for score in own))
+    found = {(score.split, score.ranked_layer): score.value for score in own}
+    values = {split: [found.get((split, layer)) for layer in layers] for split in ("validation", "test")}
+    best = best_layer(values)
+    if best is None or best.split != "validation":
+        return ""
+    alike = alike_of(own, METRIC, searches_of(run))
+    near = None if alike is None else [labels[layer] for layer in layers if layer in alike]
+    return f"{run.name}, epoch {last}: {best_text(best, [labels[layer] for layer in layers], values, near)}."
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What some runs show.
+
+    Args:
+        sentences: a run or an experiment each.
+        missing: why another has none.
+    """
+
+    sentences: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def findings(runs: Sequence[tuple[Run, NetworkEnd | None]]) -> Findings:
+    """The findings of runs in their order; trainings of one experiment under several seeds have one together.
+
+    Args:
+        runs: with the ends of their networks.
+    """
+    grounds: dict[str, Ground] = {}
+    missing: list[str] = []
+    for run, end in runs:
+        try:
+            grounds[run.name] = ground_of(run, end)
+        except LayerprobeError as error:
+            missing.append(f"{run.name}: no finding. {error}")
+    sentences: list[str] = []
+    for group in _by_experiment(grounds.values()):
+        try:
+            sentences.append(finding(group[0]) if len(group) == 1 else finding_of_seeds(group))
+        except LayerprobeError as error:
+            names = ", ".join(ground.test.run.name for ground in group)
+            missing.append(f"{names}: no finding. {error}")
+    return Findings(tuple(sentences), tuple(missing))
+
+
+def _by_experiment(grounds: Iterable[Ground]) -> list[list[Ground]]:
+    """Trainings of one experiment under several seeds together; of several runs of one seed, the others alone."""
+    groups: dict[tuple[object, ...], dict[int, Ground]] = {}
+    for ground in grounds:
+        record, place = ground.test.record, ground.test
+        group = groups.setdefault((record["experiment"], place.epoch, ground.layers, place.stored.ids), {})
+        if record["seed"] in group:
+            group = groups.setdefault((place.run.name,), {})
+        group[record["seed"]] = ground
+    return [[group[seed] for seed in sorted(group)] for group in groups.values()]

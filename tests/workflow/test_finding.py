@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerprobe.errors import DataError, RecipeError
+from layerprobe.runs import Run
+from layerprobe.workflow.embedding import NetworkEnd
+from layerprobe.workflow.finding import best_on_validation, finding, findings, ground_of
+from tests.workflow.rank_files import FC6, POOL5, first_hit, ranks_of, stored, written
+
+END = NetworkEnd("fc6", "pool5", None)
+LAYERS = ["pool5", "fc6"]
+
+
+def run_of(cache: Path, name: str = "one", *, seed: int = 0, better: int = 9) -> Run:
+    """A run of 12 classes of two images: of test, one image of `better` of them is found by pool5, of six by fc6."""
+    run = Run(cache / name)
+    test = stored(run, 5, "test", {POOL5: first_hit(better), FC6: first_hit(6)})
+    train = stored(run, 5, "train", {POOL5: first_hit(12), FC6: first_hit(9)})
+    written(run, train, test, layer_order=LAYERS, seed=seed)
+    return run
+
+
+def test_the_layer_before_the_embedding_is_compared_with_it(tmp_path: Path) -> None:
+    text = finding(ground_of(run_of(tmp_path), END))
+    # 9 and 6 of 24 test images, 12 and 9 of 24 training images
+    assert "pool5, the layer before the embedding," in text
+    assert "fc6" in text
+    assert "R@1 37.5 % against 25.0 %, +12.5 points (95 % interval over 12 classes" in text
+    assert text.endswith("On the training classes they reach 50.0 % against 37.5 %.")
+
+
+def test_the_last_epoch_that_is_ranked_counts(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    run.write(run.read() | {"epochs_done": 9})
+    assert "(one, epoch 5)" in finding(ground_of(run, END))
+
+
+def test_without_training_ranks_they_are_not_mentioned(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    run.rank_file(5, "train").unlink()
+    assert "training classes" not in finding(ground_of(run, END))
+
+
+def test_a_layer_that_may_not_be_the_last_but_one_is_not_called_so(tmp_path: Path) -> None:
+    text = finding(ground_of(run_of(tmp_path), NetworkEnd("fc6", "norm5", None)))
+    assert "pool5, the last layer probed before the embedding," in text
+
+
+def test_too_few_classes_for_an_interval_are_told(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    labels = np.repeat(np.arange(3), 2)
+    ranks = {POOL5: ranks_of([1, 1, 0, 0, 0, 0]), FC6: ranks_of([1, 0, 0, 0, 0, 0])}
+    written(run, stored(run, 5, "test", ranks, labels=labels), layer_order=LAYERS)
+    assert "+16.7 points (no interval: 3 classes, and it takes 10)" in finding(ground_of(run, END))
+
+
+def test_an_embedding_that_is_not_ranked_is_told_with_the_command(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    written(run, stored(run, 5, "test", {POOL5: first_hit(3)}), layer_order=LAYERS)
+    with pytest.raises(
+        DataError, match="fc6 and a layer before it are not both ranked at epoch 5. Run layerprobe probe"
+    ):
+        ground_of(run, END)
+
+
+def test_a_run_whose_embedding_is_not_known_has_no_finding(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="not known which layer is the embedding. Compare two layers: layerprobe"):
+        ground_of(run_of(tmp_path), None)
+
+
+def test_trainings_of_one_experiment_have_one_finding(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, "s1", seed=1, better=12), run_of(tmp_path, "s0", seed=0, better=6)]
+    found = findings([(run, END) for run in runs])
+    (text,) = found.sentences
+    # 12 and 6 of 24 by pool5, 6 of 24 by fc6
+    assert "pool5, the layer before the embedding," in text
+    assert "over 2 trainings (s0, s1; epoch 5)" in text
+    assert "37.5 % against 25.0 % on the mean, +12.5 points" in text
+    assert "(seed 0 +0.0, seed 1 +25.0)" in text
+    assert text.endswith("On the training classes they reach 50.0 % against 37.5 % on the mean.")
+    assert found.missing == ()
+
+
+def test_several_runs_of_one_seed_are_no_trainings(tmp_path: Path) -> None:
+    found = findings([(run_of(tmp_path, name), END) for name in ("a", "b")])
+    assert [re.findall(r"\((\w), epoch 5\)", text) for text in found.sentences] == [["a"], ["b"]]
+
+
+def test_a_run_without_a_finding_says_why_and_the_others_have_theirs(tmp_path: Path) -> None:
+    damaged = run_of(tmp_path, "damaged")
+    damaged.rank_file(5, "test").write_bytes(b"no HDF5")
+    found = findings([(damaged, END), (run_of(tmp_path, "whole"), END)])
+    assert ["(whole, epoch 5)" in text for text in found.sentences] == [True]
+    (why,) = found.missing
+    assert why.startswith("damaged: no finding. ")
+    assert "epoch-0005.test.h5" in why
+
+
+def test_the_best_on_validation_is_named_with_its_test_value(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    scores = [
+        *stored(run, 5, "validation", {POOL5: first_hit(6), FC6: first_hit(3)}, labels=np.repeat(np.arange(12), 2)),
+        *stored(run, 5, "test", {POOL5: first_hit(9), FC6: first_hit(12)}),
+    ]
+    text = best_on_validation(run, scores, {POOL5: "pool5", FC6: "fc6"})
+    assert text == "one, epoch 5: best on validation: pool5, 25.0 %; on test 37.5 %."
+
+
+def test_what_is_best_on_test_alone_is_not_named(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    scores = stored(run, 5, "test", {POOL5: first_hit(9), FC6: first_hit(12)})
+    assert best_on_validation(run, scores, {POOL5: "pool5", FC6: "fc6"}) == ""
