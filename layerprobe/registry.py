@@ -112,6 +112,7 @@ PLOTS = {
     "train-vs-test": "layerprobe.plots.train_vs_test:PLOT",
     "curves": "layerprobe.plots.curves:PLOT",
     "layers": "layerprobe.plots.layers:PLOT",
+    "gap": "layerprobe.plots.gap:PLOT",
     "cka": "layerprobe.plots.cka:PLOT",
 }
 

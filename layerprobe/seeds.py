@@ -104,13 +104,18 @@ def _mean(name: str, runs: Sequence[Sequence[Score]]) -> list[Score]:
 
 
 def _left_out(scores: Sequence[Score], shared: Iterable[_Cell]) -> list[str]:
-    """A note that names the epochs of which nothing is left, and the layers of which numbers are left out at others."""
+    """A note that names the epochs of which nothing is left, and counts the numbers that are left out at others."""
     kept = {epoch for epoch, *_ in shared}
     epochs = sorted({score.epoch for score in scores} - kept)
-    layers = dict.fromkeys(str(score.ranked_layer.layer) for score in scores if score.epoch in kept)
+    others = {_cell(score) for score in scores if score.epoch in kept}
+    layers = {score.ranked_layer for score in scores if score.epoch in kept}
     parts = [f"epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))}"] if epochs else []
-    parts += [f"numbers of {', '.join(layers)}"] if layers else []
+    parts += [f"{_count(len(others), 'number')} of {_count(len(layers), 'layer')}"] if others else []
     return [f"left out, as not all trainings have them: {' and '.join(parts)}"] if parts else []
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _mean_of(scores: Sequence[Score], name: str, notes: Sequence[str]) -> Score:

@@ -40,7 +40,7 @@ def test_a_number_that_not_all_have_is_left_out_with_a_note() -> None:
     extra = replace(SCORE, layer="pool5")
     found = over_seeds([SCORE, extra, late[0], *seeds(0.25, 0.75)[1:]])
     assert [(s.epoch, s.layer, s.value) for s in found] == [(1, "fc6", 0.625)]
-    assert "left out, as not all trainings have them: epoch 2 and numbers of pool5@none" in found[0].notes
+    assert "left out, as not all trainings have them: epoch 2 and 1 number of 1 layer" in found[0].notes
 
 
 def test_without_a_number_in_common_runs_stay_apart() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from layerprobe.registry import PLOTS
 from layerprobe.scores import read_scores
 from layerprobe.workflow import demo as module
 from tests.workflow.conftest import Silent
@@ -49,5 +50,5 @@ def test_the_finding_is_computed_from_the_runs_own_numbers(monkeypatch: pytest.M
     assert list(figures.groups()) == [f"{100 * (value[pair] or 0):.1f}" for pair in pairs]
     assert "c5, the last layer probed before the embedding," in shown.finding  # pool5 lies between
     assert "fc6" in shown.finding
-    assert [path.name for path in shown.plots] == ["train-vs-test.png", "curves.png", "layers.png", "cka.png"]
+    assert [path.name for path in shown.plots] == [f"{kind}.png" for kind in PLOTS]
     assert all(path.stat().st_size > 10_000 for path in shown.plots)

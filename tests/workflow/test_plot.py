@@ -145,6 +145,13 @@ def of_epochs(*epochs: int) -> Features:
     return {epoch: {layer: rng.normal(size=(20, 3)).astype(np.float32) for layer in LAYERS} for epoch in epochs}
 
 
+def on_both(run: Run) -> Run:
+    """The run with the scores of its test split for the training split, too."""
+    scores = read_scores(run.scores_file)
+    write_scores(run.scores_file, [*(replace(score, split="train") for score in scores), *scores])
+    return run
+
+
 def matrices_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> list[Matrix]:
     given: list[Matrix] = []
 
@@ -183,7 +190,7 @@ def test_every_plot_has_the_networks_order_whatever_was_measured_first(kind: str
     first = LayerKey("conv", "max")
     late = of_epochs(0, 1)
     late[1][first] = np.random.default_rng(1).normal(size=(20, 3)).astype(np.float32)  # probed at the last epoch alone
-    run = probed(tmp_path, late)
+    run = on_both(probed(tmp_path, late))
     scores = read_scores(run.scores_file)
     assert scores[0].layer != "conv"
     run.write(RECORD | {"layer_order": ["conv", "pool5.3", "fc6"]})
@@ -255,7 +262,7 @@ def test_a_run_probed_on_the_training_split_alone_has_nothing_to_compare(tmp_pat
 
 @pytest.mark.parametrize("kind", PLOTS)
 def test_figure_and_table_say_what_every_score_says(kind: str, tmp_path: Path) -> None:
-    run = probed(tmp_path, of_epochs(0, 1))
+    run = on_both(probed(tmp_path, of_epochs(0, 1)))
     write_scores(
         run.scores_file,
         [replace(score, notes=("partial: 9 of 10 test images",)) for score in read_scores(run.scores_file)],
@@ -269,7 +276,7 @@ def test_figure_and_table_say_what_every_score_says(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", PLOTS)
 def test_a_figure_can_be_had_without_a_file(kind: str, tmp_path: Path) -> None:
-    run = probed(tmp_path, of_epochs(0, 1))
+    run = on_both(probed(tmp_path, of_epochs(0, 1)))
     before = sorted(tmp_path.rglob("*"))
     assert isinstance(drawn(kind, [run]).figure, Figure)
     assert sorted(tmp_path.rglob("*")) == before

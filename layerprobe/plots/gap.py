@@ -1,0 +1,205 @@
+"""How much better each layer does in training than on the test set, over the epochs: a row each, a column an epoch."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+from layerprobe.errors import DataError
+from layerprobe.facts import DataFacts, run_lines
+from layerprobe.plots import figure as fig
+from layerprobe.plots.plot import Layers, ScorePlot
+from layerprobe.plots.values import (
+    Point,
+    Series,
+    as_they_are,
+    by_run,
+    compared,
+    missing,
+    not_drawn,
+    of_one_kind,
+    points,
+    shared,
+)
+from layerprobe.scores import Score, note_text
+from layerprobe.wording import visible
+
+_SEEN, _UNSEEN = "train", "test"  # the gap is the first - the second
+_WIDTHS = (2.4, 3.2)  # inches of a panel's cells, least and most
+_COLUMN = 0.5  # inches of a column, at most, if the panel is not narrower then
+_ROW = 0.19  # inches of a row
+_HEIGHTS = (1.6, 9.0)
+_NUMBERS = 8.0  # points
+_LEAST = 1.0  # percentage points: gaps smaller than this never have the full colour
+# Blue and vermilion of Okabe and Ito, as test and train have in other figures: distinct for every colour blindness.
+_COLOURS = LinearSegmentedColormap.from_list("gap", ["#0072b2", "#f7f7f7", "#d55e00"]).with_extremes(bad="0.82")
+
+
+def draw(
+    scores: Sequence[Score],
+    *,
+    metric: str = "R@1",
+    data: Mapping[str, DataFacts] | None = None,
+    layers: Layers | None = None,
+) -> Figure:
+    """Draw a panel for each run, all with the same colours; beside each row stands its gap at the last epoch.
+
+    The first layer is at the bottom. The cells show their numbers where there is room. A cell without a value on either
+    split is grey, and the reason is written under the figure. Layers that are reduced are drawn only where none is as
+    it is.
+
+    Args:
+        scores: of one or more runs.
+        metric: whose gap is drawn.
+        data: run -> what its scores were measured on.
+        layers: those that are drawn; None for all.
+
+    Raises:
+        DataError: no layer has a value on both splits.
+        LayerprobeError: no score of this metric.
+    """
+    scores = _of_both(scores if layers is None else [score for score in scores if score.ranked_layer in layers])
+    found, _ = of_one_kind(points(as_they_are(scores), metric), lambda *_: False)  # a gap has none of their intervals
+    gaps = [gap for point in found if (gap := _gap(point)) is not None]
+    if not gaps:
+        raise DataError(
+            f"no layer has {metric} on both {_SEEN} and {_UNSEEN}",
+            fix=f"Run layerprobe probe {found[0].run} --splits {_SEEN},{_UNSEEN}",
+        )
+    runs, data = by_run(found), {run: _both(facts) for run, facts in (data or {}).items()}
+    notes = run_lines(data) + shared(runs) + missing(runs, (_SEEN, _UNSEEN)) + _other_sets(data) + not_drawn(scores)
+    most = max(_LEAST, *map(abs, gaps))
+    columns = max(len(_epochs(series)) for series in runs.values())
+    rows = max(map(len, runs.values()))
+    layout = fig.Layout(
+        min(max(_COLUMN * columns, _WIDTHS[0]), _WIDTHS[1]),
+        min(max(_ROW * rows, _HEIGHTS[0]), _HEIGHTS[1]),
+        # Between two panels there must be room for the names beside the right one.
+        fig.width_of(["+88.8"]) + 0.15 + (fig.width_of(list(max(runs.values(), key=len))) if len(runs) > 1 else 0),
+        below=1.1,
+        columns=2,
+        notes=notes,
+    )
+    titles = [f"{run}: gap of {metric}, {compared(series)}" for run, series in runs.items()]
+    figure, panels = fig.panels(titles, layout)
+    for axes, series in zip(panels, runs.values(), strict=True):
+        image = _draw_cells(axes, series, layout, most)
+        _name(axes, series)
+        _draw_last(axes, series)
+        _draw_bar(axes, image, metric)
+    return figure
+
+
+def _of_both(scores: Sequence[Score]) -> list[Score]:
+    """The scores of the two splits; all of them where neither is there, so that this can be told."""
+    return [score for score in scores if score.split in (_SEEN, _UNSEEN)] or list(scores)
+
+
+def _both(facts: DataFacts) -> DataFacts:
+    return replace(facts, splits={split: own for split, own in facts.splits.items() if split in (_SEEN, _UNSEEN)})
+
+
+def _gap(point: Point) -> float | None:
+    """In percentage points; None where a split has no valid value."""
+    seen, unseen = point.percent(_SEEN), point.percent(_UNSEEN)
+    return None if seen is None or unseen is None else seen - unseen
+
+
+def _epochs(series: Series) -> list[int]:
+    return sorted({point.epoch for layer in series.values() for point in layer})
+
+
+def _other_sets(data: Mapping[str, DataFacts]) -> list[str]:
+    """A line that says that the splits are of other sizes, if they are: recall falls with the number of classes."""
+    for facts in data.values():
+        seen, unseen = facts.splits.get(_SEEN), facts.splits.get(_UNSEEN)
+        if seen and unseen and (seen.queries, seen.classes) != (unseen.queries, unseen.classes):
+            return ["The splits differ in size, and with them how hard they are; layerprobe summary draws equal terms."]
+    return []
+
+
+def _draw_cells(axes: Axes, series: Series, layout: fig.Layout, most: float) -> AxesImage:
+    epochs = _epochs(series)
+    values = np.full((len(series), len(epochs)), math.nan)
+    for row, layer in enumerate(series.values()):
+        for point in layer:
+            gap = _gap(point)
+            values[row, epochs.index(point.epoch)] = math.nan if gap is None else gap
+    image = axes.imshow(values, cmap=_COLOURS, norm=Normalize(-most, most), aspect="auto", origin="lower")
+    image.set(interpolation="none", zorder=0, label="_gaps")
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    if fig.width_of(["+88.8"]) * _NUMBERS / fig.FONT + 0.06 > layout.width / len(epochs):
+        return image
+    for (row, column), gap in np.ndenumerate(values):
+        if math.isfinite(gap):
+            # On vermilion black has the better contrast, even where that is strongest.
+            colour = "white" if gap < -0.7 * most else "black"
+            text = axes.text(column, row, _short(gap), fontsize=_NUMBERS, color=colour)
+            text.set(ha="center", va="center")
+    return image
+
+
+def _short(gap: float) -> str:
+    """`+8.6`, `0.0`, and with the sign that the numbers of the colour bar have, minus 0.3."""
+    text = f"{gap:+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
+
+
+def _name(axes: Axes, series: Series) -> None:
+    epochs = _epochs(series)
+    room = fig.size_of(axes)[0] / len(epochs)
+    step = math.ceil((fig.width_of([str(epochs[-1])]) + 0.08) / room)
+    axes.set_xticks(range(0, len(epochs), step), [str(epoch) for epoch in epochs[::step]])
+    axes.set_yticks(range(len(series)), list(map(visible, series)))
+    for label in axes.get_yticklabels():
+        label.set(parse_math=False)
+    axes.set_xlabel("epoch", fontsize=fig.FONT + 1)
+
+
+def _draw_last(axes: Axes, series: Series) -> None:
+    """Write the gap of the last epoch beside each row that has one then."""
+    last = _epochs(series)[-1]
+    axes.text(1.02, 1.01, f"epoch {last}", transform=axes.transAxes, fontsize=fig.FONT - 1, color=fig.GREY)
+    for row, layer in enumerate(series.values()):
+        gap = _gap(layer[-1]) if layer[-1].epoch == last else None
+        if gap is not None:
+            text = axes.text(1.02, row, _short(gap), transform=axes.get_yaxis_transform(), fontsize=fig.FONT)
+            text.set(va="center_baseline")
+
+
+def _draw_bar(axes: Axes, image: AxesImage, metric: str) -> None:
+    width, height = fig.size_of(axes)
+    beside = axes.inset_axes((0, -0.62 / height, min(1.0, 2.4 / width), 0.1 / height))
+    bar = axes.figure.colorbar(image, cax=beside, orientation="horizontal")
+    bar.outline.set_visible(False)
+    bar.set_label(f"{_SEEN} - {_UNSEEN} {metric}, percentage points", fontsize=fig.FONT)
+    bar.ax.tick_params(labelsize=fig.FONT, length=2)
+
+
+def gap_csv(scores: Sequence[Score], metric: str = "R@1") -> str:
+    """The gaps as CSV, a line for each run, layer and epoch, with what they are the difference of, as fractions."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    key = ("run", "layer", "pool", "reduction", "similarity", "epoch")
+    splits = (_SEEN, _UNSEEN)
+    writer.writerow([*key, f"{metric} gap", *(f"{s} {metric}" for s in splits), *(f"{s} note" for s in splits)])
+    for point in points(as_they_are(_of_both(scores)), metric):
+        seen, unseen = (point.values.get(split) for split in splits)
+        gap = None if seen is None or unseen is None else seen - unseen
+        own = [note_text(point.notes.get(split, ())) for split in splits]
+        writer.writerow([*(getattr(point, name) for name in key), gap, seen, unseen, *own])
+    return text.getvalue()
+
+
+PLOT = ScorePlot(draw, gap_csv)

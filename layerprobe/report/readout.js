@@ -1,0 +1,164 @@
+"use strict";
+
+// What all figures share: the box that tells what is pointed at, colours of layers, axes, and labels that do not
+// overlap.
+Object.assign(window.layerprobe, (() => {
+  const { data, state, text, html, cell, labels, epochPlace } = window.layerprobe;
+  const box = document.getElementById("readout");
+
+  // All that is known of a number, a line each, the first one for the eye.
+  const lines = (run, metric, split, layer, epoch) => {
+    const found = cell(run, metric, split, layer, epoch);
+    if (!found) return [];
+    const { value, low, high, remark } = found;
+    const own = run.layers[layer];
+    return [
+      value === null ? `no ${metric}` : `${text.shown(value, metric)}${text.unit(metric)}`,
+      `${metric} on ${split} = ${text.full(value) || "no valid number"}`,
+      low === null ? null : `interval ${text.full(low)} to ${text.full(high)}`,
+      `${own.layer}, pool ${own.pool}, reduction ${own.reduction}, ${own.similarity}`,
+      `${run.name}, epoch ${run.epochs[epoch]}`,
+      remark || null,
+    ].filter((line) => line !== null);
+  };
+
+  // Show the box beside a point of the window; the first line is large.
+  const show = ([first, ...others], x, y) => {
+    box.replaceChildren(html("strong", {}, first), ...others.map((line) => html("span", {}, line)));
+    box.hidden = false;
+    const { width, height } = box.getBoundingClientRect();
+    const left = x + 14 + width < innerWidth - 4 ? x + 14 : Math.max(4, x - 14 - width);
+    const top = Math.min(Math.max(4, y - height - 10), innerHeight - height - 4);
+    box.style.left = `${left}px`;
+    box.style.top = `${top < y || left > x ? top : y + 14}px`;
+  };
+  const hide = () => {
+    box.hidden = true;
+  };
+  addEventListener("keydown", (event) => {
+    if (event.key === "Escape") hide();
+  });
+  addEventListener("scroll", hide, { passive: true });
+
+  // A layer's colour follows its depth in the network; the embedding layer has one of its own. Reductions of a layer
+  // have its colour and a broken line.
+  const layersOf = new Map();
+  for (const run of data.runs) for (const layer of run.layers) if (!layersOf.has(layer.label)) layersOf.set(layer.label, layer);
+  const names = [...new Set(labels.map((label) => layersOf.get(label).layer))];
+  const embedded = new Set(data.runs.filter((run) => run.embedding !== null).map((run) => run.layers[run.embedding].layer));
+  const reduced = (label) => layersOf.get(label).reduction !== "none";
+  const tint = (label) => {
+    const name = layersOf.get(label).layer;
+    const depth = names.length > 1 ? (100 * names.indexOf(name)) / (names.length - 1) : 100;
+    return { class: embedded.has(name) ? "embedding" : "depth", style: `--at:${depth.toFixed(1)}%` };
+  };
+  const dashes = (label) => {
+    if (!reduced(label)) return null;
+    const ways = labels.filter((other) => reduced(other) && layersOf.get(other).layer === layersOf.get(label).layer);
+    return ["6 2.5", "2 2.5", "8 2 2 2"][ways.indexOf(label) % 3];
+  };
+
+  const ticks = (low, high, count) => {
+    const rough = (high - low) / Math.max(1, count), power = 10 ** Math.floor(Math.log10(rough || 1));
+    const step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one >= rough * 0.999) || 1;
+    const found = [];
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) found.push(i * step);
+    return found;
+  };
+  // Limits of an axis for some values: round numbers that enclose all of them.
+  const limits = (values, metric) => {
+    const unit = window.layerprobe.percent(metric) ? 100 : 1;
+    if (!values.length) return [0, 1];
+    const low = Math.min(...values) * unit, high = Math.max(...values) * unit;
+    const marks = ticks(low, high > low ? high : low + 1, 8), step = marks.length > 1 ? marks[1] - marks[0] : 1;
+    const ends = [Math.floor(low / step + 1e-9) * step, Math.ceil(high / step - 1e-9) * step];
+    if (ends[0] === ends[1]) ends[1] += step;
+    return ends.map((end) => end / unit);
+  };
+
+  // Move positions apart as little as possible (least squares), in their order: neighbours in descending order are
+  // replaced by their mean (pool adjacent violators), as plots/figure.py does.
+  const spread = (positions, least, low, high) => {
+    const order = positions.map((_, i) => i).sort((a, b) => positions[a] - positions[b] || a - b);
+    const room = Math.max(0, high - low), step = Math.min(least, order.length > 1 ? room / (order.length - 1) : least);
+    const pools = [];
+    order.forEach((i, place) => {
+      pools.push([positions[i] - place * step, 1]);
+      while (pools.length > 1 && pools[pools.length - 2][0] >= pools[pools.length - 1][0]) {
+        const [mean, count] = pools.pop(), before = pools[pools.length - 1];
+        before[0] = (before[0] * before[1] + mean * count) / (before[1] + count);
+        before[1] += count;
+      }
+    });
+    const levels = pools.flatMap(([mean, count]) => Array(count).fill(mean));
+    const top = high - (order.length - 1) * step, moved = [];
+    order.forEach((i, place) => { moved[i] = Math.min(Math.max(levels[place], low), top) + place * step; });
+    return moved;
+  };
+
+  const measure = document.createElement("canvas").getContext("2d");
+  const widthOf = (string, font = "12px system-ui, sans-serif") => {
+    measure.font = font;
+    return measure.measureText(string).width;
+  };
+  const short = (string, width) => {
+    if (widthOf(string) <= width) return string;
+    let end = string.length;
+    while (end > 1 && widthOf(`${string.slice(0, end)}…`) > width) end--;
+    return `${string.slice(0, end)}…`;
+  };
+
+  // The runs that are shown, each with its place.
+  const shownRuns = () => state.get("runs").map((i) => data.runs[i]);
+  const placeOf = (run, label) => run.layers.findIndex((layer) => layer.label === label);
+
+  // Draw again when the state, the width or the medium changes. Printing gives every figure the width of a sheet.
+  const SHEET = 700;
+  let printing = false;
+  const drawings = [];
+  // Lay figures out in columns of one width; says how many and how wide they are.
+  const GAP = 28;
+  const columns = (place, count, least) => {
+    const width = printing ? SHEET : place.clientWidth;
+    const found = Math.max(1, Math.min(count, Math.floor((width + GAP) / (least + GAP))));
+    place.style.gridTemplateColumns = `repeat(${found}, minmax(0, 1fr))`;
+    return { count: found, width: Math.floor((width - GAP * (found - 1)) / found) };
+  };
+  // Arrow keys over a figure of a run: left and right choose the epoch, up and down the layer that stands out.
+  const stepped = (event, run, among) => {
+    const across = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+    const down = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (across === undefined && down === undefined) return false;
+    event.preventDefault();
+    const step = (list, now, by) => list[Math.min(Math.max(now + by, 0), list.length - 1)];
+    if (across) state.set("epoch", step(run.epochs, epochPlace(run, state.get("epoch")), across));
+    const own = run.layers.map((layer) => layer.label).filter((label) => among.includes(label));
+    if (down && own.length) state.set("layer", step(own, own.indexOf(state.get("layer")), down));
+    return true;
+  };
+  const drawn = (keys, draw) => {
+    drawings.push(draw);
+    for (const key of keys) state.on(key, draw);
+    draw();
+  };
+  let last = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth !== last) drawings.forEach((draw) => draw());
+    last = innerWidth;
+  });
+  const medium = (value) => () => {
+    printing = value;
+    document.querySelectorAll("#made details").forEach((one) => {
+      if (value) one.dataset.was = one.open;
+      one.open = value || one.dataset.was === "true";
+    });
+    drawings.forEach((draw) => draw());
+  };
+  addEventListener("beforeprint", medium(true));
+  addEventListener("afterprint", medium(false));
+
+  return {
+    readout: { lines, show, hide }, tint, dashes, reduced, ticks, limits, spread, widthOf, short, shownRuns,
+    placeOf, columns, stepped, drawn, layersOf,
+  };
+})());

@@ -1,0 +1,137 @@
+"use strict";
+
+// The data of the page, its state, and numbers as text. Every script shares them as window.layerprobe.
+//
+// The keys of the state: `runs`, the places of the runs that are shown; `layers`, the labels of the layers that are
+// shown in colour; `epoch`, one of the epochs that a run has; `metric`; `layer`, the label of the layer that stands out.
+// A value is kept when the page is read again, as it is while a training is watched.
+window.layerprobe = (() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const store = `layerprobe ${location.pathname}`;
+
+  const merged = (lists) => {
+    // Every text once. One that the first list lacks follows what precedes it in its own.
+    const all = [];
+    for (const list of lists) {
+      list.forEach((text, i) => {
+        if (!all.includes(text)) all.splice(i ? all.indexOf(list[i - 1]) + 1 : 0, 0, text);
+      });
+    }
+    return all;
+  };
+  const labels = merged(data.runs.map((run) => run.layers.map((layer) => layer.label)));
+  const metrics = merged(data.runs.map((run) => run.metrics.map((metric) => metric.name)));
+  const epochs = [...new Set(data.runs.flatMap((run) => run.epochs))].sort((a, b) => a - b);
+  const few = labels.filter((label) => data.runs.some((run) => run.few.some((i) => run.layers[i].label === label)));
+  const embeddings = data.runs.filter((run) => run.embedding !== null).map((run) => run.layers[run.embedding].label);
+
+  const starts = {
+    runs: data.runs.map((_, i) => i),
+    layers: few.length ? few : labels,
+    epoch: epochs[epochs.length - 1],
+    metric: metrics.includes("R@1") ? "R@1" : metrics[0],
+    layer: embeddings.length ? embeddings[0] : labels[labels.length - 1],
+  };
+  const possible = { // what of a kept value still means something
+    runs: (kept) => kept.every((i) => i < data.runs.length),
+    layers: (kept) => kept.every((label) => labels.includes(label)),
+    epoch: (kept) => epochs.includes(kept),
+    metric: (kept) => metrics.includes(kept),
+    layer: (kept) => labels.includes(kept),
+  };
+
+  const kept = (() => {
+    try {
+      const found = JSON.parse(sessionStorage.getItem(store)) || {};
+      for (const [key, fits] of Object.entries(possible)) if (key in found && !fits(found[key])) delete found[key];
+      return found;
+    } catch {
+      return {}; // a browser may refuse to keep anything
+    }
+  })();
+  const listeners = {};
+  const state = {
+    get: (key) => (key in kept ? kept[key] : starts[key]),
+    set: (key, value) => {
+      kept[key] = value;
+      try {
+        sessionStorage.setItem(store, JSON.stringify(kept));
+      } catch {} // as above
+      for (const listener of listeners[key] || []) listener(value);
+    },
+    on: (key, listener) => (listeners[key] ||= []).push(listener),
+  };
+
+  // Where a reader was when the page was read again.
+  addEventListener("pagehide", () => {
+    state.set("place", { top: scrollY, focus: document.activeElement && document.activeElement.id });
+  });
+  const resume = () => {
+    const place = state.get("place");
+    if (!place) return;
+    const focused = place.focus && document.getElementById(place.focus);
+    if (focused) focused.focus({ preventScroll: true });
+    if (!location.hash) scrollTo(0, place.top);
+  };
+
+  // Python's f"{x:.{digits}f}": a tie goes to the even digit, while toFixed takes the larger one.
+  const fixed = (x, digits) => {
+    const size = Math.abs(x), exact = size.toFixed(60), cut = exact.length - 60 + digits;
+    const tie = /^50*$/.test(exact.slice(cut)) && "02468".includes(exact.slice(0, cut).replace(/\.$/, "").slice(-1));
+    return (x < 0 ? "-" : "") + (tie ? exact.slice(0, cut).replace(/\.$/, "") : size.toFixed(digits));
+  };
+  const plain = (x) => (Math.abs(x) >= 100 ? fixed(x, 0) : String(Number(x.toPrecision(3)))); // three digits
+  const percent = (name) => data.runs.some((run) => run.metrics.some((one) => one.name === name && one.percent));
+  const text = {
+    // A value of a metric as tables show it: in percent with one decimal, or with three digits.
+    shown: (value, metric) => (value === null ? "–" : percent(metric) ? fixed(100 * value, 1) : plain(value)),
+    // train - test with its sign: in points, from the unrounded values.
+    gap: (gap, metric, digits = 1) => {
+      if (gap === null) return "–";
+      const shown = percent(metric) ? fixed(100 * gap, digits) : plain(gap);
+      return shown.startsWith("-") ? `−${shown.slice(1)}` : `+${shown}`;
+    },
+    // A number as scores.csv has it: Python's repr of a float.
+    full: (x) => {
+      if (x === null) return "";
+      const size = Math.abs(x);
+      if (size !== 0 && (size < 1e-4 || size >= 1e16)) return x.toExponential().replace(/e([+-])(\d)$/, "e$10$2");
+      return Number.isInteger(x) ? `${x}.0` : String(x);
+    },
+    unit: (metric) => (percent(metric) ? " %" : ""),
+  };
+
+  // The place of the epoch of a run that is shown for a chosen one: the last one until then; -1 where it is none.
+  const epochPlace = (run, epoch) => run.epochs.reduce((found, own, i) => (own <= epoch ? i : found), -1);
+
+  // The numbers of a metric, split, layer and epoch of a run, with the remarks on them; null where it has none.
+  const cell = (run, metric, split, layer, epoch) => {
+    const table = run.scores[metric] && run.scores[metric][split];
+    if (!table || layer < 0 || epoch < 0) return null;
+    const at = (name) => (table[name] ? table[name][layer][epoch] : null);
+    const note = at("note");
+    if (at("value") === null && note === null) return null;
+    return { value: at("value"), low: at("low"), high: at("high"), remark: note === null ? "" : run.remarks[note] };
+  };
+  const gap = (run, metric, layer, epoch) => {
+    const [train, test] = ["train", "test"].map((split) => cell(run, metric, split, layer, epoch));
+    return train && test && train.value !== null && test.value !== null ? train.value - test.value : null;
+  };
+  const splits = (run, metric) => Object.keys(run.scores[metric] || {});
+
+  // An element with its attributes; children are elements or text, which is never read as HTML.
+  const make = (space) => (tag, attributes = {}, ...children) => {
+    const made = space ? document.createElementNS(space, tag) : document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+      else if (value !== null && value !== false) made.setAttribute(name, value === true ? "" : value);
+    }
+    made.append(...children.filter((child) => child !== null));
+    return made;
+  };
+
+  return {
+    data, state, text, labels, metrics, epochs, few, percent, epochPlace, cell, gap, splits, resume,
+    html: make(null), svg: make("http://www.w3.org/2000/svg"),
+  };
+})();

@@ -1,0 +1,108 @@
+"use strict";
+
+// The table of the chosen epoch: a row for each layer of each run. Rows are sorted by any column and found by text; the
+// name of a layer opens all that is stored of it at that epoch.
+window.layerprobe.table = () => {
+  const P = window.layerprobe;
+  const { data, state, text, html, cell } = P;
+  document.getElementById("table").hidden = false;
+  const box = document.getElementById("table-box"), many = data.runs.length > 1, open = new Set();
+
+  const search = html("input", { type: "search", id: "table-filter", value: state.get("filter") || "", oninput: () => state.set("filter", search.value) });
+  const count = html("output", { for: "table-filter", id: "table-count" });
+  document.getElementById("table-tools").append(html("label", {}, "Show rows with ", search), count);
+
+  const rowsOf = (metric) => P.shownRuns().flatMap((run) => {
+    const e = P.epochPlace(run, state.get("epoch"));
+    return run.layers.map((layer, i) => ({ run, layer, i, e, gap: P.gap(run, metric, i, e),
+      ...Object.fromEntries(P.splits(run, metric).map((split) => [split, cell(run, metric, split, i, e)])) }));
+  });
+
+  const columnsOf = (rows, splits) => [
+    ...(many ? [{ key: "run", name: "run", of: (row) => data.runs.indexOf(row.run) }] : []),
+    { key: "layer", name: "layer", of: (row) => P.labels.indexOf(row.layer.label) },
+    ...splits.map((split) => ({ key: split, name: split, number: true, of: (row) => row[split]?.value ?? null })),
+    ...(rows.some((row) => row.gap !== null) ? [{ key: "gap", name: "train − test", number: true, of: (row) => row.gap }] : []),
+  ];
+
+  // Rows in the order of a column, those without a number last; equal ones as they were.
+  const sorted = (rows, column, up) => {
+    if (!column) return rows;
+    return [...rows].sort((a, b) => {
+      const [first, second] = [column.of(a), column.of(b)];
+      if (first === null || second === null) return (first === null) - (second === null);
+      return (up ? 1 : -1) * (first - second);
+    });
+  };
+
+  const number = (found, metric, best) => {
+    if (!found) return html("td", { class: "number" }, "–");
+    const { value, low, high, remark } = found;
+    if (value === null) return html("td", { class: "number", title: remark }, "invalid");
+    const shown = text.shown(value, metric);
+    return html("td", { class: `number${best ? " best" : ""}`, title: text.full(value), "data-value": text.full(value) },
+      shown, low === null ? null : html("small", {}, ` ${text.shown(low, metric)} to ${text.shown(high, metric)}`));
+  };
+
+  const details = (row, span) => {
+    const list = html("table", { class: "inner" }, html("thead", {}, html("tr", {}, ...["split", "metric", "value", "interval", "notes"].map((name) => html("th", { scope: "col" }, name)))));
+    const body = html("tbody", {});
+    for (const metric of row.run.metrics.map((one) => one.name)) {
+      for (const split of P.splits(row.run, metric)) {
+        const found = cell(row.run, metric, split, row.i, row.e);
+        if (found) body.append(html("tr", {}, ...[split, metric, text.full(found.value), found.low === null ? "" : `${text.full(found.low)} to ${text.full(found.high)}`, found.remark].map((one) => html("td", {}, one))));
+      }
+    }
+    list.append(body);
+    const { layer, pool, reduction, similarity } = row.layer;
+    return html("tr", { class: "details" }, html("td", { colspan: span },
+      html("p", {}, `${row.run.name}, epoch ${row.run.epochs[row.e]}, layer ${layer}, pool ${pool}, reduction ${reduction}, similarity ${similarity}`), list));
+  };
+
+  const sort = (key) => {
+    const now = state.get("sort") || {};
+    const numbers = !["run", "layer"].includes(key); // numbers start with the largest
+    state.set("sort", now.key === key ? { key, up: !now.up } : { key, up: !numbers });
+  };
+
+  P.drawn(["runs", "epoch", "metric", "filter", "sort"], () => {
+    const metric = state.get("metric"), focused = document.activeElement && document.activeElement.id;
+    const all = rowsOf(metric), splits = ["train", "validation", "test"].filter((split) => all.some((row) => row[split]));
+    const rows = all.filter((row) => splits.some((split) => row[split])), columns = columnsOf(rows, splits);
+    const words = (state.get("filter") || "").toLowerCase().split(/\s+/).filter(Boolean);
+    const name = (row) => [row.run.name, row.layer.label, row.layer.layer, row.layer.pool, row.layer.reduction, row.layer.similarity].join(" ").toLowerCase();
+    const found = rows.filter((row) => words.every((word) => name(row).includes(word)));
+    const chosen = state.get("sort") || { key: "layer", up: true }, by = columns.find((column) => column.key === chosen.key);
+    const best = new Map(splits.map((split) => [split, Math.max(...rows.map((row) => row[split]?.value ?? -Infinity))]));
+    const head = html("tr", {}, ...columns.map((column) => html("th", {
+      scope: "col", class: column.number ? "number" : null, "aria-sort": column === by ? (chosen.up ? "ascending" : "descending") : null,
+    }, html("button", { type: "button", id: `sort-${column.key}`, onclick: () => sort(column.key) }, column.name, html("span", { class: "arrow", "aria-hidden": "true" }, column === by ? (chosen.up ? " ▲" : " ▼") : " ↕")))));
+    const body = html("tbody", {});
+    const ordered = many && chosen.key === "layer" ? sorted(found, by, chosen.up) : sorted(found, by, chosen.up);
+    for (const row of ordered) {
+      const key = `${data.runs.indexOf(row.run)}-${row.i}`, shown = open.has(key);
+      const opener = html("button", { type: "button", id: `row-${key}`, "aria-expanded": String(shown), onclick: () => {
+        open.has(key) ? open.delete(key) : open.add(key);
+        draw();
+      } }, row.layer.label);
+      const line = html("tr", { "data-layer": row.layer.label, "data-run": row.run.name });
+      for (const column of columns) {
+        if (column.key === "run") line.append(html("td", { class: "name" }, row.run.name));
+        else if (column.key === "layer") line.append(html("th", { scope: "row" }, opener));
+        else if (column.key === "gap") line.append(html("td", { class: "number", title: row.gap === null ? null : text.full(row.gap) }, text.gap(row.gap, metric)));
+        else line.append(number(row[column.key], metric, row[column.key]?.value === best.get(column.key)));
+      }
+      body.append(line);
+      if (shown) body.append(details(row, columns.length));
+    }
+    box.replaceChildren(html("table", {}, html("thead", {}, head), body));
+    count.textContent = `${found.length} of ${rows.length} rows`;
+    const interval = data.runs.flatMap((run) => run.metrics).find((one) => one.name === metric)?.interval;
+    document.getElementById("table-lead").textContent = `${metric}${P.percent(metric) ? " in %" : ""} at epoch ${state.get("epoch")}. Choose the name of a layer for every number that is stored of it.`;
+    document.getElementById("table-caption").textContent = [interval ? `Small numbers: ${interval}.` : "", "Bold: the largest of a column. The values are those of scores.csv."].join(" ");
+    if (focused && /^(sort|row)-/.test(focused)) document.getElementById(focused)?.focus({ preventScroll: true });
+  });
+  function draw() {
+    state.set("filter", state.get("filter") || "");
+  }
+};

@@ -1,0 +1,59 @@
+"""Reports of made-up runs, for tests of their page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from layerprobe.facts import DataFacts, SplitFacts
+from layerprobe.keys import LayerKey, RankedLayer
+from layerprobe.report.values import Report, RunPage
+from layerprobe.scores import Score
+
+HOSTILE = "<script>alert(1)</script>"
+LAYERS = tuple(
+    RankedLayer(LayerKey(*key), "none", "cosine")
+    for key in [("pool1", "max"), ("pool2", "max"), ("pool3", "max"), ("pool4", "max"), ("fc6", "none")]
+)
+REDUCED = RankedLayer(LayerKey("fc6", "none"), "l2+pca:64+l2", "cosine")
+
+
+def scores_of(run: str, layers: Sequence[RankedLayer], epochs: Sequence[int], seed: int) -> tuple[Score, ...]:
+    """R@1 with intervals and an effective rank of every layer, epoch and split; the reduced layer at the last epoch."""
+    rng = np.random.default_rng(seed)
+    scores = []
+    for epoch in epochs:
+        for ranked in layers:
+            if ranked == REDUCED and epoch != epochs[-1]:
+                continue
+            for split in ("train", "test"):
+                value = float(rng.random())
+                one = Score(
+                    run=run, experiment="e", seed=seed, epoch=epoch, split=split, layer=ranked.layer.layer,
+                    pool=ranked.layer.pool, reduction=ranked.reduction, similarity=ranked.similarity, metric="R@1",
+                    value=value, low=max(0.0, value - 0.05), high=min(1.0, value + 0.04), n=20,
+                )  # fmt: skip
+                rank = float(rng.random() * 200)
+                scores += [
+                    one,
+                    Score(**{**vars(one), "metric": "effective-rank", "value": rank, "low": None, "high": None}),
+                ]
+    return tuple(scores)
+
+
+def run_page(name: str, epochs: Sequence[int] = (0, 1, 2, 4), seed: int = 0, **fields: object) -> RunPage:
+    """A run of five layers, of which `fc6`, the embedding, was also reduced; four of them are shown first."""
+    layers = (*LAYERS, REDUCED)
+    splits = {"train": SplitFacts(20, 4, None, 0.1), "test": SplitFacts(20, 4, None, 0.1)}
+    usual = {
+        "name": name, "data": DataFacts("glyphs", splits), "layers": layers, "few": (0, 2, 3, 4), "embedding": 4,
+        "scores": scores_of(name, layers, epochs, seed), "made": (("command", f"layerprobe train --run {name}"),),
+    }  # fmt: skip
+    return RunPage(**(usual | fields))  # type: ignore[arg-type]
+
+
+def report_of(*runs: RunPage, **fields: object) -> Report:
+    """A report of some runs, or of one where none is given."""
+    usual = {"title": "layerprobe report", "findings": ("fc6 finds less.",), "runs": runs or (run_page("one"),)}
+    return Report(**(usual | fields))  # type: ignore[arg-type]
