@@ -55,28 +55,29 @@ def draw(
 
     The first layer is at the bottom. The cells show their numbers where there is room. A cell without a value on either
     split is grey, and the reason is written under the figure. Layers that are reduced are drawn only where none is as
-    it is.
+    it is, or where they are asked for.
 
     Args:
         scores: of one or more runs.
         metric: whose gap is drawn.
         data: run -> what its scores were measured on.
-        layers: those that are drawn; None for all.
+        layers: those that are drawn; None for all as they are.
 
     Raises:
         DataError: no layer has a value on both splits.
         LayerprobeError: no score of this metric.
     """
-    scores = _of_both(scores if layers is None else [score for score in scores if score.ranked_layer in layers])
-    found, _ = of_one_kind(points(as_they_are(scores), metric), lambda *_: False)  # a gap has none of their intervals
+    given, scores = scores, _shown(scores, layers)
+    found, _ = of_one_kind(points(scores, metric), lambda *_: False)  # a gap has none of their intervals
     gaps = [gap for point in found if (gap := _gap(point)) is not None]
     if not gaps:
         raise DataError(
             f"no layer has {metric} on both {_SEEN} and {_UNSEEN}",
-            fix=f"Run layerprobe probe {found[0].run} --splits {_SEEN},{_UNSEEN}",
+            fix=f"Run layerprobe probe --splits {_SEEN},{_UNSEEN}",
         )
     runs, data = by_run(found), {run: _both(facts) for run, facts in (data or {}).items()}
-    notes = run_lines(data) + shared(runs) + missing(runs, (_SEEN, _UNSEEN)) + _other_sets(data) + not_drawn(scores)
+    notes = run_lines(data) + shared(runs) + missing(runs, (_SEEN, _UNSEEN)) + _other_sets(data)
+    notes += [] if layers else not_drawn(given)
     most = max(_LEAST, *map(abs, gaps))
     columns = max(len(_epochs(series)) for series in runs.values())
     rows = max(map(len, runs.values()))
@@ -84,7 +85,9 @@ def draw(
         min(max(_COLUMN * columns, _WIDTHS[0]), _WIDTHS[1]),
         min(max(_ROW * rows, _HEIGHTS[0]), _HEIGHTS[1]),
         # Between two panels there must be room for the names beside the right one.
-        fig.width_of(["+88.8"]) + 0.15 + (fig.width_of(list(max(runs.values(), key=len))) if len(runs) > 1 else 0),
+        fig.width_of(["+88.8"])
+        + 0.15
+        + (fig.width_of([name for series in runs.values() for name in series]) if len(runs) > 1 else 0),
         below=1.1,
         columns=2,
         notes=notes,
@@ -99,9 +102,11 @@ def draw(
     return figure
 
 
-def _of_both(scores: Sequence[Score]) -> list[Score]:
-    """The scores of the two splits; all of them where neither is there, so that this can be told."""
-    return [score for score in scores if score.split in (_SEEN, _UNSEEN)] or list(scores)
+def _shown(scores: Sequence[Score], layers: Layers | None) -> list[Score]:
+    """The scores of the two splits, of the layers as they are or of those asked for."""
+    own = as_they_are(scores) if layers is None else [score for score in scores if score.ranked_layer in layers]
+    # All of them where neither split is there, so that this can be told.
+    return [score for score in own if score.split in (_SEEN, _UNSEEN)] or own
 
 
 def _both(facts: DataFacts) -> DataFacts:
@@ -187,14 +192,14 @@ def _draw_bar(axes: Axes, image: AxesImage, metric: str) -> None:
     bar.ax.tick_params(labelsize=fig.FONT, length=2)
 
 
-def gap_csv(scores: Sequence[Score], metric: str = "R@1") -> str:
+def gap_csv(scores: Sequence[Score], metric: str = "R@1", *, layers: Layers | None = None) -> str:
     """The gaps as CSV, a line for each run, layer and epoch, with what they are the difference of, as fractions."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     key = ("run", "layer", "pool", "reduction", "similarity", "epoch")
     splits = (_SEEN, _UNSEEN)
     writer.writerow([*key, f"{metric} gap", *(f"{s} {metric}" for s in splits), *(f"{s} note" for s in splits)])
-    for point in points(as_they_are(_of_both(scores)), metric):
+    for point in points(_shown(scores, layers), metric):
         seen, unseen = (point.values.get(split) for split in splits)
         gap = None if seen is None or unseen is None else seen - unseen
         own = [note_text(point.notes.get(split, ())) for split in splits]

@@ -49,6 +49,18 @@ class DrawScores(Protocol):
         """
 
 
+class ScoresTable(Protocol):
+    """Scores of one or more runs -> the numbers drawn, as CSV."""
+
+    def __call__(self, scores: Sequence[Score], *, layers: Layers | None = None) -> str:
+        """Write.
+
+        Args:
+            scores: at least one.
+            layers: those that were asked for; None where the plot chooses.
+        """
+
+
 class DrawBest(Protocol):
     """Scores of one or more runs -> figure that names the best layer of each."""
 
@@ -110,7 +122,7 @@ class ScorePlot:
     """
 
     draw: DrawScores
-    table: Callable[[Sequence[Score]], str]
+    table: ScoresTable
     options: tuple[Option, ...] = ("layers",)
 
 

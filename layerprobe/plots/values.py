@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from layerprobe.errors import LayerprobeError
@@ -182,25 +182,36 @@ def search_name(point: Point | Score) -> str:
     return ", ".join([point.run, *reduction, point.similarity])
 
 
-def as_they_are(scores: Sequence[Score]) -> list[Score]:
-    """The scores of layers that are not reduced; all scores of a run that has none of these.
+def as_they_are(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[Score]:
+    """The scores of layers that are not reduced, and those asked for; all scores of a run that has no unreduced one.
 
     Where every layer has a line of its own, those of every reduction beside them could not be read.
+
+    Args:
+        scores: of one or more runs.
+        layers: those that were asked for; None where none was.
     """
     raw = {score.run for score in scores if score.reduction == NO_REDUCTION}
-    return [score for score in scores if score.reduction == NO_REDUCTION or score.run not in raw]
+    return [
+        score
+        for score in scores
+        if score.reduction == NO_REDUCTION or score.run not in raw or (layers and score.ranked_layer in layers)
+    ]
 
 
-def not_drawn(scores: Sequence[Score]) -> list[str]:
+def not_drawn(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[str]:
     """A line that says what `as_they_are` leaves out; none where it leaves out nothing."""
-    count = len({score.reduction for score in scores} - {score.reduction for score in as_they_are(scores)})
+    left_in = {score.reduction for score in as_they_are(scores, layers)}
+    count = len({score.reduction for score in scores} - left_in)
     which = "a reduction" if count == 1 else f"{count} reductions"
     return [f"The layers as they are; plot layers shows them after {which}, too."] if count else []
 
 
-def unreduced_csv(scores: Sequence[Score], metric: str = "R@1") -> str:
-    """`points_csv` of the layers as they are."""
-    return points_csv(as_they_are(scores), metric)
+def unreduced_csv(
+    scores: Sequence[Score], metric: str = "R@1", *, layers: Collection[RankedLayer] | None = None
+) -> str:
+    """`points_csv` of the layers as they are, and of those asked for."""
+    return points_csv(as_they_are(scores, layers), metric)
 
 
 def compared(series: Series) -> str:

@@ -149,7 +149,7 @@ def draw(part: Plot, material: Material, ask: Ask) -> Drawn:
         case ScorePlot():
             scores = _of_epoch(over_seeds(material.scores), ask.epoch)
             layers = asked_layers(ask.layers, [score.ranked_layer for score in scores])
-            return Drawn(part.draw(scores, data=_data(material), layers=layers), part.table(scores))
+            return Drawn(part.draw(scores, data=_data(material), layers=layers), part.table(scores, layers=layers))
         case BestPlot():
             scores = _of_layers(_of_epoch(over_seeds(material.scores), ask.epoch), ask.layers)
             return Drawn(part.draw(scores, data=_data(material), alike=material.alike), part.table(scores))

@@ -72,7 +72,7 @@ def test_a_cell_without_a_value_is_grey_and_the_reason_is_written(make_scores: M
 
 
 def test_without_training_scores_the_command_is_told(make_scores: MakeScores) -> None:
-    with pytest.raises(DataError, match="Run layerprobe probe netA --splits train,test"):
+    with pytest.raises(DataError, match="Run layerprobe probe --splits train,test"):
         draw(make_scores(DEEP, splits=("test",)))
 
 
@@ -96,3 +96,11 @@ def test_the_table_has_the_gap_and_what_it_is_the_difference_of(make_scores: Mak
     assert [row[name] for name in ("run", "layer", "epoch", "R@1 gap", "train R@1", "test R@1")] == [
         "netA", "fc6", "3", "0.125", "0.75", "0.625",
     ]  # fmt: skip
+
+
+def test_figure_and_table_have_the_layers_asked_for(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP)
+    asked = [score.ranked_layer for score in scores if score.layer == "fc6"]
+    (axes,) = draw(scores, layers=asked).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["fc6"]
+    assert {row["layer"] for row in csv.DictReader(gap_csv(scores, layers=asked).splitlines())} == {"fc6"}
