@@ -54,7 +54,7 @@ class Curve:
         axis: what the places are: `items searched`, `dimension`.
         places: P ascending numbers.
         values: P fractions; None where there is no valid number, with the reason in `notes`.
-        low: P lower ends of 95 % intervals; empty where there are none.
+        low: P lower ends of 95 % intervals, None where a value has none; empty where there are none at all.
         high: the upper ends.
         n: number of images.
         notes: what a reader must know of the values.
@@ -71,8 +71,8 @@ class Curve:
     axis: str
     places: tuple[float, ...]
     values: tuple[float | None, ...]
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
+    low: tuple[float | None, ...] = ()
+    high: tuple[float | None, ...] = ()
     n: int = 0
     notes: tuple[str, ...] = ()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from layerprobe.errors import LayerprobeError
 from layerprobe.intervals import Interval, ShownKind
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.plots.names import layer_labels
 from layerprobe.scores import SPLITS, Matrix, Score, note_text, shared_notes
 
 _KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
@@ -151,10 +152,10 @@ def matrices_csv(matrices: Iterable[Matrix]) -> str:
 
 def by_run(found: Sequence[Point]) -> dict[str, Series]:
     """Run -> label -> points. A label is the layer's name, with its pool and more where the name is not unique."""
-    labels = _labels(found)
+    labels = layer_labels((point.run, point.ranked_layer) for point in found)
     runs: dict[str, Series] = {}
     for point in found:
-        runs.setdefault(point.run, {}).setdefault(labels[_layer(point)[1:]], []).append(point)
+        runs.setdefault(point.run, {}).setdefault(labels[point.ranked_layer], []).append(point)
     return runs
 
 
@@ -285,27 +286,6 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def _layer(point: Point) -> tuple[str, str, str, str, str]:
     return point.run, point.layer, point.pool, point.reduction, point.similarity
-
-
-def _labels(found: Sequence[Point]) -> dict[tuple[str, ...], str]:
-    keys = list(dict.fromkeys(_layer(point)[1:] for point in found))
-    # Runs that are each reduced in one way, and searched by one similarity, have these in their titles.
-    runs = len({point.run for point in found})
-    reduced = len({(point.run, point.reduction) for point in found}) > runs
-    several = len({(point.run, point.similarity) for point in found}) > runs
-    labels: dict[tuple[str, ...], str] = {}
-    for key in keys:
-        layer, pool, reduction, similarity = key
-        alike = [other for other in keys if other[0] == layer]
-        parts = [layer]
-        if len({other[1] for other in alike}) > 1:
-            parts.append(f"@{pool}")
-        if reduced and reduction != NO_REDUCTION:
-            parts.append(f" {reduction}")
-        if several:
-            parts.append(f" {similarity}")
-        labels[key] = "".join(parts)
-    return labels
 
 
 def _splits(found: Sequence[Point]) -> list[str]:

@@ -14,12 +14,14 @@ from layerprobe.facts import DataFacts
 from layerprobe.files import write_text
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.plots.figure import save
-from layerprobe.plots.plot import BestPlot, MatrixPlot, Plot, ScorePlot
+from layerprobe.plots.plot import BestPlot, CurvePlot, MatrixPlot, Plot, ScorePlot
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, shared_notes
 from layerprobe.seeds import facts_over_seeds, over_seeds, trainings
 from layerprobe.store import read_features, read_index
+from layerprobe.views import Curve
 from layerprobe.workflow.facts import data_facts
+from layerprobe.workflow.gallery_sizes import run_curves
 from layerprobe.workflow.plot_layers import asked_layers
 from layerprobe.workflow.told_apart import alike_of, searches_of
 
@@ -91,6 +93,9 @@ class Material(Protocol):
     def matrices(self, ask: Ask) -> Sequence[Matrix]:
         """How alike layers are."""
 
+    def gallery_sizes(self, ask: Ask) -> Sequence[Curve]:
+        """Recall by how many items are searched."""
+
 
 def plot(request: PlotRequest) -> Path:
     """Draw a plot, write its files and return the figure's.
@@ -156,6 +161,9 @@ def draw(part: Plot, material: Material, ask: Ask) -> Drawn:
         case MatrixPlot():
             found = material.matrices(ask)
             return Drawn(part.draw(found), part.table(found))
+        case CurvePlot():
+            curves = material.gallery_sizes(ask)
+            return Drawn(part.draw(curves, data=material.data()), part.table(curves))
 
 
 def _data(material: Material) -> dict[str, DataFacts]:
@@ -217,6 +225,18 @@ class StoredRuns:
             LayerprobeError: of the layers asked for.
         """
         return [matrix for run in self.runs for matrix in _matrices(run, self.scores, ask)]
+
+    def gallery_sizes(self, ask: Ask) -> Sequence[Curve]:
+        """Recall@1 of each run by how many items are searched.
+
+        Raises:
+            LayerprobeError: as for `run_curves`.
+        """
+        found = []
+        for run in self.runs:
+            own = _until([score for score in self.scores if score.run == run.name], ask.epoch)
+            found += run_curves(run, own, ask.layers)
+        return found
 
 
 def _matrices(run: Run, scores: Sequence[Score], ask: Ask) -> list[Matrix]:

@@ -15,10 +15,15 @@ from layerprobe.errors import DataError, NumericError, RecipeError, UnknownNameE
 from layerprobe.facts import DataFacts
 from layerprobe.formats import Shown
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer, is_named
+from layerprobe.metrics.recall import positives_and_negatives
 from layerprobe.retrieval import Ranks
 from layerprobe.scores import Matrix, Score
+from layerprobe.views import Curve
 from layerprobe.workflow.facts import epoch_tables, split_facts
 from layerprobe.workflow.frames import score_frame
+from layerprobe.workflow.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
+from layerprobe.workflow.gallery_sizes import SPLIT as SEARCHED
+from layerprobe.workflow.members import ranked_as
 from layerprobe.workflow.plot import COMPARED, Ask, draw
 from layerprobe.workflow.told_apart import Searched, alike_of
 
@@ -165,6 +170,17 @@ class _Material:
         if not layers:
             raise DataError(f"CKA compares features of the {COMPARED} split", fix=f"Probe a {COMPARED} split")
         return [layer_cka(layers, self._compared, run=self.probed.name, split=COMPARED, epoch=0)]
+
+    def gallery_sizes(self, ask: Ask) -> Sequence[Curve]:
+        probed = self.probed
+        layers = layers_shown(probed.scores, ask.layers)
+        known = probed.searched(0, SEARCHED, None)
+        if not layers or known is None:
+            raise DataError(f"no {RECALL} on the {SEARCHED} split", fix=f"Probe a {SEARCHED} split with ks=(1,)")
+        gallery = probed.labels[probed.gallery[SEARCHED]] if SEARCHED in probed.gallery else None
+        items = positives_and_negatives(known.units, gallery)
+        ranks = {ranked: [known.ranks[member] for member in ranked_as(ranked, known.ranks)] for ranked in layers}
+        return curves_of(QueriesSearched(known.units, items, "probe"), ranks, probed.scores)
 
     def _compared(self, layer: LayerKey) -> NDArray[np.float32]:
         return self.probed.features[COMPARED, str(layer)]

@@ -14,10 +14,11 @@ import typer
 
 from layerprobe import store
 from layerprobe.cli import app
-from layerprobe.keys import LayerKey
+from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.registry import PLOTS
 from layerprobe.runs import Run
 from layerprobe.scores import Score, ScoreTable
+from tests.workflow.rank_files import ranks_of, stored
 
 HEAVY = {
     "torch", "torchvision", "numpy", "h5py", "matplotlib", "faiss", "captum", "sklearn", "scipy", "PIL", "pydantic",
@@ -78,6 +79,7 @@ def probed(tmp_path: Path) -> Path:
         for metric in ("R@1", "NMI")
     ]
     ScoreTable(scores).write(run.scores_file)
+    stored(run, 1, "test", {RankedLayer(layer, "none", "cosine"): ranks_of([0, 1] * 4)}, labels=np.arange(8) % 4)
     features = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
     store.write_features(
         run.feature_file(1, "test"),
@@ -107,7 +109,10 @@ def test_plots_import_no_torch(probed: Path) -> None:
     plots = [f"plot {kind} one --csv {kind}.csv" for kind in PLOTS]
     found = imported(probed, *plots)
     assert {code for code, _ in found.values()} == {0}
-    assert set().union(*(names for _, names in found.values())) - TERMINAL == {"numpy", "h5py", "matplotlib", "PIL"}
+    packages = {line: names - TERMINAL for line, (_, names) in found.items()}
+    # the hypergeometric distribution
+    assert packages.pop("plot gallery-size one --csv gallery-size.csv") == {"scipy"}
+    assert set().union(*packages.values()) == {"numpy", "h5py", "matplotlib", "PIL"}
 
 
 def test_the_import_tests_can_fail(tmp_path: Path) -> None:

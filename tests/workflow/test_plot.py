@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from layerprobe import store
 from layerprobe.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.facts import DataFacts, common_chance
-from layerprobe.keys import LayerKey
+from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.plots import cka, curves
 from layerprobe.plots.plot import Layers, MatrixPlot, ScorePlot
 from layerprobe.registry import PLOTS
@@ -127,11 +127,12 @@ Features = dict[int, dict[LayerKey, NDArray[np.float32]]]
 
 
 def probed(cache: Path, features: Features, *, name: str = "one", ids: str = "image") -> Run:
-    """A run probed on the test split at some epochs and layers."""
+    """A run probed on the test split at some epochs and layers: half of the queries hit."""
     run = Run(cache / name)
     scores = []
     for epoch, layers in features.items():
-        scores += [replace(SCORE, run=name, epoch=epoch, layer=key.layer, pool=key.pool) for key in layers]
+        hits = {RankedLayer(layer, "none", "cosine"): ranks_of([0.0, 1.0] * 10) for layer in layers}
+        scores += stored(run, epoch, "test", hits, labels=np.arange(20) % 4)
         rows = store.Rows(np.arange(20) % 4, [f"{ids}{i}" for i in range(20)])
         columns = store.Columns({layer: values.shape[1] for layer, values in layers.items()}, "cpu", 1)
         key_of = store.FeatureKey(name, epoch, "test", "", "", "")
@@ -269,9 +270,9 @@ def test_figure_and_table_say_what_every_score_says(kind: str, tmp_path: Path) -
     )
     found = drawn(kind, [run])
     assert "partial: 9 of 10 test images" in found.figure.texts[-1].get_text().splitlines()
-    header, *lines = found.csv.splitlines()
-    assert header.endswith("note")
-    assert all(line.endswith(",partial: 9 of 10 test images") for line in lines)
+    rows = list(csv.DictReader(found.csv.splitlines()))
+    assert list(rows[0])[-1].endswith("note")
+    assert all("partial: 9 of 10 test images" in next(reversed(row.values())) for row in rows)
 
 
 @pytest.mark.parametrize("kind", PLOTS)

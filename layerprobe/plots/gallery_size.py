@@ -1,0 +1,188 @@
+"""Recall@1 of each layer by how many items a query searches: its positives, and negatives drawn at random."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from layerprobe.facts import DataFacts, run_lines
+from layerprobe.intervals import IntervalKind, ShownKind
+from layerprobe.keys import RankedLayer
+from layerprobe.plots import figure as fig
+from layerprobe.plots.names import layer_labels
+from layerprobe.plots.plot import CurvePlot
+from layerprobe.scores import note_text, shared_notes
+from layerprobe.views import Curve
+
+_FIGURE = 4.6  # inches that a figure of one panel has
+_LEAST, _HEIGHT = 2.4, 3.0
+_LEFT = 0.75
+_BAND = 0.15
+_BETWEEN = 0.06  # inches between the numbers at two ticks
+_KEY = ("run", "epoch", "split", "layer", "pool", "reduction", "similarity")
+_HOW = "Each query keeps its right items; the others it searches are drawn at random (the exact expectation)."
+
+
+def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
+    """Draw a panel for each run, with a line for each layer that is labelled with its last value.
+
+    A band around a line is its interval over classes.
+
+    Args:
+        curves: as for `DrawCurves`; their places are numbers of items.
+        data: run -> what was measured on.
+    """
+    runs: dict[str, list[Curve]] = {}
+    for curve in curves:
+        runs.setdefault(curve.run, []).append(curve)
+    names = layer_labels((curve.run, curve.ranked) for curve in curves)
+    styles = fig.styles(list(dict.fromkeys(names.values())))
+    x_limits = _limits([place for curve in curves for place in curve.places])
+    labels = {run: _labels(own, names, styles, x_limits[1]) for run, own in runs.items()}
+    right = fig.width_of([label.text for own in labels.values() for label in own]) + 0.25
+    width = max(_LEAST, _FIGURE - _LEFT - right)
+    titles = [f"{run}\n{_facts(own)}" for run, own in runs.items()]
+    layout = fig.Layout(width, _HEIGHT, right, below=0.6, notes=_notes(runs, names, data or {}))
+    figure, panels = fig.panels(titles, layout)
+    y_limits = fig.limits(_heights(curves) or [0.0, 100.0])
+    for axes, (run, own) in zip(panels, runs.items(), strict=True):
+        _set_axes(axes, x_limits, y_limits, own[0].measure)
+        for curve in own:
+            _draw_curve(axes, curve, styles[names[curve.ranked]], names[curve.ranked])
+        fig.label_right(axes, labels[run])
+    return figure
+
+
+def table(curves: Iterable[Curve]) -> str:
+    """Curves as CSV, a line for each number with the notes of its curve; an invalid number is an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        [
+            "run",
+            "epoch",
+            "split",
+            "layer",
+            "pool",
+            "reduction",
+            "similarity",
+            "items",
+            "R@1",
+            "low",
+            "high",
+            "n",
+            "note",
+        ]
+    )
+    for c in curves:
+        layer, pool = c.ranked.layer.layer, c.ranked.layer.pool
+        key = [c.run, c.epoch, c.split, layer, pool, c.ranked.reduction, c.ranked.similarity]
+        ends = c.low or (None,) * len(c.places), c.high or (None,) * len(c.places)
+        for place, value, low, high in zip(c.places, c.values, *ends, strict=True):
+            writer.writerow([*key, int(place), value, low, high, c.n, note_text(c.notes)])
+    return text.getvalue()
+
+
+def _facts(own: Sequence[Curve]) -> str:
+    """Split, epoch and how features were compared."""
+    reductions = {curve.ranked.reduction for curve in own} - {"none"}
+    shared = reductions if len({curve.ranked.reduction for curve in own}) == 1 else ()
+    similarities = dict.fromkeys(curve.ranked.similarity for curve in own)
+    return ", ".join([own[0].split, f"epoch {own[0].epoch}", *shared, *similarities])
+
+
+def _notes(
+    runs: Mapping[str, Sequence[Curve]], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]
+) -> list[str]:
+    splits = {run: own[0].split for run, own in runs.items()}
+    shown = {
+        run: replace(facts, splits={name: found for name, found in facts.splits.items() if name == splits[run]})
+        for run, facts in data.items()
+        if run in splits
+    }
+    lines = [*run_lines(shown), _HOW]
+    kind = ShownKind.of(c.notes for own in runs.values() for c in own if any(end is not None for end in c.low))
+    lines += kind.lines("Bands")
+    remarks = {run: _remarks(own, names) for run, own in runs.items()}
+    common = [line for line in next(iter(remarks.values())) if all(line in own for own in remarks.values())]
+    return [*lines, *common, *(f"{run}: {line}" for run, own in remarks.items() for line in own if line not in common)]
+
+
+def _remarks(own: Sequence[Curve], names: Mapping[RankedLayer, str]) -> list[str]:
+    """The notes of a run's curves: those that all have, and those of single layers."""
+    common = shared_notes(curve.notes for curve in own)
+    remarks = [note for note in common if note not in IntervalKind.of(common).notes]
+    for curve in own:
+        fault = "not valid: " * all(value is None for value in curve.values)
+        text = note_text(note for note in curve.notes if note not in common)
+        remarks += [f"{fault}{names[curve.ranked]}: {text}"] if text or fault else []
+    return remarks
+
+
+def _heights(curves: Sequence[Curve]) -> list[float]:
+    return [100 * value for c in curves for value in (*c.values, *c.low, *c.high) if value is not None]
+
+
+def _labels(
+    own: Sequence[Curve], names: Mapping[RankedLayer, str], styles: Mapping[str, fig.Style], x: float
+) -> list[fig.Label]:
+    """The labels of the lines, which end at `x`."""
+    return [
+        fig.Label(f"{names[curve.ranked]} {100 * last:.1f} %", x, 100 * last, styles[names[curve.ranked]].text)
+        for curve in own
+        if (last := curve.values[-1]) is not None
+    ]
+
+
+def _limits(places: Sequence[float]) -> tuple[float, float]:
+    """The ends of the axis; a single number of items is in its middle."""
+    low, high = min(places), max(places)
+    margin = (high / low) ** 0.02 if high > low else 2.0
+    return low / margin, high * margin
+
+
+def _set_axes(axes: Axes, ends: tuple[float, float], y_limits: tuple[float, float], measure: str) -> None:
+    low, high = ends
+    axes.set_xscale("log")
+    axes.set_xlim(ends)
+    axes.set_ylim(y_limits)
+    axes.xaxis.set_major_locator(FixedLocator(_ticks(low, high, fig.size_of(axes)[0])))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    fig.in_percent(axes, "y")
+    axes.set_xlabel("items searched", fontsize=fig.FONT + 1)
+    axes.set_ylabel(measure, fontsize=fig.FONT + 1)
+
+
+def _ticks(low: float, high: float, inches: float) -> list[float]:
+    """As many round numbers from low to high as there is room for."""
+    powers = range(len(f"{high:.0f}"))
+    found: list[float] = []
+    for factors, decades in ((1, 2, 5), 0.30), ((1, 3), 0.47), ((1,), 1.0):
+        found = [step for power in powers for factor in factors if low <= (step := factor * 10.0**power) <= high]
+        room = decades / max(math.log10(high / low), decades) * inches
+        if fig.width_of([f"{step:,.0f}" for step in found]) + _BETWEEN <= room:
+            return found
+    return found
+
+
+def _draw_curve(axes: Axes, curve: Curve, style: fig.Style, name: str) -> None:
+    values = [math.nan if value is None else 100 * value for value in curve.values]
+    (line,) = axes.plot(curve.places, values, color=style.colour, marker=style.marker, label=name)
+    # A marker tells layers apart without their colour; one at every number would hide the line.
+    line.set(markersize=style.size * 0.55, linewidth=1.5, clip_on=False)
+    line.set_markevery(slice((len(values) - 1) % 3, None, 3))
+    if any(end is not None for end in curve.low):
+        low, high = ([math.nan if end is None else 100 * end for end in ends] for ends in (curve.low, curve.high))
+        band = axes.fill_between(curve.places, low, high, color=style.colour, alpha=_BAND)
+        band.set(linewidth=0, zorder=0.5, label=f"_interval of {name}")
+
+
+PLOT = CurvePlot("gallery-size", draw, table)
