@@ -71,12 +71,12 @@ window.layerprobe.curves = () => {
       ends.push({ label: layer.label, x: x(last.epoch), y: y(last.value), value: last.value, colours, main });
     });
     const places = P.spread(ends.map((end) => end.y), LINE, y0 + 2, y0 + height);
-    const column = x0 + width + 12;
+    const column = x0 + width + (ends.length > 6 ? 24 : 12);
     ends.forEach((end, i) => {
-      const value = text.shown(end.value, metric), width = room - 12 - P.widthOf(value) - 6;
+      const value = text.shown(end.value, metric), named = room - (column - x0 - width) - P.widthOf(value) - 6;
       front.append(svg("g", { ...end.colours, class: `${end.colours.class} label${end.main ? " main" : ""}`, "data-label": end.label },
         svg("path", { class: "leader", d: `M${end.x + 5} ${end.y}L${column - 3} ${places[i]}` }),
-        svg("text", { x: column, y: places[i] + 4 }, P.short(end.label, width), " ", svg("tspan", { class: "value" }, value))));
+        svg("text", { x: column, y: places[i] + 4 }, P.short(end.label, named), " ", svg("tspan", { class: "value" }, value))));
     });
     group.append(back, front);
     return { group, found };
@@ -100,7 +100,7 @@ window.layerprobe.curves = () => {
       return;
     }
     const shown = [...state.get("layers"), shared.marked].filter((label) => P.placeOf(run, label) >= 0);
-    const widest = Math.max(40, ...shown.map((label) => P.widthOf(label))) + P.widthOf("100.0") + 22;
+    const widest = Math.max(40, ...shown.map((label) => P.widthOf(label))) + P.widthOf("100.0") + (shown.length > 6 ? 34 : 22);
     const across = stacked ? 1 : names.length, room = Math.min(widest, (width / across) * 0.38);
     const height = Math.max(stacked ? 170 : 250, new Set(shown).size * LINE);
     const wide = width / across - LEFT - room, down = TOP + height + BOTTOM;

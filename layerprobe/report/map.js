@@ -26,8 +26,8 @@ window.layerprobe.map = () => {
         const at = { x: (x0 + column * wide).toFixed(1), y: TOP + j * row, width: Math.max(1, wide - 1).toFixed(1), height: row - 1 };
         group.append(svg("rect", { ...at, class: gap === null ? "none" : gap < 0 ? "under" : "over", style: `--at:${share.toFixed(1)}%` }));
         if (gap === null || wide < 21) return;
-        const shown = text.gap(gap, metric, wide < 34 ? 0 : 1).replace("+", "");
-        group.append(svg("text", { class: `number${share > 55 ? " strong" : ""}`, x: x0 + (column + 0.5) * wide, y: TOP + j * row + row / 2 + 3.5, "text-anchor": "middle" }, shown));
+        const shown = text.gap(gap, metric, wide < 34 ? 0 : 1).replace(/^\+|^−(?=0$)/, "");
+        group.append(svg("text", { class: `number${share > 70 ? " strong" : share > 52 ? " middle" : ""}`, x: x0 + (column + 0.5) * wide, y: TOP + j * row + row / 2 + 3.5, "text-anchor": "middle" }, shown));
       });
     });
     const now = epochs.indexOf(run.epochs[P.epochPlace(run, state.get("epoch"))]), bottom = TOP + rows.length * row;
@@ -45,7 +45,8 @@ window.layerprobe.map = () => {
     const { x0, width, row } = frame, bottom = TOP + rows.length * row, unit = P.percent(metric) ? 100 : 1;
     const x = (value) => x0 + ((value - domain[0]) / (domain[1] - domain[0])) * width, group = svg("g", { class: "dots" });
     const epoch = P.epochPlace(run, state.get("epoch")), splits = P.splits(run, metric);
-    group.append(svg("text", { class: "split", x: x0, y: 13 }, `${metric} at epoch ${run.epochs[epoch] ?? "–"}`));
+    const title = `${metric} at epoch ${run.epochs[epoch] ?? "–"}`, fits = P.widthOf(title, "600 12px system-ui, sans-serif") < width;
+    group.append(svg("text", { class: "split", x: fits ? x0 : x0 + width + 10, y: 13, "text-anchor": fits ? "start" : "end" }, title));
     for (const tick of P.ticks(domain[0] * unit, domain[1] * unit, width / 52)) {
       group.append(svg("line", { class: "grid", x1: x(tick / unit), x2: x(tick / unit), y1: TOP, y2: bottom }),
         svg("text", { class: "tick", x: x(tick / unit), y: bottom + 14, "text-anchor": "middle" }, `${Number(tick.toPrecision(6))}`));

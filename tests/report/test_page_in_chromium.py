@@ -1,0 +1,251 @@
+"""The page of a report as Chromium shows it: what its figures, menus and table do, by pointer and by keyboard."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from layerprobe.report.page import render
+from layerprobe.report.values import Report
+from layerprobe.scores import ScoreTable
+from tests.report.fabricated import HOSTILE, report_of, run_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+
+
+@dataclass
+class Opened:
+    """A page in the browser, the faults that it told, and the addresses that it asked for."""
+
+    page: Page
+    faults: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def texts(self, selector: str) -> list[str]:
+        return self.page.locator(selector).all_text_contents()
+
+    def column(self, split: str) -> list[str]:
+        """The cells of a column of the table, with the digits of scores.csv."""
+        place = [text.split(" ")[0] for text in self.texts("#table-box > table > thead th")].index(split)
+        found: list[str] = self.page.evaluate(
+            "i => [...document.querySelectorAll('#table-box > table > tbody > tr:not(.details)')]"
+            ".map(row => row.children[i].dataset.value)",
+            place,
+        )
+        return found
+
+
+Open = Callable[..., Opened]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    contexts = []
+
+    def open_(report: Report | None = None, *, width: int = 1280, scheme: Any = "light") -> Opened:
+        file = tmp_path / "report.html"
+        file.write_text(render(report or report_of()), encoding="utf-8")
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme))
+        opened = Opened(contexts[-1].new_page())
+        opened.page.on("console", lambda message: opened.faults.append(message.text))
+        opened.page.on("pageerror", lambda error: opened.faults.append(str(error)))
+        opened.page.on("dialog", lambda dialog: opened.faults.append(dialog.message))
+        opened.page.on("request", lambda request: opened.asked.append(request.url))
+        opened.page.goto(file.as_uri())
+        return opened
+
+    yield open_
+    for context in contexts:
+        context.close()
+
+
+def test_the_page_opens_without_a_fault_or_a_request(open_page: Open) -> None:
+    opened = open_page(report_of(run_page(HOSTILE), run_page("two")))
+    assert opened.faults == []
+    assert [url for url in opened.asked if not url.startswith("data:")] == [opened.page.url]
+    assert opened.texts("#curves h3") == [HOSTILE, "two"]
+    assert opened.page.locator("#curves svg").count() == 2
+
+
+def test_a_layer_that_is_chosen_is_named_at_its_curves(open_page: Open) -> None:
+    opened = open_page()
+    assert opened.texts("#curves .panel:first-child .label text tspan") != []
+    opened.page.locator("#choose-layers summary").click()
+    opened.page.get_by_label("pool2").check()
+    assert opened.page.locator('#curves [data-label="pool2"]').count() == 2  # on train and on test
+    opened.page.get_by_label("pool2").uncheck()
+    assert opened.page.locator('#curves [data-label="pool2"]').count() == 0
+
+
+def test_the_keyboard_chooses_the_epoch_of_table_and_figures(open_page: Open) -> None:
+    run = run_page("one")
+    opened = open_page(report_of(run))
+    opened.page.locator("#epoch").focus()
+    opened.page.keyboard.press("ArrowLeft")  # epochs 0 1 2 4
+    expected = [repr(s.value) for s in run.scores if (s.epoch, s.split, s.metric) == (2, "test", "R@1")]
+    assert opened.column("test") == expected
+    assert "R@1 at epoch 2" in opened.texts("#map .split")
+
+
+def test_every_number_of_the_table_has_the_digits_of_scores_csv(open_page: Open, tmp_path: Path) -> None:
+    run = run_page("one")
+    opened = open_page(report_of(run))
+    ScoreTable(run.scores, layer_order=[layer.layer.layer for layer in run.layers]).write(tmp_path / "scores.csv")
+    with (tmp_path / "scores.csv").open(newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["metric"] == "R@1"]
+    for epoch in ("0", "1", "2", "4"):
+        opened.page.evaluate(f"layerprobe.state.set('epoch', {epoch})")
+        for split in ("train", "test"):
+            own = [row for row in rows if (row["epoch"], row["split"]) == (epoch, split)]
+            assert opened.column(split) == [row["value"] for row in own]
+            place = ["layer", "train", "test"].index(split) + 1
+            shown = opened.texts(f"#table-box tbody tr > :nth-child({place})")
+            assert shown == [
+                f"{100 * float(row['value']):.1f} {100 * float(row['low']):.1f} to {100 * float(row['high']):.1f}"
+                for row in own
+            ]
+
+
+def test_numbers_are_printed_as_python_prints_them(open_page: Open) -> None:
+    opened = open_page()
+    rng = np.random.default_rng(0)
+    values = [k / 400 for k in range(401)] + [k / 1360 for k in range(1361)] + rng.random(200).tolist()  # many ties
+    assert any((1000 * value) % 1 == 0.5 for value in values)
+    shown = opened.page.evaluate("values => values.map(x => layerprobe.text.shown(x, 'R@1'))", values)
+    assert shown == [f"{100 * value:.1f}" for value in values]
+    gaps = opened.page.evaluate("values => values.map(x => layerprobe.text.gap(0.4 - x, 'R@1'))", values)
+    assert gaps == [f"{100 * (0.4 - value):+.1f}".replace("-", "\N{MINUS SIGN}") for value in values]
+    others = [0.0, 1.0, 1e-05, 1.5e-7, 123456789.0, 1e16, 0.1, 5e-324, *values]
+    assert opened.page.evaluate("values => values.map(layerprobe.text.full)", others) == [repr(x) for x in others]
+
+
+def test_a_click_on_a_column_sorts_the_table(open_page: Open) -> None:
+    opened = open_page()
+    before = opened.column("test")
+    opened.page.locator("#sort-test").click()
+    assert opened.column("test") == sorted(before, key=float, reverse=True)
+    opened.page.locator("#sort-test").press("Enter")  # the button has kept the focus
+    assert opened.column("test") == sorted(before, key=float)
+    assert opened.page.locator("th[aria-sort=ascending]").text_content() == "test ▲"
+
+
+def test_text_filters_the_rows_of_the_table(open_page: Open) -> None:
+    opened = open_page(report_of(run_page("one"), run_page("two")))
+    opened.page.get_by_label("Show rows with").fill("TWO pca:64")
+    assert opened.texts("#table-box tbody tr > :nth-child(2)") == ["fc6/l2+pca:64+l2"]
+    assert opened.texts("#table-count") == ["1 of 12 rows"]
+
+
+def test_the_name_of_a_layer_opens_all_that_is_stored_of_it(open_page: Open) -> None:
+    run = run_page("one")
+    opened = open_page(report_of(run))
+    opened.page.get_by_role("button", name="pool3", exact=True).click()
+    rows = opened.texts(".inner tbody tr")
+    expected = [s for s in run.scores if (s.epoch, s.layer) == (4, "pool3")]
+    assert len(rows) == len(expected) == 4
+    for score in expected:
+        assert any(text.startswith(f"{score.split}{score.metric}{score.value!r}") for text in rows)
+
+
+def test_a_run_that_is_not_chosen_is_not_shown(open_page: Open) -> None:
+    opened = open_page(report_of(run_page("one"), run_page("two")))
+    opened.page.locator("#choose-runs summary").click()
+    opened.page.get_by_role("checkbox", name="one").uncheck()
+    assert opened.texts("#curves h3") == opened.texts("#map h3") == ["two"]
+    assert opened.page.locator("#table-box tbody tr").count() == 6
+
+
+def test_what_is_chosen_is_kept_when_the_page_is_read_again(open_page: Open) -> None:
+    opened = open_page()
+    opened.page.locator("#epoch").focus()
+    opened.page.keyboard.press("Home")
+    opened.page.reload()
+    assert opened.page.evaluate("layerprobe.state.get('epoch')") == 0
+    assert opened.page.evaluate("document.activeElement.id") == "epoch"
+
+
+def test_arrow_keys_move_through_a_figure_and_tell_its_numbers(open_page: Open) -> None:
+    run = run_page("one")
+    opened = open_page(report_of(run))
+    opened.page.locator("#curves-0").focus()
+    opened.page.keyboard.press("ArrowUp")  # from fc6 to pool4
+    opened.page.keyboard.press("ArrowLeft")
+    (value,) = [s.value for s in run.scores if (s.epoch, s.layer, s.split, s.metric) == (2, "pool4", "test", "R@1")]
+    assert opened.texts("#readout strong") == ["pool4, epoch 2"]
+    assert f"R@1 on test = {value!r}" in opened.texts("#readout span")
+
+
+def test_pointing_at_a_curve_tells_everything_of_its_number(open_page: Open) -> None:
+    run = run_page("one")
+    opened = open_page(report_of(run))
+    opened.page.locator("#curves .panel[data-split=test] [data-layer=fc6] .dot").hover()
+    (score,) = [
+        s for s in run.scores if (s.epoch, s.layer, s.reduction, s.split, s.metric) == (4, "fc6", "none", "test", "R@1")
+    ]
+    assert opened.texts("#readout > *") == [
+        f"{100 * (score.value or 0):.1f} %",
+        f"R@1 on test = {score.value!r}",
+        f"interval {score.low!r} to {score.high!r}",
+        "fc6, pool none, reduction none, cosine",
+        "one, epoch 4",
+    ]
+
+
+def test_a_run_of_one_epoch_has_its_layers_and_no_curves(open_page: Open) -> None:
+    opened = open_page(report_of(run_page("frozen", epochs=(0,))))
+    assert not opened.page.locator("#curves").is_visible()
+    assert opened.texts("#map-title") == ["Layer by layer"]
+    assert opened.page.locator("#map circle.test").count() == 6  # five layers, and the key
+
+
+OVERLAPS = """() => [...document.querySelectorAll('#curves svg')].flatMap(svg => {
+  const boxes = [...svg.querySelectorAll('.label text')].map(text => [text.textContent, text.getBoundingClientRect()]);
+  return boxes.flatMap(([a, one], i) => boxes.slice(i + 1).filter(([b, other]) =>
+    Math.min(one.right, other.right) - Math.max(one.left, other.left) > 0.5 &&
+    Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top) > 3).map(([b]) => `${a} | ${b}`));
+})"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_overlaps_or_runs_out_of_the_page(open_page: Open, width: int) -> None:
+    opened = open_page(report_of(*(run_page(f"run-{i}", range(31), seed=i) for i in range(6))), width=width)
+    opened.page.evaluate("layerprobe.state.set('layers', layerprobe.labels)")
+    assert opened.page.evaluate(OVERLAPS) == []
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_a_printed_page_has_everything_unfolded(open_page: Open) -> None:
+    opened = open_page(report_of(run_page("one"), run_page("two")))
+    opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert opened.page.evaluate("[...document.querySelectorAll('#made details')].every(one => one.open)")
+    opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert not opened.page.evaluate("[...document.querySelectorAll('#made details')].some(one => one.open)")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault(open_page: Open, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    opened = open_page(report_of(run_page("one"), run_page("two")), scheme=scheme)
+    opened.page.locator("#choose-layers summary").click()
+    found = axe.Axe().run(opened.page).response["violations"]
+    assert [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in found] == []
