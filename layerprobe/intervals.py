@@ -159,12 +159,10 @@ class ShownKind:
     Args:
         kind: what they say; None where none is shown.
         mixed: whether that is because those at hand are of different kinds.
-        trainings: whether some of those are of several trainings.
     """
 
     kind: IntervalKind | None
     mixed: bool = False
-    trainings: bool = False
 
     @classmethod
     def of(cls, notes: Iterable[Iterable[str]]) -> ShownKind:
@@ -174,8 +172,7 @@ class ShownKind:
             notes: those of each score that has an interval and is in the table or figure.
         """
         kinds = list(dict.fromkeys(map(IntervalKind.of, notes)))
-        mixed = len(kinds) > 1
-        return cls(None if mixed or not kinds else kinds[0], mixed, mixed and any(kind.trainings for kind in kinds))
+        return cls(kinds[0] if len(kinds) == 1 else None, len(kinds) > 1)
 
     def lines(self, shown_as: str) -> tuple[str, ...]:
         """What a reader must know of the intervals, in at most one line.
@@ -183,8 +180,6 @@ class ShownKind:
         Args:
             shown_as: what they look like: `in brackets`, `bands`.
         """
-        if self.mixed and self.trainings:
-            return ("intervals over classes and ranges of several trainings are not shown together",)
         if self.mixed:
             return ("intervals of different kinds are not shown together; probe all with one --interval and --cluster",)
         return () if self.kind is None else (f"{shown_as}: {self.kind.text}",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from layerprobe.facts import DataFacts, common_chance, level_text, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Layers, ScorePlot
+from layerprobe.plots.shown import few
 from layerprobe.plots.values import (
     Point,
     Series,
@@ -23,19 +25,52 @@ from layerprobe.plots.values import (
     not_drawn,
     of_one_kind,
     points,
+    points_csv,
     shared,
-    unreduced_csv,
 )
 from layerprobe.scores import Score
+from layerprobe.wording import visible
 
-_WIDTH, _HEIGHT = 5.6, 4.6  # inches
+_WIDTH, _HEIGHT = 2.6, 3.1  # inches
 _LABEL = 0.165  # inches of height that a label needs
 _SPLITS = ("test", "train")
-# With more layers than this, each split gets a panel of its own.
-_TOGETHER = 8
+_ALL = 5  # as many layers are all drawn
+# Layers of all runs that share a panel, and both splits of a run.
+_TOGETHER = 6
 _MARKS = 8  # markers on a curve, about
 _BAND = 0.13  # how opaque a band is
 _BANDS = 0.45  # how opaque all those together are that lie over each other, at most
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """What shares axes.
+
+    Args:
+        runs: run -> its layers.
+        splits: those drawn.
+        title: over the axes.
+        styles: (run, layer) -> how it is drawn.
+    """
+
+    runs: Mapping[str, Series]
+    splits: Sequence[str]
+    title: str
+    styles: Mapping[tuple[str, str], fig.Style]
+
+    @property
+    def curves(self) -> list[tuple[str, str, str, Sequence[Point]]]:
+        """Run, layer, split and points of each curve."""
+        return [
+            (run, name, split, layer)
+            for split in self.splits
+            for run, series in self.runs.items()
+            for name, layer in series.items()
+        ]
+
+    def named(self, run: str, layer: str, split: str) -> str:
+        """What the artists of a curve are called."""
+        return f"{layer} {split}" if len(self.runs) == 1 else f"{run} {layer} {split}"
 
 
 def draw(
@@ -45,63 +80,98 @@ def draw(
     data: Mapping[str, DataFacts] | None = None,
     layers: Layers | None = None,
 ) -> Figure:
-    """Draw a panel for each run, or for each split of a run; each curve is labelled with its last value in percent.
+    """Draw curves of a few layers; each is labelled with its last value in percent.
 
-    A band around a curve is its interval. Where both splits share a panel, the test curves alone have one. Layers that
-    are reduced are drawn only where none is as it is.
+    Runs share a panel where these are at most six layers in all, and have their colours there; else each has a panel,
+    or one for each split where it has more than six layers. A band around a curve is its interval. Where both splits
+    share a panel, the test curves alone have one. Layers that are reduced are drawn only where none is as it is, or
+    where they are asked for.
 
     Args:
         scores: of one or more runs.
         metric: what is drawn.
         data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
-        layers: those that are drawn; None for all.
+        layers: those that are drawn; None for the few that `few_layers` chooses.
 
     Raises:
         LayerprobeError: no score of this metric.
     """
-    scores = scores if layers is None else [score for score in scores if score.ranked_layer in layers]
-    found = points(as_they_are(scores), metric)
-    names = layer_names(by_run(found))
-    styles = fig.styles(names)
+    chosen = _chosen(scores, metric, layers)
+    found = points(chosen, metric)
     epochs = sorted({point.epoch for point in found})
-    together = len(names) <= _TOGETHER
-    banded = () if len(epochs) == 1 else _SPLITS[:1] if together else _SPLITS
+    both = max(map(len, by_run(found).values())) <= _TOGETHER
+    banded = () if len(epochs) == 1 else _SPLITS[:1] if both else _SPLITS
     found, kind = of_one_kind(found, lambda _, split: split in banded)
-    runs = by_run(found)
-    data = data or {}
+    runs, data = by_run(found), data or {}
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     y_limits = _limits(found, floors)
-    notes = (
-        run_lines(data)
-        + shared(runs)
-        + missing(runs, _SPLITS)
-        + list(kind.lines("Bands around test curves" if together else "Bands"))
-        + fig.chance_outside(dict.fromkeys(_SPLITS, y_limits), floors)
-    )
-    if len(epochs) == 1:
-        notes.append(f"One epoch only ({epochs[0]}): no curves.")
-    notes += not_drawn(scores)
+    notes = run_lines(data) + shared(runs) + missing(runs, _SPLITS)
+    notes += list(kind.lines("Bands around test curves" if both else "Bands"))
+    notes += fig.chance_outside(dict.fromkeys(_SPLITS, y_limits), floors)
+    notes += [f"One epoch only ({epochs[0]}): no curves."] if len(epochs) == 1 else []
+    notes += _left_out(scores, chosen) if layers is None else []
 
     shown = [split for split in _SPLITS if any(point.percent(split) is not None for point in found)] or ["test"]
-    groups = [shown] if together else [[split] for split in shown]
-    cells = [(run, group) for run in runs for group in groups]
-    labels = [_labels(runs[run], styles, group) for run, group in cells]
+    cells = _panels(runs, shown, metric)
+    labels = [_labels(panel) for panel in cells]
+    keys = [_key(panel) for panel in cells]
     layout = fig.Layout(
         _WIDTH,
         max(_HEIGHT, _LABEL * max(map(len, labels))),
-        fig.width_of([label.text for panel in labels for label in panel]) + 0.35,
-        columns=len(groups) if len(groups) > 1 else 3,
+        fig.width_of([label.text for panel in labels for label in panel]) + 0.25,
+        below=0.65 + 0.17 * max(len(key) / _columns(key) for key in keys),
+        columns=2,
         notes=notes,
     )
-    titles = [f"{run}: {' and '.join(group)} {metric} over epochs, {compared(runs[run])}" for run, group in cells]
-    figure, panels = fig.panels(titles, layout)
-    for axes, (run, group), named in zip(panels, cells, labels, strict=True):
+    figure, drawn = fig.panels([panel.title for panel in cells], layout)
+    for axes, panel, named, key in zip(drawn, cells, labels, keys, strict=True):
         _set_axes(axes, epochs, y_limits, metric)
-        _draw_chance(axes, {split: floors[split] for split in group if split in floors})
-        _draw_curves(axes, runs[run], styles, group)
+        _draw_chance(axes, {split: floors[split] for split in panel.splits if split in floors})
+        _draw_curves(axes, panel)
         fig.label_right(axes, named)
-        fig.key_below(axes, [_mark(split, fig.GREY) | {"label": split} for split in group])
+        fig.key_below(axes, key, _columns(key))
     return figure
+
+
+def _chosen(scores: Sequence[Score], metric: str, layers: Layers | None) -> list[Score]:
+    """The scores of the layers that are drawn, on the splits that are drawn."""
+    if layers is not None:
+        own = [score for score in scores if score.ranked_layer in layers]
+    else:
+        own = as_they_are(scores)
+        runs = by_run(points(own, metric))
+        names = layer_names(runs)
+        names = names if len(names) <= _ALL else few(runs)
+        ranked = {series[name][0].ranked_layer for series in runs.values() for name in names if name in series}
+        own = [score for score in own if score.ranked_layer in ranked]
+    return [score for score in own if score.split in _SPLITS] or own
+
+
+def _left_out(scores: Sequence[Score], chosen: Sequence[Score]) -> list[str]:
+    count, of = (len({score.ranked_layer for score in own}) for own in (chosen, as_they_are(scores)))
+    few_of = [f"{count} of {of} layers; --layers asks for others."] if count < of else []
+    return few_of + not_drawn(scores)
+
+
+def _panels(runs: Mapping[str, Series], splits: Sequence[str], metric: str) -> list[_Panel]:
+    names = layer_names(runs)
+    of_layer = fig.styles(names)
+    if len(runs) > 1 and sum(map(len, runs.values())) <= _TOGETHER:
+        of_run = fig.styles(list(runs))
+        styles = {(run, name): fig.Style(of_run[run].colour, of_layer[name].marker) for run in runs for name in names}
+        every = {f"{run} {name}": layer for run, series in runs.items() for name, layer in series.items()}
+        return [_Panel(runs, splits, f"{metric}, {compared(every)}", styles)]
+    groups = [splits] if max(map(len, runs.values())) <= _TOGETHER else [[split] for split in splits]
+    return [
+        _Panel(
+            {run: series},
+            group,
+            f"{run}: {metric if len(group) > 1 else f'{group[0]} {metric}'}, {compared(series)}",
+            {(run, name): of_layer[name] for name in series},
+        )
+        for run, series in runs.items()
+        for group in groups
+    ]
 
 
 def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float, float]:
@@ -116,17 +186,32 @@ def _valid(layer: Sequence[Point], split: str) -> tuple[list[int], list[float]]:
     return [epoch for epoch, _ in valid], [value for _, value in valid]
 
 
-def _labels(series: Series, styles: Mapping[str, fig.Style], group: Sequence[str]) -> list[fig.Label]:
-    last = max(point.epoch for layer in series.values() for point in layer)
+def _labels(panel: _Panel) -> list[fig.Label]:
     labels = []
-    for name, layer in series.items():
-        for split in group:
-            epochs, values = _valid(layer, split)
-            if values:
-                parts = [name, *([split] if len(group) > 1 else []), f"{values[-1]:.1f} %"]
-                parts += [f"(epoch {epochs[-1]})"] if epochs[-1] != last else []
-                labels.append(fig.Label(" ".join(parts), epochs[-1], values[-1], styles[name].text))
+    for run, name, split, layer in panel.curves:
+        last = max(point.epoch for own in panel.runs[run].values() for point in own)
+        epochs, values = _valid(layer, split)
+        if values:
+            parts = [name, *([split] if len(panel.splits) > 1 else []), f"{values[-1]:.1f}"]
+            parts += [f"(epoch {epochs[-1]})"] if epochs[-1] != last else []
+            labels.append(fig.Label(" ".join(parts), epochs[-1], values[-1], panel.styles[run, name].text))
     return labels
+
+
+def _key(panel: _Panel) -> list[dict[str, object]]:
+    """What the lines of the panel are that its labels do not name."""
+    kinds = [_mark(split, fig.GREY) | {"label": split} for split in panel.splits]
+    if len(panel.runs) > 1:
+        colours = {run: panel.styles[run, next(iter(series))].colour for run, series in panel.runs.items()}
+        kinds += [
+            {"label": visible(run), "color": colour, "linestyle": "-", "linewidth": 2.5, "marker": ""}
+            for run, colour in colours.items()
+        ]
+    return kinds
+
+
+def _columns(kinds: Sequence[object]) -> int:
+    return 2 if len(kinds) in (2, 4) else 1
 
 
 def _set_axes(axes: Axes, epochs: Sequence[int], y_limits: tuple[float, float], metric: str) -> None:
@@ -154,29 +239,31 @@ def _draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:
         note.set(ha="right", fontsize=fig.FONT - 1, color=fig.GREY)
 
 
-def _draw_curves(axes: Axes, series: Series, styles: Mapping[str, fig.Style], group: Sequence[str]) -> None:
-    for split in group:
-        _draw_bands(axes, series, styles, split)
-    for i, (name, layer) in enumerate(series.items()):
-        style = styles[name]
-        for split in group:
-            epochs, values = _valid(layer, split)
-            # The markers of each curve are at other epochs: so curves that coincide can still be told apart.
-            step = max(1, len(epochs) // _MARKS)
-            (curve,) = axes.plot(epochs, values)
-            curve.set(**_mark(split, style.colour), marker=style.marker, markersize=style.size * 0.55)
-            curve.set(markevery=(i % step, step), clip_on=False, label=f"{name} {split}")
+def _draw_curves(axes: Axes, panel: _Panel) -> None:
+    for split in panel.splits:
+        _draw_bands(axes, panel, split)
+    for i, (run, name, split, layer) in enumerate(panel.curves):
+        style, (epochs, values) = panel.styles[run, name], _valid(layer, split)
+        # The markers of each curve are at other epochs: so curves that coincide can still be told apart.
+        step = max(1, len(epochs) // _MARKS)
+        (curve,) = axes.plot(epochs, values)
+        curve.set(**_mark(split, style.colour), marker=style.marker, markersize=style.size * 0.55)
+        curve.set(markevery=(i % step, step), clip_on=False, label=panel.named(run, name, split))
 
 
-def _draw_bands(axes: Axes, series: Series, styles: Mapping[str, fig.Style], split: str) -> None:
+def _draw_bands(axes: Axes, panel: _Panel, split: str) -> None:
     """Shade the intervals of the curves; where an epoch has none the band is broken."""
-    bands = {name: _ends(layer, split) for name, layer in series.items() if any(split in p.intervals for p in layer)}
+    bands = {
+        (run, name): _ends(layer, split)
+        for run, name, own, layer in panel.curves
+        if own == split and any(split in point.intervals for point in layer)
+    }
     # The more bands lie over each other, the lighter they are: so the curves stay visible.
     opacity = min(_BAND, 1 - (1 - _BANDS) ** (1 / max(_most_together(list(bands.values())), 1)))
-    for name, ends in bands.items():
+    for (run, name), ends in bands.items():
         epochs, low, high = zip(*ends, strict=True)
-        band = axes.fill_between(epochs, low, high, color=styles[name].colour, alpha=opacity)
-        band.set(linewidth=0, zorder=0.5, label=f"_interval of {name} {split}")
+        band = axes.fill_between(epochs, low, high, color=panel.styles[run, name].colour, alpha=opacity)
+        band.set(linewidth=0, zorder=0.5, label=f"_interval of {panel.named(run, name, split)}")
 
 
 def _ends(layer: Sequence[Point], split: str) -> list[tuple[int, float, float]]:
@@ -200,4 +287,9 @@ def _mark(split: str, colour: fig.Colour | str) -> dict[str, object]:
     return {"color": colour, "linestyle": (0, (5, 2)), "linewidth": 1.0, "markerfacecolor": "white"}
 
 
-PLOT = ScorePlot(draw, unreduced_csv)
+def curves_csv(scores: Sequence[Score], metric: str = "R@1", *, layers: Layers | None = None) -> str:
+    """`points_csv` of the layers and splits that are drawn."""
+    return points_csv(_chosen(scores, metric, layers), metric)
+
+
+PLOT = ScorePlot(draw, curves_csv)

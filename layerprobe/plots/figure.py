@@ -232,29 +232,32 @@ def label_right(axes: Axes, labels: Sequence[Label]) -> None:
     axes.add_collection(lines, autolim=False)
 
 
-def key_below(axes: Axes, kinds: Sequence[Mapping[str, object]]) -> None:
-    """Add a legend in one row under the name of the x axis.
+def key_below(axes: Axes, kinds: Sequence[Mapping[str, object]], columns: int | None = None) -> None:
+    """Add a legend under the name of the x axis.
 
     Args:
         axes: of one panel.
         kinds: for each entry the properties of its line, and `label`, its text.
+        columns: in which they stand, one after another; None for one row.
     """
     handles = []
     for kind in kinds:
         handle = Line2D([], [], color=GREY, marker="o", markersize=4.5, linestyle="none")
         handle.set(**kind)
         handles.append(handle)
-    axes.legend(
+    legend = axes.legend(
         handles=handles,
         loc="upper left",
         bbox_to_anchor=(0, -0.5 / size_of(axes)[1]),
-        ncols=max(1, len(handles)),
+        ncols=columns or max(1, len(handles)),
         frameon=False,
         fontsize=FONT - 0.5,
         borderaxespad=0,
         handlelength=3 if any(handle.get_linestyle() != "None" for handle in handles) else 1.2,
         columnspacing=1.5,
     )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def save(figure: Figure, path: Path) -> None:

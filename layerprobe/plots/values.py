@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from layerprobe.errors import LayerprobeError
-from layerprobe.intervals import Interval, ShownKind
+from layerprobe.intervals import Interval, IntervalKind, ShownKind
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.plots.names import layer_labels
 from layerprobe.scores import SPLITS, Matrix, Score, note_text, shared_notes
@@ -98,6 +98,8 @@ def _interval(score: Score) -> Interval | None:
 def of_one_kind(found: Sequence[Point], shown: Callable[[Point, str], bool]) -> tuple[list[Point], ShownKind]:
     """The points with the intervals that a figure shows: none where those it would show are of different kinds.
 
+    Where some are means over trainings, with the lowest and the highest, only these have ends.
+
     Args:
         found: points.
         shown: whether the figure shows the interval of a point's split.
@@ -106,6 +108,11 @@ def of_one_kind(found: Sequence[Point], shown: Callable[[Point, str], bool]) -> 
         The points, whose notes no longer have what the figure says of all intervals, and the kind of these.
     """
     kept = [{s: ends for s, ends in point.intervals.items() if shown(point, s)} for point in found]
+    if any(_of_trainings(point, split) for point, own in zip(found, kept, strict=True) for split in own):
+        kept = [
+            {split: ends for split, ends in own.items() if _of_trainings(point, split)}
+            for point, own in zip(found, kept, strict=True)
+        ]
     kind = ShownKind.of(point.notes[split] for point, own in zip(found, kept, strict=True) for split in own)
     return [
         replace(
@@ -115,6 +122,10 @@ def of_one_kind(found: Sequence[Point], shown: Callable[[Point, str], bool]) -> 
         )
         for point, own in zip(found, kept, strict=True)
     ], kind
+
+
+def _of_trainings(point: Point, split: str) -> bool:
+    return IntervalKind.of(point.notes[split]).trainings
 
 
 def points_csv(scores: Iterable[Score], metric: str = "R@1") -> str:

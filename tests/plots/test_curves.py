@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,9 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from layerprobe.errors import LayerprobeError
-from layerprobe.plots.curves import draw
+from layerprobe.intervals import IntervalKind
+from layerprobe.keys import RankedLayer
+from layerprobe.plots.curves import curves_csv, draw
 from layerprobe.scores import Score
-from tests.plots.conftest import sure, with_chance
+from tests.plots.conftest import VGG, sure, with_chance
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -39,7 +42,12 @@ def y(drawn: Line2D) -> list[float]:
 
 
 def notes(figure: Figure) -> str:
-    return "\n".join(text.get_text() for text in figure.texts)
+    """The lines under the figure as one."""
+    return " ".join(" ".join(text.get_text() for text in figure.texts).split())
+
+
+def of_layers(scores: list[Score], names: list[str]) -> list[RankedLayer]:
+    return [score.ranked_layer for score in scores if score.layer in names]
 
 
 def test_a_curve_is_a_split_in_percent_over_epochs(make_scores: MakeScores) -> None:
@@ -64,39 +72,75 @@ def test_test_is_solid_and_train_dashed_and_hollow(make_scores: MakeScores) -> N
 def test_curves_are_named_with_their_last_value(make_scores: MakeScores) -> None:
     scores = make_scores(["fc6"], [0, 1])
     (axes,) = draw(scores).axes
-    last = {s.split: f"fc6 {s.split} {100 * (s.value or 0):.1f} %" for s in scores if s.epoch == 1}
+    last = {s.split: f"fc6 {s.split} {100 * (s.value or 0):.1f}" for s in scores if s.epoch == 1}
     assert [text.get_text() for text in axes.texts] == [last["test"], last["train"]]
 
 
-def test_many_layers_have_a_panel_for_each_split(make_scores: MakeScores) -> None:
-    figure = draw(make_scores())
-    assert [axes.get_title("left") for axes in figure.axes] == [
-        "netA: test R@1 over epochs, cosine",
-        "netA: train R@1 over epochs, cosine",
-    ]
+def test_more_than_six_layers_asked_for_have_a_panel_for_each_split(make_scores: MakeScores) -> None:
+    scores = make_scores()
+    figure = draw(scores, layers=of_layers(scores, VGG))
+    assert [axes.get_title("left") for axes in figure.axes] == ["netA: test R@1, cosine", "netA: train R@1, cosine"]
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
-    assert all(str(curve.get_label()).endswith("test") for curve in figure.axes[0].lines)
+    assert [str(curve.get_label()) for curve in figure.axes[0].lines] == [f"{layer} test" for layer in VGG]
+
+
+def test_of_many_layers_a_few_are_drawn_and_it_is_said(make_scores: MakeScores) -> None:
+    scores = make_scores(splits=("train", "validation", "test"))
+    best = [
+        replace(s, value=0.99) if (s.layer, s.split, s.epoch) == ("pool2.1", "validation", 5) else s for s in scores
+    ]
+    figure = draw(best)
+    # first, best on validation, middle, the one before the embedding, and that
+    chosen = ["pool1.1", "pool2.1", "pool3.3", "pool5.3", "fc6"]
+    assert [str(curve.get_label()) for curve in figure.axes[0].lines if str(curve.get_label()).endswith("test")] == [
+        f"{layer} test" for layer in chosen
+    ]
+    assert "5 of 14 layers; --layers asks for others." in notes(figure)
+    rows = list(csv.DictReader(curves_csv(best).splitlines()))
+    assert list(dict.fromkeys(row["layer"] for row in rows)) == chosen
+    assert "validation R@1" not in rows[0]
 
 
 def test_few_layers_share_a_panel(make_scores: MakeScores) -> None:
     (axes,) = draw(make_scores(DEEP)).axes
-    assert axes.get_title("left") == "netA: test and train R@1 over epochs, cosine"
+    assert axes.get_title("left") == "netA: R@1, cosine"
+
+
+def test_runs_of_at_most_six_layers_in_all_share_a_panel_in_their_own_colours(make_scores: MakeScores) -> None:
+    scores = [score for run in ("netA", "netE") for score in make_scores(["pool5", "fc6"], run=run)]
+    (axes,) = draw(scores).axes
+    colour = {str(curve.get_label()): curve.get_color() for curve in axes.lines}
+    assert colour["netA fc6 test"] == colour["netA pool5 train"] != colour["netE fc6 test"]
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["test", "train", "netA", "netE"]
+    assert line(axes, "netA fc6 test").get_marker() == line(axes, "netE fc6 test").get_marker() != "None"
+
+
+def test_runs_of_more_layers_have_a_panel_each_with_the_same_axes(make_scores: MakeScores) -> None:
+    scores = [score for run in ("netA", "netE") for score in make_scores(DEEP, run=run)]
+    first, second = draw([replace(s, value=(s.value or 0) / 2) if s.run == "netE" else s for s in scores]).axes
+    assert (first.get_title("left"), second.get_title("left")) == ("netA: R@1, cosine", "netE: R@1, cosine")
+    assert (first.get_xlim(), first.get_ylim()) == (second.get_xlim(), second.get_ylim())
 
 
 @pytest.mark.parametrize("near", [False, True])
-@pytest.mark.parametrize("layers", [1, 4, 8, 14, 18])
+@pytest.mark.parametrize("layers", [1, 6, 14])
 def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, layers: int, near: bool) -> None:
-    names = [f"layer{i // 4}.{i % 4}" for i in range(layers)]
-    assert overlaps(draw(make_scores(names, near=near), data=with_chance(train=0.02, test=0.03))) == []
+    scores = make_scores([f"layer{i // 4}.{i % 4}" for i in range(layers)], near=near)
+    asked = [score.ranked_layer for score in scores]
+    assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03), layers=asked)) == []
 
 
-def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlaps: Overlaps) -> None:
-    scores = [score for run in ("netA", "netA-softmax", "netE") for score in make_scores(run=run)]
+@pytest.mark.parametrize("layers", [VGG, ["pool5.3", "fc6"]])
+def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlaps: Overlaps, layers: list[str]) -> None:
+    scores = [score for run in ("netA", "netA-softmax", "netE") for score in make_scores(layers, run=run)]
     assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03))) == []
 
 
 def test_names_stay_beside_their_panel(make_scores: MakeScores) -> None:
-    figure = draw(make_scores([f"layer{i}" for i in range(40)], near=True))
+    scores = make_scores([f"layer{i}" for i in range(40)], near=True)
+    figure = draw(scores, layers=[score.ranked_layer for score in scores])
     for axes in figure.axes:
         assert len(axes.texts) == 40
         assert all(-1e-9 <= text.get_position()[1] <= 1 + 1e-9 for text in axes.texts)
@@ -118,7 +162,7 @@ def test_a_missing_split_is_said_and_the_other_drawn(make_scores: MakeScores) ->
     figure = draw(make_scores(DEEP, splits=("test",)))
     assert [curve.get_label() for curve in figure.axes[0].lines] == [f"{layer} test" for layer in DEEP]
     assert "no train scores" in notes(figure)
-    assert figure.axes[0].get_title("left") == "netA: test R@1 over epochs, cosine"
+    assert figure.axes[0].get_title("left") == "netA: test R@1, cosine"
 
 
 def test_one_epoch_is_drawn_and_said(make_scores: MakeScores) -> None:
@@ -174,7 +218,8 @@ def test_bands_are_in_view(make_scores: MakeScores) -> None:
 
 
 def test_with_a_panel_for_each_split_both_have_bands(make_scores: MakeScores) -> None:
-    figure = draw(sure(make_scores(epochs=[0, 5])))
+    scores = sure(make_scores(epochs=[0, 5]))
+    figure = draw(scores, layers=of_layers(scores, VGG))
     assert [len(bands(axes)) for axes in figure.axes] == [14, 14]
     assert "Bands: 95 % interval over classes" in notes(figure)
 
@@ -182,7 +227,8 @@ def test_with_a_panel_for_each_split_both_have_bands(make_scores: MakeScores) ->
 def test_eight_bands_over_each_other_are_so_light_that_they_cover_less_than_half(make_scores: MakeScores) -> None:
     scores = make_scores([f"layer{i}" for i in range(8)], [0, 1], ["test"])
     for step, opacity in [(0.1, 0.13), (0.0, 1 - 0.55 ** (1 / 8))]:
-        figure = draw(sure(replace(s, value=0.1 + step * (i % 8)) for i, s in enumerate(scores)))
+        own = sure(replace(s, value=0.1 + step * (i % 8)) for i, s in enumerate(scores))
+        figure = draw(own, layers=[score.ranked_layer for score in own])
         assert [band.get_alpha() for band in bands(figure.axes[0]).values()] == pytest.approx([opacity] * 8)
 
 
@@ -197,6 +243,14 @@ def test_intervals_of_different_kinds_are_not_drawn(make_scores: MakeScores) -> 
     figure = draw(scores)
     assert bands(figure.axes[0]) == {}
     assert "intervals of different kinds are not shown together" in notes(figure)
+
+
+def test_ranges_of_trainings_are_drawn_and_intervals_of_a_run_beside_them_not(make_scores: MakeScores) -> None:
+    seeds = sure(make_scores(["fc6"], run="s* (2 seeds)"), notes=IntervalKind(trainings=True).notes)
+    figure = draw([*seeds, *sure(make_scores(["fc6"]))])
+    assert list(bands(figure.axes[0])) == ["_interval of s* (2 seeds) fc6 test"]
+    assert "Bands around test curves: lowest to highest training" in notes(figure)
+    assert "interval: lowest" not in notes(figure)
 
 
 def test_one_epoch_has_no_bands(make_scores: MakeScores) -> None:
