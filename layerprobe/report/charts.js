@@ -29,7 +29,7 @@ window.layerprobe.curves = () => {
     const x = (epoch) => x0 + ((epoch - range[0]) / (range[1] - range[0] || 1)) * width;
     const y = (value) => y0 + height - ((value - domain[0]) / (domain[1] - domain[0])) * height;
     const unit = P.percent(metric) ? 100 : 1, found = [], front = svg("g"), back = svg("g", { class: "pale" });
-    const group = svg("g", { class: "panel", "data-split": split }, svg("text", { x: x0, y: y0 - 12, class: "split" }, split === "train" || split === "test" || split === "validation" ? kinds[split] : split));
+    const group = svg("g", { class: "panel", "data-split": split }, svg("text", { x: x0, y: y0 - 12, class: "split" }, kinds[split] ?? split));
     for (const tick of P.ticks(domain[0] * unit, domain[1] * unit, height / 42)) {
       group.append(svg("line", { class: "grid", x1: x0, x2: x0 + width, y1: y(tick / unit), y2: y(tick / unit) }),
         svg("text", { class: "tick", x: x0 - 6, y: y(tick / unit) + 4, "text-anchor": "end" }, `${Number(tick.toPrecision(6))}${text.unit(metric)}`));
@@ -66,7 +66,8 @@ window.layerprobe.curves = () => {
       one.append(svg("path", { class: "line", d: path, "stroke-dasharray": P.dashes(layer.label) }));
       const now = own.find((point) => point.epoch === at);
       if (now || own.length === 1) one.append(svg("circle", { class: "dot", cx: x((now || own[0]).epoch), cy: y((now || own[0]).value), r: main ? 4 : 3 }));
-      main ? front.append(one) : front.prepend(one);
+      if (main) front.append(one);
+      else front.prepend(one);
       const last = own[own.length - 1];
       ends.push({ label: layer.label, x: x(last.epoch), y: y(last.value), value: last.value, colours, main });
     });
@@ -102,7 +103,7 @@ window.layerprobe.curves = () => {
     const shown = [...state.get("layers"), shared.marked].filter((label) => P.placeOf(run, label) >= 0);
     const widest = Math.max(40, ...shown.map((label) => P.widthOf(label))) + P.widthOf("100.0") + (shown.length > 6 ? 34 : 22);
     const across = stacked ? 1 : names.length, room = Math.min(widest, (width / across) * 0.38);
-    const height = Math.max(stacked ? 170 : 250, new Set(shown).size * LINE);
+    const height = Math.max(stacked ? 170 : 290, new Set(shown).size * LINE);
     const wide = width / across - LEFT - room, down = TOP + height + BOTTOM;
     const made = names.map((split, i) => panel(run, split, {
       x0: LEFT + (stacked ? 0 : (i * width) / across), y0: TOP + (stacked ? i * down : 0), width: wide, height, room,

@@ -16,27 +16,36 @@ window.layerprobe.map = () => {
   const gapsOf = (runs, metric) => runs.flatMap((run) => rowsOf(run, metric).flatMap((layer) =>
     run.epochs.map((_, e) => P.gap(run, metric, layer.i, e)).filter((gap) => gap !== null)));
 
-  const heat = (run, rows, frame, { metric, epochs, largest }) => {
-    const { x0, width, row } = frame, wide = width / epochs.length, group = svg("g", { class: "heat" });
-    group.append(svg("text", { class: "split", x: x0, y: 13 }, wide * epochs.length > 210 ? "train − test by epoch" : "train − test"));
-    rows.forEach((layer, j) => {
-      epochs.forEach((epoch, column) => {
-        const e = run.epochs.indexOf(epoch), gap = e < 0 ? null : P.gap(run, metric, layer.i, e);
-        const share = gap === null ? 0 : (100 * Math.abs(gap)) / (largest || 1);
-        const at = { x: (x0 + column * wide).toFixed(1), y: TOP + j * row, width: Math.max(1, wide - 1).toFixed(1), height: row - 1 };
-        group.append(svg("rect", { ...at, class: gap === null ? "none" : gap < 0 ? "under" : "over", style: `--at:${share.toFixed(1)}%` }));
-        if (gap === null || wide < 21) return;
-        const shown = text.gap(gap, metric, wide < 34 ? 0 : 1).replace(/^\+|^−(?=0$)/, "");
-        group.append(svg("text", { class: `number${share > 70 ? " strong" : share > 52 ? " middle" : ""}`, x: x0 + (column + 0.5) * wide, y: TOP + j * row + row / 2 + 3.5, "text-anchor": "middle" }, shown));
-      });
-    });
-    const now = epochs.indexOf(run.epochs[P.epochPlace(run, state.get("epoch"))]), bottom = TOP + rows.length * row;
-    if (now >= 0) group.append(svg("rect", { class: "now", x: x0 + now * wide - 1, y: TOP - 1.5, width: wide + 1, height: rows.length * row + 2 }));
-    const every = Math.max(1, Math.ceil((26 * epochs.length) / width));
+  // The cells are drawn once: another epoch only moves the frame around its column.
+  const drawnCells = new Map();
+  const cellsOf = (run, rows, { x0, width, row }, { metric, epochs, largest }) => {
+    const key = JSON.stringify([data.runs.indexOf(run), rows.map((layer) => layer.i), x0, width, row, metric, epochs, largest]);
+    if (drawnCells.has(key)) return drawnCells.get(key);
+    const wide = width / epochs.length, group = svg("g", {});
+    rows.forEach((layer, j) => epochs.forEach((epoch, column) => {
+      const e = run.epochs.indexOf(epoch), gap = e < 0 ? null : P.gap(run, metric, layer.i, e);
+      const share = gap === null ? 0 : (100 * Math.abs(gap)) / (largest || 1);
+      const at = { x: (x0 + column * wide).toFixed(1), y: TOP + j * row, width: (wide > 10 ? wide - 1 : wide + 0.3).toFixed(1), height: row - 1 };
+      group.append(svg("rect", { ...at, class: gap === null ? "none" : gap < 0 ? "under" : "over", style: `--at:${share.toFixed(1)}%` }));
+      if (gap === null || wide < 21) return;
+      const shown = text.gap(gap, metric, wide < 34 ? 0 : 1).replace(/^\+|^−(?=0$)/, "");
+      group.append(svg("text", { class: `number${share > 70 ? " strong" : share > 52 ? " middle" : ""}`, x: x0 + (column + 0.5) * wide, y: TOP + j * row + row / 2 + 3.5, "text-anchor": "middle" }, shown));
+    }));
+    if (drawnCells.size > 50) drawnCells.clear();
+    drawnCells.set(key, group);
+    return group;
+  };
+
+  const heat = (run, rows, frame, shared) => {
+    const { x0, width, row } = frame, { epochs } = shared, wide = width / epochs.length, bottom = TOP + rows.length * row;
+    const group = svg("g", { class: "heat" }, cellsOf(run, rows, frame, shared));
+    group.append(svg("text", { class: "split", x: x0, y: 13 }, width > 210 ? "train − test by epoch" : "train − test"));
+    const now = epochs.indexOf(run.epochs[P.epochPlace(run, state.get("epoch"))]), every = Math.max(1, Math.ceil((26 * epochs.length) / width));
     epochs.forEach((epoch, column) => {
-      if (column % every === 0 && (column === now || Math.abs(column - now) >= every || now < 0)) group.append(svg("text", { class: "tick", x: x0 + (column + 0.5) * wide, y: bottom + 14, "text-anchor": "middle" }, epoch));
+      const near = now >= 0 && column !== now && Math.abs(column - now) < every;
+      if (column === now || (column % every === 0 && !near)) group.append(svg("text", { class: `tick${column === now ? " chosen" : ""}`, x: x0 + (column + 0.5) * wide, y: bottom + 14, "text-anchor": "middle" }, epoch));
     });
-    if (now >= 0) group.append(svg("text", { class: "tick chosen", x: x0 + (now + 0.5) * wide, y: bottom + 14, "text-anchor": "middle" }, epochs[now]));
+    if (now >= 0) group.append(svg("rect", { class: "now", x: x0 + now * wide - 1, y: TOP - 1.5, width: wide + 1, height: rows.length * row + 2 }));
     group.append(svg("text", { class: "tick", x: x0 + width / 2, y: bottom + 30, "text-anchor": "middle" }, "epoch"));
     return group;
   };
@@ -75,7 +84,7 @@ window.layerprobe.map = () => {
       holder.append(html("p", { class: "plain" }, `no ${metric}`));
       return;
     }
-    const named = Math.min(Math.max(...rows.map((layer) => P.widthOf(layer.label))) + 12, width * 0.27), row = shared.row;
+    const named = Math.min(Math.max(...rows.map((layer) => P.widthOf(layer.label, "700 12px system-ui, sans-serif"))) + 12, width * 0.27), row = shared.row;
     const mapped = shared.epochs.length > 1 && rows.some((layer) => run.epochs.some((_, e) => P.gap(run, metric, layer.i, e) !== null));
     const rest = width - named - 10, heatWide = mapped ? Math.min(rest * 0.62, shared.epochs.length * 48) : 0;
     const dotsAt = named + heatWide + (mapped ? 26 : 4), dotsWide = Math.min(width - dotsAt - 12, 620), height = TOP + rows.length * row + BOTTOM;

@@ -11,6 +11,7 @@
     if (P.metrics.length < 2) return;
     const select = html("select", { id: "metric", onchange: () => state.set("metric", select.value) }, ...P.metrics.map((name) => html("option", { value: name, selected: name === state.get("metric") }, name)));
     bar.append(html("label", {}, "Metric ", select));
+    state.on("metric", (name) => { select.value = name; });
   };
 
   const epoch = () => {

@@ -78,12 +78,11 @@ window.layerprobe.table = () => {
       scope: "col", class: column.number ? "number" : null, "aria-sort": column === by ? (chosen.up ? "ascending" : "descending") : null,
     }, html("button", { type: "button", id: `sort-${column.key}`, onclick: () => sort(column.key) }, column.name, html("span", { class: "arrow", "aria-hidden": "true" }, column === by ? (chosen.up ? " ▲" : " ▼") : " ↕")))));
     const body = html("tbody", {});
-    const ordered = many && chosen.key === "layer" ? sorted(found, by, chosen.up) : sorted(found, by, chosen.up);
-    for (const row of ordered) {
+    for (const row of sorted(found, by, chosen.up)) {
       const key = `${data.runs.indexOf(row.run)}-${row.i}`, shown = open.has(key);
       const opener = html("button", { type: "button", id: `row-${key}`, "aria-expanded": String(shown), onclick: () => {
-        open.has(key) ? open.delete(key) : open.add(key);
-        draw();
+        if (!open.delete(key)) open.add(key);
+        state.set("filter", search.value); // draws again
       } }, row.layer.label);
       const line = html("tr", { "data-layer": row.layer.label, "data-run": row.run.name });
       for (const column of columns) {
@@ -98,11 +97,9 @@ window.layerprobe.table = () => {
     box.replaceChildren(html("table", {}, html("thead", {}, head), body));
     count.textContent = `${found.length} of ${rows.length} rows`;
     const interval = data.runs.flatMap((run) => run.metrics).find((one) => one.name === metric)?.interval;
-    document.getElementById("table-lead").textContent = `${metric}${P.percent(metric) ? " in %" : ""} at epoch ${state.get("epoch")}. Choose the name of a layer for every number that is stored of it.`;
+    document.getElementById("table-lead").replaceChildren(`${metric}${P.percent(metric) ? " in %" : ""} at epoch ${state.get("epoch")}.`,
+      html("span", { class: "hint" }, " Choose the name of a layer for every number that is stored of it."));
     document.getElementById("table-caption").textContent = [interval ? `Small numbers: ${interval}.` : "", "Bold: the largest of a column. The values are those of scores.csv."].join(" ");
     if (focused && /^(sort|row)-/.test(focused)) document.getElementById(focused)?.focus({ preventScroll: true });
   });
-  function draw() {
-    state.set("filter", state.get("filter") || "");
-  }
 };
