@@ -151,6 +151,18 @@ class Run:
             layer_order = self.read().get("layer_order", [])
         return in_network_order(scores, layer_order)
 
+    def is_held(self) -> bool | None:
+        """Whether a process of this machine holds the run's lock, which is not touched; None where nobody can tell."""
+        try:
+            lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+            inode = (self.folder / ".lock").stat().st_ino
+        except FileNotFoundError as error:
+            return False if str(error.filename) != "/proc/locks" else None
+        except OSError:
+            return None
+        # `1: FLOCK  ADVISORY  WRITE 4711 00:35:1234 0 EOF`; a waiting process has `->` before FLOCK
+        return any(words[1] == "FLOCK" and words[5].endswith(f":{inode}") for words in map(str.split, lines))
+
     def log(self, text: str) -> None:
         """Append a line to log.txt."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

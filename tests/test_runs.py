@@ -218,3 +218,13 @@ def test_where_all_runs_are_damaged_the_first_is_told(tmp_path: Path) -> None:
     Run(tmp_path / "bad").write(RECORD | {"epochs_done": "3"})
     with pytest.raises(DataError, match="epochs_done is '3'"):
         find_run(tmp_path, None)
+
+
+def test_whether_a_run_is_held_is_told_without_touching_its_lock(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    assert run.is_held() is False
+    with locked(run):
+        assert run.is_held() is True
+    before = (run.folder / ".lock").stat()
+    assert run.is_held() is False
+    assert (run.folder / ".lock").stat() == before

@@ -1,0 +1,58 @@
+"""layerprobe report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
+from layerprobe.cli.output import Terminal
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(report)
+
+
+def report(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN", help="Run names (default: the most recent).")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Write the page to this file.", show_default="./report.html")
+    ] = Path("report.html"),
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Write it again after every epoch, while a run is trained or probed.")
+    ] = False,
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """Write one HTML page of runs: what was found, every number, and the images; it opens without a network.
+
+    Nothing of a run is changed. Control-C ends --watch, and the page stays.
+    """
+    from layerprobe.errors import RecipeError
+    from layerprobe.runs import find_run
+    from layerprobe.workflow.report import write_report
+    from layerprobe.workflow.report_watch import watch_report
+
+    if out.is_dir():
+        raise RecipeError(f"--out {out} is a folder", fix=f"Name a file, such as {out / 'report.html'}")
+    terminal = Terminal(as_json, quiet)
+    found = [find_run(cache, name) for name in runs] if runs else [find_run(cache, None)]
+    if not runs:
+        terminal.say(f"run {found[0].name}")
+    made = watch_report(found, out, terminal) if watch else write_report(found, out)
+    for note in made.notes:
+        terminal.say(note)
+    values = {
+        "runs": [page.name for page in made.runs],
+        "file": str(out),
+        "findings": list(made.findings),
+        "notes": list(made.notes),
+    }
+    terminal.result(values, *made.findings, str(out))

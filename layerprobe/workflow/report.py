@@ -1,0 +1,163 @@
+"""report: what is stored of some runs -> one page of HTML; nothing of a run is written, and no lock is taken."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from layerprobe.errors import DataError, LayerprobeError
+from layerprobe.few import few_layers
+from layerprobe.files import write_text
+from layerprobe.keys import RankedLayer
+from layerprobe.report.data import layer_labels
+from layerprobe.report.page import render
+from layerprobe.report.values import Report, RunPage
+from layerprobe.runs import Run
+from layerprobe.scores import Score
+from layerprobe.workflow.embedding import NetworkEnd, embedding_among, network_end
+from layerprobe.workflow.facts import data_facts
+from layerprobe.workflow.finding import METRIC, best_on_validation, findings
+from layerprobe.workflow.report_made import made_of_page, made_of_run
+
+MOST_SCORES = 60_000  # on a page; with interval and note one takes about 65 characters
+_NAMED = 3  # runs in a title
+
+
+@dataclass(eq=False)
+class Ends:
+    """The ends of networks, each looked up once: building one to tell its end takes a second."""
+
+    known: dict[str, NetworkEnd | None] = field(default_factory=dict)
+
+    def of(self, run: Run) -> NetworkEnd | None:
+        """The end of a run's network; None where it is not known."""
+        try:
+            record = run.read()
+            key = json.dumps([record["recipe"].get("net"), record.get("from_python")], sort_keys=True)
+            if key not in self.known:
+                self.known[key] = network_end(run, record)
+            return self.known[key]
+        except LayerprobeError:
+            return None
+
+
+def made_report(runs: Sequence[Run], ends: Ends, *, refresh: int | None = None) -> Report:
+    """Everything on the page of some runs.
+
+    Args:
+        runs: at least one; each is there once.
+        ends: of their networks; those that are not known yet are added.
+        refresh: as in `Report`.
+
+    Raises:
+        DataError: a run without scores, or whose scores cannot be read.
+    """
+    runs = list({run.folder: run for run in runs}.values())
+    scores, left_out = _kept({run.name: scores_of(run) for run in runs})
+    pages = [_page(run, scores[run.name], ends.of(run)) for run in runs]
+    found = findings([(run, ends.of(run)) for run in runs])
+    best = [best_on_validation(run, page.scores, _labels(page)) for run, page in zip(runs, pages, strict=True)]
+    if len(runs) > 1:  # beside several findings, a line more for each run would be too much
+        pages = [_with_best(page, text) for page, text in zip(pages, best, strict=True)]
+    return Report(
+        title=_title([run.name for run in runs]),
+        findings=(*found.sentences, *(filter(None, best) if len(runs) == 1 else ())),
+        runs=tuple(pages),
+        made=made_of_page(time.time()),
+        notes=(*left_out, *found.missing),
+        refresh=refresh,
+    )
+
+
+def write_report(runs: Sequence[Run], out: Path) -> Report:
+    """Write the page of some runs whole, and say what is on it.
+
+    Raises:
+        LayerprobeError: as for `made_report`; the file cannot be written.
+    """
+    made = made_report(runs, Ends())
+    write_text(out, render(made))
+    return made
+
+
+def scores_of(run: Run) -> list[Score]:
+    """The scores of a run.
+
+    Raises:
+        DataError: there are none, or they cannot be read.
+    """
+    scores = run.scores()
+    if not scores:
+        raise DataError("no scores", file=run.scores_file, fix=f"Run layerprobe probe {run.name} first")
+    return scores
+
+
+def is_training(run: Run) -> bool:
+    """Whether a run is being trained: its record says so, and nothing shows that its process is gone."""
+    try:
+        return run.read()["state"] == "training" and run.is_held() is not False
+    except DataError:
+        return False
+
+
+def _page(run: Run, scores: Sequence[Score], end: NetworkEnd | None) -> RunPage:
+    layers = list(dict.fromkeys(score.ranked_layer for score in scores))
+    few = few_layers(layers, _validation(scores))
+    embedding = None if end is None else _embedding(run, layers, end)
+    return RunPage(
+        name=run.name,
+        data=data_facts(run, scores),
+        layers=tuple(layers),
+        few=tuple(layers.index(ranked) for ranked in few),
+        embedding=None if embedding is None else layers.index(embedding),
+        scores=tuple(scores),
+        made=made_of_run(run),
+        training=is_training(run),
+    )
+
+
+def _with_best(page: RunPage, text: str) -> RunPage:
+    return replace(page, made=(("best layer", text), *page.made)) if text else page
+
+
+def _embedding(run: Run, layers: Sequence[RankedLayer], end: NetworkEnd) -> RankedLayer | None:
+    record = run.read()
+    similarity = record["recipe"].get("probe", {}).get("similarity", "cosine")
+    return embedding_among(end, layers, similarity, record.get("layer_order", []))
+
+
+def _validation(scores: Sequence[Score]) -> dict[RankedLayer, float]:
+    """Recall of each layer on validation at the last epoch."""
+    last = max(score.epoch for score in scores)
+    return {
+        score.ranked_layer: score.value
+        for score in scores
+        if (score.epoch, score.split, score.metric) == (last, "validation", METRIC) and score.value is not None
+    }
+
+
+def _labels(page: RunPage) -> Mapping[RankedLayer, str]:
+    return dict(zip(page.layers, layer_labels(page.layers), strict=True))
+
+
+def _title(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more runs" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}: train and test recall of every layer"
+
+
+def _kept(scores: Mapping[str, Sequence[Score]]) -> tuple[dict[str, list[Score]], list[str]]:
+    """The scores that the page has room for: whole metrics, R@1 first; and a line that says what is left out."""
+    counts: dict[str, int] = {METRIC: 0}
+    for score in (score for own in scores.values() for score in own):
+        counts[score.metric] = counts.get(score.metric, 0) + 1
+    kept, room = set(), MOST_SCORES
+    for metric, count in counts.items():
+        if not kept or count <= room:
+            kept.add(metric)
+            room -= count
+    gone = [metric for metric in counts if metric not in kept]
+    note = f"left out, so that the page stays small: {', '.join(gone)}; scores.csv of each run has them"
+    return {run: [s for s in own if s.metric in kept] for run, own in scores.items()}, [note] if gone else []
