@@ -117,7 +117,7 @@ def _gallery(cut: _Cut, pictures: _Pictures, limit: int) -> Gallery:
         )
     unread = sum(picture is None for picture in cut.pictures.values())
     if unread:
-        notes.append(f"{unread} of {len(cut.pictures)} images cannot be read")
+        notes.append(f"{unread:,} of {len(cut.pictures):,} images cannot be read")
     kept = list(cut.pictures)
     places = np.full(len(wanted.items) + 1, -1, np.int32)  # the last one is for -1, where nothing was found
     places[kept] = np.arange(len(kept))

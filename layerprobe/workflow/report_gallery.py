@@ -1,0 +1,253 @@
+"""The galleries of a report: which queries are shown, and what every layer finds for them at every epoch.
+
+found = galleries_of([(run, page)])
+found.galleries, found.pictures        # for `Report`
+found.notes                            # why a run has none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.errors import DataError, LayerprobeError, NumericError
+from layerprobe.keys import RankedLayer
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.report.album import LIMIT, Wanted, within
+from layerprobe.report.pictures import small_picture
+from layerprobe.report.values import Asked, Gallery, RunPage
+from layerprobe.runs import Run
+from layerprobe.views import Item
+from layerprobe.workflow.neighbours import RunGallery, neighbours_of, open_gallery
+from layerprobe.workflow.query_rules import AtRandom, ByOutcome, Rule, Worst, choose_queries, rule_text
+from layerprobe.workflow.references import open_place
+from layerprobe.workflow.threads import OfEach, in_threads
+
+SPLIT = "test"  # whose images are the queries
+QUERIES = 12  # by each rule; runs that search the same images share them
+NEIGHBOURS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Galleries:
+    """The galleries of some runs.
+
+    Args:
+        galleries: of the runs whose images and features are there.
+        pictures: those that they show, each once.
+        notes: why other runs have none.
+    """
+
+    galleries: tuple[Gallery, ...] = ()
+    pictures: tuple[bytes, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Shown:
+    """A run whose gallery is made.
+
+    Args:
+        page: of the run.
+        opened: its images.
+        epochs: those whose ranks and features are stored, ascending.
+        layers: those that are shown.
+    """
+
+    page: RunPage
+    opened: RunGallery
+    epochs: tuple[int, ...]
+    layers: tuple[RankedLayer, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What the layers of a run find at an epoch.
+
+    Args:
+        rows: (L, Q, K) of what is searched, nearest first; -1 where there is none.
+        right: (L, Q, K) whether it is a right answer.
+        absent: layers whose features are not stored, or not finite.
+    """
+
+    rows: NDArray[np.int32]
+    right: NDArray[np.bool_]
+    absent: tuple[RankedLayer, ...]
+
+
+@dataclass(eq=False)
+class _Pictures:
+    """Small pictures of the images that some runs search, each read once."""
+
+    read: dict[str, bytes | None] = field(default_factory=dict)
+
+    def of(self, opened: RunGallery, name: str) -> bytes | None:
+        """The picture of an image, by its id; None where it cannot be read."""
+        if name not in self.read:
+            try:
+                self.read[name] = small_picture(opened.image(name))
+            except DataError:
+                self.read[name] = None
+        return self.read[name]
+
+
+@dataclass(eq=False)
+class _Queries:
+    """The queries of runs that search the same images.
+
+    Args:
+        rules: row of the query -> why it is shown; those that matter most first.
+        notes: run -> how its share of them was chosen, in a line each.
+    """
+
+    rules: dict[int, list[str]] = field(default_factory=dict)
+    notes: dict[str, list[str]] = field(default_factory=dict)
+
+
+def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Galleries:
+    """The galleries of some runs, from their stored features and ranks; nothing is written.
+
+    The queries are chosen at the last epoch: those that the layer before the embedding gets right and the embedding
+    wrong, the reverse, those whose nearest right item is farthest down by the embedding, and some at random. Runs that
+    search the same images show the same queries, to each its share. A layer whose reduction is fitted or drawn is left
+    out, as that would be done anew at every epoch.
+
+    Args:
+        runs: each with its page.
+        limit: as for `within`.
+    """
+    shown, notes = [], []
+    for run, page in runs:
+        try:
+            shown.append(_shown(run, page))
+        except LayerprobeError as error:
+            notes.append(f"no images of {page.name} are shown: {error}")
+    groups: dict[tuple[str, ...], list[_Shown]] = {}
+    for each in shown:
+        groups.setdefault(each.opened.queries.ids, []).append(each)
+    wanted: dict[str, Wanted] = {}
+    with in_threads() as of_each:
+        for group in groups.values():
+            queries, pictures = _queries_of(group), _Pictures()
+            wanted |= {each.page.name: _wanted(each, queries, of_each, pictures) for each in group}
+    return Galleries(*within([wanted[each.page.name] for each in shown], limit), tuple(notes))
+
+
+def _shown(run: Run, page: RunPage) -> _Shown:
+    """What of a run can be shown.
+
+    Raises:
+        DataError: no features or ranks of its test images are stored, or the images are gone.
+    """
+    scored = [score for score in page.scores if score.split == SPLIT]
+    epochs = tuple(
+        epoch
+        for epoch in sorted({score.epoch for score in scored})
+        if run.feature_file(epoch, SPLIT).exists() and run.rank_file(epoch, SPLIT).exists()
+    )
+    measured = {score.ranked_layer for score in scored}
+    layers = tuple(ranked for ranked in page.layers if ranked in measured and not _changes(ranked))
+    if not (epochs and layers):
+        raise DataError(
+            f"no features of the {SPLIT} split are stored",
+            file=run.folder,
+            fix=f"Run layerprobe probe {run.name} --splits {SPLIT}",
+        )
+    return _Shown(page, open_gallery(run, SPLIT), epochs, layers)
+
+
+def _changes(ranked: RankedLayer) -> bool:
+    """Whether a layer's reduction is another one at every epoch."""
+    chain = parse_chain(ranked.reduction)
+    return chain.fits or chain.draws or chain.needs_classifier
+
+
+def _queries_of(group: Sequence[_Shown]) -> _Queries:
+    """The queries of runs that search the same images: in turns one by each rule of each run."""
+    queries, lists = _Queries(), []
+    for each in group:
+        place = open_place(each.opened.run, each.epochs[-1], SPLIT)
+        notes = queries.notes.setdefault(each.page.name, [])
+        for rule in _rules(each):
+            text = rule_text(rule, place)
+            try:
+                chosen = choose_queries(rule, place, each.opened.class_names, max(1, QUERIES // len(group)))
+            except DataError as error:
+                notes.append(f"No queries by the rule {text}: {error.message}")
+                continue
+            notes.append(f"{chosen.text}, at epoch {place.epoch}")
+            whose = f" ({each.page.name})" if len(group) > 1 and not isinstance(rule, AtRandom) else ""
+            lists.append((text + whose, chosen.rows.tolist()))
+    for turn in range(QUERIES):
+        for text, rows in lists:
+            for row in rows[turn : turn + 1]:
+                rules = queries.rules.setdefault(row, [])
+                rules += [text] * (text not in rules)
+    return queries
+
+
+def _rules(shown: _Shown) -> list[Rule]:
+    """The rules by which queries of a run are chosen."""
+    page = shown.page
+    single = [ranked for ranked in shown.layers if "+" not in ranked.layer.layer] or list(shown.layers)
+    embedding = None if page.embedding is None else page.layers[page.embedding]
+    last = embedding if embedding in single else single[-1]
+    before = [ranked for ranked in single[: single.index(last)] if ranked.layer.layer != last.layer.layer]
+    pairs = [(before[-1], last), (last, before[-1])] if before else []
+    return [*(ByOutcome(((one, True), (other, False))) for one, other in pairs), Worst(last), AtRandom()]
+
+
+def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictures) -> Wanted:
+    """What every layer finds for some queries at every epoch.
+
+    Args:
+        shown: of the run.
+        queries: Q of them.
+        of_each: searches several epochs at once.
+        pictures: of the images that are searched.
+    """
+    opened, rows = shown.opened, np.array(list(queries.rules), np.int64)
+    by_epoch: list[_Found] = of_each(lambda epoch: _found(shown, epoch, rows), shown.epochs)
+    absent: dict[str, list[str]] = {}
+    for epoch, found in zip(shown.epochs, by_epoch, strict=True):
+        for layer in found.absent:
+            absent.setdefault(str(layer.layer), []).append(str(epoch))
+    splits = [opened.items] if opened.items is opened.queries else [opened.items, opened.queries]
+    items = [
+        Item(name, opened.class_names[label])
+        for split in splits
+        for name, label in zip(split.ids, split.labels.tolist(), strict=True)
+    ]
+    first = len(items) - len(opened.queries)  # the place of the first query among the items
+    return Wanted(
+        run=shown.page.name,
+        split=SPLIT,
+        epochs=shown.epochs,
+        layers=shown.layers,
+        items=items,
+        queries=tuple(Asked(first + row, tuple(rules)) for row, rules in queries.rules.items()),
+        found=np.stack([found.rows for found in by_epoch]),
+        right=np.stack([found.right for found in by_epoch]),
+        picture=lambda place: pictures.of(opened, items[place].id),
+        notes=(
+            *queries.notes[shown.page.name],
+            *(f"{layer} has no features that can be searched at epoch {', '.join(e)}" for layer, e in absent.items()),
+        ),
+    )
+
+
+def _found(shown: _Shown, epoch: int, rows: NDArray[np.int64]) -> _Found:
+    """What every layer finds at an epoch."""
+    shape = len(shown.layers), len(rows), min(NEIGHBOURS, len(shown.opened.items) - 1)
+    found, right, absent = np.full(shape, -1, np.int32), np.zeros(shape, bool), []
+    for i, layer in enumerate(shown.layers):
+        try:
+            nearest = neighbours_of(shown.opened, epoch, [layer], rows, NEIGHBOURS)
+        except (DataError, NumericError):
+            absent.append(layer)
+        else:
+            found[i], right[i] = nearest.rows[0], nearest.right[0]
+    return _Found(found, right, tuple(absent))

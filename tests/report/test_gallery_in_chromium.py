@@ -1,0 +1,205 @@
+"""The gallery of a report as Chromium shows it: query, rule, text, layers, epoch and runs change what is found."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from layerprobe.report.page import render
+from layerprobe.report.pictures import small_picture
+from layerprobe.report.values import Asked, Gallery, Report
+from layerprobe.views import Item
+from tests.report.fabricated import HOSTILE, LAYERS, report_of, run_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+
+EPOCHS = (0, 1, 2, 4)  # of `run_page`
+# Twenty images of four classes; at epoch e the layer l finds the K images that follow 5 e + l places after the query.
+ITEMS = tuple(Item(f"{i // 5}/{i}.png", [HOSTILE, "bird", "tree", "boat"][i // 5]) for i in range(20))
+PLACE = np.arange(len(EPOCHS))[:, None, None, None] * 5 + np.arange(len(LAYERS))[:, None, None]
+
+
+def gallery_of(run: str, queries: tuple[int, ...] = (0, 6, 13), **fields: object) -> Gallery:
+    asked = np.array(queries)[:, None]
+    found = ((PLACE + asked + np.arange(1, 4)) % 20).astype(np.int32)  # (E, L, Q, 3)
+    rules = [("first",), ("first", "other"), ("other",)]
+    usual = {
+        "run": run, "split": "test", "epochs": EPOCHS, "layers": LAYERS, "items": ITEMS,
+        "pictures": (*range(19), -1),
+        "queries": tuple(Asked(item, rule) for item, rule in zip(queries, rules, strict=True)),
+        "found": found, "right": found // 5 == asked // 5, "notes": ("how they were chosen",),
+    }  # fmt: skip
+    return Gallery(**(usual | fields))  # type: ignore[arg-type]
+
+
+def report_with(*galleries: Gallery) -> Report:
+    pictures = tuple(small_picture(np.full((8, 8, 3), 10 * i, np.uint8)) for i in range(19))
+    pages = [run_page(gallery.run) for gallery in galleries]
+    return report_of(*pages, galleries=galleries, pictures=pictures)
+
+
+def found_by(layer: int, epoch: int, query: int) -> list[str]:
+    """The alternative texts of three images, by hand from the rule above."""
+    places = [(5 * epoch + layer + query + i) % 20 for i in (1, 2, 3)]
+    how = ["right" if place // 5 == query // 5 else "wrong" for place in places]
+    return [f"{word}: {ITEMS[place].name}, {ITEMS[place].id}" for word, place in zip(how, places, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """Opens a report; the test fails where its page told a fault."""
+    faults: list[str] = []
+    context = browser.new_context()
+
+    def open_(report: Report) -> Page:
+        (tmp_path / "report.html").write_text(render(report), encoding="utf-8")
+        page = context.new_page()
+        page.on("console", lambda message: faults.append(message.text))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("dialog", lambda dialog: faults.append(dialog.message))
+        page.goto((tmp_path / "report.html").as_uri())
+        return page
+
+    yield open_
+    context.close()
+    assert faults == []
+
+
+def shown(page: Page, layer: str) -> list[str]:
+    """The alternative texts of what a layer finds."""
+    found: list[str] = page.evaluate(
+        "label => [...document.querySelectorAll('#gallery-found ol')].filter(list => list.ariaLabel === label)"
+        ".flatMap(list => [...list.querySelectorAll('img, [role=img]')].map(one => one.alt ?? one.ariaLabel))",
+        layer,
+    )
+    return found
+
+
+def queries(page: Page) -> list[str]:
+    """The ids of the queries that may be picked."""
+    return [
+        title.split(", ")[1]
+        for title in page.locator("#gallery-queries label").evaluate_all("all => all.map(one => one.title)")
+    ]
+
+
+def test_the_first_query_is_shown_at_the_last_epoch_by_few_layers(open_page: Callable[..., Page]) -> None:
+    page = open_page(report_with(gallery_of("one")))
+    assert page.locator("#gallery-found ol").evaluate_all("all => all.map(one => one.ariaLabel)") == [
+        "pool1", "pool3", "pool4", "fc6",
+    ]  # fmt: skip
+    assert shown(page, "pool3") == found_by(2, 3, 0)
+    assert shown(page, "fc6") == found_by(4, 3, 0)
+
+
+def test_a_query_is_picked_by_keyboard(open_page: Callable[..., Page]) -> None:
+    page = open_page(report_with(gallery_of("one")))
+    page.locator("#gallery-query-0").focus()
+    page.keyboard.press("ArrowRight")
+    assert shown(page, "pool3") == found_by(2, 3, 6)
+    assert page.locator("#gallery-query figcaption b").text_content() == "bird"
+
+
+def test_the_epoch_and_the_layers_of_the_page_are_those_of_the_gallery(open_page: Callable[..., Page]) -> None:
+    page = open_page(report_with(gallery_of("one", (6, 0, 13))))
+    page.locator("#epoch").focus()
+    page.keyboard.press("ArrowLeft")
+    assert shown(page, "pool1") == found_by(0, 2, 6)
+    page.locator("#choose-layers summary").click()
+    page.get_by_role("checkbox", name="pool2").check()
+    assert shown(page, "pool2") == found_by(1, 2, 6)
+    page.get_by_role("checkbox", name="pool1").uncheck()
+    assert shown(page, "pool1") == []
+
+
+def test_hits_and_misses_differ_in_frame_and_sign(open_page: Callable[..., Page]) -> None:
+    page = open_page(report_with(gallery_of("one")))  # at epoch 0, pool1 finds 1, 2, 3 of 0's class
+    page.locator("#epoch").fill("0")
+    rows = page.locator("#gallery-found ol")
+    told = (
+        "all => all.map(one => [one.querySelector('.gallery-sign').textContent,"
+        " getComputedStyle(one.querySelector('.gallery-frame')).borderTopStyle])"
+    )
+    assert rows.nth(0).locator("li").evaluate_all(told) == [["✓", "solid"]] * 3
+    assert rows.nth(3).locator("li").evaluate_all(told) == [["✗", "dashed"]] * 3  # fc6: 5, 6, 7
+    assert page.locator(".gallery-layer").all_text_contents()[0] == "pool1 3 of 3 right"
+
+
+def test_queries_are_filtered_by_rule_and_text(open_page: Callable[..., Page]) -> None:
+    page = open_page(report_with(gallery_of("one")))
+    assert queries(page) == ["0/0.png", "1/6.png", "2/13.png"]
+    page.locator("#gallery-rule").select_option("other")
+    assert queries(page) == ["1/6.png", "2/13.png"]
+    assert shown(page, "pool3") == found_by(2, 3, 6)
+    page.locator("#gallery-text").fill("TREE")
+    assert queries(page) == ["2/13.png"]
+    assert shown(page, "pool3") == found_by(2, 3, 13)
+    assert page.locator("#gallery-count").text_content() == "1 of 3"
+    page.locator("#gallery-text").fill("no such class")
+    assert page.locator("#gallery-found").text_content() == "No query has this rule and text."
+
+
+def test_a_query_stays_when_the_page_is_read_again(open_page: Callable[..., Page]) -> None:
+    page = open_page(report_with(gallery_of("one")))
+    page.locator("#gallery-text").fill("tree")
+    page.reload()
+    assert page.locator("#gallery-text").input_value() == "tree"
+    assert shown(page, "pool3") == found_by(2, 3, 13)
+
+
+def test_runs_that_searched_for_a_query_stand_side_by_side(open_page: Callable[..., Page]) -> None:
+    page = open_page(report_with(gallery_of("one"), gallery_of("two", (0, 7, 13))))
+    assert queries(page) == ["0/0.png", "1/6.png", "2/13.png", "1/7.png"]
+    assert page.locator("#gallery-found h3").all_text_contents() == ["one, test, epoch 4", "two, test, epoch 4"]
+    assert shown(page, "pool3") == found_by(2, 3, 0) * 2
+    page.locator("#gallery-queries label").nth(1).click()
+    assert shown(page, "pool3") == found_by(2, 3, 6)
+    assert "It was not searched for in this run." in (page.locator("#gallery-found").text_content() or "")
+
+
+def test_an_image_without_a_picture_is_named(open_page: Callable[..., Page]) -> None:
+    page = open_page(report_with(gallery_of("one", (13, 6, 0))))
+    page.locator("#epoch").fill("1")
+    # pool1 finds 19, 0, 1 for the image 13, and 19 has no picture
+    assert shown(page, "pool1")[0] == "wrong: boat, 3/19.png"
+    assert page.locator("#gallery-found li").first.locator(".gallery-picture").text_content() == "no image"
+
+
+def test_a_layer_that_found_nothing_says_so(open_page: Callable[..., Page]) -> None:
+    found = gallery_of("one").found.copy()
+    found[-1, 0] = -1
+    page = open_page(report_with(gallery_of("one", found=found)))
+    assert page.locator(".gallery-layer").all_text_contents()[0] == "pool1 nothing stored"
+
+
+def test_a_report_without_galleries_says_where_the_reason_is(open_page: Callable[..., Page]) -> None:
+    page = open_page(report_of())
+    assert page.locator("#gallery-none").is_visible()
+    assert not page.locator("#gallery-body").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault_in_the_gallery(open_page: Callable[..., Page], scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page = open_page(report_with(gallery_of("one"), gallery_of("two", (0, 7, 13))))
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    faults = axe.Axe().run(page, context="#gallery").response["violations"]
+    assert [fault["id"] for fault in faults if fault["impact"] in ("serious", "critical")] == []
