@@ -115,6 +115,7 @@ PLOTS = {
     "gap": "layerprobe.plots.gap:PLOT",
     "cka": "layerprobe.plots.cka:PLOT",
     "gallery-size": "layerprobe.plots.gallery_size:PLOT",
+    "panels": "layerprobe.plots.panels:PLOT",
 }
 
 

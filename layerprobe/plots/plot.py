@@ -203,4 +203,4 @@ class NeighbourPlot:
     options: tuple[Option, ...] = (*PICKED, "query", "where", "queries")
 
 
-Plot = ScorePlot | BestPlot | MatrixPlot | CurvePlot
+Plot = ScorePlot | BestPlot | MatrixPlot | CurvePlot | NeighbourPlot

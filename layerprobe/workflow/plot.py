@@ -14,12 +14,12 @@ from layerprobe.facts import DataFacts
 from layerprobe.files import write_text
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.plots.figure import save
-from layerprobe.plots.plot import BestPlot, CurvePlot, MatrixPlot, Plot, ScorePlot
+from layerprobe.plots.plot import BestPlot, CurvePlot, Image, MatrixPlot, NeighbourPlot, Plot, ScorePlot
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, shared_notes
 from layerprobe.seeds import facts_over_seeds, over_seeds, trainings
 from layerprobe.store import read_features, read_index
-from layerprobe.views import Curve
+from layerprobe.views import Curve, Neighbours
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.gallery_sizes import run_curves
 from layerprobe.workflow.plot_layers import asked_layers
@@ -96,6 +96,9 @@ class Material(Protocol):
     def gallery_sizes(self, ask: Ask) -> Sequence[Curve]:
         """Recall by how many items are searched."""
 
+    def neighbours(self, ask: Ask) -> tuple[Sequence[Neighbours], Image]:
+        """The items nearest to some queries, and what gives the images."""
+
 
 def plot(request: PlotRequest) -> Path:
     """Draw a plot, write its files and return the figure's.
@@ -164,6 +167,9 @@ def draw(part: Plot, material: Material, ask: Ask) -> Drawn:
         case CurvePlot():
             curves = material.gallery_sizes(ask)
             return Drawn(part.draw(curves, data=material.data()), part.table(curves))
+        case NeighbourPlot():
+            nearest, image = material.neighbours(ask)
+            return Drawn(part.draw(nearest, image=image, data=material.data()), part.table(nearest))
 
 
 def _data(material: Material) -> dict[str, DataFacts]:
@@ -237,6 +243,16 @@ class StoredRuns:
             own = _until([score for score in self.scores if score.run == run.name], ask.epoch)
             found += run_curves(run, own, ask.layers)
         return found
+
+    def neighbours(self, ask: Ask) -> tuple[Sequence[Neighbours], Image]:
+        """The items nearest to some test queries, and what gives the images.
+
+        Raises:
+            LayerprobeError: as for `panels_of`.
+        """
+        from layerprobe.workflow.panels import panels_of  # it imports torch, which other plots do without
+
+        return panels_of(self.runs, self.scores, ask)
 
 
 def _matrices(run: Run, scores: Sequence[Score], ask: Ask) -> list[Matrix]:

@@ -16,9 +16,10 @@ from layerprobe.facts import DataFacts
 from layerprobe.formats import Shown
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer, is_named
 from layerprobe.metrics.recall import positives_and_negatives
+from layerprobe.plots.plot import Image
 from layerprobe.retrieval import Ranks
 from layerprobe.scores import Matrix, Score
-from layerprobe.views import Curve
+from layerprobe.views import Curve, Neighbours
 from layerprobe.workflow.facts import epoch_tables, split_facts
 from layerprobe.workflow.frames import score_frame
 from layerprobe.workflow.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
@@ -181,6 +182,10 @@ class _Material:
         items = positives_and_negatives(known.units, gallery)
         ranks = {ranked: [known.ranks[member] for member in ranked_as(ranked, known.ranks)] for ranked in layers}
         return curves_of(QueriesSearched(known.units, items, "probe"), ranks, probed.scores)
+
+    def neighbours(self, _: Ask) -> tuple[Sequence[Neighbours], Image]:
+        fix = "Probe it by layerprobe probe --model python:FILE.py:NAME --data folder:ROOT, then layerprobe plot panels"
+        raise DataError("panels show images, and a probe from Python keeps none", fix=fix)
 
     def _compared(self, layer: LayerKey) -> NDArray[np.float32]:
         return self.probed.features[COMPARED, str(layer)]

@@ -106,7 +106,8 @@ def test_lists_import_no_torch(probed: Path) -> None:
 
 
 def test_plots_import_no_torch(probed: Path) -> None:
-    plots = [f"plot {kind} one --csv {kind}.csv" for kind in PLOTS]
+    # panels search features and read images, by what probing has
+    plots = [f"plot {kind} one --csv {kind}.csv" for kind in PLOTS if kind != "panels"]
     found = imported(probed, *plots)
     assert {code for code, _ in found.values()} == {0}
     packages = {line: names - TERMINAL for line, (_, names) in found.items()}

@@ -76,6 +76,11 @@ def test_cka_needs_test_images() -> None:
         trained.plot("layer")
 
 
+def test_panels_need_images_that_a_probe_from_python_does_not_keep(result: Probed) -> None:
+    with pytest.raises(DataError, match="panels show images, and a probe from Python keeps none. Probe it by layerpr"):
+        result.plot("panels")
+
+
 def test_a_layer_is_read_by_split_and_name(result: Probed) -> None:
     assert result.ranks["test", "output"] is result.ranks["test", "output@none"]
     assert result.features["train", "0.0@avg"].shape == (8, 4)

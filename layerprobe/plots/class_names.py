@@ -1,0 +1,75 @@
+"""Names of classes in little room: shortened, or in lines."""
+
+from __future__ import annotations
+
+import functools
+
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.ft2font import LoadFlags
+
+from layerprobe.wording import visible
+
+_ELLIPSIS = "…"
+_TAIL = 3  # characters at the end of a shortened name
+_SIGNS = "/_-. "  # after which a line may end
+_UNIT = 100.0  # points, at which a character is measured
+
+
+def shortened(name: str, width: float, size: float) -> str:
+    """A name with as much taken out before its last characters as it is too wide.
+
+    Args:
+        name: any text.
+        width: the room for it, in inches.
+        size: of the font, in points.
+    """
+    name = drawable(name)
+    if _width(name, size) <= width:
+        return name
+    tail = name[-_TAIL:]
+    room, head = width - _width(_ELLIPSIS + tail, size), 0
+    while room >= 0 and head < len(name) - _TAIL:
+        room -= _width(name[head], size)
+        head += room >= 0
+    return f"{name[:head]}{_ELLIPSIS}{tail}" if head else _ELLIPSIS
+
+
+def in_lines(name: str, width: float, size: float, count: int) -> list[str]:
+    """A name in lines of a width, the last one shortened where they are too few.
+
+    Args:
+        name: any text.
+        width: of a line, in inches.
+        size: of the font, in points.
+        count: how many lines there may be.
+    """
+    name, lines = drawable(name), list[str]()
+    while name and len(lines) < count - 1:
+        end, room = 0, width
+        while end < len(name) and (room := room - _width(name[end], size)) >= 0:
+            end += 1
+        end = max(end, 1)
+        if end < len(name):
+            end = max((i + 1 for i in range(end // 3, end) if name[i] in _SIGNS), default=end)
+        lines.append(name[:end])
+        name = name[end:]
+    return [*lines, shortened(name, width, size)] if name and count > 0 else lines
+
+
+def drawable(name: str) -> str:
+    """A name with a square in place of each character that figures have no picture of."""
+    font = get_font(findfont(FontProperties()))
+    return "".join(c if font.get_char_index(ord(c)) else "\N{WHITE SQUARE}" for c in visible(name))
+
+
+def _width(text: str, size: float) -> float:
+    """Width of a text in inches."""
+    return sum(map(_advance, text)) * size / _UNIT / 72
+
+
+@functools.cache
+def _advance(character: str) -> float:
+    """How much room a character takes, in points at the size `_UNIT`."""
+    font = get_font(findfont(FontProperties()))
+    font.set_size(_UNIT, 72)  # whoever draws with this font sets the size too
+    return float(font.load_char(ord(character), flags=LoadFlags.NO_HINTING).linearHoriAdvance) / 65536

@@ -1,0 +1,177 @@
+"""The images nearest to queries by several layers (Vo & Hays 2019, Fig. 8), or codes (Zhai & Wu 2019, Fig. 1)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from layerprobe.facts import DataFacts, run_lines
+from layerprobe.keys import NO_REDUCTION
+from layerprobe.plots import figure as fig
+from layerprobe.plots.class_names import in_lines, shortened
+from layerprobe.plots.plot import Image, NeighbourPlot
+from layerprobe.scores import note_text
+from layerprobe.views import Neighbours
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """How a picture is framed, and the sign below it."""
+
+    colour: str
+    line: str | tuple[float, tuple[float, float]]
+    sign: str
+
+
+# Inches.
+_WIDTH = 4.4
+_QUERY = 0.8  # side of a query's picture
+_BESIDE = 0.14  # between it and the neighbours
+_SPACE = 0.07  # between two pictures
+_TEXT = 0.17  # height of a line
+_NAME = 0.15  # of one under a picture
+_BETWEEN = 0.16  # between two queries
+_NAMES = fig.FONT - 1  # points
+# Blue and vermilion of Okabe and Ito: distinct for every kind of colour blindness, and in grey. Line and sign differ.
+_RIGHT = _Frame("#0072b2", "-", "✓")
+_WRONG = _Frame("#d55e00", (0, (2.5, 1.5)), "✗")
+_ASKED = _Frame("0.2", "-", "")
+
+
+def draw(neighbours: Sequence[Neighbours], *, image: Image, data: Mapping[str, DataFacts] | None = None) -> Figure:
+    """Draw a block for each query: its picture at the left, and a row of its neighbours for each layer.
+
+    A right neighbour has a solid frame and a tick, a wrong one a dashed frame, a cross, and the name of its class.
+
+    Args:
+        neighbours: at least one; those of a query follow one another.
+        image: run and id of an item -> its pixels, uint8 (H, W, 3).
+        data: run -> what was measured on.
+    """
+    blocks = [list(own) for _, own in groupby(neighbours, key=lambda one: one.query)]
+    most = max(len(one.found) for one in neighbours)
+    side = min((_WIDTH - _QUERY - _BESIDE + _SPACE) / max(most, 1) - _SPACE, _QUERY)
+    row = _TEXT + side + _NAME
+    heights = [max(len(block) * row, _QUERY + 3 * _TEXT + 0.05) for block in blocks]
+    height = sum(heights) + (len(blocks) - 1) * _BETWEEN
+    layout = fig.Layout(_WIDTH, height, 0, below=0.05, columns=1, notes=_notes(neighbours, data or {}))
+    figure, (axes,) = fig.panels([_title(neighbours)], layout)
+    axes.set_axis_off()
+    several = len({one.run for one in neighbours}) > 1
+    top = 0.0
+    for block, own in zip(blocks, heights, strict=True):
+        if top:
+            axes.plot([0, _WIDTH], [top - _BETWEEN / 2] * 2, color="0.8", linewidth=0.8)
+        _draw_query(axes, block[0], image, top, own)
+        for place, one in enumerate(block):
+            _draw_row(axes, one, image, (top + place * row, side), _row_name(one, neighbours, several=several))
+        top += own + _BETWEEN
+    axes.set(xlim=(0, _WIDTH), ylim=(height, 0))
+    return figure
+
+
+def _title(neighbours: Sequence[Neighbours]) -> str:
+    first = neighbours[0]
+    same = len({(one.run, one.epoch) for one in neighbours}) == 1
+    whose = f"{first.run}, epoch {first.epoch}" if same else "several runs"
+    return f"{whose}: nearest {first.split} images"
+
+
+def _notes(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> list[str]:
+    split = neighbours[0].split
+    shown = {
+        run: replace(facts, splits={split: facts.splits[split]}) for run, facts in data.items() if split in facts.splits
+    }
+    searched = {one.ranked.similarity for one in neighbours}
+    compared = f"; compared by {searched.pop()}" if len(searched) == 1 else ""
+    key = f"Left: the query. Solid frame, {_RIGHT.sign}: right answer. Dashed, {_WRONG.sign}: wrong"
+    rest = dict.fromkeys(note for one in neighbours for note in one.notes)
+    return [f"{key}{compared}", *run_lines(shown), *rest]
+
+
+def _row_name(one: Neighbours, neighbours: Sequence[Neighbours], *, several: bool) -> str:
+    """What a row is of: the layer, with its pool where it has several, its reduction, and what differs from others."""
+    pools = {other.ranked.layer.pool for other in neighbours if other.ranked.layer.layer == one.ranked.layer.layer}
+    name = str(one.ranked.layer) if len(pools) > 1 else one.ranked.layer.layer
+    name += "" if one.ranked.reduction == NO_REDUCTION else f"/{one.ranked.reduction}"
+    epochs = len({other.epoch for other in neighbours}) > 1
+    run = f"{one.run}{f', epoch {one.epoch}' if epochs else ''}: " if several else ""
+    unlike = len({other.ranked.similarity for other in neighbours}) > 1
+    return f"{run}{name}" + (f", by {one.ranked.similarity}" if unlike else "")
+
+
+def _draw_query(axes: Axes, one: Neighbours, image: Image, top: float, height: float) -> None:
+    """The query's picture with the name of its class below, in as many lines as there is room for."""
+    bottom = _picture(axes, image(one.run, one.query.id), (0, top + _TEXT, _QUERY), _ASKED)
+    room = int((top + height - bottom - 0.04) / _TEXT)
+    lines = in_lines(one.query.name, _QUERY, _NAMES, room)
+    text = axes.text(0, bottom + 0.05, "\n".join(lines), fontsize=_NAMES, va="top", linespacing=1.1)
+    text.set_parse_math(False)
+
+
+def _draw_row(axes: Axes, one: Neighbours, image: Image, place: tuple[float, float], name: str) -> None:
+    """The neighbours by one layer: their pictures, signs, and the classes of those that are of another one."""
+    top, side = place
+    left = _QUERY + _BESIDE
+    axes.text(
+        left,
+        top + _TEXT / 2,
+        shortened(name, _WIDTH - left, fig.FONT),
+        fontsize=fig.FONT,
+        va="center",
+        parse_math=False,
+    )
+    for each in one.found:
+        frame = _RIGHT if each.right else _WRONG
+        _picture(axes, image(one.run, each.item.id), (left, top + _TEXT, side), frame)
+        below = top + _TEXT + side + _NAME / 2 + 0.015
+        axes.text(left - 0.01, below, frame.sign, fontsize=fig.FONT, color=frame.colour, va="center", weight="bold")
+        if each.item.name != one.query.name:
+            short = shortened(each.item.name, side - 0.12, _NAMES)
+            axes.text(left + 0.12, below, short, fontsize=_NAMES, color=fig.GREY, va="center", parse_math=False)
+        left += side + _SPACE
+
+
+def _picture(axes: Axes, pixels: NDArray[np.uint8], place: tuple[float, float, float], frame: _Frame) -> float:
+    """Draw a picture in a square as large as it can be, framed; gives its lower end."""
+    left, top, side = place
+    rows, columns = map(float, pixels.shape[:2])
+    height, width = side * rows / max(rows, columns), side * columns / max(rows, columns)
+    left, top = left + (side - width) / 2, top + (side - height) / 2
+    axes.imshow(pixels, extent=(left, left + width, top + height, top), aspect="auto", zorder=1)
+    box = Rectangle((left, top), width, height, fill=False, zorder=2, clip_on=False)
+    box.set(edgecolor=frame.colour, linestyle=frame.line, linewidth=1.6)
+    axes.add_patch(box)
+    return top + height
+
+
+def neighbours_csv(neighbours: Sequence[Neighbours]) -> str:
+    """A line for each neighbour, with the whole ids and classes; ids and classes that begin as a formula have a `'`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity"]
+    writer.writerow([*head, "query", "query_class", "place", "item", "item_class", "value", "right", "note"])
+    for one in neighbours:
+        of = [one.run, one.epoch, one.split, one.ranked.layer.layer, one.ranked.layer.pool]
+        of += [one.ranked.reduction, one.ranked.similarity, _cell(one.query.id), _cell(one.query.name)]
+        for place, each in enumerate(one.found, start=1):
+            found = [place, _cell(each.item.id), _cell(each.item.name), each.similarity, str(each.right).lower()]
+            writer.writerow([*of, *found, note_text(one.notes)])
+    return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    """A name that no spreadsheet takes for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+PLOT = NeighbourPlot(draw, neighbours_csv)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from layerprobe.plots.class_names import drawable, in_lines, shortened
+from layerprobe.plots.figure import FONT, width_of
+
+MAGI = "Alphabet_of_the_Magi/character01"
+
+
+@pytest.mark.parametrize("name", [MAGI, "W" * 40, "i" * 90, "Jug. (2)"])
+@pytest.mark.parametrize("width", [0.7, 1.0, 2.0])
+def test_a_shortened_name_fits_and_has_its_beginning_and_its_end(name: str, width: float) -> None:
+    short = shortened(name, width, FONT)
+    assert width_of([short]) <= width + 0.01
+    if width_of([name]) > width:
+        head, _, tail = short.partition("…")
+        assert name.startswith(head)
+        assert name.endswith(tail)
+        # nothing more would have fitted
+        assert width_of([f"{name[: len(head) + 1]}…{tail}"]) > width
+    else:
+        assert short == name
+
+
+def test_lines_end_after_signs_that_divide_words() -> None:
+    assert in_lines(MAGI, 1.0, FONT, 9) == ["Alphabet_of_", "the_Magi/", "character01"]
+    assert in_lines(MAGI, 1.0, FONT, 2) == ["Alphabet_of_", "the_Magi/…r01"]
+    assert in_lines("cat", 1.0, FONT, 2) == ["cat"]
+    assert in_lines("cat", 1.0, FONT, 0) == []
+
+
+def test_where_nothing_fits_a_name_is_dots() -> None:
+    assert shortened(MAGI, 0.1, FONT) == "…"
+
+
+def test_characters_without_a_picture_are_squares() -> None:
+    assert drawable("a\N{CJK UNIFIED IDEOGRAPH-65E5}\x1b") == "a\N{WHITE SQUARE}\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_very_long_name_is_shortened_at_once() -> None:
+    began = time.monotonic()
+    in_lines("x" * 100_000, 1.0, FONT, 3)
+    assert time.monotonic() - began < 60

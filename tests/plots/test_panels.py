@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from layerprobe.facts import DataFacts, SplitFacts
+from layerprobe.keys import LayerKey, RankedLayer
+from layerprobe.plots.panels import PLOT, draw, neighbours_csv
+from layerprobe.views import Found, Item, Neighbours
+
+FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
+BINARY = RankedLayer(LayerKey("fc6", "none"), "binary", "hamming")
+POOL5 = RankedLayer(LayerKey("pool5.3", "max"), "none", "cosine")
+DATA = {"one": DataFacts("set", {"train": SplitFacts(8, 4), "test": SplitFacts(16, 4)})}
+
+
+def image(_: str, name: str) -> NDArray[np.uint8]:
+    """An image as wide as it is high, or, of names that begin so, twice as wide."""
+    return np.zeros((10, 20 if name.startswith("wide") else 10, 3), np.uint8)
+
+
+def neighbours(
+    ranked: RankedLayer,
+    right: Sequence[bool],
+    *,
+    query: str = "q",
+    run: str = "one",
+    classes: str = "cat",
+    epoch: int = 3,
+) -> Neighbours:
+    other = f"not {classes}"
+    found = [Found(Item(f"{query}{i}", classes if hit else other), 1 - i / 10, hit) for i, hit in enumerate(right)]
+    return Neighbours(run, epoch, "test", ranked, Item(query, classes), tuple(found), ("Queries: random",))
+
+
+def texts(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def frames(figure: Figure) -> list[Rectangle]:
+    return [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+
+
+def test_right_and_wrong_differ_by_line_and_sign_beside_their_colour() -> None:
+    figure = draw([neighbours(FC6, [True, False, True])], image=image, data=DATA)
+    _, *shown = frames(figure)
+    assert [patch.get_linestyle() for patch in shown] == ["-", (0, (2.5, 1.5)), "-"]
+    assert len({patch.get_edgecolor() for patch in shown}) == 2
+    assert [text for text in texts(figure) if text in ("✓", "✗")] == ["✓", "✗", "✓"]
+
+
+def test_a_query_has_a_row_for_each_layer_with_its_neighbours_from_left_to_right() -> None:
+    both = [neighbours(POOL5, [True] * 3), neighbours(FC6, [False] * 3)]
+    figure = draw([*both, neighbours(POOL5, [True] * 3, query="p")], image=image, data=DATA)
+    assert [text for text in texts(figure) if text in ("pool5.3", "fc6")] == ["pool5.3", "fc6", "pool5.3"]
+    first, *row = frames(figure)[:4]
+    assert [patch.get_x() for patch in row] == sorted(patch.get_x() for patch in row)
+    assert first.get_x() < row[0].get_x()
+    assert len(figure.axes[0].get_images()) == 2 + 9
+
+
+def test_an_image_keeps_its_shape() -> None:
+    figure = draw([neighbours(FC6, [True], query="wide")], image=image, data=DATA)
+    assert [round(patch.get_width() / patch.get_height(), 6) for patch in frames(figure)] == [2, 2]
+
+
+def test_layers_that_are_compared_in_another_way_say_so() -> None:
+    figure = draw([neighbours(FC6, [True]), neighbours(BINARY, [True])], image=image, data=DATA)
+    assert {"fc6, by cosine", "fc6/binary, by hamming"} <= set(texts(figure))
+    same = draw([neighbours(FC6, [True])], image=image, data=DATA)
+    assert "compared by cosine" in " ".join(same.texts[0].get_text().split())
+
+
+def test_several_runs_are_named_at_their_rows() -> None:
+    figure = draw([neighbours(FC6, [True]), neighbours(FC6, [True], run="two", epoch=5)], image=image)
+    assert {"one, epoch 3: fc6", "two, epoch 5: fc6"} <= set(texts(figure))
+    assert figure.axes[0].get_title(loc="left") == "several runs: nearest test images"
+
+
+def test_the_caption_has_the_data_and_the_rule_by_which_queries_were_chosen() -> None:
+    caption = draw([neighbours(FC6, [True])], image=image, data=DATA).texts[0].get_text()
+    assert "16 queries" in caption
+    assert "8 queries" not in caption
+    assert "Queries: random" in caption
+
+
+def test_long_and_hostile_names_overlap_nothing(overlaps: Callable[[Figure], list[tuple[str, str]]]) -> None:
+    names = [
+        "Alphabet_of_the_Magi/character01",
+        "$x^2$\n\x1b[0m<script>",
+        "W" * 200,
+        "\N{CJK UNIFIED IDEOGRAPH-65E5}" * 9,
+    ]
+    shown = [neighbours(ranked, [False] * 5, query=name, classes=name) for name in names for ranked in (POOL5, BINARY)]
+    figure = draw(shown, image=image, data=DATA)
+    assert overlaps(figure) == []
+    right = max(text.get_window_extent().x1 for text in figure.axes[0].texts)
+    assert right <= figure.axes[0].get_window_extent().x1 + 1
+
+
+def test_the_table_has_whole_names_and_every_number() -> None:
+    long = "Alphabet_of_the_Magi/character01"
+    rows = list(csv.DictReader(io.StringIO(neighbours_csv([neighbours(BINARY, [True, False], classes=long)]))))
+    assert [row["item"] for row in rows] == ["q0", "q1"]
+    assert [row["item_class"] for row in rows] == [long, f"not {long}"]
+    assert [(row["place"], row["value"], row["right"]) for row in rows] == [("1", "1.0", "true"), ("2", "0.9", "false")]
+    first = rows[0]
+    assert (first["layer"], first["reduction"], first["similarity"], first["epoch"]) == (
+        "fc6",
+        "binary",
+        "hamming",
+        "3",
+    )
+    assert (first["query"], first["query_class"], first["note"]) == ("q", long, "Queries: random")
+
+
+def test_no_name_in_the_table_is_a_formula() -> None:
+    text = neighbours_csv([neighbours(FC6, [True], query="=1+1", classes="@SUM(A1)")])
+    (row,) = csv.DictReader(io.StringIO(text))
+    assert [row[name] for name in ("query", "query_class", "item", "item_class")] == [
+        "'=1+1",
+        "'@SUM(A1)",
+        "'=1+10",
+        "'@SUM(A1)",
+    ]
+
+
+def test_it_takes_what_chooses_queries() -> None:
+    assert PLOT.options == ("layers", "epoch", "query", "where", "queries")

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from layerprobe import store
+from layerprobe.errors import DataError, RecipeError
+from layerprobe.retrieval import Ranks
+from layerprobe.runs import Run
+from layerprobe.views import Neighbours
+from layerprobe.workflow.panels import panels_of
+from layerprobe.workflow.plot import Ask
+from layerprobe.workflow.plot import drawn as drawn_plot
+from tests.workflow.test_neighbours import BINARY, C3, FC6, made
+
+
+@pytest.fixture
+def probed(images: Path, tmp_path: Path) -> Run:
+    # one image of another shape, larger than a figure can show
+    Image.new("RGB", (600, 300)).save(images / "class7/3.png")
+    return made(f"folder:{images}", tmp_path, layers=("c3", "fc6"), reduce=("none", "binary"))
+
+
+def shown(run: Run, ask: Ask) -> list[Neighbours]:
+    return panels_of([run], run.scores(), ask)[0]
+
+
+def ranks(run: Run) -> dict[str, Ranks]:
+    stored = store.read_stored_ranks(run.rank_file(0, "test"))
+    return {ranked.layer.layer: own for ranked, own in stored.ranks.items() if ranked.reduction == "none"}
+
+
+def test_the_last_two_layers_are_shown_where_they_disagree_or_else_at_random(probed: Run) -> None:
+    found = shown(probed, Ask())
+    stored = store.read_stored_ranks(probed.rank_file(0, "test"))
+    of = ranks(probed)
+    disagree = {
+        name
+        for name, right, wrong in zip(stored.ids, of["c3"].closer == 0, of["fc6"].closer > 0, strict=True)
+        if right and wrong
+    }
+    assert [one.ranked for one in found] == [C3, FC6] * (len(found) // 2)
+    if disagree:
+        assert {one.query.id for one in found} <= disagree
+        assert f"Queries: c3 right, fc6 wrong, all {len(disagree)}" in found[0].notes
+    else:
+        assert found[0].notes[:2] == (
+            "No query has c3 right, fc6 wrong.",
+            "Queries: random, 4 of 16 at random by seed 0",
+        )
+
+
+def test_layers_a_rule_and_a_number_of_queries_are_taken(probed: Run) -> None:
+    found = shown(probed, Ask(layers=("fc6", "fc6/binary"), where="class class5", queries=2))
+    assert [one.ranked for one in found] == [FC6, BINARY] * 2
+    assert {one.query.name for one in found} == {"class5"}
+    for one in found:
+        assert [each.right for each in one.found] == [each.item.name == "class5" for each in one.found]
+        assert one.query not in [each.item for each in one.found]
+
+
+def test_layers_that_a_rule_names_are_shown(probed: Run) -> None:
+    right = [name for name, own in ranks(probed).items() if (own.closer == 0).any()]
+    found = shown(probed, Ask(where=f"{right[0]} right", queries=1))
+    assert [one.ranked.layer.layer for one in found] == right[:1]
+    assert found[0].found[0].right
+
+
+def test_one_image_is_shown_at_a_size_that_a_figure_can_show(probed: Run) -> None:
+    found, image = panels_of([probed], probed.scores(), Ask(query="class7/3.png"))
+    assert {one.query.id for one in found} == {"class7/3.png"}
+    assert image("tiny", "class7/3.png").shape == (128, 256, 3)
+    assert image("tiny", "class5/0.png").shape == (20, 20, 3)
+
+
+def test_what_contradicts_itself_or_finds_nothing_is_told(probed: Run) -> None:
+    with pytest.raises(RecipeError, match="--query names one image, --where chooses some"):
+        shown(probed, Ask(query="class7/3.png", where="worst"))
+    with pytest.raises(RecipeError, match="no test image at epoch 0: fc6 right, fc6 wrong. Choose another rule"):
+        shown(probed, Ask(where="fc6 right, fc6 wrong"))
+    with pytest.raises(RecipeError, match="has no epoch 9"):
+        shown(probed, Ask(epoch=9))
+
+
+def test_a_second_run_shows_the_same_queries(probed: Run, images: Path, tmp_path: Path) -> None:
+    other = made(f"folder:{images}", tmp_path / "b", layers=("c3", "fc6"), name="other")
+    scores = [*probed.scores(), *other.scores()]
+    found, image = panels_of([probed, other], scores, Ask(where="random", queries=2))
+    assert [(one.run, one.ranked) for one in found[:4]] == [(run, x) for run in ("tiny", "other") for x in (C3, FC6)]
+    assert len({one.query.id for one in found[:4]}) == 1
+    assert np.array_equal(image("other", found[0].query.id), image("tiny", found[0].query.id))
+
+
+def test_panels_of_a_data_set_that_is_gone_say_what_to_do(probed: Run, images: Path) -> None:
+    images.rename(images.with_name("elsewhere"))
+    with pytest.raises(DataError, match="images: .*Check|images: no such folder"):
+        drawn_plot("panels", [probed])
