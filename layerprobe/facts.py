@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 EPOCH_0 = "epoch 0"  # the start where nobody knows what that network is
@@ -34,11 +34,13 @@ class DataFacts:
         splits: split -> what is known of it, in the order train, validation, test.
         start: what the network of epoch 0 is: untrained; pretrained, where its weights come from elsewhere; or just
             `epoch 0`, where the epochs are the files of somebody else's training.
+        held_out: whether the run trained on the training classes alone, so that the others are new to it.
     """
 
     name: str
     splits: Mapping[str, SplitFacts]
     start: str = "untrained"
+    held_out: bool = False
 
     @property
     def starts_training(self) -> bool:
@@ -63,17 +65,35 @@ def level_text(percent: float) -> str:
     return f"{percent:.1f} %" if percent >= 1 else f"{percent:.2g} %"
 
 
-def run_lines(runs: Mapping[str, DataFacts]) -> list[str]:
-    """A line for each split, or, where runs were measured on different data, for each run.
+def run_lines(runs: Mapping[str, DataFacts], splits: Collection[str] | None = None) -> list[str]:
+    """A figure's caption: the data set, what is searched, and the queries, classes and chance level of each split.
+
+    Runs that were measured on different data have a line each.
 
     Args:
         runs: run -> what its scores were measured on.
+        splits: those that the figure shows; None for all.
     """
-    lines = {run: fact_lines(facts) for run, facts in runs.items()}
+    lines = {run: _caption(facts, splits) for run, facts in runs.items()}
     first = next(iter(lines.values()), [])
     if all(other == first for other in lines.values()):
         return first
     return [f"{run}: {'; '.join(own)}" for run, own in lines.items() if own]
+
+
+def _caption(facts: DataFacts, splits: Collection[str] | None) -> list[str]:
+    shown = {split: own for split, own in facts.splits.items() if splits is None or split in splits}
+    among = any(found.classes is not None and found.gallery is None for found in shown.values())
+    parts = [facts.name] if facts.name else []
+    parts += ["queries are searched among those of their split"] if among else []
+    lines = [", ".join(parts)] if parts and shown else []
+    for split, found in shown.items():
+        new = " not trained on" if facts.held_out and split != "train" else ""
+        text = f"{split}: {found.queries:,} queries"
+        text += "" if found.classes is None else f" of {found.classes:,} classes{new}"
+        text += "" if found.gallery is None else f" in a gallery of {found.gallery:,}"
+        lines.append(text + ("" if found.chance is None else f", chance R@1 {level_text(100 * found.chance)}"))
+    return lines
 
 
 def common_start(runs: Iterable[DataFacts]) -> str:

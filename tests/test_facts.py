@@ -24,11 +24,36 @@ def test_what_is_unknown_is_left_out() -> None:
     assert fact_lines(DataFacts("", {"test": SplitFacts(8)})) == ["test: 8 queries"]
 
 
-def test_runs_on_the_same_data_share_their_lines() -> None:
-    assert run_lines({"a": GLYPHS, "b": GLYPHS}) == fact_lines(GLYPHS)
+def test_a_caption_names_the_data_what_is_searched_and_each_split() -> None:
+    assert run_lines({"a": GLYPHS}) == [
+        "glyphs, queries are searched among those of their split",
+        "train: 48 queries of 6 classes, chance R@1 14.9 %",
+        "test: 1,360 queries of 68 classes, chance R@1 11.1 %",
+    ]
+    assert run_lines({"a": INSHOP}) == [
+        "inshop:img",
+        "test: 14,218 queries of 3,985 classes in a gallery of 12,612, chance R@1 0.031 %",
+    ]
+
+
+def test_a_caption_has_the_splits_of_the_figure_and_says_which_classes_are_new() -> None:
+    trained = replace(GLYPHS, held_out=True)
+    assert run_lines({"a": trained}, ["test"])[1:] == [
+        "test: 1,360 queries of 68 classes not trained on, chance R@1 11.1 %"
+    ]
+    assert run_lines({"a": trained}, ["train"])[1:] == ["train: 48 queries of 6 classes, chance R@1 14.9 %"]
+
+
+def test_a_caption_leaves_out_what_is_unknown() -> None:
+    assert run_lines({"a": DataFacts("", {"test": SplitFacts(8)})}) == ["test: 8 queries"]
+    assert run_lines({"a": DataFacts("glyphs", {})}) == []
+
+
+def test_runs_on_the_same_data_share_their_caption() -> None:
+    assert run_lines({"a": GLYPHS, "b": GLYPHS}) == run_lines({"a": GLYPHS})
     assert run_lines({"a": GLYPHS, "b": INSHOP}) == [
-        f"a: {'; '.join(fact_lines(GLYPHS))}",
-        f"b: {fact_lines(INSHOP)[0]}",
+        f"a: {'; '.join(run_lines({'a': GLYPHS}))}",
+        f"b: {'; '.join(run_lines({'b': INSHOP}))}",
     ]
     assert run_lines({}) == []
 

@@ -32,7 +32,9 @@ def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
     """
     own = [score for score in scores if score.run == run.name]
     splits = [split for split in SPLITS if any(score.split == split for score in own)]
-    return DataFacts(_data_name(run), {split: _split_facts(run, split, own) for split in splits}, _start(run))
+    start = _start(run)
+    held_out = start != EPOCH_0 and any(score.epoch > 0 for score in own)
+    return DataFacts(_data_name(run), {split: _split_facts(run, split, own) for split in splits}, start, held_out)
 
 
 def _start(run: Run) -> str:

@@ -47,6 +47,23 @@ def test_the_data_set_is_the_recipes(tmp_path: Path, data: dict[str, object], na
     assert data_facts(run, [SCORE]).name == name
 
 
+@pytest.mark.parametrize(
+    ("net", "untrained", "epoch", "new"),
+    [
+        ({}, True, 1, True),
+        ({"weights": "imagenet"}, True, 1, True),
+        ({"weights": "imagenet"}, True, 0, False),
+        ({}, False, 1, False),  # the epochs are files of somebody's training, who may have used other classes
+    ],
+)
+def test_test_classes_are_new_to_a_network_that_was_trained_here(
+    tmp_path: Path, net: dict[str, object], untrained: bool, epoch: int, new: bool
+) -> None:
+    run = Run(tmp_path / "one")
+    run.write(RECORD | {"untrained": untrained, "recipe": {"net": net, "train": {"epochs": 1}}})
+    assert data_facts(run, [replace(SCORE, epoch=epoch)]).held_out is new
+
+
 def test_queries_and_classes_are_counted_in_the_stored_labels_and_the_splits_ordered(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     stored(run, 1, "test", [0, 0, 1, 1])
