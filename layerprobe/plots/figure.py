@@ -1,14 +1,13 @@
-"""What all plots share: panels, colours, labels that do not overlap, and how a figure is saved."""
+"""What all plots share: panels, colours, and labels that do not overlap."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from matplotlib import colormaps, rc_context
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
@@ -16,27 +15,29 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from layerprobe.errors import LayerprobeError
 from layerprobe.facts import level_text
-from layerprobe.files import written_whole
+from layerprobe.plots.placing import NEAR, FloatArray, Obstacles, end_of_line, placed, spread
 from layerprobe.wording import visible
 
-FORMATS = ("png", "pdf", "svg")
 FONT = 9.0  # points
 GREY = "0.35"
-LINES = ("-", (0, (6, 1.5)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+Dashes = str | tuple[int, tuple[float, ...]]
+KEY_ROW = 0.2  # inches
+LINES: tuple[Dashes, ...] = ("-", (0, (6, 1.5)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 _MARKERS = "osD^vPX<>*"
 _DPI = 200
-_PAD = 0.08  # inches around everything drawn
 _LINE = 1.25  # line spacing, in font sizes
 _COLUMN = 1.04  # where labels begin, in widths of the axes
 _GAP = 3  # points between a label and its line
 _MARGIN = 0.06  # of the range of values, at both ends of an axis
-_DATA_SHARE = 0.6  # of an axis: what the values must fill for the chance level to be shown too
+_DATA_SHARE = 0.75  # of an axis: what the values must fill for the chance level to be shown too
+
+_DARK = 1.05 / 4.5 - 0.05  # luminance whose contrast to white is 4.5
 
 Colour = tuple[float, float, float]
+Place = tuple[float, float]  # in data coordinates
 
 
 @dataclass(frozen=True)
@@ -48,31 +49,36 @@ class Style:
 
     @property
     def text(self) -> Colour:
-        """A darker colour for text, which needs more contrast than areas."""
+        """A darker colour for text, which needs more contrast than areas: at least 4.5 to white, as WCAG 2.2 has it."""
         red, green, blue = self.colour
-        return 0.8 * red, 0.8 * green, 0.8 * blue
+        shade = next(share for share in np.linspace(1, 0, 101) if _luminance(share * np.array(self.colour)) <= _DARK)
+        return float(shade * red), float(shade * green), float(shade * blue)
 
     @property
     def size(self) -> float:
         """Size of the marker in points; a star looks smaller than other markers of its size."""
-        return 12.0 if self.marker == "*" else 8.0
+        return 9.5 if self.marker == "*" else 6.5
 
 
 @dataclass(frozen=True)
 class Label:
-    """A text to the right of the axes that names a point.
+    """A text that names a point.
 
     Args:
         text: shown as it is.
         x: of the point, in data coordinates.
-        y: of the point; the label is at this height, or as near as the other labels permit.
+        y: of the point; the label is as near to it as the other labels permit.
         colour: of the text.
+        size: of the font.
+        optional: whether `label_points` may leave it out.
     """
 
     text: str
     x: float
     y: float
     colour: Colour | str
+    size: float = FONT
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ class Layout:
 def styles(names: Sequence[str]) -> dict[str, Style]:
     """A style for each layer, from dark (first) to light (last); up to ten differ without their colours, too."""
     # viridis keeps its order for every kind of colour blindness and in grey. Its last sixth is too light on white.
-    shades = np.linspace(0.0, 0.82, len(names)) if len(names) > 1 else [0.35]
+    shades = np.linspace(0.0, 0.76, len(names)) if len(names) > 1 else [0.35]
     colours = [colormaps["viridis"](float(shade)) for shade in shades]
     return {
         name: Style((red, green, blue), _MARKERS[i % len(_MARKERS)])
@@ -112,7 +118,7 @@ def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
     columns = min(len(titles), layout.columns)
     rows = -(-len(titles) // columns)
     notes = [line for note in layout.notes for line in _wrapped(note, columns * (layout.width + layout.right))]
-    foot = 0.12 + len(notes) * FONT * _LINE / 72
+    foot = 0.12 + len(notes) * (FONT - 1) * _LINE / 72
     wrapped = [[line for part in title.splitlines() for line in _wrapped(part, layout.width * 0.9)] for title in titles]
     above = max(0.55, 0.15 + max(map(len, wrapped)) * (FONT + 1.5) * _LINE / 72)
     cell = np.array([0.75 + layout.width + layout.right, above + layout.height + layout.below])
@@ -131,7 +137,9 @@ def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
         axes.grid(color="0.92", linewidth=0.8)
         axes.set_axisbelow(True)
         drawn.append(axes)
-    figure.text(0.75 / size[0], foot / size[1], "\n".join(notes), fontsize=FONT, color=GREY, va="top", parse_math=False)
+    figure.text(
+        0.75 / size[0], foot / size[1], "\n".join(notes), fontsize=FONT - 1, color=GREY, va="top", parse_math=False
+    )
     return figure, drawn
 
 
@@ -139,6 +147,8 @@ def in_percent(axes: Axes, which: str) -> None:
     """Show the ticks of the x or y axis with a percent sign; the values are in percent already."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+    if which == "x":
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))  # with more, their texts would touch
 
 
 def limits(values: Sequence[float], floor: float | None = None) -> tuple[float, float]:
@@ -176,36 +186,6 @@ def width_of(texts: Sequence[str]) -> float:
     )
 
 
-def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Move positions apart as little as possible (in least squares), keeping their order.
-
-    Args:
-        positions: in any order; equal ones keep theirs.
-        gap: least distance between neighbours afterwards.
-        low: the least position allowed.
-        high: the largest. If the positions do not fit between the two, they are centred there, `gap` apart.
-
-    Returns:
-        The new positions, in the order given.
-    """
-    order = np.argsort(positions, kind="stable")
-    # With i times the gap taken off the i-th position, the nearest non-decreasing sequence is wanted: neighbours in
-    # descending order are replaced by their mean (pool adjacent violators).
-    pools: list[list[float]] = []  # mean, count
-    for place, i in enumerate(order):
-        pools.append([positions[i] - place * gap, 1])
-        while len(pools) > 1 and pools[-2][0] >= pools[-1][0]:
-            mean, count = pools.pop()
-            before, members = pools[-1]
-            pools[-1] = [(before * members + mean * count) / (members + count), members + count]
-    level = np.repeat([mean for mean, _ in pools], [int(count) for _, count in pools])
-    top = high - (len(order) - 1) * gap
-    level = np.clip(level, low, top) if top >= low else np.full(len(order), (low + top) / 2)
-    moved = np.empty(len(order))
-    moved[order] = level + np.arange(len(order)) * gap
-    return [float(position) for position in moved]
-
-
 def size_of(axes: Axes) -> tuple[float, float]:
     """Width and height of the axes, in inches."""
     extent = axes.get_window_extent()
@@ -232,23 +212,87 @@ def label_right(axes: Axes, labels: Sequence[Label]) -> None:
     axes.add_collection(lines, autolim=False)
 
 
-def key_below(axes: Axes, kinds: Sequence[Mapping[str, object]], columns: int | None = None) -> None:
+def label_points(
+    axes: Axes,
+    labels: Sequence[Label],
+    paths: Sequence[Sequence[Place]] = (),
+    marks: Sequence[Place] = (),
+    *,
+    beyond: float = 0.0,
+) -> None:
+    """Write labels beside the points that they name, with a thin line where they must stand off.
+
+    No label covers another one or a text that is in the axes already; if possible none covers a labelled point, a
+    marker or a path. The limits of the axes must be set before.
+
+    Args:
+        axes: of one panel.
+        labels: an optional one is written only where there is room beside its point.
+        paths: lines through points in data coordinates.
+        marks: further markers in data coordinates.
+        beyond: inches to the right of the axes where labels may stand, too.
+    """
+    if not labels:
+        return
+    corner, scale = axes.get_window_extent().min, 72 / axes.figure.dpi
+
+    def in_points(places: Sequence[Place]) -> FloatArray:
+        at = np.array([axes.transData.transform(place) for place in places]).reshape(-1, 2)
+        return np.asarray((at - corner) * scale, np.float64)
+
+    area = np.array(size_of(axes)) * 72
+    points = in_points([(label.x, label.y) for label in labels])
+    sizes = np.array([(72 * width_of([each.text]) * each.size / FONT, 1.2 * each.size) for each in labels])
+    extents = [text.get_window_extent() for text in axes.texts]
+    boxes = np.array([(np.array([box.min, box.max]) - corner).ravel() * scale for box in extents]).reshape(-1, 4)
+    obstacles = Obstacles(
+        (float(area[0]) + 72 * beyond, float(area[1])),
+        np.concatenate([points, in_points(marks)]),
+        [in_points(path) for path in paths],
+        boxes,
+    )
+    found = placed(points, sizes, obstacles, [label.optional for label in labels])
+    for label, point, size, at in zip(labels, points, sizes, found, strict=True):
+        if at is None:
+            continue
+        text = axes.annotate(
+            visible(label.text),
+            (0, 0),
+            xycoords="axes fraction",
+            xytext=at,
+            textcoords="offset points",
+            parse_math=False,
+        )
+        text.set(color=label.colour, fontsize=label.size, va="bottom", zorder=5)
+        text.set_bbox({"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 0.2})
+        end = end_of_line(point, np.array([*at, *(at + size)]))
+        if np.hypot(*(end - point)) > NEAR:
+            line = Line2D(*np.stack([point, end], 1) / area[:, None], color=label.colour, linewidth=0.6, clip_on=False)
+            line.set(transform=axes.transAxes, zorder=4.5, label=f"_line to {label.text}")
+            axes.add_line(line)
+
+
+def key_below(axes: Axes, kinds: Sequence[Mapping[str, object]], columns: int | None = None, *, row: int = 0) -> None:
     """Add a legend under the name of the x axis.
 
     Args:
         axes: of one panel.
         kinds: for each entry the properties of its line, and `label`, its text.
         columns: in which they stand, one after another; None for one row.
+        row: how many rows are above it; each needs `KEY_ROW` of the room below the panel.
     """
     handles = []
     for kind in kinds:
         handle = Line2D([], [], color=GREY, marker="o", markersize=4.5, linestyle="none")
         handle.set(**kind)
+        handle.set_label(visible(str(handle.get_label())))
         handles.append(handle)
+    if above := axes.get_legend():
+        axes.add_artist(above).set_clip_on(False)
     legend = axes.legend(
         handles=handles,
         loc="upper left",
-        bbox_to_anchor=(0, -0.5 / size_of(axes)[1]),
+        bbox_to_anchor=(0, -(0.5 + row * KEY_ROW) / size_of(axes)[1]),
         ncols=columns or max(1, len(handles)),
         frameon=False,
         fontsize=FONT - 0.5,
@@ -260,28 +304,10 @@ def key_below(axes: Axes, kinds: Sequence[Mapping[str, object]], columns: int | 
         text.set_parse_math(False)
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure to a file whose suffix is its format; the file is whole or absent.
-
-    Args:
-        figure: any.
-        path: ends in .png, .pdf or .svg.
-
-    Raises:
-        LayerprobeError: another suffix.
-    """
-    suffix = path.suffix.lower().removeprefix(".")
-    if suffix not in FORMATS:
-        kind = repr(path.suffix) if path.suffix else "a file without a suffix"
-        raise LayerprobeError(f"cannot write a plot as {kind}", file=path, fix="Name it .png, .pdf or .svg")
-    # Font type 42 keeps text as text in a pdf, so that it can be searched and edited.
-    with written_whole(path) as aside, rc_context({"pdf.fonttype": 42}):
-        # "tight" would draw everything once more to find the same box.
-        box = figure.get_tightbbox().padded(_PAD)
-        if suffix == "png":  # half the time of the default level, 5 % more bytes
-            figure.savefig(aside, format=suffix, bbox_inches=box, pil_kwargs={"compress_level": 3})
-        else:
-            figure.savefig(aside, format=suffix, bbox_inches=box)
+def _luminance(colour: FloatArray) -> float:
+    """Relative luminance of an sRGB colour, WCAG 2.2."""
+    linear = np.where(colour <= 0.04045, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
+    return float(linear @ (0.2126, 0.7152, 0.0722))
 
 
 def _wrapped(text: str, inches: float) -> list[str]:

@@ -13,8 +13,8 @@ from layerprobe.errors import DataError, RecipeError
 from layerprobe.facts import DataFacts
 from layerprobe.files import write_text
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
-from layerprobe.plots.figure import save
 from layerprobe.plots.plot import BestPlot, CurvePlot, Image, MatrixPlot, NeighbourPlot, Plot, ScorePlot
+from layerprobe.plots.saving import save
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, shared_notes
 from layerprobe.seeds import facts_over_seeds, over_seeds, trainings

@@ -1,0 +1,218 @@
+"""Where labels stand: none covers another, and if possible none covers what it does not name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+NEAR = 10.0  # a label farther off than this needs a line to its point
+# Distances from a point to its label, and how many places around the point there are at each.
+_DISTANCES = (3.5, 6, 9, 13, 19, 26, 35, 46, 60, 78, 100, 130, 170)
+_TURNS = 24
+_PAD = 1.0  # kept free around a label
+_MARKER = 4.0  # radius of a marker
+_CLEAR = 1.5  # how much nearer a label should be to its own point than to others
+_STEP = 2.5  # between the places on a path that are looked at
+# How bad a place is, in points of distance.
+_OVERLAP, _CROSSING, _MARK, _PASSING, _DOUBT, _PATH = 1e4, 200.0, 60.0, 30.0, 6.0, 2.5
+_ROOM = 9.0  # an optional label is written where its place is no worse than this
+_ROUNDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Obstacles:
+    """What labels should not cover, in points from the lower left corner of the axes.
+
+    Args:
+        area: width and height of the axes.
+        marks: (M, 2) places of markers.
+        paths: (P, 2) each; lines through their points.
+        boxes: (B, 4) left, bottom, right, top of other texts.
+    """
+
+    area: tuple[float, float]
+    marks: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
+    paths: Sequence[FloatArray] = ()
+    boxes: FloatArray = field(default_factory=lambda: np.empty((0, 4)))
+
+
+def placed(
+    points: FloatArray, sizes: FloatArray, obstacles: Obstacles, optional: Sequence[bool]
+) -> list[tuple[float, float] | None]:
+    """Find a place for the label of each point.
+
+    Of all places around its point a label gets the one where least is wrong: it should lie within the axes, cover
+    no text, no marker and no path, be near its point, and nearer to that than to other labelled points. As labels stand
+    in each other's way, this is repeated. Optional labels come last, and only where there is room beside their points.
+
+    Args:
+        points: (N, 2), in points from the lower left corner of the axes.
+        sizes: (N, 2) width and height of the labels in points.
+        obstacles: what should not be covered.
+        optional: N times whether the label may be left out.
+
+    Returns:
+        The lower left corners; None for a label that is left out.
+    """
+    places = [_around(point, size) for point, size in zip(points, sizes, strict=True)]
+    own = [_own_cost(boxes, i, points, obstacles) for i, boxes in enumerate(places)]
+    found: dict[int, FloatArray] = {}
+    needed = [i for i, left_out in enumerate(optional) if not left_out]
+    for _ in range(_ROUNDS):
+        before = dict(found)
+        for i in needed:
+            cost = own[i] + _cost_beside(places[i], i, points, found)
+            found[i] = places[i][int(np.argmin(cost))]
+        if all(i in before and (before[i] == found[i]).all() for i in needed):
+            break
+    for i in sorted(set(range(len(points))) - set(needed)):
+        cost = own[i] + _cost_beside(places[i], i, points, found)
+        if cost.min() <= _ROOM:
+            found[i] = places[i][int(np.argmin(cost))]
+    return [(float(found[i][0]), float(found[i][1])) if i in found else None for i in range(len(points))]
+
+
+def end_of_line(point: FloatArray, box: FloatArray) -> FloatArray:
+    """Where a line from a point to a label ends: the nearest place of the label's box (4,)."""
+    return np.clip(point, box[:2], box[2:])
+
+
+def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Move positions apart as little as possible (in least squares), keeping their order.
+
+    Args:
+        positions: in any order; equal ones keep theirs.
+        gap: least distance between neighbours afterwards.
+        low: the least position allowed.
+        high: the largest. If the positions do not fit between the two, they are centred there, `gap` apart.
+
+    Returns:
+        The new positions, in the order given.
+    """
+    order = np.argsort(positions, kind="stable")
+    # With i times the gap taken off the i-th position, the nearest non-decreasing sequence is wanted: neighbours in
+    # descending order are replaced by their mean (pool adjacent violators).
+    pools: list[list[float]] = []  # mean, count
+    for place, i in enumerate(order):
+        pools.append([positions[i] - place * gap, 1])
+        while len(pools) > 1 and pools[-2][0] >= pools[-1][0]:
+            mean, count = pools.pop()
+            before, members = pools[-1]
+            pools[-1] = [(before * members + mean * count) / (members + count), members + count]
+    level = np.repeat([mean for mean, _ in pools], [int(count) for _, count in pools])
+    top = high - (len(order) - 1) * gap
+    level = np.clip(level, low, top) if top >= low else np.full(len(order), (low + top) / 2)
+    moved = np.empty(len(order))
+    moved[order] = level + np.arange(len(order)) * gap
+    return [float(position) for position in moved]
+
+
+def _around(point: FloatArray, size: FloatArray) -> FloatArray:
+    """(C, 4) boxes of a label on rectangles around its point; the first is to the right of it."""
+    angles = 2 * np.pi * np.arange(_TURNS) / _TURNS
+    turns = np.stack([np.cos(angles), np.sin(angles)], 1)
+    turns /= np.abs(turns).max(1, keepdims=True)
+    reach = size / 2 + np.array(_DISTANCES)[:, None, None]
+    centres = (point + turns * reach).reshape(-1, 2)
+    return np.concatenate([centres - size / 2, centres + size / 2], 1)
+
+
+def _own_cost(boxes: FloatArray, i: int, points: FloatArray, obstacles: Obstacles) -> FloatArray:
+    """How bad each of the boxes (C, 4) of label `i` is, whatever the other labels do."""
+    point, samples = points[i], [samples_of(path) for path in obstacles.paths]
+    distance = _distance(boxes, point)
+    outside = np.maximum(-boxes[:, :2], boxes[:, 2:] - obstacles.area).max(1)
+    marks, others = (found[~_same(found, point)] for found in (obstacles.marks, points))
+    # A path through the point is its own.
+    foreign = [own for path, own in zip(obstacles.paths, samples, strict=True) if not _same(path, point).any()]
+    cost = distance + np.where(outside > 0, _OVERLAP + outside, 0)
+    cost += _OVERLAP * _overlapping(boxes, obstacles.boxes).sum(1)
+    cost += _MARK * _holding(boxes, marks).sum(1)
+    cost += _PASSING * _passing(point, np.clip(point, boxes[:, :2], boxes[:, 2:]), marks)
+    for own in samples:
+        cost += _PATH * _holding(boxes, own).sum(1)
+    for rivals in (others, *foreign):
+        cost += _DOUBT * (_nearest(boxes, rivals) < distance + _CLEAR)
+    return cost
+
+
+def _cost_beside(boxes: FloatArray, i: int, points: FloatArray, found: dict[int, FloatArray]) -> FloatArray:
+    """How bad each of the boxes (C, 4) of label `i` is beside the labels that have a place."""
+    cost = np.zeros(len(boxes))
+    ends = np.clip(points[i], boxes[:, :2], boxes[:, 2:])
+    for j, box in found.items():
+        if j != i:
+            end = end_of_line(points[j], box)
+            cost += _OVERLAP * _overlapping(boxes, box[None]).sum(1)
+            cost += _CROSSING * _crossing(points[i], ends, points[j], end)
+            cost += _CROSSING * _holding(box[None], _along(points[i], ends).reshape(-1, 2)).reshape(len(boxes), -1).any(
+                1
+            )
+            cost += _CROSSING * _holding(boxes, _along(points[j], end[None])[0]).any(1)
+    return cost
+
+
+def _distance(boxes: FloatArray, point: FloatArray) -> FloatArray:
+    """(C,) from a point to the nearest place of each box."""
+    return np.asarray(np.hypot(*(point - np.clip(point, boxes[:, :2], boxes[:, 2:])).T))
+
+
+def _nearest(boxes: FloatArray, points: FloatArray) -> FloatArray:
+    """(C,) from each box to the nearest of some points."""
+    off = points - np.clip(points, boxes[:, None, :2], boxes[:, None, 2:])
+    return np.asarray(np.hypot(off[..., 0], off[..., 1]).min(1, initial=np.inf))
+
+
+def _same(places: FloatArray, point: FloatArray) -> BoolArray:
+    return np.asarray((np.abs(places - point) < 1e-6).all(-1))
+
+
+def _overlapping(boxes: FloatArray, others: FloatArray) -> BoolArray:
+    """(C, B) whether two boxes overlap."""
+    low, high = boxes[:, None, :2] - _PAD, boxes[:, None, 2:] + _PAD
+    return np.asarray(((low < others[None, :, 2:]) & (high > others[None, :, :2])).all(-1))
+
+
+def _holding(boxes: FloatArray, points: FloatArray) -> BoolArray:
+    """(C, P) whether a point lies in a box."""
+    low, high = boxes[:, None, :2] - _PAD, boxes[:, None, 2:] + _PAD
+    return np.asarray(((low < points) & (points < high)).all(-1))
+
+
+def _along(start: FloatArray, ends: FloatArray) -> FloatArray:
+    """(C, 9, 2) places on the lines from a point to some others, without it."""
+    return np.asarray(start + np.linspace(0.1, 1, 9)[:, None] * (ends - start)[:, None])
+
+
+def _passing(start: FloatArray, ends: FloatArray, marks: FloatArray) -> BoolArray:
+    """(C,) whether the lines from a point to some others pass over a marker; short ones are not drawn."""
+    off = _along(start, ends)[:, :, None] - marks
+    near = (np.hypot(off[..., 0], off[..., 1]) < _MARKER).any((1, 2))
+    return np.asarray(near & (np.hypot(*(ends - start).T) > NEAR))
+
+
+def _crossing(start: FloatArray, ends: FloatArray, other: FloatArray, end: FloatArray) -> BoolArray:
+    """(C,) whether the lines from a point cross the line of another label."""
+
+    def side(a: FloatArray, b: FloatArray, c: FloatArray) -> FloatArray:
+        ab, ac = np.broadcast_arrays(b - a, c - a)
+        return np.asarray(ab[..., 0] * ac[..., 1] - ab[..., 1] * ac[..., 0])
+
+    one = side(start, ends, other) * side(start, ends, end) < 0
+    return np.asarray(one & (side(other, end, start) * side(other, end, ends) < 0))
+
+
+def samples_of(path: FloatArray) -> FloatArray:
+    """(S, 2) places on a path, a step apart."""
+    found = [path[-1:]]
+    for start, end in pairwise(path):
+        count = int(np.hypot(*(end - start)) // _STEP) + 1
+        found.append(start + np.linspace(0, 1, count, endpoint=False)[:, None] * (end - start))
+    return np.concatenate(found)
