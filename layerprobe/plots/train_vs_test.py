@@ -6,15 +6,19 @@ Vo & Hays 2019 make in section 5.2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from layerprobe.facts import DataFacts, common_chance, common_start, level_text, run_lines
+from layerprobe.facts import DataFacts, common_chance, common_start, run_lines
+from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
+from layerprobe.plots.plane import WIDTH, Window, draw_chance, draw_diagonal, set_axes, window_of
 from layerprobe.plots.plot import Layers, ScorePlot
+from layerprobe.plots.shown import few
 from layerprobe.plots.values import (
     Point,
     Series,
@@ -26,20 +30,18 @@ from layerprobe.plots.values import (
     not_drawn,
     of_one_kind,
     points,
+    points_csv,
     shared,
-    unreduced_csv,
 )
 from layerprobe.scores import Score
 
-_WIDTH, _HEIGHT = 5.2, 4.4  # of a panel in inches; the height is that of axes with different scales
-_LABEL = 0.165  # inches of height that a label needs
-# Both axes have one scale if test range / train range is within these; else the paths would be pressed flat.
-_EQUAL = (0.4, 2.5)
-# Least and largest height / width of a panel whose axes share a scale; taller if the names need it.
-_FLATTEST, _TALLEST = 0.68, 1.0
-_NAMED = 0.25  # share of the width that the line test = train needs to be labelled
-
-Limits = tuple[float, float]
+_ALL = 5  # as many layers are all shown in colour
+_TOGETHER = 6  # as many layers of several runs share a panel
+_SPLITS = ("train", "test")
+_PALE, _PALE_TEXT = "0.75", "0.5"
+_SMALL = fig.FONT - 2  # size of numbers of epochs and of pale names
+_BEYOND = 0.55  # inches beside a panel for labels
+_STEP = 30.0  # points along a path from one epoch's number to the next
 
 
 def draw(
@@ -49,186 +51,158 @@ def draw(
     data: Mapping[str, DataFacts] | None = None,
     layers: Layers | None = None,
 ) -> Figure:
-    """Draw a panel for each run, with a path of points for each layer: hollow at epoch 0, large at the last epoch.
+    """Draw a path of points for each layer, hollow at epoch 0 and large at the last epoch: a panel for each run.
 
-    The bars through the points of the last epoch are their intervals. Layers that are reduced are drawn only where none
-    is as it is.
+    A few layers are in colour, the others pale and named where there is room. The bars through the points of the last
+    epoch are their intervals. Several runs share a panel where these are at most six paths. Layers that are reduced are
+    drawn only where none is as it is, or where they are asked for.
 
     Args:
         scores: of one or more runs.
         metric: what is drawn.
         data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
-        layers: those that are drawn; None for all.
+        layers: those in colour; None for the few that `few_layers` chooses.
 
     Raises:
         LayerprobeError: no score of this metric.
     """
-    scores = scores if layers is None else [score for score in scores if score.ranked_layer in layers]
-    found = points(as_they_are(scores), metric)
-    last: dict[str, int] = {}
-    for point in found:
-        last[point.run] = max(point.epoch, last.get(point.run, 0))
-    found, kind = of_one_kind(found, lambda point, split: point.epoch == last[point.run] and split in ("train", "test"))
+    found = points(as_they_are(scores, layers), metric)
     runs = by_run(found)
+    last = {run: max(p.epoch for layer in series.values() for p in layer) for run, series in runs.items()}
+    bright = _bright(runs, layers)
+    found, kind = of_one_kind(
+        [_drawn(point) for point in found],
+        lambda point, _: point.epoch == last[point.run] and point.ranked_layer in bright,
+    )
+    panels = _panels(by_run(found), bright)
+    drawn = [
+        point for panel in panels for series in panel.runs.values() for layer in series.values() for point in layer
+    ]
     data = data or {}
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
-    names = layer_names(runs)
-    window = _window(found, floors, _LABEL * len(names))
-    styles = fig.styles(names)
-    titles = [f"{run}: {metric} by layer, {compared(series)}" for run, series in runs.items()]
-    notes = run_lines(data) + shared(runs) + missing(runs, ("train", "test"))
-    notes += [*kind.lines("Bars"), *_reading(found, window, floors), *not_drawn(scores)]
-    labels = {run: _labels(series, styles, window) for run, series in runs.items()}
-    right = fig.width_of([label.text for panel in labels.values() for label in panel])
-    layout = fig.Layout(_WIDTH, window.height, right + 0.35, notes=notes)
-    figure, panels = fig.panels(titles, layout)
-    for axes, (run, series) in zip(panels, runs.items(), strict=True):
-        axes.set_xlim(window.x)
-        axes.set_ylim(window.y)
-        _name_axes(axes, metric, _scored(found))
-        _draw_references(axes, floors, _scored(found))
-        _draw_paths(axes, series, styles, window)
-        fig.label_right(axes, labels[run])
-        fig.key_below(axes, _kinds(found, common_start(data.values())))
+    window = window_of(drawn, floors)
+    scored = {split for point in drawn for split, value in point.values.items() if value is not None}
+    notes = run_lines(data, _SPLITS) + _notes(panels) + list(kind.lines("Bars"))
+    notes += window.notes() if scored == set(_SPLITS) else ["Layers without a value on one axis stand at its edge."]
+    notes += not_drawn(scores, layers)
+    styles = fig.styles(list(dict.fromkeys(key for panel in panels for key in panel.in_colour)))
+    together = max(len(panel.runs) for panel in panels) > 1
+    below = fig.Layout.below + (len(styles) * fig.KEY_ROW if together else 0)
+    titles = [f"{panel.title}{metric} by layer, {compared(panel.merged)}" for panel in panels]
+    figure, axes_of = fig.panels(titles, fig.Layout(WIDTH, window.height, _BEYOND, below, notes=notes))
+    for axes, panel in zip(axes_of, panels, strict=True):
+        set_axes(axes, window, metric, scored)
+        draw_chance(axes, floors, scored)
+        _draw_paths(axes, panel.paths(last, window, styles), window, diagonal=scored == set(_SPLITS))
+        fig.key_below(axes, _kinds(drawn, common_start(data.values())))
+        for row, (run, style) in enumerate(styles.items() if together else (), 1):
+            look = {"marker": style.marker, "color": style.colour, "linestyle": fig.LINES[(row - 1) % len(fig.LINES)]}
+            fig.key_below(axes, [{"label": run, **look}], row=row)
     return figure
 
 
 @dataclass(frozen=True)
-class _Window:
-    """The part of the plane that is shown, in percent, and the height of its panel, in inches."""
+class _Path:
+    """What is drawn of a layer of a run.
 
-    x: Limits
-    y: Limits
-    height: float
-    equal: bool = False  # one scale for both axes
+    Args:
+        name: of the layer.
+        text: its label.
+        points: by epoch.
+        places: (epoch, x, y) of those that can be drawn.
+        ends: whether the last of them is at the run's last epoch.
+        style: None for a pale one.
+        dashes: of the line.
+    """
 
+    name: str
+    text: str
+    points: Sequence[Point]
+    places: Sequence[tuple[int, float, float]]
+    ends: bool
+    style: fig.Style | None
+    dashes: fig.Dashes
 
-def _scored(found: Sequence[Point]) -> set[str]:
-    return {split for point in found for split, value in point.values.items() if value is not None}
-
-
-def _window(found: Sequence[Point], floors: Mapping[str, float], least: float) -> _Window:
-    """The window that shows every point, at least `least` inches tall."""
-    x, y = _limits(found, "train", floors), _limits(found, "test", floors)
-    if x is None or y is None:
-        both = x or y or (0.0, 100.0)
-        return _Window(both, both, max(_HEIGHT, least))
-    (left, right), (bottom, top) = x, y
-    ratio = (top - bottom) / (right - left)
-    if not _EQUAL[0] <= ratio <= _EQUAL[1]:
-        return _Window(x, y, max(_HEIGHT, least))
-    # The window grows upwards and to the right, where the line test = train comes into view.
-    flattest = max(_FLATTEST, least / _WIDTH)
-    top = max(top, bottom + flattest * (right - left))
-    right = max(right, left + (top - bottom) / max(_TALLEST, flattest))
-    return _Window((left, right), (bottom, top), _WIDTH * (top - bottom) / (right - left), equal=True)
+    @property
+    def line(self) -> list[fig.Place]:
+        """Its places without the epochs."""
+        return [(x, y) for _, x, y in self.places]
 
 
-def _limits(found: Sequence[Point], split: str, floors: Mapping[str, float]) -> Limits | None:
-    values = [value for point in found if (value := point.percent(split)) is not None]
-    values += [end for point in found for end in point.ends(split) or ()]
-    return fig.limits(values, floors.get(split)) if values else None
+@dataclass(frozen=True)
+class _Panel:
+    """The runs of a panel, the beginning of its title, and the layers in colour.
+
+    In a panel of several runs each run has a colour, else each of these layers.
+    """
+
+    runs: Mapping[str, Series]
+    title: str
+    bright: Collection[RankedLayer]
+
+    @property
+    def merged(self) -> Series:
+        """The layers of all runs."""
+        return {f"{run} {name}": layer for run, series in self.runs.items() for name, layer in series.items()}
+
+    @property
+    def in_colour(self) -> list[str]:
+        """The runs or layers that have a colour, in their order."""
+        if len(self.runs) > 1:
+            return list(self.runs)
+        return [n for series in self.runs.values() for n, own in series.items() if own[0].ranked_layer in self.bright]
+
+    def paths(self, last: Mapping[str, int], window: Window, styles: Mapping[str, fig.Style]) -> list[_Path]:
+        """A path for each layer of each run that has a point."""
+        paths = []
+        for run, series in self.runs.items():
+            for name, layer in series.items():
+                key = run if len(self.runs) > 1 else name
+                if places := _places(layer, window):
+                    epoch = places[-1][0]
+                    text = name if epoch == last[run] else f"{name} (epoch {epoch})"
+                    dashes = fig.LINES[list(styles).index(key) % len(fig.LINES)] if key in styles else "-"
+                    paths.append(_Path(name, text, layer, places, epoch == last[run], styles.get(key), dashes))
+        return paths
 
 
-def _reading(found: Sequence[Point], window: _Window, floors: Mapping[str, float]) -> list[str]:
-    """Notes that a reader of the figure needs."""
-    if not {"train", "test"} <= _scored(found):
-        return ["Layers without a value on one axis stand at its edge."]
-    lines = []
-    lines += fig.chance_outside({"train": window.x, "test": window.y}, floors)
-    if not window.equal:
-        lines.append("The axes differ in scale.")
-    if max(window.x[0], window.y[0]) >= min(window.x[1], window.y[1]):
-        lines.append("The line test = train lies outside the axes.")
-    elif not _has_room(window.x, window.y):
-        lines.append("The line in the corner is test = train.")
-    if len({point.epoch for point in found}) == 1:
-        lines.append(f"One epoch only ({found[0].epoch}): no paths.")
-    return lines
+def _notes(panels: Sequence[_Panel]) -> list[str]:
+    """What a reader must know of the values that are drawn."""
+    runs = {run: series for panel in panels for run, series in panel.runs.items()}
+    epochs = {point.epoch for series in runs.values() for layer in series.values() for point in layer}
+    alone = [f"One epoch only ({min(epochs)}): no paths."] if len(epochs) == 1 else []
+    return [*shared(runs), *missing(runs, _SPLITS), *alone]
 
 
-def _has_room(x: Limits, y: Limits) -> bool:
-    """Whether the visible part of the line test = train is long enough for its label."""
-    return min(x[1], y[1]) - max(x[0], y[0]) >= _NAMED * (x[1] - x[0])
+def _bright(runs: Mapping[str, Series], layers: Layers | None) -> Collection[RankedLayer]:
+    """The layers in colour."""
+    if layers is not None:
+        return layers
+    names = layer_names(runs)
+    chosen = names if len(names) <= _ALL else few(runs)
+    return {series[name][0].ranked_layer for series in runs.values() for name in chosen if name in series}
 
 
-def _name_axes(axes: Axes, metric: str, scored: set[str]) -> None:
-    axes.set_xlabel(f"train {metric}", fontsize=fig.FONT + 1)
-    axes.set_ylabel(f"test {metric}", fontsize=fig.FONT + 1)
-    for split, which, axis in (("train", "x", axes.xaxis), ("test", "y", axes.yaxis)):
-        if split in scored:
-            fig.in_percent(axes, which)
-        else:
-            axis.set_ticks([])
+def _panels(runs: Mapping[str, Series], bright: Collection[RankedLayer]) -> list[_Panel]:
+    """One panel without the pale layers where it has few paths, else one for each run."""
+    only = {run: {n: own for n, own in series.items() if own[0].ranked_layer in bright} for run, series in runs.items()}
+    if len(runs) > 1 and 0 < sum(map(len, only.values())) <= _TOGETHER:
+        return [_Panel({run: series for run, series in only.items() if series}, "", bright)]
+    return [_Panel({run: series}, f"{run}: ", bright) for run, series in runs.items()]
 
 
-def _draw_references(axes: Axes, floors: Mapping[str, float], scored: set[str]) -> None:
-    """Draw the line test = train and the chance levels, as far as they are in view."""
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    low, high = max(left, bottom), min(right, top)
-    if low < high and {"train", "test"} <= scored:
-        axes.plot([low, high], [low, high], color="0.6", linewidth=1, zorder=1, label="_diagonal")
-    if low < high and {"train", "test"} <= scored and _has_room((left, right), (bottom, top)):
-        middle = low + 0.6 * (high - low)
-        text = axes.annotate("test = train", (middle, middle), xytext=(0, 3), textcoords="offset points", ha="center")
-        text.set(
-            rotation=45, transform_rotates_text=True, rotation_mode="anchor", fontsize=fig.FONT - 1, color=fig.GREY
-        )
-    lines = {"color": "0.55", "linewidth": 1.0, "linestyle": ":", "zorder": 1.0}
-    train, test = floors.get("train", left), floors.get("test", bottom)
-    if left < train < right and "train" in scored:
-        axes.axvline(train, label="_chance train").set(**lines)
-        text = axes.annotate(f"chance {level_text(train)}", (train, top), xytext=(3, -3), textcoords="offset points")
-        text.set(rotation=90, va="top", fontsize=fig.FONT - 1, color=fig.GREY)
-    if bottom < test < top and "test" in scored:
-        axes.axhline(test, label="_chance test").set(**lines)
-        text = axes.annotate(f"chance {level_text(test)}", (right, test), xytext=(-3, 3), textcoords="offset points")
-        text.set(ha="right", fontsize=fig.FONT - 1, color=fig.GREY)
+def _drawn(point: Point) -> Point:
+    """The point without the splits that are no axis."""
+    splits = [split for split in _SPLITS if split in point.values]
+    return replace(
+        point,
+        values={split: point.values[split] for split in splits},
+        notes={split: point.notes[split] for split in splits},
+        intervals={split: point.intervals[split] for split in splits if split in point.intervals},
+    )
 
 
-def _labels(series: Series, styles: Mapping[str, fig.Style], window: _Window) -> list[fig.Label]:
-    """A label for each layer at its last point; it names the epoch if other layers have a later one."""
-    last = max(point.epoch for layer in series.values() for point in layer)
-    labels = []
-    for name, layer in series.items():
-        places = _places(layer, window)
-        if places:
-            epoch, x, y = places[-1]
-            text = name if epoch == last else f"{name} (epoch {epoch})"
-            labels.append(fig.Label(text, x, y, styles[name].text))
-    return labels
-
-
-def _draw_paths(axes: Axes, series: Series, styles: Mapping[str, fig.Style], window: _Window) -> None:
-    last = max(point.epoch for layer in series.values() for point in layer)
-    for i, (name, layer) in enumerate(series.items()):
-        style, places = styles[name], _places(layer, window)
-        if not places:
-            continue
-        epochs, x, y = zip(*places, strict=True)
-        (path,) = axes.plot(x, y, color=style.colour, linewidth=1.1, linestyle=fig.LINES[i % len(fig.LINES)])
-        path.set(alpha=0.75, label=name)
-        (dots,) = axes.plot(x, y, color=style.colour, linestyle="none", marker=style.marker, markersize=3)
-        dots.set(label=f"_epochs of {name}", clip_on=False)
-        _draw_intervals(axes, layer[-1], (x[-1], y[-1]), style)
-        if epochs[-1] == last > 0:
-            (end,) = axes.plot(x[-1:], y[-1:], color=style.colour, marker=style.marker, markersize=style.size)
-            end.set(markeredgecolor="black", markeredgewidth=0.7, zorder=4, clip_on=False, label=f"_end of {name}")
-        if epochs[0] == 0:
-            (start,) = axes.plot(x[:1], y[:1], color=style.colour, marker=style.marker, markersize=style.size * 0.7)
-            start.set(markerfacecolor="white", zorder=3, clip_on=False, label=f"_start of {name}")
-
-
-def _draw_intervals(axes: Axes, point: Point, place: tuple[float, float], style: fig.Style) -> None:
-    # The ends have caps: else the bar of train is one with the line to the layer's name.
-    bars = {"test": ([place[0]] * 2, point.ends("test"), "_"), "train": (point.ends("train"), [place[1]] * 2, "|")}
-    for split, (x, y, cap) in bars.items():
-        if x and y:
-            (bar,) = axes.plot(x, y, color=style.text, linewidth=1.0, marker=cap, markersize=5, alpha=0.55)
-            bar.set(label=f"_interval {split} of {point.layer}", zorder=1.8)
-
-
-def _places(layer: Sequence[Point], window: _Window) -> list[tuple[int, float, float]]:
+def _places(layer: Sequence[Point], window: Window) -> list[tuple[int, float, float]]:
     """(epoch, x, y) of the points that can be drawn; those of a layer without one of the splits are at the edge."""
     x = [point.percent("train") for point in layer]
     y = [point.percent("test") for point in layer]
@@ -244,17 +218,98 @@ def _places(layer: Sequence[Point], window: _Window) -> list[tuple[int, float, f
     ]
 
 
+def _draw_paths(axes: Axes, paths: Sequence[_Path], window: Window, *, diagonal: bool) -> None:
+    for path in paths:
+        if path.style is None:
+            _draw_pale(axes, path)
+        else:
+            _draw_path(axes, path, path.style)
+    lines, bright = [path.line for path in paths], [path for path in paths if path.style]
+    if diagonal:
+        draw_diagonal(axes, window, lines)
+    named = [
+        fig.Label(path.text, *path.line[-1], path.style.text)
+        if path.style
+        else fig.Label(path.text, *path.line[-1], _PALE_TEXT, _SMALL, optional=True)
+        for path in paths
+    ]
+    bars = [[low, path.line[-1], high] for path in bright for low, high in _bars(path)]
+    starts = [path.line[0] for path in bright]
+    fig.label_points(axes, named + _numbers(axes, bright), lines + bars, starts, beyond=_BEYOND)
+
+
+def _draw_pale(axes: Axes, path: _Path) -> None:
+    x, y = zip(*path.line, strict=True)
+    (line,) = axes.plot(x, y, color=_PALE, linewidth=0.7, zorder=1.2)
+    line.set(label=path.name)
+    (end,) = axes.plot(x[-1:], y[-1:], color=_PALE, marker="o", markersize=3.5, zorder=1.3)
+    end.set(label=f"_end of {path.name}")
+
+
+def _draw_path(axes: Axes, path: _Path, style: fig.Style) -> None:
+    name, (x, y) = path.name, zip(*path.line, strict=True)
+    (line,) = axes.plot(x, y, color=style.colour, linewidth=1.3, linestyle=path.dashes)
+    line.set(alpha=0.8, label=name)
+    (dots,) = axes.plot(x, y, color=style.colour, linestyle="none", marker=style.marker, markersize=3)
+    dots.set(label=f"_epochs of {name}", clip_on=False)
+    for (left, low), (right, high) in _bars(path):
+        split, cap = ("test", "_") if left == right else ("train", "|")
+        (bar,) = axes.plot([left, right], [low, high], color=style.text, linewidth=0.9, marker=cap, markersize=4)
+        bar.set(alpha=0.5, label=f"_interval {split} of {name}", zorder=1.8)
+    if path.ends and path.places[-1][0] > 0:
+        (end,) = axes.plot(x[-1:], y[-1:], color=style.colour, marker=style.marker, markersize=style.size)
+        end.set(markeredgecolor="black", markeredgewidth=0.7, zorder=4, clip_on=False, label=f"_end of {name}")
+    if path.places[0][0] == 0:
+        (start,) = axes.plot(x[:1], y[:1], color=style.colour, marker=style.marker, markersize=style.size * 0.7)
+        start.set(markerfacecolor="white", zorder=3, clip_on=False, label=f"_start of {name}")
+
+
+def _bars(path: _Path) -> list[list[fig.Place]]:
+    """The ends of the intervals of its last point: across for train, upright for test."""
+    point, (x, y) = path.points[-1], path.line[-1]
+    train, test = point.ends("train"), point.ends("test")
+    across = [(end, y) for end in train or ()]
+    upright = [(x, end) for end in test or ()]
+    return [bar for bar in (across, upright) if bar]
+
+
+def _numbers(axes: Axes, paths: Sequence[_Path]) -> list[fig.Label]:
+    """The numbers of some epochs between the first and the last of each path, apart from each other."""
+    scale = 72 / axes.figure.dpi
+    labels = []
+    for path in paths:
+        before = None
+        for epoch, x, y in path.places[:-1]:
+            place = axes.transData.transform((x, y)) * scale
+            if before is not None and math.dist(place, before) < _STEP:
+                continue
+            if before is not None and path.style:
+                labels.append(fig.Label(str(epoch), x, y, path.style.text, _SMALL, optional=True))
+            before = place
+    return labels
+
+
 def _kinds(found: Sequence[Point], start: str) -> list[dict[str, object]]:
     """The kinds of markers in the figure, for its key."""
     epochs = sorted({point.epoch for point in found})
     kinds: list[dict[str, object]] = []
     if epochs[0] == 0:
-        kinds.append({"label": f"hollow: {start}", "markersize": 6, "markerfacecolor": "white"})
+        kinds.append({"label": start, "markersize": 5, "markerfacecolor": "white"})
     if len(epochs) > 1:
-        kinds.append({"label": "small: each epoch", "markersize": 3})
+        kinds.append({"label": "epochs", "markersize": 3})
     if epochs[-1] > 0:
-        kinds.append({"label": f"large: epoch {epochs[-1]}", "markersize": 8, "markeredgecolor": "black"})
+        kinds.append({"label": f"epoch {epochs[-1]}", "markersize": 6.5, "markeredgecolor": "black"})
     return kinds
 
 
-PLOT = ScorePlot(draw, unreduced_csv)
+def table(scores: Sequence[Score], metric: str = "R@1", *, layers: Layers | None = None) -> str:
+    """The points of all paths, as `points_csv` has them."""
+    own = as_they_are(scores, layers)
+    runs = by_run(points(own, metric))
+    panels = _panels(runs, _bright(runs, layers))
+    drawn = {(point.run, point.ranked_layer) for panel in panels for layer in panel.merged.values() for point in layer}
+    own = [score for score in own if (score.run, score.ranked_layer) in drawn]
+    return points_csv([score for score in own if score.split in _SPLITS] or own, metric)
+
+
+PLOT = ScorePlot(draw, table)

@@ -8,11 +8,12 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 from layerprobe.errors import LayerprobeError
-from layerprobe.plots.train_vs_test import draw
+from layerprobe.plots.train_vs_test import draw, table
 from layerprobe.scores import Score
-from tests.plots.conftest import sure, with_chance
+from tests.plots.conftest import VGG, sure, with_chance
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -46,7 +47,7 @@ def values(scores: Sequence[Score], layer: str, split: str) -> list[float]:
 
 
 def texts(figure: Figure) -> str:
-    return "\n".join(text.get_text() for text in figure.texts)
+    return " ".join(text.get_text() for text in figure.texts).replace("\n", " ")
 
 
 def test_a_path_is_train_and_test_in_percent_over_epochs(make_scores: MakeScores) -> None:
@@ -74,7 +75,7 @@ def test_without_epoch_zero_nothing_is_hollow(make_scores: MakeScores) -> None:
     assert not has(axes, "_start of fc6")
     legend = axes.get_legend()
     assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["small: each epoch", "large: epoch 2"]
+    assert [text.get_text() for text in legend.get_texts()] == ["epochs", "epoch 2"]
 
 
 def test_the_diagonal_is_where_test_equals_train(make_scores: MakeScores) -> None:
@@ -93,7 +94,7 @@ def test_chance_lines_stand_at_the_levels_given(make_scores: MakeScores) -> None
 def test_a_chance_level_out_of_view_is_written(make_scores: MakeScores) -> None:
     figure = draw(make_scores(DEEP, near=True), data=with_chance(train=0.02, test=0.03))
     assert not has(figure.axes[0], "_chance test")
-    assert "Chance level outside the axes: train 2.0 %, test 3.0 %." in texts(figure)
+    assert "test: 100 queries of 10 classes, chance R@1 3.0 %" in texts(figure)
 
 
 @pytest.mark.parametrize("near", [False, True])
@@ -110,19 +111,62 @@ def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlap
     assert [axes.get_title("left").split(":")[0] for axes in figure.axes] == ["netA", "netA-softmax", "netE"]
 
 
-@pytest.mark.parametrize("near", [False, True])
-@pytest.mark.parametrize("splits", [("train", "test"), ("test",)])
-def test_names_stay_beside_their_panel(make_scores: MakeScores, splits: tuple[str, ...], near: bool) -> None:
-    names = [f"layer{i}" for i in range(40)]
-    (axes,) = draw(make_scores(names, near=near, splits=splits)).axes
-    heights = [text.get_position()[1] for text in axes.texts if text.get_text() in names]
-    assert len(heights) == 40
-    assert all(-1e-9 <= height <= 1 + 1e-9 for height in heights)
-
-
 def test_every_layer_is_named_in_its_panel(make_scores: MakeScores) -> None:
     (axes,) = draw(make_scores(DEEP)).axes
     assert [text.get_text() for text in axes.texts if text.get_text() in DEEP] == DEEP
+
+
+FEW = ["pool1.1", "pool3.3", "pool5.3", "fc6"]
+
+
+def coloured(axes: Axes) -> list[str]:
+    """The layers whose last point is large."""
+    ends = [line for line in axes.lines if str(line.get_label()).startswith("_end of ") and line.get_markersize() > 4]
+    return [str(line.get_label()).removeprefix("_end of ") for line in ends]
+
+
+def test_of_fourteen_layers_a_few_are_in_colour_and_the_others_pale(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores()).axes
+    assert coloured(axes) == FEW
+    assert {line(axes, name).get_color() for name in VGG if name not in FEW} == {"0.75"}
+    assert len({line(axes, name).get_color() for name in FEW}) == 4
+    assert set(FEW) <= {text.get_text() for text in axes.texts}
+
+
+def test_layers_that_are_asked_for_are_in_colour_instead(make_scores: MakeScores) -> None:
+    scores = make_scores()
+    asked = [scores[2].ranked_layer, scores[4].ranked_layer]
+    (axes,) = draw(scores, layers=asked).axes
+    assert coloured(axes) == VGG[1:3]
+
+
+def test_a_reduction_is_drawn_where_it_is_asked_for(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP)
+    scores += [replace(score, reduction="l2", value=0.5) for score in scores]
+    (axes,) = draw(scores, layers=[scores[-1].ranked_layer]).axes
+    assert coloured(axes) == ["fc6 l2"]
+
+
+def test_few_layers_of_two_runs_share_a_panel_with_a_colour_for_each_run(make_scores: MakeScores) -> None:
+    scores = make_scores(["pool5", "fc6"], run="one") + make_scores(["pool5", "fc6"], run="two")
+    (axes,) = draw(scores).axes
+    assert coloured(axes) == ["pool5", "fc6"] * 2
+    colours = [drawn.get_color() for drawn in axes.lines if drawn.get_label() == "fc6"]
+    assert len(set(colours)) == 2
+    assert {"one", "two"} <= {text.get_text() for text in axes.findobj(Text) if isinstance(text, Text)}
+
+
+def test_more_than_six_paths_have_a_panel_for_each_run(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP, run="one") + make_scores(DEEP, run="two")
+    assert len(draw(scores).axes) == 2
+
+
+def test_some_epochs_are_numbered(make_scores: MakeScores) -> None:
+    (axes,) = draw(make_scores(["fc6"])).axes
+    numbers = [int(text.get_text()) for text in axes.texts if text.get_text().isdigit()]
+    assert numbers
+    assert set(numbers) <= {1, 2, 3, 4}
+    assert numbers == sorted(numbers)
 
 
 def test_the_title_says_run_metric_and_similarity(make_scores: MakeScores) -> None:
@@ -284,3 +328,13 @@ def test_reductions_are_not_drawn_beside_the_layers_as_they_are(make_scores: Mak
     labels = [[line.get_label() for axes in each.axes for line in axes.lines] for each in (plain, figure)]
     assert labels[0] == labels[1]
     assert "plot layers shows them after a reduction, too" in texts(figure)
+
+
+def test_the_table_has_the_paths_that_are_drawn(make_scores: MakeScores) -> None:
+    one, two = (make_scores(VGG, [0, 1], ("train", "validation", "test"), run=run) for run in ("one", "two"))
+    alone = table(one).splitlines()
+    assert len(alone) == 1 + 14 * 2
+    assert "validation" not in alone[0]
+    # Two layers of two runs share a panel, which has no pale ones.
+    asked = [score.ranked_layer for score in one if score.layer in ("pool5.3", "fc6")]
+    assert len(table([*one, *two], layers=asked).splitlines()) == 1 + 2 * 2 * 2
