@@ -11,7 +11,7 @@ from pathlib import Path
 from layerprobe.errors import DataError, LayerprobeError
 from layerprobe.few import few_layers
 from layerprobe.files import write_text
-from layerprobe.keys import RankedLayer
+from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.report.data import layer_labels
 from layerprobe.report.page import render
 from layerprobe.report.values import Report, RunPage
@@ -20,9 +20,10 @@ from layerprobe.scores import Score
 from layerprobe.workflow.embedding import NetworkEnd, embedding_among, network_end
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.finding import METRIC, best_on_validation, findings
+from layerprobe.workflow.report_gallery import Galleries, galleries_of
 from layerprobe.workflow.report_made import made_of_page, made_of_run
 
-MOST_SCORES = 60_000  # on a page; with interval and note one takes about 65 characters
+MOST_SCORES = 50_000  # on a page; one takes about 80 characters, with its interval and note
 _NAMED = 3  # runs in a title
 
 
@@ -44,12 +45,13 @@ class Ends:
             return None
 
 
-def made_report(runs: Sequence[Run], ends: Ends, *, refresh: int | None = None) -> Report:
+def made_report(runs: Sequence[Run], ends: Ends, *, gallery: bool = True, refresh: int | None = None) -> Report:
     """Everything on the page of some runs.
 
     Args:
         runs: at least one; each is there once.
         ends: of their networks; those that are not known yet are added.
+        gallery: whether images and their neighbours are shown.
         refresh: as in `Report`.
 
     Raises:
@@ -62,12 +64,15 @@ def made_report(runs: Sequence[Run], ends: Ends, *, refresh: int | None = None) 
     best = [best_on_validation(run, page.scores, _labels(page)) for run, page in zip(runs, pages, strict=True)]
     if len(runs) > 1:  # beside several findings, a line more for each run would be too much
         pages = [_with_best(page, text) for page, text in zip(pages, best, strict=True)]
+    galleries = galleries_of(list(zip(runs, pages, strict=True))) if gallery else Galleries()
     return Report(
         title=_title([run.name for run in runs]),
         findings=(*found.sentences, *(filter(None, best) if len(runs) == 1 else ())),
         runs=tuple(pages),
+        galleries=galleries.galleries,
+        pictures=galleries.pictures,
         made=made_of_page(time.time()),
-        notes=(*left_out, *found.missing),
+        notes=(*left_out, *found.missing, *galleries.notes),
         refresh=refresh,
     )
 
@@ -130,13 +135,11 @@ def _embedding(run: Run, layers: Sequence[RankedLayer], end: NetworkEnd) -> Rank
 
 
 def _validation(scores: Sequence[Score]) -> dict[RankedLayer, float]:
-    """Recall of each layer on validation at the last epoch."""
+    """Recall of each layer as it is on validation at the last epoch."""
     last = max(score.epoch for score in scores)
-    return {
-        score.ranked_layer: score.value
-        for score in scores
-        if (score.epoch, score.split, score.metric) == (last, "validation", METRIC) and score.value is not None
-    }
+    place = (last, "validation", METRIC, NO_REDUCTION)
+    found = [score for score in scores if (score.epoch, score.split, score.metric, score.reduction) == place]
+    return {score.ranked_layer: score.value for score in found if score.value is not None}
 
 
 def _labels(page: RunPage) -> Mapping[RankedLayer, str]:

@@ -24,7 +24,7 @@ _State = tuple[tuple[int, int] | None, ...]  # time of change and size of each f
 def watch_report(runs: Sequence[Run], out: Path, listener: Listener) -> Report:
     """Write the page of some runs, and again when their scores or records change, until nobody works on them.
 
-    While a run is worked on, a browser reads the page again by itself. Runs that have no scores
+    While a run is worked on, the page has no gallery, and a browser reads it again by itself. Runs that have no scores
     yet are waited for.
 
     Args:
@@ -63,7 +63,8 @@ def _written(runs: Sequence[Run], out: Path, ends: Ends, listener: Listener) -> 
     having = [run for run in runs if run.name not in absent]
     if not having:
         return None
-    made = made_report(having, ends, refresh=REFRESH)
+    made = made_report(having, ends, gallery=False, refresh=REFRESH)
+    made = replace(made, notes=(*made.notes, "images and their neighbours are shown when nothing works on the runs"))
     write_text(out, render(made))
     listener.say(f"{out}: {_progress(made)}")
     return made

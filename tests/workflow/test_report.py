@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from layerprobe.errors import DataError
+from layerprobe.report.values import RunPage
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, ScoreTable
 from layerprobe.workflow import report as module
 from layerprobe.workflow.embedding import NetworkEnd
 from layerprobe.workflow.report import Ends, is_training, made_report, write_report
+from layerprobe.workflow.report_gallery import Galleries
 from tests.workflow.rank_files import FC6, POOL5, first_hit, stored, written
 
 
@@ -135,12 +137,31 @@ def test_the_best_on_validation_follows_the_finding_of_a_single_run_alone(tmp_pa
     assert both.runs[0].made[0] == ("best layer", text)
 
 
+def test_a_reduced_layer_is_not_among_the_few_for_being_best_on_validation(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    (first, *_) = run.scores()
+    middle = [replace(first, layer=f"pool5.{i}", split="validation", value=0.1 * i) for i in range(1, 6)]
+    add(run, [*middle, replace(middle[0], layer="pool5.2", reduction="l2+pca:8", value=0.9)])
+    (page,) = made_report([run], ends()).runs
+    assert all(page.layers[place].reduction == "none" for place in page.few)
+
+
+def test_galleries_and_why_there_are_none_are_on_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def galleries_of(runs: Sequence[tuple[Run, RunPage]]) -> Galleries:
+        return Galleries(pictures=(b"\x89PNG",), notes=tuple(f"no images of {page.name}" for _, page in runs))
+
+    monkeypatch.setattr(module, "galleries_of", galleries_of)
+    made = made_report([run_of(tmp_path)], ends())
+    assert made.pictures == (b"\x89PNG",)
+    assert made.notes == ("no images of one",)
+
+
 def test_metrics_for_which_there_is_no_room_are_left_out_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = run_of(tmp_path)
     more = [replace(score, metric=metric) for metric in ("R@2", "mAP") for score in run.scores()]
     add(run, more)
     monkeypatch.setattr(module, "MOST_SCORES", 10)  # there are 4 of each
-    made = made_report([run], ends())
+    made = made_report([run], ends(), gallery=False)
     assert [score.metric for score in made.runs[0].scores] == ["R@1", "R@2"] * 4
     assert made.notes[0] == "left out, so that the page stays small: mAP; scores.csv of each run has them"
 

@@ -62,6 +62,19 @@ def test_the_page_is_written_after_every_epoch_until_nobody_works_on_the_run(
     assert max(score.epoch for score in last.runs[0].scores) == 6
 
 
+def test_a_page_without_images_says_that_they_come(run: Run, lock: contextlib.ExitStack, tmp_path: Path) -> None:
+    out, pages = tmp_path / "page.html", list[str]()
+
+    def act(text: str) -> None:
+        pages.append(out.read_text(encoding="utf-8"))
+        lock.close()
+
+    watch_report([run], out, Silent(act))
+    coming = "images and their neighbours are shown when nothing works on the runs"
+    assert coming in pages[0]
+    assert coming not in out.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_leaves_a_whole_page_that_is_not_read_again(
     number: signal.Signals, run: Run, lock: contextlib.ExitStack, tmp_path: Path
