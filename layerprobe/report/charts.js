@@ -19,9 +19,18 @@ window.layerprobe.curves = () => {
   const valuesOf = (runs, metric) => runs.flatMap((run) => panelsOf(run, metric).flatMap((split) =>
     run.scores[metric][split].value.flat().filter((value) => value !== null)));
 
-  const points = (run, metric, split, layer) => run.epochs
-    .map((epoch, i) => ({ epoch, i, ...cell(run, metric, split, layer, i) }))
-    .filter((point) => point.value !== null && point.value !== undefined);
+  // The points of a curve; `broken` are those that follow an epoch without a valid number. Epochs that were not
+  // measured do not break it.
+  const points = (run, metric, split, layer) => {
+    const found = [];
+    let broken = true;
+    run.epochs.forEach((epoch, i) => {
+      const one = cell(run, metric, split, layer, i);
+      if (one && one.value !== null) found.push({ epoch, i, broken, ...one });
+      if (one) broken = one.value === null;
+    });
+    return found;
+  };
 
   // A panel: its group, and the points that a pointer may find.
   const panel = (run, split, frame, { metric, domain, range, marked }) => {
@@ -50,7 +59,7 @@ window.layerprobe.curves = () => {
     run.layers.forEach((layer, i) => {
       const own = points(run, metric, split, i);
       if (!own.length) return;
-      const path = own.map((point, j) => `${j ? "L" : "M"}${x(point.epoch).toFixed(1)} ${y(point.value).toFixed(1)}`).join("");
+      const path = own.map((point) => `${point.broken ? "M" : "L"}${x(point.epoch).toFixed(1)} ${y(point.value).toFixed(1)}`).join("");
       const colours = P.tint(layer.label), on = chosen.includes(layer.label), main = layer.label === marked;
       for (const point of own) found.push({ ...point, layer: i, split, on, x: x(point.epoch), y: y(point.value) });
       if (!on && !main) {
@@ -72,9 +81,9 @@ window.layerprobe.curves = () => {
       ends.push({ label: layer.label, x: x(last.epoch), y: y(last.value), value: last.value, colours, main });
     });
     const places = P.spread(ends.map((end) => end.y), LINE, y0 + 2, y0 + height);
-    const column = x0 + width + (ends.length > 6 ? 24 : 12);
+    const column = Math.max(...ends.map((end) => end.x)) + (ends.length > 6 ? 24 : 12);
     ends.forEach((end, i) => {
-      const value = text.shown(end.value, metric), named = room - (column - x0 - width) - P.widthOf(value) - 6;
+      const value = text.shown(end.value, metric), named = x0 + width + room - column - P.widthOf(value) - 6;
       front.append(svg("g", { ...end.colours, class: `${end.colours.class} label${end.main ? " main" : ""}`, "data-label": end.label },
         svg("path", { class: "leader", d: `M${end.x + 5} ${end.y}L${column - 3} ${places[i]}` }),
         svg("text", { x: column, y: places[i] + 4 }, P.short(end.label, named), " ", svg("tspan", { class: "value" }, value))));

@@ -54,7 +54,7 @@ window.layerprobe.map = () => {
     const { x0, width, row } = frame, bottom = TOP + rows.length * row, unit = P.percent(metric) ? 100 : 1;
     const x = (value) => x0 + ((value - domain[0]) / (domain[1] - domain[0])) * width, group = svg("g", { class: "dots" });
     const epoch = P.epochPlace(run, state.get("epoch")), splits = P.splits(run, metric);
-    const title = `${metric} at epoch ${run.epochs[epoch] ?? "–"}`, fits = P.widthOf(title, "600 12px system-ui, sans-serif") < width;
+    const title = P.frozen ? metric : `${metric} at epoch ${run.epochs[epoch] ?? "–"}`, fits = P.widthOf(title, "600 12px system-ui, sans-serif") < width;
     group.append(svg("text", { class: "split", x: fits ? x0 : x0 + width + 10, y: 13, "text-anchor": fits ? "start" : "end" }, title));
     for (const tick of P.ticks(domain[0] * unit, domain[1] * unit, width / 52)) {
       group.append(svg("line", { class: "grid", x1: x(tick / unit), x2: x(tick / unit), y1: TOP, y2: bottom }),
@@ -67,7 +67,7 @@ window.layerprobe.map = () => {
       if (known("train") && known("test")) group.append(svg("line", { class: "gap", x1: x(at.train.value), x2: x(at.test.value), y1: y, y2: y }));
       for (const split of splits.filter(known)) {
         const { value, low, high } = at[split];
-        if (split === "test" && low !== null && high !== null) group.append(svg("line", { class: "whisker", x1: x(Math.max(low, domain[0])), x2: x(Math.min(high, domain[1])), y1: y, y2: y }));
+        if (split === "test" && low !== null && high !== null) group.append(svg("line", { class: "whisker", x1: x(low), x2: x(high), y1: y, y2: y }));
         group.append(split === "validation"
           ? svg("path", { class: "validation", d: `M${x(value)} ${y - 4}V${y + 4}` })
           : svg("circle", { class: split, cx: x(value), cy: y, r: split === "test" ? 4 : 3.5 }));
@@ -151,7 +151,8 @@ window.layerprobe.map = () => {
     const runs = P.shownRuns(), metric = state.get("metric"), focused = document.activeElement && document.activeElement.id;
     const gaps = gapsOf(runs, metric), largest = Math.max(0, ...gaps.map(Math.abs));
     const values = runs.flatMap((run) => rowsOf(run, metric).flatMap((layer) => P.splits(run, metric).flatMap((split) =>
-      run.scores[metric][split].value[layer.i].filter((value) => value !== null))));
+      ["value", ...(split === "test" ? ["low", "high"] : [])].flatMap((name) => (run.scores[metric][split][name] || { [layer.i]: [] })[layer.i]))))
+      .filter((value) => value !== null);
     const shared = { metric, largest, domain: P.limits(values, metric), row: runs.length > 1 ? 17 : 21,
       epochs: [...new Set(runs.flatMap((run) => run.epochs))].sort((a, b) => a - b) };
     place.replaceChildren();

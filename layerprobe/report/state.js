@@ -130,8 +130,10 @@ window.layerprobe = (() => {
     return made;
   };
 
+  const frozen = epochs.length === 1 && epochs[0] === 0; // nothing was trained
+
   return {
-    data, state, text, labels, metrics, epochs, few, percent, epochPlace, cell, gap, splits, resume,
+    data, state, frozen, text, labels, metrics, epochs, few, percent, epochPlace, cell, gap, splits, resume,
     html: make(null), svg: make("http://www.w3.org/2000/svg"),
   };
 })();

@@ -35,13 +35,27 @@ window.layerprobe.table = () => {
     });
   };
 
-  const number = (found, metric, best) => {
+  const number = (found, metric, best, mark) => {
     if (!found) return html("td", { class: "number" }, "–");
     const { value, low, high, remark } = found;
-    if (value === null) return html("td", { class: "number", title: remark }, "invalid");
+    if (value === null) return html("td", { class: "number invalid" }, remark || "no valid number");
     const shown = text.shown(value, metric);
     return html("td", { class: `number${best ? " best" : ""}`, title: text.full(value), "data-value": text.full(value) },
-      shown, low === null ? null : html("small", {}, ` ${text.shown(low, metric)} to ${text.shown(high, metric)}`));
+      shown, mark ? html("sup", {}, mark) : null,
+      low === null ? null : html("small", {}, ` ${text.shown(low, metric)} to ${text.shown(high, metric)}`));
+  };
+
+  // Remarks on the numbers shown, each once with a number: where all of a column have one, its head has that number,
+  // and where all of the table have it, nothing has.
+  const remarksOf = (rows, splits) => {
+    const own = new Map(splits.map((split) => [split, [...new Set(rows.filter((row) => row[split] && row[split].value !== null).map((row) => row[split].remark))]]));
+    const all = [...new Set([...own.values()].flat())], numbered = all.length > 1 ? all.filter(Boolean) : [];
+    const mark = (remark) => (numbered.includes(remark) ? String(numbered.indexOf(remark) + 1) : "");
+    return {
+      head: (split) => (own.get(split)?.length === 1 ? mark(own.get(split)[0]) : ""),
+      cell: (split, found) => (found && own.get(split).length > 1 ? mark(found.remark) : ""),
+      lines: numbered.length ? numbered.map((remark, i) => [String(i + 1), remark]) : all.filter(Boolean).map((remark) => ["", remark]),
+    };
   };
 
   const details = (row, span) => {
@@ -74,9 +88,10 @@ window.layerprobe.table = () => {
     const found = rows.filter((row) => words.every((word) => name(row).includes(word)));
     const chosen = state.get("sort") || { key: "layer", up: true }, by = columns.find((column) => column.key === chosen.key);
     const best = new Map(splits.map((split) => [split, Math.max(...rows.map((row) => row[split]?.value ?? -Infinity))]));
+    const remarks = remarksOf(rows, splits);
     const head = html("tr", {}, ...columns.map((column) => html("th", {
       scope: "col", class: column.number ? "number" : null, "aria-sort": column === by ? (chosen.up ? "ascending" : "descending") : null,
-    }, html("button", { type: "button", id: `sort-${column.key}`, onclick: () => sort(column.key) }, column.name, html("span", { class: "arrow", "aria-hidden": "true" }, column === by ? (chosen.up ? " ▲" : " ▼") : " ↕")))));
+    }, html("button", { type: "button", id: `sort-${column.key}`, onclick: () => sort(column.key) }, column.name, remarks.head(column.key) ? html("sup", {}, remarks.head(column.key)) : null, html("span", { class: "arrow", "aria-hidden": "true" }, column === by ? (chosen.up ? " ▲" : " ▼") : " ↕")))));
     const body = html("tbody", {});
     for (const row of sorted(found, by, chosen.up)) {
       const key = `${data.runs.indexOf(row.run)}-${row.i}`, shown = open.has(key);
@@ -89,7 +104,7 @@ window.layerprobe.table = () => {
         if (column.key === "run") line.append(html("td", { class: "name" }, row.run.name));
         else if (column.key === "layer") line.append(html("th", { scope: "row" }, opener));
         else if (column.key === "gap") line.append(html("td", { class: "number", title: row.gap === null ? null : text.full(row.gap) }, text.gap(row.gap, metric)));
-        else line.append(number(row[column.key], metric, row[column.key]?.value === best.get(column.key)));
+        else line.append(number(row[column.key], metric, row[column.key]?.value === best.get(column.key), remarks.cell(column.key, row[column.key])));
       }
       body.append(line);
       if (shown) body.append(details(row, columns.length));
@@ -97,9 +112,10 @@ window.layerprobe.table = () => {
     box.replaceChildren(html("table", {}, html("thead", {}, head), body));
     count.textContent = `${found.length} of ${rows.length} rows`;
     const interval = data.runs.flatMap((run) => run.metrics).find((one) => one.name === metric)?.interval;
-    document.getElementById("table-lead").replaceChildren(`${metric}${P.percent(metric) ? " in %" : ""} at epoch ${state.get("epoch")}.`,
+    document.getElementById("table-lead").replaceChildren(`${metric}${P.percent(metric) ? " in %" : ""}${P.frozen ? "" : ` at epoch ${state.get("epoch")}`}.`,
       html("span", { class: "hint" }, " Choose the name of a layer for every number that is stored of it."));
     document.getElementById("table-caption").textContent = [interval ? `Small numbers: ${interval}.` : "", "Bold: the largest of a column. The values are those of scores.csv."].join(" ");
+    document.getElementById("table-remarks").replaceChildren(...remarks.lines.map(([mark, remark]) => html("li", {}, mark ? html("sup", {}, mark) : null, mark ? " " : "", remark)));
     if (focused && /^(sort|row)-/.test(focused)) document.getElementById(focused)?.focus({ preventScroll: true });
   });
 };

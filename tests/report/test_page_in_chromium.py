@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,6 +209,29 @@ def test_pointing_at_a_curve_tells_everything_of_its_number(open_page: Open) -> 
         "fc6, pool none, reduction none, cosine",
         "one, epoch 4",
     ]
+
+
+def test_remarks_are_numbered_below_the_table(open_page: Open) -> None:
+    run = run_page("one")
+    noted = [
+        replace(s, value=None, low=None, high=None, notes=("NaN (3 rows)",))
+        if (s.layer, s.split) == ("pool1", "train")
+        else replace(s, notes=("few classes",) if s.layer == "pool2" else ())
+        for s in run.scores
+    ]
+    opened = open_page(report_of(replace(run, scores=tuple(noted))))
+    assert opened.texts("#table-remarks li") == ["1 few classes"]
+    assert opened.texts("#table-box tr:has(sup) th[scope=row]") == ["pool2"]
+    assert opened.texts("#table-box .invalid") == ["NaN (3 rows)"]
+
+
+def test_a_curve_breaks_where_there_is_no_valid_number(open_page: Open) -> None:
+    run = run_page("one")
+    scores = [replace(s, value=None, low=None, high=None, notes=("NaN",)) if s.epoch == 1 else s for s in run.scores]
+    opened = open_page(report_of(replace(run, scores=tuple(scores))))
+    (path,) = {one.get_attribute("d") for one in opened.page.locator("[data-layer=fc6] .line").all()[:1]}
+    assert path is not None
+    assert [letter for letter in path if letter.isalpha()] == ["M", "M", "L"]  # of the epochs 0, 2 and 4
 
 
 def test_a_run_of_one_epoch_has_its_layers_and_no_curves(open_page: Open) -> None:
