@@ -65,4 +65,4 @@ def _environment() -> Environment:
 
 
 def _joined(names: tuple[str, ...]) -> str:
-    return "\n".join((_HERE / name).read_text(encoding="utf-8") for name in names if (_HERE / name).exists())
+    return "\n".join((_HERE / name).read_text(encoding="utf-8") for name in names)

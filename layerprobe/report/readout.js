@@ -119,7 +119,7 @@ Object.assign(window.layerprobe, (() => {
   // Lay figures out in columns of one width; says how many and how wide they are.
   const GAP = 28;
   const columns = (place, count, least) => {
-    const width = printing ? SHEET : place.clientWidth;
+    const width = printing ? SHEET : Math.max(240, place.clientWidth);
     const found = Math.max(1, Math.min(count, Math.floor((width + GAP) / (least + GAP))));
     place.style.gridTemplateColumns = `repeat(${found}, minmax(0, 1fr))`;
     return { count: found, width: Math.floor((width - GAP * (found - 1)) / found) };

@@ -45,16 +45,19 @@ window.layerprobe.table = () => {
       low === null ? null : html("small", {}, ` ${text.shown(low, metric)} to ${text.shown(high, metric)}`));
   };
 
-  // Remarks on the numbers shown, each once with a number: where all of a column have one, its head has that number,
-  // and where all of the table have it, nothing has.
+  // Remarks on the numbers shown, each once. A cell has the mark of its remark unless most of its column have the same:
+  // then the head of the column has it. What most of every column have needs no mark.
   const remarksOf = (rows, splits) => {
-    const own = new Map(splits.map((split) => [split, [...new Set(rows.filter((row) => row[split] && row[split].value !== null).map((row) => row[split].remark))]]));
-    const all = [...new Set([...own.values()].flat())], numbered = all.length > 1 ? all.filter(Boolean) : [];
-    const mark = (remark) => (numbered.includes(remark) ? String(numbered.indexOf(remark) + 1) : "");
+    const own = new Map(splits.map((split) => [split, rows.map((row) => row[split]).filter((found) => found && found.value !== null).map((found) => found.remark)]));
+    const often = (remarks) => [...new Set(remarks)].sort((a, b) => remarks.filter((one) => one === b).length - remarks.filter((one) => one === a).length)[0] || "";
+    const usual = new Map([...own].map(([split, remarks]) => [split, remarks.includes("") ? "" : often(remarks)]));
+    const shared = [...usual.values()].includes("") ? "" : often([...usual.values()]);
+    const marked = [...new Set([...own.values()].flat())].filter((remark) => remark && remark !== shared);
+    const mark = (remark) => (marked.includes(remark) ? String(marked.indexOf(remark) + 1) : "");
     return {
-      head: (split) => (own.get(split)?.length === 1 ? mark(own.get(split)[0]) : ""),
-      cell: (split, found) => (found && own.get(split).length > 1 ? mark(found.remark) : ""),
-      lines: numbered.length ? numbered.map((remark, i) => [String(i + 1), remark]) : all.filter(Boolean).map((remark) => ["", remark]),
+      head: (split) => mark(usual.get(split)),
+      cell: (split, found) => (found && found.remark !== usual.get(split) ? mark(found.remark) : ""),
+      lines: [...(shared ? [["", marked.length ? `Unless marked: ${shared}` : shared]] : []), ...marked.map((remark, i) => [String(i + 1), remark])],
     };
   };
 

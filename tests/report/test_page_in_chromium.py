@@ -225,6 +225,14 @@ def test_remarks_are_numbered_below_the_table(open_page: Open) -> None:
     assert opened.texts("#table-box .invalid") == ["NaN (3 rows)"]
 
 
+def test_a_remark_that_most_numbers_have_marks_none_of_them(open_page: Open) -> None:
+    run = run_page("one")
+    noted = [replace(s, notes=("a", "b") if s.layer == "pool2" else ("a",)) for s in run.scores]
+    opened = open_page(report_of(replace(run, scores=tuple(noted))))
+    assert opened.texts("#table-remarks li") == ["Unless marked: a", "1 a; b"]
+    assert opened.texts("#table-box tr:has(sup) th[scope=row]") == ["pool2"]
+
+
 def test_a_curve_breaks_where_there_is_no_valid_number(open_page: Open) -> None:
     run = run_page("one")
     scores = [replace(s, value=None, low=None, high=None, notes=("NaN",)) if s.epoch == 1 else s for s in run.scores]
