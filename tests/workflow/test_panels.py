@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from layerprobe import store
@@ -83,6 +85,15 @@ def test_what_contradicts_itself_or_finds_nothing_is_told(probed: Run) -> None:
         shown(probed, Ask(where="fc6 right, fc6 wrong"))
     with pytest.raises(RecipeError, match="has no epoch 9"):
         shown(probed, Ask(epoch=9))
+
+
+def test_what_every_score_says_is_said_and_nothing_is_written(probed: Run, tmp_path: Path) -> None:
+    scores = [replace(score, notes=("partial: 9 of 10 test images",)) for score in probed.scores()]
+    before = sorted(tmp_path.rglob("*"))
+    found, _ = panels_of([probed], scores, Ask(queries=1))
+    assert all("partial: 9 of 10 test images" in one.notes for one in found)
+    assert isinstance(drawn_plot("panels", [probed]).figure, Figure)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_second_run_shows_the_same_queries(probed: Run, images: Path, tmp_path: Path) -> None:
