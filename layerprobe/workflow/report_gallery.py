@@ -241,6 +241,15 @@ def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictur
 
 def _found(shown: _Shown, epoch: int, rows: NDArray[np.int64]) -> _Found:
     """What every layer finds at an epoch."""
+    try:
+        found = neighbours_of(shown.opened, epoch, shown.layers, rows, NEIGHBOURS)
+    except (DataError, NumericError):
+        return _found_apart(shown, epoch, rows)
+    return _Found(found.rows.astype(np.int32), found.right, ())
+
+
+def _found_apart(shown: _Shown, epoch: int, rows: NDArray[np.int64]) -> _Found:
+    """What each layer finds at an epoch at which some cannot be searched."""
     shape = len(shown.layers), len(rows), min(NEIGHBOURS, len(shown.opened.items) - 1)
     found, right, absent = np.full(shape, -1, np.int32), np.zeros(shape, bool), []
     for i, layer in enumerate(shown.layers):

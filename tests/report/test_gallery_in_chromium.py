@@ -38,7 +38,7 @@ def gallery_of(run: str, queries: tuple[int, ...] = (0, 6, 13), **fields: object
         "queries": tuple(Asked(item, rule) for item, rule in zip(queries, rules, strict=True)),
         "found": found, "right": found // 5 == asked // 5, "notes": ("how they were chosen",),
     }  # fmt: skip
-    return Gallery(**(usual | fields))  # type: ignore[arg-type]
+    return Gallery(**(usual | fields))
 
 
 def report_with(*galleries: Gallery) -> Report:
