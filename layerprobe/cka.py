@@ -1,8 +1,9 @@
-"""Linear CKA of stored features' unit vectors: how alike layers are, and each layer at different epochs."""
+"""Linear CKA of stored features' unit vectors: how alike layers are, each layer at different epochs, and two runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,23 @@ BATCH_SIZE = 256
 MEASURE = "linear CKA"
 
 Faults = dict[str, list[int]]  # reason why numbers are missing -> the epochs
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One of two runs whose layers are compared.
+
+    Args:
+        run: its name.
+        epoch: of its features.
+        layers: L of them.
+        read: layer -> (N, D) features of the same images for every layer.
+    """
+
+    run: str
+    epoch: int
+    layers: Sequence[LayerKey]
+    read: Callable[[LayerKey], NDArray[np.float32]]
 
 
 def layer_cka(
@@ -97,6 +115,38 @@ def epoch_cka(
     title = f"{MEASURE} of each layer with itself at epoch {last}"
     epochs, used = tuple(map(str, stored)), min(count, MAX_IMAGES)
     return Matrix(run, split, MEASURE, title, "layer", "epoch", names, epochs, tuple(rows), used, _notes(count, faults))
+
+
+def run_cka(first: Side, second: Side, *, split: str) -> Matrix:
+    """Linear CKA of every layer of one run with every layer of another.
+
+    Args:
+        first: gives the rows.
+        second: gives the columns; its features are of the same images, in the same order.
+        split: of the images.
+
+    Returns:
+        (L, M); images are drawn as for `layer_cka`, and values missing as there.
+
+    Raises:
+        DataError: fewer than 4 images.
+    """
+    names, vectors, notes = [], [], dict[str, None]()
+    count = 0
+    for side in (first, second):
+        faults: Faults = {}
+        names.append(_names(side.layers))
+        vectors.append([])
+        for layer, name in zip(side.layers, names[-1], strict=True):
+            features = side.read(layer)
+            count = len(features)
+            vectors[-1].append(_vector(features, name, side.epoch, faults))
+        notes |= dict.fromkeys(f"{side.run}: {note}" for note in _notes(0, faults))
+    values = tuple(tuple(_product(row, column) for column in vectors[1]) for row in vectors[0])
+    axes = [f"layer of {side.run}, epoch {side.epoch}" for side in (first, second)]
+    title, used = f"{MEASURE} of the layers of two runs", min(count, MAX_IMAGES)
+    run = f"{first.run} and {second.run}"
+    return Matrix(run, split, MEASURE, title, *axes, *names, values, used, (*_notes(count, {}), *notes))
 
 
 def _vector(features: NDArray[np.float32], name: str, epoch: int, faults: Faults) -> FloatArray | None:

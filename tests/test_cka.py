@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from layerprobe import cka
-from layerprobe.cka import epoch_cka, layer_cka
+from layerprobe.cka import Side, epoch_cka, layer_cka, run_cka
 from layerprobe.errors import DataError
 from layerprobe.keys import LayerKey
 from layerprobe.scores import Matrix
@@ -121,3 +121,25 @@ def test_many_images_are_compared_in_batches_close_to_all() -> None:
 def test_too_few_images_are_an_error(stored: Stored) -> None:
     with pytest.raises(DataError, match="linear CKA needs 4 rows, there are 3"):
         of_layers({key: values[:3] for key, values in stored.items()})
+
+
+def test_the_layers_of_two_runs_are_compared(stored: Stored) -> None:
+    first = Side("one", 3, LAYERS, lambda layer: stored[3, layer])
+    second = Side("two", 2, LAYERS[1:], lambda layer: stored[2, layer])
+    matrix = run_cka(first, second, split="test")
+    expected = [[direct_cka(stored[3, a], stored[2, b]) for b in LAYERS[1:]] for a in LAYERS]
+    assert np.array(matrix.values) == pytest.approx(np.array(expected), abs=1e-10)
+    assert (matrix.run, matrix.title) == ("one and two", "linear CKA of the layers of two runs")
+    assert (matrix.row_axis, matrix.column_axis) == ("layer of one, epoch 3", "layer of two, epoch 2")
+    assert (matrix.rows, matrix.columns) == (("pool1@max", "pool1@avg", "fc6"), ("pool1", "fc6"))
+    assert (matrix.n, matrix.notes) == (40, ())
+
+
+def test_a_layer_of_either_run_that_has_no_number_is_told_with_its_run(stored: Stored) -> None:
+    bad = dict(stored)
+    bad[3, LAYERS[0]] = np.full((40, 4), np.nan, np.float32)
+    sides = [Side(run, 3, LAYERS, lambda layer: bad[3, layer]) for run in ("one", "two")]
+    matrix = run_cka(*sides, split="test")
+    assert np.array([[value is None for value in row] for row in matrix.values]).sum() == 5
+    told = "pool1@max: 40 of 40 feature rows hold NaN or Inf (epoch 3)"
+    assert matrix.notes == (f"one: {told}", f"two: {told}")

@@ -1,4 +1,4 @@
-"""How alike layers are by unit vectors: every two at the last epoch, and each layer with its own earlier epochs."""
+"""How alike layers are by unit vectors: every two of a run, each with its earlier epochs, and those of two runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.image import AxesImage
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import MatrixPlot
 from layerprobe.plots.values import matrices_csv
-from layerprobe.scores import Matrix
+from layerprobe.scores import Matrix, shared_notes
 from layerprobe.wording import visible
 
 _SIDE = 3.6  # least side of a panel in inches
@@ -60,10 +60,11 @@ def draw(matrices: Sequence[Matrix]) -> Figure:
 
 
 def _notes(matrices: Sequence[Matrix]) -> list[str]:
-    """The notes of the matrices, each once for a run; several runs are named."""
+    """The notes that all matrices have, then the others, each once for a run; several runs are named."""
+    common = shared_notes(matrix.notes for matrix in matrices)
     several = len({matrix.run for matrix in matrices}) > 1
-    notes = [(matrix.run, note) for matrix in matrices for note in matrix.notes]
-    return [f"{run}: " * several + note for run, note in dict.fromkeys(notes)]
+    notes = [(matrix.run, note) for matrix in matrices for note in matrix.notes if note not in common]
+    return [*common, *(f"{run}: " * several + note for run, note in dict.fromkeys(notes))]
 
 
 def _draw_cells(axes: Axes, matrix: Matrix, side: float) -> AxesImage:

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from layerprobe import registry
-from layerprobe.cka import epoch_cka, layer_cka
 from layerprobe.errors import DataError, RecipeError
 from layerprobe.facts import DataFacts
 from layerprobe.files import write_text
-from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
-from layerprobe.plots.plot import BestPlot, CurvePlot, Image, MatrixPlot, NeighbourPlot, Plot, ScorePlot
+from layerprobe.keys import RankedLayer
+from layerprobe.plots.plot import (
+    BestPlot,
+    CurvePlot,
+    Image,
+    MatrixPlot,
+    NeighbourPlot,
+    Plot,
+    ScorePlot,
+)
 from layerprobe.plots.saving import save
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, shared_notes
 from layerprobe.seeds import facts_over_seeds, over_seeds, trainings
-from layerprobe.store import read_features, read_index
 from layerprobe.views import Curve, Neighbours
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.gallery_sizes import run_curves
+from layerprobe.workflow.matrices import COMPARED, comparable, layers_of, matrices_of
 from layerprobe.workflow.plot_layers import asked_layers
 from layerprobe.workflow.told_apart import alike_of, searches_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-COMPARED = "test"  # the split whose features CKA compares
 
 
 @dataclass(frozen=True)
@@ -224,13 +229,18 @@ class StoredRuns:
         return None if run is None else alike_of(scores, metric, searches_of(run))
 
     def matrices(self, ask: Ask) -> Sequence[Matrix]:
-        """CKA of every two layers of each run, and of each layer with its own earlier epochs.
+        """CKA of every two layers of each run, of each layer with its earlier epochs, and of every two runs' layers.
 
         Raises:
-            DataError: as for `_matrices`.
+            DataError: as for `layers_of` and `matrices_of`.
             LayerprobeError: of the layers asked for.
         """
-        return [matrix for run in self.runs for matrix in _matrices(run, self.scores, ask)]
+        found = []
+        for run in self.runs:
+            scores = _of_layers(_until(comparable(run, self.scores), ask.epoch), ask.layers)
+            tested = [s.notes for s in self.scores if (s.run, s.split) == (run.name, COMPARED)]
+            found.append(layers_of(run, scores, shared_notes(tested) if tested else ()))
+        return matrices_of(found)
 
     def gallery_sizes(self, ask: Ask) -> Sequence[Curve]:
         """Recall@1 of each run by how many items are searched.
@@ -253,41 +263,3 @@ class StoredRuns:
         from layerprobe.workflow.panels import panels_of  # it imports torch, which other plots do without
 
         return panels_of(self.runs, self.scores, ask)
-
-
-def _matrices(run: Run, scores: Sequence[Score], ask: Ask) -> list[Matrix]:
-    """CKA of every two layers at an epoch on the test split, and of each layer with its earlier ones.
-
-    A note that every test score of the run has, such as that images are missing, the matrices have too.
-
-    Raises:
-        DataError: no test scores; or features of the last epoch that are absent or damaged, or of other images than
-            those of an earlier epoch.
-    """
-    layers: dict[int, dict[LayerKey, None]] = {}  # in the order of the scores, as other plots have them
-    own = [
-        score
-        for score in scores
-        if (score.run, score.split, score.reduction) == (run.name, COMPARED, NO_REDUCTION) and "+" not in score.layer
-    ]
-    for score in _of_layers(_until(own, ask.epoch), ask.layers):
-        layers.setdefault(score.epoch, {})[score.layer_key] = None
-    if not layers:
-        raise DataError(
-            f"no layer was probed on the {COMPARED} split", file=run.folder, fix="Run layerprobe probe --splits test"
-        )
-    last = max(layers)
-    paths = {epoch: run.feature_file(epoch, COMPARED) for epoch in sorted(layers)}
-    _, images = read_index(paths[last])
-    stored = {epoch: list(layers[epoch]) for epoch, path in paths.items() if path.exists()}
-    for epoch in stored:
-        if read_index(paths[epoch])[1] != images:
-            raise DataError(
-                f"other images than those of epoch {last}", file=paths[epoch], fix="Run layerprobe probe again"
-            )
-    facts = {"run": run.name, "split": COMPARED}
-    notes = shared_notes(score.notes for score in scores if (score.run, score.split) == (run.name, COMPARED))
-    matrices = [layer_cka(stored[last], lambda layer: read_features(paths[last], layer), epoch=last, **facts)]
-    if len(stored) > 1:  # else each layer would only be compared with itself
-        matrices.append(epoch_cka(stored, lambda epoch, layer: read_features(paths[epoch], layer), **facts))
-    return [replace(matrix, notes=(*notes, *matrix.notes)) for matrix in matrices]

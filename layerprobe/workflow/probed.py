@@ -24,8 +24,9 @@ from layerprobe.workflow.facts import epoch_tables, split_facts
 from layerprobe.workflow.frames import score_frame
 from layerprobe.workflow.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
 from layerprobe.workflow.gallery_sizes import SPLIT as SEARCHED
+from layerprobe.workflow.matrices import COMPARED
 from layerprobe.workflow.members import ranked_as
-from layerprobe.workflow.plot import COMPARED, Ask, draw
+from layerprobe.workflow.plot import Ask, draw
 from layerprobe.workflow.told_apart import Searched, alike_of
 
 if TYPE_CHECKING:

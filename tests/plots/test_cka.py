@@ -123,9 +123,9 @@ def test_a_cell_without_a_value_is_grey_and_its_reason_is_told() -> None:
     assert [text.get_text() for text in figure.texts] == ["b: NaN"]
 
 
-def test_notes_of_several_runs_name_them() -> None:
-    figure = draw([matrix([[1.0]], run=run, notes=("4 of 9 images",)) for run in ("a", "b")])
-    assert figure.texts[0].get_text() == "a: 4 of 9 images\nb: 4 of 9 images"
+def test_notes_of_several_runs_name_them_where_not_all_have_them() -> None:
+    figure = draw([matrix([[1.0]], run=run, notes=("4 of 9 images", f"NaN in {run}")) for run in ("a", "b")])
+    assert figure.texts[0].get_text() == "4 of 9 images\na: NaN in a\nb: NaN in b"
 
 
 def test_a_matrix_without_any_value_is_drawn() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -149,8 +150,10 @@ def of_epochs(*epochs: int) -> Features:
 
 
 def on_both(run: Run) -> Run:
-    """The run with the scores of its test split for the training split, too."""
+    """The run with the scores and features of its test split for the training split, too."""
     scores = read_scores(run.scores_file)
+    for epoch in {score.epoch for score in scores}:
+        shutil.copy(run.feature_file(epoch, "test"), run.feature_file(epoch, "train"))
     write_scores(run.scores_file, [*(replace(score, split="train") for score in scores), *scores])
     return run
 
@@ -209,10 +212,22 @@ def test_a_run_without_a_layer_order_has_that_of_its_scores(record: dict[str, ob
     assert [score.layer for score in run.scores()] == ["pool5.3", "fc6"]
 
 
-def test_every_run_is_compared_with_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    first, second = probed(tmp_path, of_epochs(0)), probed(tmp_path, of_epochs(0, 1, 2), name="two")
+def test_every_run_is_compared_with_itself_and_with_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    features = of_epochs(0), of_epochs(0, 1, 2)
+    first, second = probed(tmp_path, features[0]), probed(tmp_path, features[1], name="two")
+    *own, between = matrices_drawn(monkeypatch, first, second)
+    assert [(matrix.run, len(matrix.columns)) for matrix in own] == [("one", 2), ("two", 2), ("two", 3)]
+    assert between.values[0][1] == pytest.approx(direct_cka(features[0][0][LAYERS[0]], features[1][2][FC6]), abs=1e-10)
+    assert (between.row_axis, between.column_axis) == ("layer of one, epoch 0", "layer of two, epoch 2")
+
+
+def test_runs_with_other_test_images_are_not_compared_and_that_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = probed(tmp_path, of_epochs(0)), probed(tmp_path, of_epochs(0), name="two", ids="photo")
     given = matrices_drawn(monkeypatch, first, second)
-    assert [(matrix.run, len(matrix.columns)) for matrix in given] == [("one", 2), ("two", 2), ("two", 3)]
+    assert [matrix.run for matrix in given] == ["one", "two"]
+    assert [matrix.notes for matrix in given] == [("not compared with two, which has other test images",), ()]
 
 
 def test_only_what_is_stored_as_features_is_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
