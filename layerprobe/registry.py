@@ -113,6 +113,7 @@ PLOTS = {
     "curves": "layerprobe.plots.curves:PLOT",
     "layers": "layerprobe.plots.layers:PLOT",
     "gap": "layerprobe.plots.gap:PLOT",
+    "histograms": "layerprobe.plots.histograms:PLOT",
     "cka": "layerprobe.plots.cka:PLOT",
     "gallery-size": "layerprobe.plots.gallery_size:PLOT",
     "panels": "layerprobe.plots.panels:PLOT",

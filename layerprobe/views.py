@@ -20,6 +20,9 @@ class Histogram:
         edges: B + 1 ascending numbers, the ends of the bins.
         counts: B numbers of pairs.
         n: number of images.
+        median: of the similarities; None where there is no pair.
+        above: share of the pairs that are more similar than the median pair of the same class, of those as similar the
+            half; None where there is no pair of either kind.
         notes: what a reader must know of the counts.
 
     Raises:
@@ -34,6 +37,8 @@ class Histogram:
     edges: tuple[float, ...]
     counts: tuple[int, ...]
     n: int
+    median: float | None = None
+    above: float | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

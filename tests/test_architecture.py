@@ -31,6 +31,8 @@ STAGES = {
     "redraw",
     "joint",
     "cka",
+    "pair_similarities",
+    "spectrum",
     "summary",
 }
 TOP = {"__main__", "cli", "workflow"}

@@ -47,22 +47,31 @@ def cka_vector(features: ArrayLike, *, batch_size: int, name: str = "features") 
         DataError: fewer than 4 rows.
         ValueError: no matrix, or a batch size below 4.
     """
-    values = _checked(features, name)
+    values = unit_rows(features, name)
+    if len(values) < _LEAST:
+        raise DataError(
+            f"linear CKA needs {_LEAST} rows, there are {len(values)}", fix="Compare layers on a split of more images"
+        )
     return _vector(values, _batches(len(values), batch_size), name)
 
 
-def _checked(features: ArrayLike, name: str) -> FloatArray:
-    """(N, D) float64, finite, each row of length 1 or 0."""
+def unit_rows(features: ArrayLike, name: str = "features") -> FloatArray:
+    """(N, D) float64, each row of length 1 or 0; new memory.
+
+    Args:
+        features: (N, D).
+        name: what they are called in an error.
+
+    Raises:
+        NumericError: NaN or Inf.
+        ValueError: no matrix, or an empty one.
+    """
     values = np.array(features, np.float64)
     if values.ndim != 2 or not values.size:
         raise ValueError(f"{name}: expected (N, D), neither 0, got {values.shape}")
     bad = int((~np.isfinite(values)).any(1).sum())
     if bad:
         raise NumericError(f"{name}: {bad} of {len(values)} feature rows hold NaN or Inf")
-    if len(values) < _LEAST:
-        raise DataError(
-            f"linear CKA needs {_LEAST} rows, there are {len(values)}", fix="Compare layers on a split of more images"
-        )
     # Divided by the largest entry first: the squares of very short or long rows leave float64's range.
     peaks = np.abs(values).max(1, keepdims=True)
     values /= np.where(peaks > 0, peaks, 1)

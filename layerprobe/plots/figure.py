@@ -90,6 +90,9 @@ class Layout:
         height: of a panel's axes.
         right: room to the right of the axes, for labels.
         below: room under the axes, for ticks and the axis' name.
+        left: room to the left of the axes, likewise.
+        above: least room over the axes; a title of several lines takes more.
+        key: room under the last row, above the notes.
         columns: most panels in a row.
         notes: lines under the whole figure.
     """
@@ -98,6 +101,9 @@ class Layout:
     height: float
     right: float
     below: float = 0.85
+    left: float = 0.75
+    above: float = 0.55
+    key: float = 0.0
     columns: int = 3
     notes: Sequence[str] = ()
 
@@ -120,15 +126,15 @@ def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
     notes = [line for note in layout.notes for line in _wrapped(note, columns * (layout.width + layout.right))]
     foot = 0.12 + len(notes) * (FONT - 1) * _LINE / 72
     wrapped = [[line for part in title.splitlines() for line in _wrapped(part, layout.width * 0.9)] for title in titles]
-    above = max(0.55, 0.15 + max(map(len, wrapped)) * (FONT + 1.5) * _LINE / 72)
-    cell = np.array([0.75 + layout.width + layout.right, above + layout.height + layout.below])
-    size = cell * (columns, rows) + (0, foot)
+    above = max(layout.above, 0.15 + max(map(len, wrapped)) * (FONT + 1.5) * _LINE / 72)
+    cell = np.array([layout.left + layout.width + layout.right, above + layout.height + layout.below])
+    size = cell * (columns, rows) + (0, foot + layout.key)
     figure = Figure(figsize=(float(size[0]), float(size[1])), dpi=_DPI, facecolor="white")
     FigureCanvasAgg(figure)
     drawn: list[Axes] = []
     for i, lines in enumerate(wrapped):
-        left = (i % columns) * cell[0] + 0.75
-        bottom = foot + (rows - 1 - i // columns) * cell[1] + layout.below
+        left = (i % columns) * cell[0] + layout.left
+        bottom = foot + layout.key + (rows - 1 - i // columns) * cell[1] + layout.below
         place = (left / size[0], bottom / size[1], layout.width / size[0], layout.height / size[1])
         axes = figure.add_axes(place)
         axes.set_title("\n".join(lines), fontsize=FONT + 1.5, loc="left", parse_math=False)
@@ -138,7 +144,13 @@ def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
         axes.set_axisbelow(True)
         drawn.append(axes)
     figure.text(
-        0.75 / size[0], foot / size[1], "\n".join(notes), fontsize=FONT - 1, color=GREY, va="top", parse_math=False
+        layout.left / size[0],
+        foot / size[1],
+        "\n".join(notes),
+        fontsize=FONT - 1,
+        color=GREY,
+        va="top",
+        parse_math=False,
     )
     return figure, drawn
 

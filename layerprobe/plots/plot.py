@@ -203,4 +203,4 @@ class NeighbourPlot:
     options: tuple[Option, ...] = (*PICKED, "query", "where", "queries")
 
 
-Plot = ScorePlot | BestPlot | MatrixPlot | CurvePlot | NeighbourPlot
+Plot = ScorePlot | BestPlot | MatrixPlot | HistogramPlot | CurvePlot | NeighbourPlot

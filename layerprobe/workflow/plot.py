@@ -15,6 +15,7 @@ from layerprobe.keys import RankedLayer
 from layerprobe.plots.plot import (
     BestPlot,
     CurvePlot,
+    HistogramPlot,
     Image,
     MatrixPlot,
     NeighbourPlot,
@@ -25,12 +26,13 @@ from layerprobe.plots.saving import save
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, shared_notes
 from layerprobe.seeds import facts_over_seeds, over_seeds, trainings
-from layerprobe.views import Curve, Neighbours
+from layerprobe.views import Curve, Histogram, Neighbours
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.gallery_sizes import run_curves
 from layerprobe.workflow.matrices import COMPARED, comparable, layers_of, matrices_of
 from layerprobe.workflow.plot_layers import asked_layers
 from layerprobe.workflow.told_apart import alike_of, searches_of
+from layerprobe.workflow.unit_views import Choice, Read, choice_of, histograms_of, spectra_of, stored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,6 +106,12 @@ class Material(Protocol):
     def neighbours(self, ask: Ask) -> tuple[Sequence[Neighbours], Image]:
         """The items nearest to some queries, and what gives the images."""
 
+    def histograms(self, ask: Ask) -> Sequence[Histogram]:
+        """How alike images of the same and of different classes are, by layer."""
+
+    def spectra(self, ask: Ask) -> Sequence[Curve]:
+        """How the variance of features is spread over dimensions, by layer."""
+
 
 def plot(request: PlotRequest) -> Path:
     """Draw a plot, write its files and return the figure's.
@@ -169,8 +177,11 @@ def draw(part: Plot, material: Material, ask: Ask) -> Drawn:
         case MatrixPlot():
             found = material.matrices(ask)
             return Drawn(part.draw(found), part.table(found))
+        case HistogramPlot():
+            histograms = material.histograms(ask)
+            return Drawn(part.draw(histograms, data=material.data()), part.table(histograms))
         case CurvePlot():
-            curves = material.gallery_sizes(ask)
+            curves = material.spectra(ask) if part.of == "spectrum" else material.gallery_sizes(ask)
             return Drawn(part.draw(curves, data=material.data()), part.table(curves))
         case NeighbourPlot():
             nearest, image = material.neighbours(ask)
@@ -263,3 +274,26 @@ class StoredRuns:
         from layerprobe.workflow.panels import panels_of  # it imports torch, which other plots do without
 
         return panels_of(self.runs, self.scores, ask)
+
+    def histograms(self, ask: Ask) -> Sequence[Histogram]:
+        """How alike images of the same and of different classes are, by layer.
+
+        Raises:
+            LayerprobeError: as for `histograms_of`.
+        """
+        return [each for part in self._chosen(ask) for each in histograms_of(*part)]
+
+    def spectra(self, ask: Ask) -> Sequence[Curve]:
+        """How the variance of features is spread over dimensions, by layer.
+
+        Raises:
+            LayerprobeError: as for `spectra_of`.
+        """
+        return [each for part in self._chosen(ask) for each in spectra_of(*part)]
+
+    def _chosen(self, ask: Ask) -> list[tuple[list[Score], Read, Choice]]:
+        """The scores of each run, how its features are read, and which of them are shown."""
+        own = [(run, [score for score in self.scores if score.run == run.name]) for run in self.runs]
+        parts = [stored(run, scores, ask.epoch) for run, scores in own if scores]
+        choice = choice_of([scores for scores, _ in parts], ask.layers, ask.epoch)
+        return [(*part, choice) for part in parts]

@@ -16,10 +16,11 @@ from layerprobe.facts import DataFacts
 from layerprobe.formats import Shown
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer, is_named
 from layerprobe.metrics.recall import positives_and_negatives
+from layerprobe.pair_similarities import Labelled
 from layerprobe.plots.plot import Image
 from layerprobe.retrieval import Ranks
 from layerprobe.scores import Matrix, Score
-from layerprobe.views import Curve, Neighbours
+from layerprobe.views import Curve, Histogram, Neighbours
 from layerprobe.workflow.facts import epoch_tables, split_facts
 from layerprobe.workflow.frames import score_frame
 from layerprobe.workflow.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
@@ -28,6 +29,7 @@ from layerprobe.workflow.matrices import COMPARED
 from layerprobe.workflow.members import ranked_as
 from layerprobe.workflow.plot import Ask, draw
 from layerprobe.workflow.told_apart import Searched, alike_of
+from layerprobe.workflow.unit_views import choice_of, histograms_of, spectra_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -187,6 +189,15 @@ class _Material:
     def neighbours(self, _: Ask) -> tuple[Sequence[Neighbours], Image]:
         fix = "Probe it by layerprobe probe --model python:FILE.py:NAME --data folder:ROOT, then layerprobe plot panels"
         raise DataError("panels show images, and a probe from Python keeps none", fix=fix)
+
+    def histograms(self, ask: Ask) -> Sequence[Histogram]:
+        return histograms_of(self.scores, self._labelled, choice_of([self.scores], ask.layers, ask.epoch))
+
+    def spectra(self, ask: Ask) -> Sequence[Curve]:
+        return spectra_of(self.scores, self._labelled, choice_of([self.scores], ask.layers, ask.epoch))
+
+    def _labelled(self, split: str, ranked: RankedLayer) -> Labelled:
+        return Labelled(self.probed.features[split, layer_text(ranked)], self.probed.labels[split])
 
     def _compared(self, layer: LayerKey) -> NDArray[np.float32]:
         return self.probed.features[COMPARED, str(layer)]

@@ -92,6 +92,19 @@ class StoredSearch:
         Raises:
             NotApplicableError: its reduction cannot be fitted.
         """
+        queries, gallery = self.features(ranked)
+        try:
+            return rank(queries, gallery, ranked.similarity, ks=[1])
+        except NotFiniteError as error:
+            return f"NaN ({error.rows} rows)"
+
+    def features(self, ranked: RankedLayer) -> tuple[Features, Features | None]:
+        """The features of a layer, reduced, in memory; and those of what is searched, None for itself.
+
+        Raises:
+            DataError: they are gone.
+            NotApplicableError: its reduction cannot be fitted.
+        """
         queries = self._features(self.split, ranked.layer)
         gallery = None if self._itself else self._features(_GALLERY, ranked.layer)
         chain = parse_chain(ranked.reduction)
@@ -106,11 +119,8 @@ class StoredSearch:
                 for each in (queries, gallery)
                 if each is not None
             ]
-            queries, gallery = made[0], made[1] if len(made) > 1 else None
-        try:
-            return rank(queries, gallery, ranked.similarity, ks=[1])
-        except NotFiniteError as error:
-            return f"NaN ({error.rows} rows)"
+            return made[0], made[1] if len(made) > 1 else None
+        return queries, gallery
 
     def out_of_fold(self, ranked: RankedLayer, seed: int) -> NDArray[np.float64]:
         """(Q,) Recall@1 of each query with a reduction that was fitted on the classes of the other folds.

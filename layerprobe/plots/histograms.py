@@ -1,0 +1,172 @@
+"""How alike images of one class and of different classes are, by layer (Zhang et al. 2018, Fig. 4)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from layerprobe.facts import DataFacts, level_text, run_lines
+from layerprobe.keys import RankedLayer
+from layerprobe.plots import figure as fig
+from layerprobe.plots.names import layer_labels
+from layerprobe.plots.plot import HistogramPlot
+from layerprobe.scores import note_text, shared_notes
+from layerprobe.views import Histogram
+
+_WIDTH, _ALONE, _HEIGHT = 1.75, 3.5, 0.62  # inches; a panel alone in its row is wider
+_PAD = 6  # points between the axes and the number over them
+_LEFT, _RIGHT = 0.14, 0.16  # inches of room beside the axes
+_BELOW, _ABOVE = 0.3, 0.42
+_FOOT = 0.46  # inches under the last row, for the axis' name and the key
+_TAIL = 0.002  # of the pairs of either kind, at most that share is outside the axes at each end
+_TICKS = 4
+_SAME, _DIFFERENT = "same class", "different class"
+# Blue and vermilion of Okabe and Ito. The first is an area, the second a line: they differ without colours, too.
+_COLOURS = {_SAME: "#0072b2", _DIFFERENT: "#d55e00"}
+_DARKER = "#a84a00"  # of the second one, for text
+_AXIS = "cosine of two images"
+_KEY: tuple[dict[str, object], ...] = (
+    {"label": _SAME, "color": _COLOURS[_SAME], "marker": "s", "markersize": 9, "alpha": 0.4},
+    {"label": "its median", "color": "black", "marker": "", "linestyle": ":", "linewidth": 1},
+    {"label": _DIFFERENT, "color": _COLOURS[_DIFFERENT], "marker": "", "linestyle": "-", "linewidth": 1.4},
+)
+_HOW = (
+    "Every two images of a split are a pair; each histogram has the area 1. The number is the share of different-class "
+    "pairs that are more similar than the median same-class pair."
+)
+
+Column = tuple[str, str]  # run and split
+
+
+def draw(histograms: Sequence[Histogram], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
+    """Draw a row of panels for each layer, with a panel for each run and split.
+
+    The dotted line is the median of the same-class pairs; the number is the share of different-class pairs beyond it.
+    The panels of a row have the same axis, rows have different ones.
+
+    Args:
+        histograms: as for `DrawHistograms`.
+        data: run -> what was measured on.
+    """
+    names = layer_labels((histogram.run, histogram.ranked) for histogram in histograms)
+    columns = list(dict.fromkeys((histogram.run, histogram.split) for histogram in histograms))
+    found: dict[tuple[RankedLayer, Column], list[Histogram]] = {}
+    for histogram in histograms:
+        found.setdefault((histogram.ranked, (histogram.run, histogram.split)), []).append(histogram)
+    several = len({run for run, _ in columns}) > 1
+    new_line = "\n"
+    # The last line of a title is left empty for the number.
+    titles = [f"{(run + new_line) * several}{name}, {split}\n " for name in names.values() for run, split in columns]
+    layout = fig.Layout(
+        _WIDTH if len(columns) > 1 else _ALONE,
+        _HEIGHT,
+        _RIGHT,
+        below=_BELOW,
+        left=_LEFT,
+        above=_ABOVE,
+        columns=len(columns),
+        key=_FOOT,
+        notes=_notes(histograms, names, data or {}),
+    )
+    figure, panels = fig.panels(titles, layout)
+    cells = [(ranked, column) for ranked in names for column in columns]
+    for axes, (ranked, column) in zip(panels, cells, strict=True):
+        axes.set_xlim(_limits([own for (layer, _), each in found.items() if layer == ranked for own in each]))
+        axes.set_visible((ranked, column) in found)
+        _draw_panel(axes, found.get((ranked, column), []))
+    corner = panels[len(panels) - len(columns)]
+    corner.set_xlabel(_AXIS, fontsize=fig.FONT, loc="left")
+    fig.key_below(corner, _KEY)
+    return figure
+
+
+def _draw_panel(axes: Axes, histograms: Sequence[Histogram]) -> None:
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=False)
+    axes.xaxis.set_major_locator(MaxNLocator(_TICKS))
+    heights = {own.pairs: _density(own) for own in histograms}
+    top = max((float(own.max()) for own in heights.values()), default=0) or 1
+    axes.set_ylim(0, 1.05 * top)
+    for own in histograms:
+        same = own.pairs == _SAME
+        area = StepPatch(heights[own.pairs], np.array(own.edges), fill=same, color=_COLOURS[own.pairs])
+        area.set(alpha=0.4 if same else 1, linewidth=0 if same else 1.4, label=own.pairs)
+        axes.add_patch(area)
+        if same and own.median is not None:
+            axes.axvline(own.median, color="black", linewidth=1, linestyle=":", label="median")
+        if own.pairs == _DIFFERENT:
+            told = "no number" if own.above is None else f"{level_text(100 * own.above)} beyond the line"
+            text = axes.annotate(told, (0, 1), xycoords="axes fraction", xytext=(0, _PAD), textcoords="offset points")
+            text.set(fontsize=fig.FONT, color=_DARKER)
+            # The title stands above the number, where its empty line was.
+            title = axes.get_title(loc="left").rstrip()
+            axes.set_title(title, loc="left", fontsize=fig.FONT + 1.5, pad=_PAD + 1.4 * fig.FONT, parse_math=False)
+
+
+def _density(histogram: Histogram) -> NDArray[np.float64]:
+    counts, edges = np.array(histogram.counts, float), np.array(histogram.edges)
+    density: NDArray[np.float64] = counts / (max(counts.sum(), 1) * np.diff(edges))
+    return density
+
+
+def _limits(histograms: Sequence[Histogram]) -> tuple[float, float]:
+    """Ends of the axis, outside which few pairs of any histogram lie."""
+    lows, highs = [], []
+    for own in histograms:
+        below = np.cumsum(own.counts)
+        if below[-1]:
+            lows.append(own.edges[int(np.searchsorted(below, _TAIL * below[-1], side="right"))])
+            highs.append(own.edges[int(np.searchsorted(below, (1 - _TAIL) * below[-1])) + 1])
+    return (min(lows), max(highs)) if lows else (-1.0, 1.0)
+
+
+def _notes(
+    histograms: Sequence[Histogram], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]
+) -> list[str]:
+    epochs = dict.fromkeys((own.run, own.epoch) for own in histograms)
+    splits = {own.split for own in histograms}
+    shown = {
+        run: replace(facts, splits={s: replace(own, chance=None) for s, own in facts.splits.items() if s in splits})
+        for run, facts in data.items()
+    }
+    common = shared_notes(own.notes for own in histograms)
+    lines = dict.fromkeys(
+        f"{own.run}, {names[own.ranked]}, {own.split}: {note}"
+        for own in histograms
+        for note in own.notes
+        if note not in common
+    )
+    return [
+        "; ".join(f"{run}, epoch {epoch}" for run, epoch in epochs) + ".",
+        _HOW,
+        *run_lines(shown),
+        *common,
+        *lines,
+    ]
+
+
+def histograms_csv(histograms: Sequence[Histogram]) -> str:
+    """A line for each bin: its ends, and how many pairs have a cosine in it; median and `above` as in `Histogram`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    facts = ["run", "epoch", "split", "layer", "pool", "reduction", "pairs"]
+    writer.writerow([*facts, "low", "high", "count", "median", "above", "note"])
+    for own in histograms:
+        ranked = own.ranked
+        head = [own.run, own.epoch, own.split, ranked.layer.layer, ranked.layer.pool, ranked.reduction, own.pairs]
+        for low, high, count in zip(own.edges[:-1], own.edges[1:], own.counts, strict=True):
+            writer.writerow([*head, low, high, count, own.median, own.above, note_text(own.notes)])
+    return text.getvalue()
+
+
+PLOT = HistogramPlot(draw, histograms_csv)
