@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +15,17 @@ BoolArray = NDArray[np.bool_]
 
 NEAR = 10.0  # a label farther off than this needs a line to its point
 # Distances from a point to its label, and how many places around the point there are at each.
-_DISTANCES = (3.5, 6, 9, 13, 19, 26, 35, 46, 60, 78, 100, 130, 170)
+_DISTANCES = (4.5, 7, 10, 13, 19, 26, 35, 46, 60, 78, 100, 130, 170)
 _TURNS = 24
 _PAD = 1.0  # kept free around a label
 _MARKER = 4.0  # radius of a marker
 _CLEAR = 1.5  # how much nearer a label should be to its own point than to others
 _STEP = 2.5  # between the places on a path that are looked at
 # How bad a place is, in points of distance.
-_OVERLAP, _CROSSING, _MARK, _PASSING, _DOUBT, _PATH = 1e4, 200.0, 60.0, 30.0, 6.0, 2.5
-_ROOM = 9.0  # an optional label is written where its place is no worse than this
+_OVERLAP, _STRUCK, _CROSSING, _MARK, _PASSING, _DOUBT, _PATH = 1e4, 200.0, 50.0, 60.0, 25.0, 6.0, 2.0
+_ROOM = 11.0  # an optional label is written where its place is no worse than this
 _ROUNDS = 5
+_ORDERS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,20 +65,42 @@ def placed(
     """
     places = [_around(point, size) for point, size in zip(points, sizes, strict=True)]
     own = [_own_cost(boxes, i, points, obstacles) for i, boxes in enumerate(places)]
-    found: dict[int, FloatArray] = {}
     needed = [i for i, left_out in enumerate(optional) if not left_out]
-    for _ in range(_ROUNDS):
-        before = dict(found)
-        for i in needed:
-            cost = own[i] + _cost_beside(places[i], i, points, found)
-            found[i] = places[i][int(np.argmin(cost))]
-        if all(i in before and (before[i] == found[i]).all() for i in needed):
-            break
+    # Which of two labels gives way depends on the order, so several are tried.
+    orders = [needed[i:] + needed[:i] for i in range(min(len(needed), _ORDERS))] or [[]]
+    _, found = min((_settled(order, points, places, own) for order in orders), key=itemgetter(0))
     for i in sorted(set(range(len(points))) - set(needed)):
         cost = own[i] + _cost_beside(places[i], i, points, found)
         if cost.min() <= _ROOM:
             found[i] = places[i][int(np.argmin(cost))]
     return [(float(found[i][0]), float(found[i][1])) if i in found else None for i in range(len(points))]
+
+
+def _settled(
+    order: Sequence[int], points: FloatArray, places: Sequence[FloatArray], own: Sequence[FloatArray]
+) -> tuple[float, dict[int, FloatArray]]:
+    """Place some labels one after another until none of them moves any more.
+
+    Args:
+        order: of the labels.
+        points: (N, 2) what is named.
+        places: N times (C, 4), the boxes to choose from.
+        own: N times (C,), how bad each of them is in itself.
+
+    Returns:
+        How bad all places are together, and the box of each label.
+    """
+    found: dict[int, FloatArray] = {}
+    total = np.inf
+    for _ in range(_ROUNDS):
+        before, total = dict(found), 0.0
+        for i in order:
+            cost = own[i] + _cost_beside(places[i], i, points, found)
+            found[i] = places[i][int(np.argmin(cost))]
+            total += float(cost.min())
+        if all(i in before and (before[i] == found[i]).all() for i in order):
+            break
+    return total, found
 
 
 def end_of_line(point: FloatArray, box: FloatArray) -> FloatArray:
@@ -138,7 +162,7 @@ def _own_cost(boxes: FloatArray, i: int, points: FloatArray, obstacles: Obstacle
     cost += _PASSING * _passing(point, np.clip(point, boxes[:, :2], boxes[:, 2:]), marks)
     for own in samples:
         cost += _PATH * _holding(boxes, own).sum(1)
-    for rivals in (others, *foreign):
+    for rivals in (others, np.concatenate([np.empty((0, 2)), *foreign])):
         cost += _DOUBT * (_nearest(boxes, rivals) < distance + _CLEAR)
     return cost
 
@@ -152,10 +176,8 @@ def _cost_beside(boxes: FloatArray, i: int, points: FloatArray, found: dict[int,
             end = end_of_line(points[j], box)
             cost += _OVERLAP * _overlapping(boxes, box[None]).sum(1)
             cost += _CROSSING * _crossing(points[i], ends, points[j], end)
-            cost += _CROSSING * _holding(box[None], _along(points[i], ends).reshape(-1, 2)).reshape(len(boxes), -1).any(
-                1
-            )
-            cost += _CROSSING * _holding(boxes, _along(points[j], end[None])[0]).any(1)
+            struck = _holding(box[None], _along(points[i], ends).reshape(-1, 2)).reshape(len(boxes), -1).any(1)
+            cost += _STRUCK * (struck | _holding(boxes, _along(points[j], end[None])[0]).any(1))
     return cost
 
 

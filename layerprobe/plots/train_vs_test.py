@@ -225,15 +225,15 @@ def _draw_paths(axes: Axes, paths: Sequence[_Path], window: Window, *, diagonal:
         else:
             _draw_path(axes, path, path.style)
     lines, bright = [path.line for path in paths], [path for path in paths if path.style]
+    bars = [[low, path.line[-1], high] for path in bright for low, high in _bars(path)]
     if diagonal:
-        draw_diagonal(axes, window, lines)
+        draw_diagonal(axes, window, lines + bars)
     named = [
         fig.Label(path.text, *path.line[-1], path.style.text)
         if path.style
         else fig.Label(path.text, *path.line[-1], _PALE_TEXT, _SMALL, optional=True)
         for path in paths
     ]
-    bars = [[low, path.line[-1], high] for path in bright for low, high in _bars(path)]
     starts = [path.line[0] for path in bright]
     fig.label_points(axes, named + _numbers(axes, bright), lines + bars, starts, beyond=_BEYOND)
 

@@ -82,7 +82,7 @@ def test_a_label_alone_stands_right_beside_its_point_without_a_line() -> None:
     figure, axes = one_panel()
     fig.label_points(axes, [fig.Label("fc6", 0.5, 25, "black")])
     box, (x, y) = axes.texts[0].get_window_extent(), axes.transData.transform((0.5, 25))
-    assert box.x0 - x == pytest.approx(3.5 * figure.dpi / 72, abs=1)
+    assert box.x0 - x == pytest.approx(4.5 * figure.dpi / 72, abs=1)
     assert box.y0 < y < box.y1
     assert len(axes.lines) == 0
 

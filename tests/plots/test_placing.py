@@ -28,7 +28,7 @@ def holds(box: Sequence[float], points: FloatArray) -> bool:
 
 
 def test_a_label_alone_stands_to_the_right_of_its_point() -> None:
-    assert place([(100, 50)], Obstacles(AREA)) == [[103.5, 45, 133.5, 55]]
+    assert place([(100, 50)], Obstacles(AREA)) == [[104.5, 45, 134.5, 55]]
 
 
 def test_a_label_at_the_edge_stays_inside() -> None:
