@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 
+from layerprobe.facts import DataFacts, SplitFacts
 from layerprobe.report.data import page_data
 from layerprobe.report.page import render
 from tests.report.fabricated import HOSTILE, report_of, run_page
@@ -80,6 +81,14 @@ def test_the_data_are_those_of_page_data() -> None:
 
 def test_splits_keep_their_order() -> None:
     assert '"splits":{"train":' in render(report_of())
+
+
+def test_runs_on_the_same_data_share_a_line() -> None:
+    other = DataFacts("birds", {"test": SplitFacts(7, 2, None, 0.5)})
+    text = Elements(render(report_of(run_page("one"), run_page("two"), run_page("three", data=other)))).text
+    (first, second) = (text.index("one, two: glyphs"), text.index("three: birds"))
+    assert first < second
+    assert "one: glyphs" not in text
 
 
 def test_only_a_page_that_is_written_again_reads_itself_again() -> None:
