@@ -265,8 +265,10 @@ def test_nothing_overlaps_or_runs_out_of_the_page(open_page: Open, width: int) -
     assert opened.page.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_a_printed_page_has_everything_unfolded(open_page: Open) -> None:
+def test_a_printed_page_has_no_controls_and_everything_unfolded(open_page: Open) -> None:
     opened = open_page(report_of(run_page("one"), run_page("two")))
+    opened.page.emulate_media(media="print")
+    assert not any(opened.page.locator(name).is_visible() for name in ("#bar", "#table-tools", ".hint"))
     opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert opened.page.evaluate("[...document.querySelectorAll('#made details')].every(one => one.open)")
     opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
