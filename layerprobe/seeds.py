@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import takewhile
 
@@ -96,19 +96,26 @@ def _mean(name: str, runs: Sequence[Sequence[Score]]) -> list[Score]:
     """The means of some trainings, in the order of the first one's scores."""
     tables = [{_cell(score): score for score in own} for own in runs]
     shared = set.intersection(*(set(table) for table in tables))
-    every = [score for own in runs for score in own]
-    notes = (f"mean of {len(runs)} trainings", *_left_out([s for s in every if _cell(s) not in shared], shared))
-    return [
-        _mean_of([table[_cell(score)] for table in tables], name, notes) for score in runs[0] if _cell(score) in shared
-    ]
+    kinds: dict[tuple[str, str], list[Score]] = {}
+    for score in (score for own in runs for score in own):
+        kinds.setdefault(_kind(score), []).append(score)
+    notes = {kind: (f"mean of {len(runs)} trainings", *_left_out(own, shared)) for kind, own in kinds.items()}
+    kept = [score for score in runs[0] if _cell(score) in shared]
+    return [_mean_of([table[_cell(score)] for table in tables], name, notes[_kind(score)]) for score in kept]
 
 
-def _left_out(scores: Sequence[Score], shared: Iterable[_Cell]) -> list[str]:
+def _kind(score: Score) -> tuple[str, str]:
+    """What a figure shows together."""
+    return score.metric, score.reduction
+
+
+def _left_out(scores: Sequence[Score], shared: Set[_Cell]) -> list[str]:
     """A note that names the epochs of which nothing is left, and counts the numbers that are left out at others."""
-    kept = {epoch for epoch, *_ in shared}
-    epochs = sorted({score.epoch for score in scores} - kept)
-    others = {_cell(score) for score in scores if score.epoch in kept}
-    layers = {score.ranked_layer for score in scores if score.epoch in kept}
+    kept = {score.epoch for score in scores if _cell(score) in shared}
+    alone = [score for score in scores if _cell(score) not in shared]
+    epochs = sorted({score.epoch for score in alone} - kept)
+    others = {_cell(score) for score in alone if score.epoch in kept}
+    layers = {score.ranked_layer for score in alone if score.epoch in kept}
     parts = [f"epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))}"] if epochs else []
     parts += [f"{_count(len(others), 'number')} of {_count(len(layers), 'layer')}"] if others else []
     return [f"left out, as not all trainings have them: {' and '.join(parts)}"] if parts else []

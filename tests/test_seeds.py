@@ -43,6 +43,11 @@ def test_a_number_that_not_all_have_is_left_out_with_a_note() -> None:
     assert "left out, as not all trainings have them: epoch 2 and 1 number of 1 layer" in found[0].notes
 
 
+def test_what_another_reduction_lacks_is_not_said_of_the_layers_as_they_are() -> None:
+    found = over_seeds([*seeds(0.5, 0.75), replace(SCORE, reduction="l2")])
+    assert found[0].notes == ("mean of 2 trainings", "interval: lowest to highest training")
+
+
 def test_without_a_number_in_common_runs_stay_apart() -> None:
     apart = [SCORE, replace(SCORE, run="netA-s1", epoch=2)]
     assert over_seeds(apart) == apart

@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from layerprobe.facts import DataFacts, common_chance, level_text, run_lines
+from layerprobe.facts import DataFacts, common_chance, run_lines
 from layerprobe.plots import figure as fig
+from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.plot import Layers, ScorePlot
 from layerprobe.plots.shown import few
 from layerprobe.plots.values import (
@@ -105,7 +106,7 @@ def draw(
     runs, data = by_run(found), data or {}
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     y_limits = _limits(found, floors)
-    notes = run_lines(data) + shared(runs) + missing(runs, _SPLITS)
+    notes = run_lines(data, _SPLITS) + shared(runs) + missing(runs, _SPLITS)
     notes += list(kind.lines("Bands around test curves" if both else "Bands"))
     notes += fig.chance_outside(dict.fromkeys(_SPLITS, y_limits), floors)
     notes += [f"One epoch only ({epochs[0]}): no curves."] if len(epochs) == 1 else []
@@ -126,7 +127,7 @@ def draw(
     figure, drawn = fig.panels([panel.title for panel in cells], layout)
     for axes, panel, named, key in zip(drawn, cells, labels, keys, strict=True):
         _set_axes(axes, epochs, y_limits, metric)
-        _draw_chance(axes, {split: floors[split] for split in panel.splits if split in floors})
+        draw_chance(axes, {split: floors[split] for split in panel.splits if split in floors})
         _draw_curves(axes, panel)
         fig.label_right(axes, named)
         fig.key_below(axes, key, _columns(key))
@@ -225,18 +226,6 @@ def _set_axes(axes: Axes, epochs: Sequence[int], y_limits: tuple[float, float], 
     fig.in_percent(axes, "y")
     axes.set_xlabel("epoch", fontsize=fig.FONT + 1)
     axes.set_ylabel(metric, fontsize=fig.FONT + 1)
-
-
-def _draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:
-    bottom, top = axes.get_ylim()
-    inside = {split: floor for split, floor in floors.items() if bottom < floor < top}
-    for split, floor in inside.items():
-        axes.axhline(floor, color="0.55", linewidth=1, linestyle=":", zorder=1, label=f"_chance {split}")
-    if inside:
-        text = "chance: " + ", ".join(f"{split} {level_text(floor)}" for split, floor in inside.items())
-        place = (axes.get_xlim()[1], max(inside.values()))
-        note = axes.annotate(text, place, xytext=(-3, 3), textcoords="offset points")
-        note.set(ha="right", fontsize=fig.FONT - 1, color=fig.GREY)
 
 
 def _draw_curves(axes: Axes, panel: _Panel) -> None:

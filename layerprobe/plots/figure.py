@@ -125,7 +125,8 @@ def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
     rows = -(-len(titles) // columns)
     notes = [line for note in layout.notes for line in _wrapped(note, columns * (layout.width + layout.right))]
     foot = 0.12 + len(notes) * (FONT - 1) * _LINE / 72
-    wrapped = [[line for part in title.splitlines() for line in _wrapped(part, layout.width * 0.9)] for title in titles]
+    room = layout.width + 0.8 * layout.right
+    wrapped = [[line for part in title.splitlines() for line in _wrapped(part, 0.9 * room)] for title in titles]
     above = max(layout.above, 0.15 + max(map(len, wrapped)) * (FONT + 1.5) * _LINE / 72)
     cell = np.array([layout.left + layout.width + layout.right, above + layout.height + layout.below])
     size = cell * (columns, rows) + (0, foot + layout.key)
@@ -137,7 +138,7 @@ def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
         bottom = foot + layout.key + (rows - 1 - i // columns) * cell[1] + layout.below
         place = (left / size[0], bottom / size[1], layout.width / size[0], layout.height / size[1])
         axes = figure.add_axes(place)
-        axes.set_title("\n".join(lines), fontsize=FONT + 1.5, loc="left", parse_math=False)
+        axes.set_title("\n".join(lines), fontsize=FONT + 1.5, loc="left", pad=8, parse_math=False)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=FONT)
         axes.grid(color="0.92", linewidth=0.8)
@@ -284,7 +285,9 @@ def label_points(
             axes.add_line(line)
 
 
-def key_below(axes: Axes, kinds: Sequence[Mapping[str, object]], columns: int | None = None, *, row: int = 0) -> None:
+def key_below(
+    axes: Axes, kinds: Sequence[Mapping[str, object]], columns: int | None = None, *, row: int = 0, under: float = 0.5
+) -> None:
     """Add a legend under the name of the x axis.
 
     Args:
@@ -292,6 +295,7 @@ def key_below(axes: Axes, kinds: Sequence[Mapping[str, object]], columns: int | 
         kinds: for each entry the properties of its line, and `label`, its text.
         columns: in which they stand, one after another; None for one row.
         row: how many rows are above it; each needs `KEY_ROW` of the room below the panel.
+        under: inches from the axes to the first row.
     """
     handles = []
     for kind in kinds:
@@ -304,7 +308,7 @@ def key_below(axes: Axes, kinds: Sequence[Mapping[str, object]], columns: int | 
     legend = axes.legend(
         handles=handles,
         loc="upper left",
-        bbox_to_anchor=(0, -(0.5 + row * KEY_ROW) / size_of(axes)[1]),
+        bbox_to_anchor=(0, -(under + row * KEY_ROW) / size_of(axes)[1]),
         ncols=columns or max(1, len(handles)),
         frameon=False,
         fontsize=FONT - 0.5,

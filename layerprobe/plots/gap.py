@@ -6,7 +6,6 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -75,8 +74,8 @@ def draw(
             f"no layer has {metric} on both {_SEEN} and {_UNSEEN}",
             fix=f"Run layerprobe probe --splits {_SEEN},{_UNSEEN}",
         )
-    runs, data = by_run(found), {run: _both(facts) for run, facts in (data or {}).items()}
-    notes = run_lines(data) + shared(runs) + missing(runs, (_SEEN, _UNSEEN)) + _other_sets(data)
+    runs, data = by_run(found), data or {}
+    notes = run_lines(data, (_SEEN, _UNSEEN)) + shared(runs) + missing(runs, (_SEEN, _UNSEEN)) + _other_sets(data)
     notes += [] if layers else not_drawn(given)
     most = max(_LEAST, *map(abs, gaps))
     columns = max(len(_epochs(series)) for series in runs.values())
@@ -107,10 +106,6 @@ def _shown(scores: Sequence[Score], layers: Layers | None) -> list[Score]:
     own = as_they_are(scores) if layers is None else [score for score in scores if score.ranked_layer in layers]
     # All of them where neither split is there, so that this can be told.
     return [score for score in own if score.split in (_SEEN, _UNSEEN)] or own
-
-
-def _both(facts: DataFacts) -> DataFacts:
-    return replace(facts, splits={split: own for split, own in facts.splits.items() if split in (_SEEN, _UNSEEN)})
 
 
 def _gap(point: Point) -> float | None:

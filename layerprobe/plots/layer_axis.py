@@ -1,0 +1,139 @@
+"""What figures share that have the layers of runs side by side, in network order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from layerprobe.best import Best, apart_text, best_layer, worse_text
+from layerprobe.plots import figure as fig
+from layerprobe.plots.plot import Alike
+from layerprobe.plots.values import Series, search_name
+from layerprobe.scores import Score
+from layerprobe.wording import visible
+
+_LAYER = 0.185  # inches of width for each layer
+_WIDTHS = (2.6, 9.0)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of axes with a place for each layer, in inches.
+
+    Args:
+        width: of the axes.
+        names: of the names of layers under them, from top to bottom.
+        upright: whether the names stand upright, as there is no room beside each other.
+    """
+
+    width: float
+    names: float
+    upright: bool
+
+
+def sizes_of(runs: Mapping[str, Series]) -> Sizes:
+    """The sizes with which the layers of each run can be named."""
+    widest = fig.width_of([name for series in runs.values() for name in series])
+    count = max(map(len, runs.values()))
+    width = min(max(_WIDTHS[0], _LAYER * count), _WIDTHS[1])
+    upright = widest + 0.1 > width / count
+    return Sizes(width, widest if upright else 0.15, upright)
+
+
+def at_epoch(series: Series, epoch: int) -> Series:
+    """The layers with their point of an epoch alone, if they have one."""
+    return {name: [point for point in layer if point.epoch == epoch] for name, layer in series.items()}
+
+
+def heights(series: Series, split: str) -> list[float]:
+    """Percent of each layer, of which there is one point at most; NaN where there is none."""
+    found = [layer[0].percent(split) if layer else None for layer in series.values()]
+    return [np.nan if value is None else value for value in found]
+
+
+def name_layers(axes: Axes, names: Sequence[str], *, upright: bool) -> None:
+    """Give each layer its place and name under the axes."""
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.set_xticks(range(len(names)), list(map(visible, names)))
+    axes.grid(visible=False, axis="x")
+    for label in axes.get_xticklabels():
+        label.set(rotation=90 if upright else 0, parse_math=False)
+
+
+def tracks(series: Series) -> list[list[int]]:
+    """The places that a line joins: one line for each reduction and, where layers have several pools, for each of them.
+
+    A layer of one pool, such as a vector among maps, is on every line of its reduction. `A+B` is on none, as it is no
+    step of the network: each stands alone.
+    """
+    points = [layer[0] for layer in series.values()]
+    joint = [[i] for i, point in enumerate(points) if "+" in point.layer]
+    lines: list[list[int]] = []
+    for reduction in dict.fromkeys(point.reduction for point in points):
+        rows = [i for i, point in enumerate(points) if point.reduction == reduction and [i] not in joint]
+        times = Counter(points[i].layer for i in rows)
+        several = list(dict.fromkeys(points[i].pool for i in rows if times[points[i].layer] > 1))
+        # Without any such layer, every layer is on the one line.
+        for pool in several or [""]:
+            lines.append([i for i in rows if times[points[i].layer] == 1 or points[i].pool == pool])
+    return [line for line in lines if line] + joint
+
+
+def fractions(layers: Series, split: str) -> list[float | None]:
+    """The value of each layer, of which there is one point at most; None where there is none."""
+    return [layer[0].values.get(split) if layer else None for layer in layers.values()]
+
+
+def best_of(layers: Series) -> tuple[Best | None, dict[str, list[float | None]]]:
+    """The layer that may be called best, and the values by split by which it is so."""
+    values = {split: fractions(layers, split) for split in ("validation", "test")}
+    return best_layer(values), values
+
+
+def alike_lines(runs: Mapping[str, Series], scores: Sequence[Score], metric: str, alike: Alike) -> list[str]:
+    """A line for each panel, where it is known which layers are not told apart from its best one."""
+    lines = []
+    for run, series in runs.items():
+        best, _ = best_of(series)
+        epochs = {point.epoch for layer in series.values() for point in layer}
+        # Where there are several reductions or similarities, `by_search` has named the panels.
+        own = [s for s in scores if s.epoch in epochs and run in (s.run, search_name(s))]
+        near = alike(own, metric) if best else None
+        if best and near is not None:
+            told = apart_text(best, [name for name, layer in series.items() if layer and layer[0].ranked_layer in near])
+            lines.append(f"{run}: " * (len(runs) > 1) + f"best: {list(series)[best.place]}; {told}")
+    return lines
+
+
+def worse_lines(
+    runs: Mapping[str, Series], last: Mapping[str, int], metric: str, starts: Mapping[str, str]
+) -> list[str]:
+    """A line for each panel in which training made a layer worse."""
+    lines = []
+    for run, series in runs.items():
+        before, trained = (fractions(at_epoch(series, epoch), "test") for epoch in (0, last[run]))
+        if told := worse_text(list(series), before, trained, metric, starts[run]):
+            lines.append(f"{run}: " * (len(runs) > 1) + told)
+    return lines
+
+
+def mark_best(axes: Axes, layers: Series, names: Sequence[str], colour: fig.Colour | str = "black") -> None:
+    """Draw a ring around the best layer of a run, at its test value or else that of the split it was chosen on.
+
+    Args:
+        axes: of the panel.
+        layers: of the run, at one epoch.
+        names: of the places in the panel, in their order.
+        colour: of the ring.
+    """
+    best, values = best_of(layers)
+    if best:
+        place, on_test = names.index(list(layers)[best.place]), values["test"][best.place]
+        height = on_test if on_test is not None else values[best.split][best.place]
+        (ring,) = axes.plot(place, 100 * (height or 0), marker="o", markersize=12, linestyle="none")
+        ring.set(markerfacecolor="none", markeredgecolor=colour, markeredgewidth=1.3, zorder=4, label="_best")
+        axes.get_xticklabels()[place].set(weight="bold")

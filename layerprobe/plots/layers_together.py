@@ -1,0 +1,164 @@
+"""Recall of the layers of two or three runs in one panel, each run in its own colour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from layerprobe.best import best_text
+from layerprobe.facts import DataFacts, common_chance, run_lines
+from layerprobe.plots import figure as fig
+from layerprobe.plots.chance import draw_chance
+from layerprobe.plots.layer_axis import (
+    alike_lines,
+    best_of,
+    heights,
+    mark_best,
+    name_layers,
+    sizes_of,
+    tracks,
+)
+from layerprobe.plots.plot import Alike
+from layerprobe.plots.values import (
+    Point,
+    Series,
+    by_run,
+    compared,
+    layer_names,
+    missing,
+    of_one_kind,
+    points,
+    search_name,
+    shared,
+)
+from layerprobe.scores import Score
+from layerprobe.wording import visible
+
+_HEIGHT = 3.2  # inches
+_BAR = 3.0  # points from the bar of one run to that of the next
+_SPLITS = ("train", "test")
+
+
+def draw_together(scores: Sequence[Score], metric: str, data: Mapping[str, DataFacts], alike: Alike | None) -> Figure:
+    """Draw each run at its last epoch: test solid with its intervals, train dashed and hollow, the best layer ringed.
+
+    Where there are several reductions or similarities, each has a panel.
+
+    Args:
+        scores: of two or three runs.
+        metric: what is drawn.
+        data: run -> what its scores were measured on.
+        alike: tells which layers are not told apart from the best of some scores; None where that is unknown.
+    """
+    found = points(scores, metric)
+    last = {run: max(point.epoch for point in found if point.run == run) for run in dict.fromkeys(p.run for p in found)}
+    found, kind = of_one_kind(
+        [point for point in found if point.epoch == last[point.run]], lambda _, split: split == "test"
+    )
+    styles = fig.styles(list(last))
+    searches = list(dict.fromkeys((point.reduction, point.similarity) for point in found))
+    panels = [by_run([p for p in found if (p.reduction, p.similarity) == search]) for search in searches]
+    floors = {split: 100 * value for split, value in common_chance(data.values()).items() if split in _SPLITS}
+    y_limits = _limits(found, floors)
+    # Of several searches, a run's lines under the figure say which they are of.
+    named = {
+        run if len(panels) == 1 else search_name(next(iter(series.values()))[0]): series
+        for panel in panels
+        for run, series in panel.items()
+    }
+    notes = run_lines(data) + shared(named) + _best(named)
+    notes += [] if alike is None or kind.mixed else alike_lines(named, scores, metric, alike)
+    notes += (
+        missing(named, _SPLITS)
+        + list(kind.lines("Bars"))
+        + fig.chance_outside(dict.fromkeys(_SPLITS, y_limits), floors)
+    )
+    merged: list[Series] = [{name: [] for name in layer_names(panel)} for panel in panels]
+    sizes = sizes_of({str(place): names for place, names in enumerate(merged)})
+    under = sizes.names + 0.2
+    layout = fig.Layout(
+        sizes.width,
+        _HEIGHT,
+        fig.width_of(_SPLITS) + 0.3,
+        below=under + 0.17 * len(last) + 0.2,
+        columns=2,
+        notes=notes,
+    )
+    figure, drawn = fig.panels([_title(panel, last, metric) for panel in panels], layout)
+    for axes, panel, names in zip(drawn, panels, merged, strict=True):
+        axes.set_ylim(y_limits)
+        fig.in_percent(axes, "y")
+        axes.set_ylabel(metric, fontsize=fig.FONT + 1)
+        name_layers(axes, list(names), upright=sizes.upright)
+        labels = [label for run, own in panel.items() for label in _draw_run(axes, run, own, list(names), styles[run])]
+        _draw_intervals(axes, panel, list(names), styles)
+        draw_chance(axes, floors)
+        fig.label_right(axes, labels)
+        fig.key_below(axes, [_kind(run, styles[run]) for run in panel], columns=1, under=under)
+    return figure
+
+
+def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float, float]:
+    values = [value for point in found for split in _SPLITS if (value := point.percent(split)) is not None]
+    values += [end for point in found for end in point.ends("test") or ()]
+    return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
+
+
+def _title(panel: Mapping[str, Series], last: Mapping[str, int], metric: str) -> str:
+    every = {f"{run} {name}": layer for run, series in panel.items() for name, layer in series.items()}
+    epochs = {last[run] for run in panel}
+    when = f"epoch {epochs.pop()}" if len(epochs) == 1 else "last epochs"
+    return f"{metric} by layer, {when}, {compared(every)}"
+
+
+def _best(runs: Mapping[str, Series]) -> list[str]:
+    lines = []
+    for run, series in runs.items():
+        best, values = best_of(series)
+        lines += [f"{run}: {best_text(best, list(series), values)}"] if best else []
+    return lines
+
+
+def _draw_run(axes: Axes, run: str, layers: Series, names: Sequence[str], style: fig.Style) -> list[fig.Label]:
+    """Draw the lines of a run, and return their labels."""
+    labels = []
+    places = [names.index(name) for name in layers]
+    for split in _SPLITS:
+        values = heights(layers, split)
+        valid = [i for i, layer in enumerate(layers.values()) if layer[0].percent(split) is not None]
+        if not valid:
+            continue
+        for number, own in enumerate(tracks(layers)):
+            (line,) = axes.plot([places[i] for i in own], [values[i] for i in own])
+            line.set(**_mark(split, style))
+            line.set_label(f"{'_' * bool(number)}{run} {split}")
+        labels.append(fig.Label(split, places[valid[-1]], values[valid[-1]], style.text))
+    mark_best(axes, layers, names, style.text)
+    return labels
+
+
+def _mark(split: str, style: fig.Style) -> dict[str, object]:
+    seen = {"linewidth": 1.0, "linestyle": (0, (5, 2)), "markerfacecolor": "white", "markersize": style.size * 0.55}
+    new = {"linewidth": 1.7, "linestyle": "-", "markersize": style.size * 0.7}
+    return {"color": style.colour, "marker": style.marker} | (seen if split == "train" else new)
+
+
+def _kind(run: str, style: fig.Style) -> dict[str, object]:
+    return _mark("test", style) | {"label": visible(run)}
+
+
+def _draw_intervals(
+    axes: Axes, runs: Mapping[str, Series], names: Sequence[str], styles: Mapping[str, fig.Style]
+) -> None:
+    """Draw a bar for each interval; those of the runs stand beside each other."""
+    left, right = axes.get_xlim()
+    beside = _BAR / 72 * (right - left) / fig.size_of(axes)[0]
+    for number, (run, layers) in enumerate(runs.items()):
+        ends = [(names.index(name), own) for name, layer in layers.items() if (own := layer[0].ends("test"))]
+        if not ends:
+            continue
+        places = [place + (number - (len(runs) - 1) / 2) * beside for place, _ in ends]
+        bars = axes.vlines(places, [low for _, (low, _) in ends], [high for _, (_, high) in ends])
+        bars.set(color=styles[run].colour, linewidth=_BAR * 0.8, alpha=0.4, zorder=1.5, label=f"_interval {run}")
