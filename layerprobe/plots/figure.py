@@ -17,7 +17,6 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from layerprobe.facts import level_text
 from layerprobe.plots.placing import NEAR, FloatArray, Obstacles, end_of_line, placed, spread
 from layerprobe.wording import visible
 
@@ -176,18 +175,6 @@ def limits(values: Sequence[float], floor: float | None = None) -> tuple[float, 
         low = min(low, floor)
     margin = max(_MARGIN * (high - low), 0.5)
     return max(low - margin, -1.0), min(high + margin, 101.0)
-
-
-def chance_outside(axes: Mapping[str, tuple[float, float]], floors: Mapping[str, float]) -> list[str]:
-    """A line that names the chance levels outside the limits of the axes; no line where there are none.
-
-    Args:
-        axes: split -> limits of the axis that shows it.
-        floors: split -> chance level in percent.
-    """
-    out = [split for split, (low, high) in axes.items() if split in floors and not low < floors[split] < high]
-    levels = ", ".join(f"{split} {level_text(floors[split])}" for split in out)
-    return [f"Chance level outside the axes: {levels}."] if out else []
 
 
 def width_of(texts: Sequence[str]) -> float:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from layerprobe.best import best_text
 from layerprobe.facts import DataFacts, common_chance, run_lines
 from layerprobe.plots import figure as fig
-from layerprobe.plots.chance import draw_chance
+from layerprobe.plots.chance import chance_outside, draw_chance
 from layerprobe.plots.layer_axis import (
     alike_lines,
     at_epoch,
@@ -95,7 +95,7 @@ def draw(
         + worse_lines(runs, last, metric, starts)
         + missing(at_last, ("train", "test"))
         + list(kind.lines("Bars"))
-        + fig.chance_outside(dict.fromkeys(("train", "test"), y_limits), floors)
+        + chance_outside(dict.fromkeys(("train", "test"), y_limits), floors)
     )
     sizes = sizes_of(runs)
     layout = fig.Layout(

@@ -136,13 +136,6 @@ def test_chance_is_in_view_where_the_data_keep_most_of_the_axis() -> None:
     assert high > 80
 
 
-def test_chance_is_left_out_where_it_would_press_the_data_together() -> None:
-    assert fig.limits([50, 80], 1)[0] > 40
-    assert fig.chance_outside({"test": (48, 82), "train": (0, 82)}, {"train": 1.0, "test": 1.25}) == [
-        "Chance level outside the axes: test 1.2 %."
-    ]
-
-
 def test_limits_of_one_value_have_a_width() -> None:
     low, high = fig.limits([50])
     assert low < 50 < high
