@@ -95,18 +95,20 @@
       const rows = query === undefined ? [] : layers.map((layer) => row(gallery, layer, query));
       const missing = query === undefined ? "It was not searched for in this run." : "Choose a layer above.";
       const shown = rows.length ? rows.map(({ element }) => element) : [html("p", {}, missing)];
-      return { element: html("div", {}, html("h3", {}, name), ...shown), text: [name, ...rows.map(({ text }) => text)].join("; ") };
+      const text = [name, ...rows.map((one) => one.text)].join("; ");
+      return { element: html("div", {}, html("h3", {}, name), ...shown), text };
     };
 
     const showAnswer = () => {
       const query = asked();
       if (!query) {
+        const none = galleries().length ? "No query has this rule and text." : "The runs chosen above have no images.";
         at("query").replaceChildren();
-        at("found").replaceChildren(html("p", {}, galleries().length ? "No query has this rule and text." : "The runs chosen above have no images."));
-        at("said").textContent = at("found").textContent;
+        at("found").replaceChildren(html("p", {}, none));
+        at("said").textContent = none;
         return;
       }
-      const { item, key, rules } = query, lines = rules.map((rule) => html("span", {}, rule));
+      const { item, key, rules } = query, lines = rules.map((rule) => html("span", {}, `rule: ${rule}`));
       const id = html("span", { class: "gallery-quiet" }, item.id);
       const caption = html("figcaption", {}, html("b", {}, item.name), id, ...lines);
       const blocks = galleries().map((gallery) => block(gallery, key));
@@ -124,7 +126,10 @@
         const attributes = { type: "radio", name: "gallery-query", id: `gallery-query-${i}`, onchange: choose };
         return html("input", { ...attributes, checked: key === chosen.key });
       };
-      const label = (query, i) => html("label", { title: names(query.item) }, radio(query, i), picture(query.item, names(query.item)));
+      const label = (query, i) => {
+        const text = names(query.item);
+        return html("label", { title: text }, radio(query, i), picture(query.item, text));
+      };
       at("queries").replaceChildren(...kept.map(label));
       showAnswer();
     };
@@ -140,6 +145,7 @@
 
     const noted = ({ run, notes }) => notes.map((text) => html("li", {}, several ? `${run.name}: ${text}` : text));
     at("notes").replaceChildren(...all.flatMap(noted));
+    at("how").open = all.length === 1;
     at("text").value = state.get("gallery-text") || "";
     at("rule").addEventListener("change", () => state.set("gallery-rule", at("rule").value));
     at("text").addEventListener("input", () => state.set("gallery-text", at("text").value));

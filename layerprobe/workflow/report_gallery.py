@@ -29,6 +29,7 @@ from layerprobe.workflow.threads import OfEach, in_threads
 SPLIT = "test"  # whose images are the queries
 QUERIES = 12  # by each rule; runs that search the same images share them
 NEIGHBOURS = 5
+_PANELS = "`layerprobe plot panels`"  # fits a reduction at one epoch alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +56,14 @@ class _Shown:
         opened: its images.
         epochs: those whose ranks and features are stored, ascending.
         layers: those that are shown.
+        left_out: how many others the run has, as their reduction is another one at every epoch.
     """
 
     page: RunPage
     opened: RunGallery
     epochs: tuple[int, ...]
     layers: tuple[RankedLayer, ...]
+    left_out: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,14 +152,15 @@ def _shown(run: Run, page: RunPage) -> _Shown:
         if run.feature_file(epoch, SPLIT).exists() and run.rank_file(epoch, SPLIT).exists()
     )
     measured = {score.ranked_layer for score in scored}
-    layers = tuple(ranked for ranked in page.layers if ranked in measured and not _changes(ranked))
+    every = [ranked for ranked in page.layers if ranked in measured]
+    layers = tuple(ranked for ranked in every if not _changes(ranked))
     if not (epochs and layers):
         raise DataError(
             f"no features of the {SPLIT} split are stored",
             file=run.folder,
             fix=f"Run layerprobe probe {run.name} --splits {SPLIT}",
         )
-    return _Shown(page, open_gallery(run, SPLIT), epochs, layers)
+    return _Shown(page, open_gallery(run, SPLIT), epochs, layers, len(every) - len(layers))
 
 
 def _changes(ranked: RankedLayer) -> bool:
@@ -215,6 +219,7 @@ def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictur
     for epoch, found in zip(shown.epochs, by_epoch, strict=True):
         for layer in found.absent:
             absent.setdefault(str(layer.layer), []).append(str(epoch))
+    left_out = f"layers with a fitted or drawn reduction are left out: {shown.left_out}. Draw them by {_PANELS}"
     splits = [opened.items] if opened.items is opened.queries else [opened.items, opened.queries]
     items = [
         Item(name, opened.class_names[label])
@@ -234,6 +239,7 @@ def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictur
         picture=lambda place: pictures.of(opened, items[place].id),
         notes=(
             *queries.notes[shown.page.name],
+            *([left_out] if shown.left_out else []),
             *(f"{layer} has no features that can be searched at epoch {', '.join(e)}" for layer, e in absent.items()),
         ),
     )

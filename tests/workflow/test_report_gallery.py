@@ -24,6 +24,7 @@ from layerprobe.workflow.probe import probe
 from layerprobe.workflow.report_gallery import galleries_of
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import train
+from tests.data import fabricated
 from tests.workflow.conftest import RECIPES, Silent
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
@@ -93,7 +94,12 @@ def test_every_layer_shows_the_nearest_images_of_every_epoch(run: Run) -> None:
 
 
 def test_a_layer_is_shown_in_bits_but_not_by_what_would_be_fitted_anew(run: Run) -> None:
-    assert gallery_of(run).layers == (C3, FC6, BINARY)
+    gallery = gallery_of(run)
+    assert gallery.layers == (C3, FC6, BINARY)
+    assert (
+        "layers with a fitted or drawn reduction are left out: 1. Draw them by `layerprobe plot panels`"
+        in gallery.notes
+    )
 
 
 def test_queries_fulfil_the_rules_that_they_are_shown_for(run: Run) -> None:
@@ -170,3 +176,18 @@ def test_an_image_that_is_damaged_has_no_picture(run: Run, tmp_path: Path, made:
     gallery = gallery_of(run)
     shown = {item.id: picture for item, picture in zip(gallery.items, gallery.pictures, strict=True)}
     assert [name for name, picture in shown.items() if picture < 0] == [damaged]
+
+
+def test_queries_and_what_is_searched_may_be_different_images(tmp_path: Path) -> None:
+    fabricated.market(tmp_path / "market")
+    settings = (*SETTINGS[:3], "train.epochs=0", *SETTINGS[4:], "data.allow_partial=true")
+    recipe = load_recipe(str(RECIPES / "netA.toml"), Overrides(f"market1501:{tmp_path / 'market'}", settings))
+    run = train(TrainRequest(recipe, True, tmp_path / "cache", "one", "cpu", 0), Silent())
+    probe(run, ProbeRequest(layers=("fc6",), splits=("test",), ks=(1,)), Silent())
+    page = replace(page_of(run), layers=(FC6,), embedding=0)
+    (gallery,) = galleries_of([(run, page)]).galleries
+    asked = {gallery.items[query.item].id for query in gallery.queries}
+    found = {gallery.items[item].id for item in np.unique(gallery.found) if item >= 0}
+    assert asked == set(store.read_index(run.feature_file(0, "test"))[1])
+    assert found
+    assert found <= set(store.read_index(run.feature_file(0, "gallery"))[1])
