@@ -17,7 +17,7 @@ window.layerprobe.curves = () => {
   const kinds = { train: "train: classes seen in training", validation: "validation: classes held out", test: "test: classes never seen" };
 
   const valuesOf = (runs, metric) => runs.flatMap((run) => panelsOf(run, metric).flatMap((split) =>
-    run.scores[metric][split].value.flat().filter((value) => value !== null)));
+    ["value", "low", "high"].flatMap((name) => (run.scores[metric][split][name] || []).flat().filter((value) => value !== null))));
 
   // The points of a curve; `broken` are those that follow an epoch without a valid number. Epochs that were not
   // measured do not break it.
@@ -70,7 +70,7 @@ window.layerprobe.curves = () => {
       const banded = own.filter((point) => point.low !== null && point.high !== null);
       if (main && banded.length > 1) {
         const edge = [...banded.map((point) => [point.epoch, point.high]), ...banded.reverse().map((point) => [point.epoch, point.low])];
-        one.append(svg("polygon", { class: "band", points: edge.map(([epoch, value]) => `${x(epoch).toFixed(1)},${Math.min(y0 + height, Math.max(y0, y(value))).toFixed(1)}`).join(" ") }));
+        one.append(svg("polygon", { class: "band", points: edge.map(([epoch, value]) => `${x(epoch).toFixed(1)},${y(value).toFixed(1)}`).join(" ") }));
       }
       one.append(svg("path", { class: "line", d: path, "stroke-dasharray": P.dashes(layer.label) }));
       const now = own.find((point) => point.epoch === at);
