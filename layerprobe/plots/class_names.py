@@ -26,12 +26,14 @@ def shortened(name: str, width: float, size: float) -> str:
     name = drawable(name)
     if _width(name, size) <= width:
         return name
-    tail = name[-_TAIL:]
-    room, head = width - _width(_ELLIPSIS + tail, size), 0
-    while room >= 0 and head < len(name) - _TAIL:
-        room -= _width(name[head], size)
-        head += room >= 0
-    return f"{name[:head]}{_ELLIPSIS}{tail}" if head else _ELLIPSIS
+    for length in range(min(_TAIL, len(name) - 1), -1, -1):
+        tail = name[len(name) - length :]
+        room, head = width - _width(_ELLIPSIS + tail, size), 0
+        while (room := room - _width(name[head], size)) >= 0:
+            head += 1
+        if head:
+            return f"{name[:head]}{_ELLIPSIS}{tail}"
+    return _ELLIPSIS
 
 
 def in_lines(name: str, width: float, size: float, count: int) -> list[str]:

@@ -19,6 +19,7 @@ from layerprobe.keys import NO_REDUCTION
 from layerprobe.plots import figure as fig
 from layerprobe.plots.class_names import in_lines, shortened
 from layerprobe.plots.plot import Image, NeighbourPlot
+from layerprobe.pooling import NO_POOL
 from layerprobe.scores import note_text
 from layerprobe.views import Neighbours
 
@@ -37,8 +38,9 @@ _WIDTH = 4.4
 _QUERY = 0.8  # side of a query's picture
 _BESIDE = 0.14  # between it and the neighbours
 _SPACE = 0.07  # between two pictures
+_INSIDE = 0.022  # between a frame and its picture
 _TEXT = 0.17  # height of a line
-_NAME = 0.15  # of one under a picture
+_NAME = 0.18  # of one under a picture
 _BETWEEN = 0.16  # between two queries
 _NAMES = fig.FONT - 1  # points
 # Blue and vermilion of Okabe and Ito: distinct for every kind of colour blindness, and in grey. Line and sign differ.
@@ -63,7 +65,8 @@ def draw(neighbours: Sequence[Neighbours], *, image: Image, data: Mapping[str, D
     row = _TEXT + side + _NAME
     heights = [max(len(block) * row, _QUERY + 3 * _TEXT + 0.05) for block in blocks]
     height = sum(heights) + (len(blocks) - 1) * _BETWEEN
-    layout = fig.Layout(_WIDTH, height, 0, below=0.05, columns=1, notes=_notes(neighbours, data or {}))
+    # Room at the right is for lines of text, which the figure would else divide well before their end.
+    layout = fig.Layout(_WIDTH, height, 0.5, below=0.05, columns=1, notes=_notes(neighbours, data or {}))
     figure, (axes,) = fig.panels([_title(neighbours)], layout)
     axes.set_axis_off()
     several = len({one.run for one in neighbours}) > 1
@@ -92,16 +95,17 @@ def _notes(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> l
         run: replace(facts, splits={split: facts.splits[split]}) for run, facts in data.items() if split in facts.splits
     }
     searched = {one.ranked.similarity for one in neighbours}
-    compared = f"; compared by {searched.pop()}" if len(searched) == 1 else ""
-    key = f"Left: the query. Solid frame, {_RIGHT.sign}: right answer. Dashed, {_WRONG.sign}: wrong"
+    compared = f". Compared by {searched.pop()}" if len(searched) == 1 else ""
+    key = f"Left: the query. Solid frame {_RIGHT.sign}: right. Dashed {_WRONG.sign}: wrong"
     rest = dict.fromkeys(note for one in neighbours for note in one.notes)
     return [f"{key}{compared}", *run_lines(shown), *rest]
 
 
 def _row_name(one: Neighbours, neighbours: Sequence[Neighbours], *, several: bool) -> str:
-    """What a row is of: the layer, with its pool where it has several, its reduction, and what differs from others."""
+    """What a row is of: the layer, with a pool that is not the usual one, its reduction, and what rows differ in."""
     pools = {other.ranked.layer.pool for other in neighbours if other.ranked.layer.layer == one.ranked.layer.layer}
-    name = str(one.ranked.layer) if len(pools) > 1 else one.ranked.layer.layer
+    usual = len(pools) == 1 and one.ranked.layer.pool in ("max", NO_POOL)
+    name = one.ranked.layer.layer if usual else str(one.ranked.layer)
     name += "" if one.ranked.reduction == NO_REDUCTION else f"/{one.ranked.reduction}"
     epochs = len({other.epoch for other in neighbours}) > 1
     run = f"{one.run}{f', epoch {one.epoch}' if epochs else ''}: " if several else ""
@@ -133,7 +137,7 @@ def _draw_row(axes: Axes, one: Neighbours, image: Image, place: tuple[float, flo
     for each in one.found:
         frame = _RIGHT if each.right else _WRONG
         _picture(axes, image(one.run, each.item.id), (left, top + _TEXT, side), frame)
-        below = top + _TEXT + side + _NAME / 2 + 0.015
+        below = top + _TEXT + side + 0.09
         axes.text(left - 0.01, below, frame.sign, fontsize=fig.FONT, color=frame.colour, va="center", weight="bold")
         if each.item.name != one.query.name:
             short = shortened(each.item.name, side - 0.12, _NAMES)
@@ -147,7 +151,8 @@ def _picture(axes: Axes, pixels: NDArray[np.uint8], place: tuple[float, float, f
     rows, columns = map(float, pixels.shape[:2])
     height, width = side * rows / max(rows, columns), side * columns / max(rows, columns)
     left, top = left + (side - width) / 2, top + (side - height) / 2
-    axes.imshow(pixels, extent=(left, left + width, top + height, top), aspect="auto", zorder=1)
+    inner = (left + _INSIDE, left + width - _INSIDE, top + height - _INSIDE, top + _INSIDE)
+    axes.imshow(pixels, extent=inner, aspect="auto", zorder=1)
     box = Rectangle((left, top), width, height, fill=False, zorder=2, clip_on=False)
     box.set(edgecolor=frame.colour, linestyle=frame.line, linewidth=1.6)
     axes.add_patch(box)

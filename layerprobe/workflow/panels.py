@@ -14,10 +14,10 @@ from layerprobe.few import few_layers
 from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.plots.plot import Image
 from layerprobe.runs import Run
-from layerprobe.scores import Score, shared_notes
+from layerprobe.scores import Score
 from layerprobe.views import Found, Item, Neighbours
 from layerprobe.workflow.neighbours import RunGallery, neighbours_of, open_gallery
-from layerprobe.workflow.plot import COMPARED, Ask
+from layerprobe.workflow.plot import Ask
 from layerprobe.workflow.plot_layers import asked_layers
 from layerprobe.workflow.query_rules import (
     AtRandom,
@@ -31,6 +31,7 @@ from layerprobe.workflow.query_rules import (
 )
 from layerprobe.workflow.references import Place, open_place
 
+_SPLIT = "test"  # whose images are searched for
 _QUERIES = 4
 _NEIGHBOURS = 5
 _SIDE = 256  # most pixels of a side of a picture in a figure
@@ -76,13 +77,13 @@ def panels_of(runs: Sequence[Run], scores: Sequence[Score], ask: Ask) -> tuple[l
     first = _place(runs[0], scores, ask.epoch)
     rule = None if ask.where is None else parse_rule(ask.where, first.layers, _shown_layers(first, ask, None)[-1])
     layers = _shown_layers(first, ask, rule)
-    shown = [_Shown(first, open_gallery(runs[0], COMPARED), layers)]
+    shown = [_Shown(first, open_gallery(runs[0], _SPLIT), layers)]
     chosen, notes = _chosen(rule, shown[0], ask)
     for run in runs[1:]:
         place = _place(run, scores, ask.epoch)
-        shown.append(_Shown(place, open_gallery(run, COMPARED), _shown_layers(place, ask, rule, like=layers)))
+        shown.append(_Shown(place, open_gallery(run, _SPLIT), _shown_layers(place, ask, rule, like=layers)))
     names = [first.stored.ids[row] for row in chosen.rows]
-    found = [_of_run(each, names, notes, scores) for each in shown]
+    found = [_of_run(each, names, notes) for each in shown]
     opened = {each.place.run.name: each.opened for each in shown}
     in_order = [one for query in range(len(names)) for of_run in found for one in of_run[query]]
     return in_order, lambda run, name: _small(opened[run].image(name))
@@ -90,8 +91,8 @@ def panels_of(runs: Sequence[Run], scores: Sequence[Score], ask: Ask) -> tuple[l
 
 def _place(run: Run, scores: Sequence[Score], epoch: int | None) -> Place:
     """The stored ranks of an epoch, or of the last one that has test scores."""
-    epochs = {score.epoch for score in scores if (score.run, score.split) == (run.name, COMPARED)}
-    return open_place(run, max(epochs, default=None) if epoch is None else epoch, COMPARED)
+    epochs = {score.epoch for score in scores if (score.run, score.split) == (run.name, _SPLIT)}
+    return open_place(run, max(epochs, default=None) if epoch is None else epoch, _SPLIT)
 
 
 def _shown_layers(
@@ -138,9 +139,7 @@ def _chosen(rule: Rule | None, shown: _Shown, ask: Ask) -> tuple[Chosen, tuple[s
     return chosen, (f"No query has {rule_text(disagree, place)}.", chosen.text)
 
 
-def _of_run(
-    shown: _Shown, names: Sequence[str], notes: tuple[str, ...], scores: Sequence[Score]
-) -> list[list[Neighbours]]:
+def _of_run(shown: _Shown, names: Sequence[str], notes: tuple[str, ...]) -> list[list[Neighbours]]:
     """Query -> its neighbours by each layer of a run."""
     place, opened = shown.place, shown.opened
     rows_of = {name: row for row, name in enumerate(opened.queries.ids)}
@@ -150,8 +149,6 @@ def _of_run(
             raise DataError(f"{place.run.name} has no {place.split} image {name!r}", file=place.run.folder, fix=fix)
     rows = np.array([rows_of[name] for name in names], np.int64)
     found = neighbours_of(opened, place.epoch, shown.layers, rows, _NEIGHBOURS)
-    own = [score.notes for score in scores if (score.run, score.split) == (place.run.name, place.split)]
-    said = (*notes, *shared_notes(own))
 
     def item(split_row: int, of_queries: bool) -> Item:
         split = opened.queries if of_queries else opened.items
@@ -161,6 +158,7 @@ def _of_run(
         each = zip(found.rows[layer, query], found.similarities[layer, query], found.right[layer, query], strict=True)
         items = tuple(Found(item(int(row), False), float(value), bool(right)) for row, value, right in each if row >= 0)
         ranked, asked = shown.layers[layer], item(int(rows[query]), True)
+        said = (*notes, *opened.searches.subject(place.epoch, place.split, ranked).notes)
         return Neighbours(place.run.name, place.epoch, place.split, ranked, asked, items, said)
 
     return [[neighbours(layer, query) for layer in range(len(shown.layers))] for query in range(len(rows))]

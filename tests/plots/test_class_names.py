@@ -32,7 +32,9 @@ def test_lines_end_after_signs_that_divide_words() -> None:
     assert in_lines("cat", 1.0, FONT, 0) == []
 
 
-def test_where_nothing_fits_a_name_is_dots() -> None:
+def test_where_little_fits_the_beginning_is_kept() -> None:
+    assert shortened(MAGI, 0.42, FONT) == "Al…01"
+    assert shortened("W" * 9, 0.3, FONT) == "W…"
     assert shortened(MAGI, 0.1, FONT) == "…"
 
 

@@ -74,7 +74,7 @@ def test_layers_that_are_compared_in_another_way_say_so() -> None:
     figure = draw([neighbours(FC6, [True]), neighbours(BINARY, [True])], image=image, data=DATA)
     assert {"fc6, by cosine", "fc6/binary, by hamming"} <= set(texts(figure))
     same = draw([neighbours(FC6, [True])], image=image, data=DATA)
-    assert "compared by cosine" in " ".join(same.texts[0].get_text().split())
+    assert "Compared by cosine" in " ".join(same.texts[0].get_text().split())
 
 
 def test_several_runs_are_named_at_their_rows() -> None:

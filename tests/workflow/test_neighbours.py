@@ -34,13 +34,19 @@ ROWS = [5, 0, 9]
 
 
 def made(
-    data: str, tmp_path: Path, *, layers: tuple[str, ...], reduce: tuple[str, ...] = ("none",), name: str = "tiny"
+    data: str,
+    tmp_path: Path,
+    *,
+    layers: tuple[str, ...],
+    reduce: tuple[str, ...] = ("none",),
+    name: str = "tiny",
+    settings: tuple[str, ...] = (),
 ) -> Run:
     """A small network that was never trained, probed."""
-    settings = ("data.image_size=28", "net.name=lenet", "net.fc=[8]", "train.epochs=0", "train.batch_size=6",
+    small = ("data.image_size=28", "net.name=lenet", "net.fc=[8]", "train.epochs=0", "train.batch_size=6",
                 "train.images_per_class=2")  # fmt: skip
     partial = ("data.allow_partial=true",) if data.startswith("market") else ()
-    recipe = load_recipe(str(RECIPES / "netA.toml"), Overrides(data, (*settings, *partial)))
+    recipe = load_recipe(str(RECIPES / "netA.toml"), Overrides(data, (*small, *partial, *settings)))
     run = train(TrainRequest(recipe, True, tmp_path / "cache", name, "cpu", 0), Silent())
     probe(run, ProbeRequest(layers=layers, ks=(1,), reduce=reduce), Silent())
     return run

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -87,12 +86,11 @@ def test_what_contradicts_itself_or_finds_nothing_is_told(probed: Run) -> None:
         shown(probed, Ask(epoch=9))
 
 
-def test_what_every_score_says_is_said_and_nothing_is_written(probed: Run, tmp_path: Path) -> None:
-    scores = [replace(score, notes=("partial: 9 of 10 test images",)) for score in probed.scores()]
+def test_what_scores_say_of_the_data_is_said_and_nothing_is_written(images: Path, tmp_path: Path) -> None:
+    run = made(f"folder:{images}", tmp_path, layers=("c3", "fc6"), settings=("data.validation_classes=0.5",))
     before = sorted(tmp_path.rglob("*"))
-    found, _ = panels_of([probed], scores, Ask(queries=1))
-    assert all("partial: 9 of 10 test images" in one.notes for one in found)
-    assert isinstance(drawn_plot("panels", [probed]).figure, Figure)
+    assert shown(run, Ask(queries=1))[0].notes[-1] == "2 of 4 training classes held out for validation"
+    assert isinstance(drawn_plot("panels", [run]).figure, Figure)
     assert sorted(tmp_path.rglob("*")) == before
 
 
