@@ -164,7 +164,7 @@ window.layerprobe.curves = () => {
     const { count, width } = P.columns(place, runs.length, 300);
     for (const run of runs) figure(run, { ...shared, width }, count > 1 || width < 620);
     if (focused && focused.startsWith("curves-")) document.getElementById(focused)?.focus({ preventScroll: true });
-    const interval = data.runs.flatMap((run) => run.metrics).find((one) => one.name === metric)?.interval;
+    const interval = P.intervalOf(metric);
     document.getElementById("curves-caption").textContent = [
       `Labels: ${metric}${P.percent(metric) ? " in %" : ""} at the last epoch.`,
       interval ? `Band of ${shared.marked}: ${interval}.` : "",

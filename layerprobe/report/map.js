@@ -50,6 +50,10 @@ window.layerprobe.map = () => {
     return group;
   };
 
+  const sign = (split, x, y) => (split === "validation"
+    ? svg("path", { class: "validation", d: `M${x} ${y - 4}V${y + 4}` })
+    : svg("circle", { class: split, cx: x, cy: y, r: split === "test" ? 4 : 3.5 }));
+
   const dots = (run, rows, frame, { metric, domain }) => {
     const { x0, width, row } = frame, bottom = TOP + rows.length * row, unit = P.percent(metric) ? 100 : 1;
     const x = (value) => x0 + ((value - domain[0]) / (domain[1] - domain[0])) * width, group = svg("g", { class: "dots" });
@@ -68,9 +72,7 @@ window.layerprobe.map = () => {
       for (const split of splits.filter(known)) {
         const { value, low, high } = at[split];
         if (split === "test" && low !== null && high !== null) group.append(svg("line", { class: "whisker", x1: x(low), x2: x(high), y1: y, y2: y }));
-        group.append(split === "validation"
-          ? svg("path", { class: "validation", d: `M${x(value)} ${y - 4}V${y + 4}` })
-          : svg("circle", { class: split, cx: x(value), cy: y, r: split === "test" ? 4 : 3.5 }));
+        group.append(sign(split, x(value), y));
       }
     });
     return group;
@@ -159,13 +161,14 @@ window.layerprobe.map = () => {
     const { width } = P.columns(place, runs.length, 300);
     for (const run of runs) figure(run, { ...shared, width });
     if (focused && focused.startsWith("map-")) document.getElementById(focused)?.focus({ preventScroll: true });
-    const both = gaps.length > 0;
+    const both = gaps.length > 0, interval = P.intervalOf(metric);
     document.getElementById("map-title").textContent = both && shared.epochs.length > 1 ? "Where the gap opens" : "Layer by layer";
     document.getElementById("map-caption").replaceChildren(
       ...(both && shared.epochs.length > 1 ? [key(largest, metric)] : []),
-      html("span", { class: "key" }, svg("svg", { class: "dots", width: 12, height: 12, "aria-hidden": "true" }, svg("circle", { class: "test", cx: 6, cy: 6, r: 4 })), " test"),
-      html("span", { class: "key" }, svg("svg", { class: "dots", width: 12, height: 12, "aria-hidden": "true" }, svg("circle", { class: "train", cx: 6, cy: 6, r: 3.5 })), " train"),
-      ...(runs.some((run) => P.splits(run, metric).includes("validation")) ? [html("span", { class: "key" }, svg("svg", { class: "dots", width: 8, height: 12, "aria-hidden": "true" }, svg("path", { class: "validation", d: "M4 2V10" })), " validation")] : []),
+      ...["train", "validation", "test"].filter((split) => runs.some((run) => P.splits(run, metric).includes(split))).map((split) =>
+        html("span", { class: "key" }, svg("svg", { class: "dots", width: 26, height: 12, "aria-hidden": "true" },
+          ...(split === "test" && interval ? [svg("line", { class: "whisker", x1: 1, x2: 25, y1: 6, y2: 6 })] : []), sign(split, 13, 6)),
+          split === "test" && interval ? ` test, ${interval}` : ` ${split}`)),
     );
   });
 };

@@ -70,9 +70,9 @@ Object.assign(window.layerprobe, (() => {
     const unit = window.layerprobe.percent(metric) ? 100 : 1;
     if (!values.length) return [0, 1];
     const low = Math.min(...values) * unit, high = Math.max(...values) * unit;
-    const marks = ticks(low, high > low ? high : low + 1, 8), step = marks.length > 1 ? marks[1] - marks[0] : 1;
+    const marks = ticks(low, high > low ? high : low + 8, 8), step = marks.length > 1 ? marks[1] - marks[0] : 1;
     const ends = [Math.floor(low / step + 1e-9) * step, Math.ceil(high / step - 1e-9) * step];
-    if (ends[0] === ends[1]) ends[1] += step;
+    if (ends[1] - ends[0] < step / 2) ends[unit === 100 && high >= 100 ? 0 : 1] += unit === 100 && high >= 100 ? -step : step;
     return ends.map((end) => end / unit);
   };
 

@@ -117,6 +117,8 @@ window.layerprobe = (() => {
     const [train, test] = ["train", "test"].map((split) => cell(run, metric, split, layer, epoch));
     return train && test && train.value !== null && test.value !== null ? train.value - test.value : null;
   };
+  // What the intervals of a metric say; null where none are shown.
+  const intervalOf = (metric) => data.runs.flatMap((run) => run.metrics).find((one) => one.name === metric)?.interval || null;
   const splits = (run, metric) => Object.keys(run.scores[metric] || {});
 
   // An element with its attributes; children are elements or text, which is never read as HTML.
@@ -133,7 +135,7 @@ window.layerprobe = (() => {
   const frozen = epochs.length === 1 && epochs[0] === 0; // nothing was trained
 
   return {
-    data, state, frozen, text, labels, metrics, epochs, few, percent, epochPlace, cell, gap, splits, resume,
+    data, state, frozen, text, labels, metrics, epochs, few, percent, epochPlace, cell, gap, intervalOf, splits, resume,
     html: make(null), svg: make("http://www.w3.org/2000/svg"),
   };
 })();

@@ -114,7 +114,7 @@ window.layerprobe.table = () => {
     }
     box.replaceChildren(html("table", {}, html("thead", {}, head), body));
     count.textContent = `${found.length} of ${rows.length} rows`;
-    const interval = data.runs.flatMap((run) => run.metrics).find((one) => one.name === metric)?.interval;
+    const interval = P.intervalOf(metric);
     document.getElementById("table-lead").replaceChildren(`${metric}${P.percent(metric) ? " in %" : ""}${P.frozen ? "" : ` at epoch ${state.get("epoch")}`}.`,
       html("span", { class: "hint" }, " Choose the name of a layer for every number that is stored of it."));
     document.getElementById("table-caption").textContent = [interval ? `Small numbers: ${interval}.` : "", "Bold: the largest of a column. The values are those of scores.csv."].join(" ");
