@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 EPOCH_0 = "epoch 0"  # the start where nobody knows what that network is
 
@@ -94,6 +94,14 @@ def _caption(facts: DataFacts, splits: Collection[str] | None) -> list[str]:
         text += "" if found.gallery is None else f" in a gallery of {found.gallery:,}"
         lines.append(text + ("" if found.chance is None else f", chance R@1 {level_text(100 * found.chance)}"))
     return lines
+
+
+def without_chance(runs: Mapping[str, DataFacts]) -> dict[str, DataFacts]:
+    """What runs were measured on, for the caption of a figure that shows no recall."""
+    return {
+        run: replace(facts, splits={split: replace(own, chance=None) for split, own in facts.splits.items()})
+        for run, facts in runs.items()
+    }
 
 
 def common_start(runs: Iterable[DataFacts]) -> str:

@@ -114,6 +114,7 @@ PLOTS = {
     "layers": "layerprobe.plots.layers:PLOT",
     "gap": "layerprobe.plots.gap:PLOT",
     "histograms": "layerprobe.plots.histograms:PLOT",
+    "spectrum": "layerprobe.plots.spectrum:PLOT",
     "cka": "layerprobe.plots.cka:PLOT",
     "gallery-size": "layerprobe.plots.gallery_size:PLOT",
     "panels": "layerprobe.plots.panels:PLOT",

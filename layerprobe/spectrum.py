@@ -58,8 +58,8 @@ def variance_shares(units: FloatArray) -> FloatArray:
     factor: FloatArray = units[:0]
     rows = max(_ROWS, 2 * dim)
     for start in range(0, count, rows):
-        factor = np.asarray(np.linalg.qr(np.concatenate([factor, units[start : start + rows]]), mode="r"))
-    values: FloatArray = np.linalg.svd(factor, compute_uv=False)
+        factor = np.asarray(np.linalg.qr(np.concatenate([factor, units[start : start + rows]]), mode="r"), np.float64)
+    values = np.asarray(np.linalg.svd(factor, compute_uv=False), np.float64)
     kept = values[values > values[0] * max(count, dim) * np.finfo(np.float64).eps]
     if not len(kept):
         raise NumericError("no spectrum: all features are zero")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +13,7 @@ from matplotlib.patches import StepPatch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from layerprobe.facts import DataFacts, level_text, run_lines
+from layerprobe.facts import DataFacts, level_text, run_lines, without_chance
 from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
 from layerprobe.plots.names import layer_labels
@@ -135,10 +134,6 @@ def _notes(
 ) -> list[str]:
     epochs = dict.fromkeys((own.run, own.epoch) for own in histograms)
     splits = {own.split for own in histograms}
-    shown = {
-        run: replace(facts, splits={s: replace(own, chance=None) for s, own in facts.splits.items() if s in splits})
-        for run, facts in data.items()
-    }
     common = shared_notes(own.notes for own in histograms)
     lines = dict.fromkeys(
         f"{own.run}, {names[own.ranked]}, {own.split}: {note}"
@@ -149,7 +144,7 @@ def _notes(
     return [
         "; ".join(f"{run}, epoch {epoch}" for run, epoch in epochs) + ".",
         _HOW,
-        *run_lines(shown),
+        *run_lines(without_chance(data), splits),
         *common,
         *lines,
     ]

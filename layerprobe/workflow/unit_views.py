@@ -70,11 +70,11 @@ def histograms_of(scores: Sequence[Score], read: Read, choice: Choice) -> list[H
     Raises:
         LayerprobeError: as for `shown`; features that cannot be read.
     """
-    subject = {"run": scores[0].run, "epoch": epoch_of(scores, choice.epoch)}
+    run, epoch = scores[0].run, epoch_of(scores, choice.epoch)
     return [
         histogram
         for ranked, splits in shown(scores, read, choice)
-        for histogram in pair_histograms(splits, ranked=ranked, **subject)
+        for histogram in pair_histograms(splits, run=run, epoch=epoch, ranked=ranked)
     ]
 
 
@@ -89,11 +89,11 @@ def spectra_of(scores: Sequence[Score], read: Read, choice: Choice) -> list[Curv
     Raises:
         LayerprobeError: likewise.
     """
-    subject = {"run": scores[0].run, "epoch": epoch_of(scores, choice.epoch)}
+    run, epoch = scores[0].run, epoch_of(scores, choice.epoch)
     curves = []
     for ranked, splits in shown(scores, read, choice):
         for split, found in splits.items():
-            curve = spectrum(found.features, split=split, ranked=ranked, **subject)
+            curve = spectrum(found.features, run=run, epoch=epoch, split=split, ranked=ranked)
             curves.append(replace(curve, notes=(*found.notes, *curve.notes)))
     return curves
 

@@ -15,7 +15,7 @@ from layerprobe.pair_similarities import Labelled
 from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.workflow.rerank import StoredSearch
-from layerprobe.workflow.unit_views import choice_of, histograms_of, shown, stored
+from layerprobe.workflow.unit_views import choice_of, histograms_of, shown, spectra_of, stored
 
 NAMES = ("pool1", "pool2", "pool3", "pool4", "pool5", "fc6")
 SCORE = Score("one", "abc", 0, 1, "test", "fc6", "max", "none", "cosine", "R@1", 0.5, None, None, 4)
@@ -79,6 +79,16 @@ def test_the_last_epoch_is_shown_or_the_one_asked_for() -> None:
         assert {each.epoch for each in histograms_of(scores, read, choice_of([scores], None, epoch))} == {expected}
     with pytest.raises(RecipeError, match="no scores of epoch 3. There are those of 1, 4"):
         choice_of([scores], None, 3)
+
+
+def test_spectra_have_the_notes_of_their_split() -> None:
+    scores = scores_of(["fc6"])
+    noted = lambda split, ranked: replace(read(split, ranked), notes=(f"{split} note",))  # noqa: E731
+    found = spectra_of(scores, noted, choice_of([scores], None, None))
+    assert [(each.split, each.notes, len(each.places)) for each in found] == [
+        ("train", ("train note",), 3),
+        ("test", ("test note",), 3),
+    ]
 
 
 def test_splits_that_were_not_probed_are_left_out() -> None:

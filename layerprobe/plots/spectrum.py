@@ -1,0 +1,167 @@
+"""How the variance of each layer's features is spread over dimensions, and how many dimensions they use in effect."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from layerprobe.facts import DataFacts, run_lines, without_chance
+from layerprobe.keys import RankedLayer
+from layerprobe.plots import figure as fig
+from layerprobe.plots.names import layer_labels
+from layerprobe.plots.plot import CurvePlot
+from layerprobe.scores import note_text, shared_notes
+from layerprobe.views import Curve
+
+_WIDTH, _HEIGHT = 3.75, 3.4  # inches
+_LEAST = 1e-6  # smaller shares are outside the axis: a few directions that hardly vary would take half of it
+_LABELLED = 2 / 3  # of the axis of dimensions: the part whose points may be labelled
+_STEPS = 6  # points of a line that labels keep clear of, for each factor of e
+_LINES: dict[str, dict[str, Any]] = {
+    "test": {"linestyle": "-", "linewidth": 1.6},
+    "train": {"linestyle": (0, (1, 1.2)), "linewidth": 1.2},
+}
+_HOW = (
+    "Principal directions of unit vectors, not centred. The numbers are effective ranks: the exponential of the "
+    "entropy of the singular values."
+)
+
+BySplit = dict[str, Curve]
+
+
+def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
+    """Draw a panel for each run with a line for each layer and split, on logarithmic axes.
+
+    A label names a layer and its effective rank on test, and on train in brackets.
+
+    Args:
+        curves: as for `DrawCurves`; of variance by dimension.
+        data: run -> what was measured on.
+    """
+    names = layer_labels((curve.run, curve.ranked) for curve in curves)
+    styles = fig.styles(list(names.values()))
+    runs: dict[str, list[Curve]] = {}
+    for curve in curves:
+        runs.setdefault(curve.run, []).append(curve)
+    titles = [f"{run}, epoch {own[0].epoch}" for run, own in runs.items()]
+    layout = fig.Layout(_WIDTH, _HEIGHT, 0.1, columns=2, notes=_notes(curves, names, data or {}))
+    figure, panels = fig.panels(titles, layout)
+    for axes, own in zip(panels, runs.values(), strict=True):
+        _set_axes(axes, curves)
+        layers: dict[RankedLayer, BySplit] = {}
+        for curve in own:
+            if _valid(curve):
+                layers.setdefault(curve.ranked, {})[curve.split] = curve
+        _draw_curves(axes, {names[ranked]: splits for ranked, splits in layers.items()}, styles)
+        splits = dict.fromkeys(curve.split for curve in own)
+        fig.key_below(axes, [_LINES[split] | {"label": split, "marker": ""} for split in splits])
+    return figure
+
+
+def effective_rank(curve: Curve) -> float | None:
+    """Exponential of the entropy of the singular values divided by their sum; None where there are none.
+
+    Roy & Vetterli, The effective rank (2007), as the metric `effective-rank` has it. The shares of the variance are the
+    squares of the singular values.
+    """
+    values = [math.sqrt(value) for value in curve.values if value]
+    total = sum(values)
+    return math.exp(-sum(value / total * math.log(value / total) for value in values)) if values else None
+
+
+def _valid(curve: Curve) -> bool:
+    return None not in curve.values
+
+
+def _set_axes(axes: Axes, curves: Sequence[Curve]) -> None:
+    valid = [curve for curve in curves if _valid(curve)]
+    longest = max((curve.places[-1] for curve in valid), default=10)
+    least = min((value for curve in valid for value in curve.values if value), default=_LEAST)
+    axes.set(xscale="log", yscale="log")
+    axes.set_xlim(0.9, 1.12 * longest)
+    axes.set_ylim(0.6 * max(least, _LEAST), 1.5)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel(curves[0].axis, fontsize=fig.FONT + 1)
+    axes.set_ylabel(curves[0].measure, fontsize=fig.FONT + 1)
+
+
+def _draw_curves(axes: Axes, layers: Mapping[str, BySplit], styles: Mapping[str, fig.Style]) -> None:
+    paths = []
+    for name, splits in layers.items():
+        for split, curve in splits.items():
+            points = _points(curve)
+            (line,) = axes.plot(*zip(*points, strict=True), color=styles[name].colour, **_LINES[split])
+            line.set(label=f"_{name}, {split}", marker="." if len(curve.places) == 1 else "")
+            paths.append(_thinned(points))
+    named = {name: splits.get("test") or next(iter(splits.values())) for name, splits in layers.items()}
+    labels = []
+    for name, curve in named.items():
+        others = [dict(_points(other)) for label, other in named.items() if label != name]
+        point = max(_labelled(_points(curve), axes), key=lambda at: _distance(at, others))
+        labels.append(fig.Label(f"{name} {_ranks(layers[name])}", *point, styles[name].text))
+    fig.label_points(axes, labels, paths)
+
+
+def _points(curve: Curve) -> list[fig.Place]:
+    return [(place, value) for place, value in zip(curve.places, curve.values, strict=True) if value is not None]
+
+
+def _thinned(points: Sequence[fig.Place]) -> list[fig.Place]:
+    """The points of a line, fewer where they are close together on the logarithmic axis."""
+    steps = {round(_STEPS * math.log(x)): (x, y) for x, y in points}
+    return list(steps.values())
+
+
+def _labelled(points: Sequence[fig.Place], axes: Axes) -> Sequence[fig.Place]:
+    """The points of a line at which its label may be."""
+    farthest, least = axes.get_xlim()[1] ** _LABELLED, axes.get_ylim()[0]
+    return [(x, y) for x, y in points if x <= farthest and y > 2 * least] or points[:1]
+
+
+def _distance(point: fig.Place, others: Iterable[Mapping[float, float]]) -> float:
+    """How far the nearest of the other lines is above or below a point, on the logarithmic axis."""
+    return min((abs(math.log(point[1] / line[point[0]])) for line in others if point[0] in line), default=math.inf)
+
+
+def _ranks(splits: BySplit) -> str:
+    """`68.0 (train 59.3)`."""
+    found = {split: f"{rank:.1f}" for split, curve in splits.items() if (rank := effective_rank(curve)) is not None}
+    if "test" not in found:
+        return " ".join(f"{rank} ({split})" for split, rank in found.items())
+    return found["test"] + (f" (train {found['train']})" if "train" in found else "")
+
+
+def _notes(curves: Sequence[Curve], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]) -> list[str]:
+    splits = {curve.split for curve in curves}
+    common = shared_notes(curve.notes for curve in curves)
+    lines = [
+        f"{curve.run}, {names[curve.ranked]}, {curve.split}: {note}"
+        for curve in curves
+        for note in curve.notes
+        if note not in common
+    ]
+    return [_HOW, *run_lines(without_chance(data), splits), *common, *lines]
+
+
+def spectra_csv(curves: Sequence[Curve]) -> str:
+    """A line for each dimension of each layer and split, with the effective rank of the layer."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    head = ["run", "epoch", "split", "layer", "pool", "reduction"]
+    writer.writerow([*head, "dimension", "share", "effective-rank", "n", "note"])
+    for curve in curves:
+        layer, rank = curve.ranked.layer, effective_rank(curve)
+        key = [curve.run, curve.epoch, curve.split, layer.layer, layer.pool, curve.ranked.reduction]
+        for place, value in zip(curve.places, curve.values, strict=True):
+            writer.writerow([*key, place, value, rank, curve.n, note_text(curve.notes)])
+    return text.getvalue()
+
+
+PLOT = CurvePlot("spectrum", draw, spectra_csv)
