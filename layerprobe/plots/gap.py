@@ -12,9 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from numpy.typing import NDArray
 
 from layerprobe.errors import DataError
-from layerprobe.facts import DataFacts, run_lines
+from layerprobe.facts import EPOCH_0, DataFacts, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Layers, ScorePlot
 from layerprobe.plots.values import (
@@ -52,9 +53,9 @@ def draw(
 ) -> Figure:
     """Draw a panel for each run, all with the same colours; beside each row stands its gap at the last epoch.
 
-    The first layer is at the bottom. The cells show their numbers where there is room. A cell without a value on either
-    split is grey, and the reason is written under the figure. Layers that are reduced are drawn only where none is as
-    it is, or where they are asked for.
+    The first layer is at the bottom. Where there is room, all cells show their numbers instead. A cell without a value
+    on either split is grey, and the reason is written under the figure. Layers that are reduced are drawn only where
+    none is as it is, or where they are asked for.
 
     Args:
         scores: of one or more runs.
@@ -76,7 +77,7 @@ def draw(
         )
     runs, data = by_run(found), data or {}
     notes = run_lines(data, (_SEEN, _UNSEEN)) + shared(runs) + missing(runs, (_SEEN, _UNSEEN)) + _other_sets(data)
-    notes += [] if layers else not_drawn(given)
+    notes += _before_training(runs, data) + ([] if layers else not_drawn(given))
     most = max(_LEAST, *map(abs, gaps))
     columns = max(len(_epochs(series)) for series in runs.values())
     rows = max(map(len, runs.values()))
@@ -94,9 +95,10 @@ def draw(
     titles = [f"{run}: gap of {metric}, {compared(series)}" for run, series in runs.items()]
     figure, panels = fig.panels(titles, layout)
     for axes, series in zip(panels, runs.values(), strict=True):
-        image = _draw_cells(axes, series, layout, most)
+        image = _draw_cells(axes, series, most)
         _name(axes, series)
-        _draw_last(axes, series)
+        if not _write_numbers(axes, series, most):
+            _draw_last(axes, series)
         _draw_bar(axes, image, metric)
     return figure
 
@@ -127,27 +129,48 @@ def _other_sets(data: Mapping[str, DataFacts]) -> list[str]:
     return []
 
 
-def _draw_cells(axes: Axes, series: Series, layout: fig.Layout, most: float) -> AxesImage:
+def _before_training(runs: Mapping[str, Series], data: Mapping[str, DataFacts]) -> list[str]:
+    """A line that says what the gap of epoch 0 is, where training followed it."""
+    for run, series in runs.items():
+        epochs = _epochs(series)
+        start = data[run].start if run in data else EPOCH_0
+        if epochs[0] == 0 < epochs[-1] and start != EPOCH_0:
+            return [f"The gap of epoch 0 ({start}) is how much harder the classes of one split are to tell apart."]
+    return []
+
+
+def _gaps(series: Series) -> NDArray[np.float64]:
+    """(layers, epochs) gaps in percentage points; NaN where there is none."""
     epochs = _epochs(series)
     values = np.full((len(series), len(epochs)), math.nan)
     for row, layer in enumerate(series.values()):
         for point in layer:
             gap = _gap(point)
             values[row, epochs.index(point.epoch)] = math.nan if gap is None else gap
-    image = axes.imshow(values, cmap=_COLOURS, norm=Normalize(-most, most), aspect="auto", origin="lower")
+    return values
+
+
+def _draw_cells(axes: Axes, series: Series, most: float) -> AxesImage:
+    image = axes.imshow(_gaps(series), cmap=_COLOURS, norm=Normalize(-most, most), aspect="auto", origin="lower")
     image.set(interpolation="none", zorder=0, label="_gaps")
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    if fig.width_of(["+88.8"]) * _NUMBERS / fig.FONT + 0.06 > layout.width / len(epochs):
-        return image
+    return image
+
+
+def _write_numbers(axes: Axes, series: Series, most: float) -> bool:
+    """Write each gap into its cell where there is room for all; says whether there is."""
+    values = _gaps(series)
+    if fig.width_of(["+88.8"]) * _NUMBERS / fig.FONT + 0.06 > fig.size_of(axes)[0] / values.shape[1]:
+        return False
     for (row, column), gap in np.ndenumerate(values):
         if math.isfinite(gap):
             # On vermilion black has the better contrast, even where that is strongest.
             colour = "white" if gap < -0.7 * most else "black"
             text = axes.text(column, row, _short(gap), fontsize=_NUMBERS, color=colour)
-            text.set(ha="center", va="center")
-    return image
+            text.set(ha="center", va="center_baseline")
+    return True
 
 
 def _short(gap: float) -> str:
@@ -170,7 +193,8 @@ def _name(axes: Axes, series: Series) -> None:
 def _draw_last(axes: Axes, series: Series) -> None:
     """Write the gap of the last epoch beside each row that has one then."""
     last = _epochs(series)[-1]
-    axes.text(1.02, 1.01, f"epoch {last}", transform=axes.transAxes, fontsize=fig.FONT - 1, color=fig.GREY)
+    head = axes.text(1.02, -0.02, f"epoch {last}", transform=axes.transAxes, fontsize=fig.FONT - 1, color=fig.GREY)
+    head.set(va="top")
     for row, layer in enumerate(series.values()):
         gap = _gap(layer[-1]) if layer[-1].epoch == last else None
         if gap is not None:

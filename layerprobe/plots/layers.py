@@ -28,10 +28,12 @@ from layerprobe.plots.plot import Alike, BestPlot
 from layerprobe.plots.values import (
     Point,
     Series,
+    as_they_are,
     by_run,
     by_search,
     compared,
     missing,
+    not_drawn,
     of_one_kind,
     points,
     points_csv,
@@ -42,7 +44,9 @@ from layerprobe.scores import Score
 _HEIGHT = 3.2  # inches
 _TOGETHER = 3  # as many runs share a panel
 _BAR = 3.0  # points from the bar of one split to that of the next
+_PANELS = 6  # more are never drawn of reductions that were not asked for
 _SPLITS = ("train", "validation", "test")
+_GAP = ("train", "test")
 # Vermilion and blue of Okabe and Ito: distinct for every kind of colour blindness, and in grey.
 _COLOURS = {"train": "#d55e00", "validation": "#767676", "test": "#0072b2"}
 _MARKERS = {"train": "s", "validation": "^", "test": "o"}
@@ -60,7 +64,7 @@ def draw(
     The gap between train and test is shaded. The bars of the last epoch are intervals. The best layer, chosen on
     validation where there is one, has a ring, and a note names the layers that are not told apart from it. Two or three
     runs share a panel, as in `draw_together`; else each has one. Where there are several reductions or similarities,
-    each has a panel of its own.
+    each has a panel of its own; of many, the layers as they are alone.
 
     Args:
         scores: of one or more runs.
@@ -71,32 +75,25 @@ def draw(
     Raises:
         LayerprobeError: no score of this metric.
     """
-    given = points(scores, metric)
-    if 1 < len({point.run for point in given}) <= _TOGETHER:
-        return draw_together(scores, metric, data or {}, alike)
-    found = by_search(given)
-    starts, one_search = _starts(given, found, data or {}), found == given
+    given, left_out = _drawn(scores)
+    if 1 < len({score.run for score in given}) <= _TOGETHER:
+        return draw_together(given, metric, data or {}, alike, left_out)
+    own = points(given, metric)
+    found, data = by_search(own), data or {}
+    starts, one_search = _starts(own, found, data), found == own
     last: dict[str, int] = {}
     for point in found:
         last[point.run] = max(point.epoch, last.get(point.run, 0))
     found, kind = of_one_kind(found, lambda point, split: point.epoch == last[point.run] and split in _SPLITS)
     runs = by_run(found)
-    data = data or {}
-    floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
-    drawn = [point for point in found if point.epoch in (0, last[point.run])]
-    values = [value for point in drawn for split in _SPLITS if (value := point.percent(split)) is not None]
-    values += [end for point in drawn for split in _SPLITS for end in point.ends(split) or ()]
-    y_limits = fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
+    floors = {split: level for split, level in common_chance(data.values()).items() if split in _GAP}
+    floors = {split: 100 * level for split, level in floors.items()}
+    y_limits = _limits([point for point in found if point.epoch in (0, last[point.run])], floors)
     at_last = {run: at_epoch(series, last[run]) for run, series in runs.items()}
-    notes = (
-        run_lines(data)
-        + shared(at_last)
-        + ([] if alike is None or kind.mixed else alike_lines(at_last, scores, metric, alike))
-        + worse_lines(runs, last, metric, starts)
-        + missing(at_last, ("train", "test"))
-        + list(kind.lines("Bars"))
-        + chance_outside(dict.fromkeys(("train", "test"), y_limits), floors)
-    )
+    notes = run_lines(data) + shared(at_last)
+    notes += [] if alike is None or kind.mixed else alike_lines(at_last, given, metric, alike)
+    notes += worse_lines(runs, last, metric, starts) + missing(at_last, _GAP) + list(kind.lines("Bars"))
+    notes += chance_outside(dict.fromkeys(_GAP, y_limits), floors) + left_out
     sizes = sizes_of(runs)
     layout = fig.Layout(
         sizes.width,
@@ -119,9 +116,26 @@ def draw(
         name_layers(axes, list(series), upright=sizes.upright)
         labels = _draw_splits(axes, series, last[run], starts[run])
         mark_best(axes, at_last[run], list(series))
-        draw_chance(axes, {split: floor for split, floor in floors.items() if split in ("train", "test")})
+        draw_chance(axes, floors)
         fig.label_right(axes, labels)
     return figure
+
+
+def _drawn(scores: Sequence[Score]) -> tuple[list[Score], list[str]]:
+    """The scores that are drawn: where every reduction would fill too many panels those of the layers as they are.
+
+    Returns:
+        Them, and a line that says what is left out.
+    """
+    panels = {(score.run, score.reduction, score.similarity) for score in scores}
+    kept = list(scores) if len(panels) <= _PANELS else as_they_are(scores)
+    return kept, not_drawn(scores) if len(kept) < len(scores) else []
+
+
+def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float, float]:
+    values = [value for point in found for split in _SPLITS if (value := point.percent(split)) is not None]
+    values += [end for point in found for split in _SPLITS for end in point.ends(split) or ()]
+    return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
 
 
 def _starts(given: Sequence[Point], found: Sequence[Point], data: Mapping[str, DataFacts]) -> dict[str, str]:
@@ -141,7 +155,7 @@ def _draw_splits(axes: Axes, series: Series, last: int, start: str) -> list[fig.
     for epoch in sorted({0, last}):
         light = epoch != last
         layers = at_epoch(series, epoch)
-        for split in _SPLITS if epoch == last else ("train", "test"):
+        for split in _SPLITS if epoch == last else _GAP:
             values = heights(layers, split)
             valid = [i for i in range(len(series)) if np.isfinite(values[i])]
             if not valid:
@@ -157,7 +171,7 @@ def _draw_splits(axes: Axes, series: Series, last: int, start: str) -> list[fig.
             labels.append(fig.Label(name, valid[-1], values[valid[-1]], _COLOURS[split]))
     layers = at_epoch(series, last)
     _draw_intervals(axes, layers)
-    train, test = (np.array(heights(layers, split)) for split in ("train", "test"))
+    train, test = (np.array(heights(layers, split)) for split in _GAP)
     for places in lines:
         axes.fill_between(
             places, train[places], test[places], color="0.5", alpha=0.13, linewidth=0, label="_gap", zorder=0.5
@@ -183,4 +197,28 @@ def _best(layers: Series) -> str:
     return best_text(best, list(layers), values) if best else ""
 
 
-PLOT = BestPlot(draw, points_csv)
+def layers_csv(scores: Sequence[Score], metric: str = "R@1") -> str:
+    """`points_csv` of the epochs, splits and layers that are drawn."""
+    given, _ = _drawn(scores)
+    together = 1 < len({score.run for score in given}) <= _TOGETHER
+    # As for the figure: by run where each has one panel, else by panel.
+    last: dict[object, int] = {}
+    for score in given:
+        if score.metric == metric:
+            last[_panel(score, together)] = max(score.epoch, last.get(_panel(score, together), 0))
+    return points_csv(
+        [
+            score
+            for score in given
+            if score.epoch == last.get(_panel(score, together))
+            or (score.epoch == 0 and not together and score.split in _GAP)
+        ],
+        metric,
+    )
+
+
+def _panel(score: Score, together: bool) -> object:
+    return score.run if together else (score.run, score.reduction, score.similarity)
+
+
+PLOT = BestPlot(draw, layers_csv)

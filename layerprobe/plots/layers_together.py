@@ -36,12 +36,18 @@ from layerprobe.plots.values import (
 from layerprobe.scores import Score
 from layerprobe.wording import visible
 
-_HEIGHT = 3.2  # inches
+_WIDTH, _HEIGHT = 3.1, 3.2  # inches; the width is the least
 _BAR = 3.0  # points from the bar of one run to that of the next
 _SPLITS = ("train", "test")
 
 
-def draw_together(scores: Sequence[Score], metric: str, data: Mapping[str, DataFacts], alike: Alike | None) -> Figure:
+def draw_together(
+    scores: Sequence[Score],
+    metric: str,
+    data: Mapping[str, DataFacts],
+    alike: Alike | None,
+    left_out: Sequence[str] = (),
+) -> Figure:
     """Draw each run at its last epoch: test solid with its intervals, train dashed and hollow, the best layer ringed.
 
     Where there are several reductions or similarities, each has a panel.
@@ -51,6 +57,7 @@ def draw_together(scores: Sequence[Score], metric: str, data: Mapping[str, DataF
         metric: what is drawn.
         data: run -> what its scores were measured on.
         alike: tells which layers are not told apart from the best of some scores; None where that is unknown.
+        left_out: lines that say what is not drawn.
     """
     found = points(scores, metric)
     last = {run: max(point.epoch for point in found if point.run == run) for run in dict.fromkeys(p.run for p in found)}
@@ -70,14 +77,13 @@ def draw_together(scores: Sequence[Score], metric: str, data: Mapping[str, DataF
     }
     notes = run_lines(data) + shared(named) + _best(named)
     notes += [] if alike is None or kind.mixed else alike_lines(named, scores, metric, alike)
-    notes += (
-        missing(named, _SPLITS) + list(kind.lines("Bars")) + chance_outside(dict.fromkeys(_SPLITS, y_limits), floors)
-    )
+    notes += missing(named, _SPLITS) + list(kind.lines("Bars"))
+    notes += [*chance_outside(dict.fromkeys(_SPLITS, y_limits), floors), *left_out]
     merged: list[Series] = [{name: [] for name in layer_names(panel)} for panel in panels]
     sizes = sizes_of({str(place): names for place, names in enumerate(merged)})
     under = sizes.names + 0.2
     layout = fig.Layout(
-        sizes.width,
+        max(sizes.width, _WIDTH),
         _HEIGHT,
         fig.width_of(_SPLITS) + 0.3,
         below=under + 0.17 * len(last) + 0.2,

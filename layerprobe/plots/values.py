@@ -213,10 +213,10 @@ def as_they_are(scores: Sequence[Score], layers: Collection[RankedLayer] | None 
 
 def not_drawn(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[str]:
     """A line that says what `as_they_are` leaves out; none where it leaves out nothing."""
-    left_in = {score.reduction for score in as_they_are(scores, layers)}
-    count = len({score.reduction for score in scores} - left_in)
-    which = "a reduction" if count == 1 else f"{count} reductions"
-    return [f"The layers as they are; plot layers shows them after {which}, too."] if count else []
+    kept = {score.reduction for score in as_they_are(scores, layers)}
+    left_out = [name for name in dict.fromkeys(score.reduction for score in scores) if name not in kept]
+    which = "it" if len(left_out) == 1 else f"one of {len(left_out)} reductions"
+    return [f"The layers as they are; --layers '*/{left_out[0]}' shows them after {which}."] if left_out else []
 
 
 def unreduced_csv(

@@ -264,4 +264,4 @@ def test_reductions_are_not_drawn_beside_the_layers_as_they_are(make_scores: Mak
     plain, figure = draw(scores), draw([*scores, *(replace(score, reduction="l2") for score in scores)])
     labels = [[line.get_label() for axes in each.axes for line in axes.lines] for each in (plain, figure)]
     assert labels[0] == labels[1]
-    assert "plot layers shows them after a reduction, too" in notes(figure)
+    assert "--layers '*/l2' shows them after it." in notes(figure)

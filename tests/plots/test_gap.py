@@ -61,7 +61,14 @@ def test_the_last_gap_stands_beside_its_row(make_scores: MakeScores) -> None:
 
 def test_few_epochs_have_their_numbers_in_the_cells(make_scores: MakeScores) -> None:
     (axes,) = draw(with_values(make_scores(["fc6"], [0, 1]), {("fc6", "train", 1): 0.75})).axes
-    assert texts(axes)[:2] == ["0.0", "+25.0"]
+    assert texts(axes) == ["0.0", "+25.0"]
+
+
+def test_the_gap_before_training_is_explained(make_scores: MakeScores) -> None:
+    splits = {"train": SplitFacts(100, 10), "test": SplitFacts(100, 10)}
+    for epochs, start, told in (([0, 1], "untrained", True), ([0], "untrained", False), ([0, 1], "epoch 0", False)):
+        figure = draw(make_scores(DEEP, epochs), data={"netA": DataFacts("glyphs", splits, start)})
+        assert ("The gap of epoch 0 (untrained)" in figure.texts[0].get_text()) == told
 
 
 def test_a_cell_without_a_value_is_grey_and_the_reason_is_written(make_scores: MakeScores) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from matplotlib.lines import Line2D
 from layerprobe.errors import LayerprobeError
 from layerprobe.facts import DataFacts
 from layerprobe.keys import RankedLayer
-from layerprobe.plots.layers import draw
+from layerprobe.plots.layers import draw, layers_csv
 from layerprobe.scores import Score
 from tests.plots.conftest import sure, with_chance
 
@@ -208,6 +209,20 @@ def test_each_reduction_has_a_panel_of_its_own(make_scores: MakeScores) -> None:
     assert [axes.get_title("left").split("\n")[0] for axes in (raw, after)] == ["netA, cosine", "netA, l2, cosine"]
     assert [[tick.get_text() for tick in axes.get_xticklabels()] for axes in (raw, after)] == [DEEP, DEEP[-1:]]
     assert "test, pretrained" in [line.get_label() for line in after.get_lines()]
+
+
+def test_of_many_reductions_the_layers_as_they_are_alone_are_drawn(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP, [0, 5])
+    many = [*scores, *(replace(s, reduction=f"pca:{dim}") for s in scores for dim in range(1, 7))]
+    figure = draw(many)
+    assert len(figure.axes) == 1
+    assert "--layers '*/pca:1' shows them after one of 6 reductions." in " ".join(notes(figure).split())
+    assert {row["reduction"] for row in csv.DictReader(layers_csv(many).splitlines())} == {"none"}
+
+
+def test_the_table_has_the_epochs_and_splits_that_are_drawn(make_scores: MakeScores) -> None:
+    rows = csv.DictReader(layers_csv(make_scores(["fc6"], splits=("train", "validation", "test"))).splitlines())
+    assert [(row["epoch"], row["validation R@1"] != "") for row in rows] == [("0", False), ("5", True)]
 
 
 def test_no_line_joins_two_similarities(make_scores: MakeScores) -> None:

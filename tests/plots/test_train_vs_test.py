@@ -327,7 +327,7 @@ def test_reductions_are_not_drawn_beside_the_layers_as_they_are(make_scores: Mak
     plain, figure = draw(scores), draw([*scores, *(replace(score, reduction="l2") for score in scores)])
     labels = [[line.get_label() for axes in each.axes for line in axes.lines] for each in (plain, figure)]
     assert labels[0] == labels[1]
-    assert "plot layers shows them after a reduction, too" in texts(figure)
+    assert "--layers '*/l2' shows them after it." in texts(figure)
 
 
 def test_the_table_has_the_paths_that_are_drawn(make_scores: MakeScores) -> None:

@@ -183,7 +183,9 @@ def test_reduced_layers_are_left_out_beside_layers_as_they_are(make_scores: Make
     l2, pca = (replace(score, reduction=name) for name in ("l2", "pca:8"))
     alone = replace(l2, run="other")
     assert as_they_are([score, l2, pca, alone]) == [score, alone]
-    assert not_drawn([score, l2, pca]) == ["The layers as they are; plot layers shows them after 2 reductions, too."]
+    assert not_drawn([score, l2, pca]) == [
+        "The layers as they are; --layers '*/l2' shows them after one of 2 reductions."
+    ]
     assert not_drawn([l2, pca]) == not_drawn([score]) == []
     assert unreduced_csv([score, l2]) == points_csv([score])
 
