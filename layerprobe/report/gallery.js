@@ -93,7 +93,7 @@
       const layers = gallery.layers.filter((layer) => state.get("layers").includes(gallery.label(layer)));
       const query = gallery.places.get(key);
       const rows = query === undefined ? [] : layers.map((layer) => row(gallery, layer, query));
-      const missing = query === undefined ? "It was not searched for in this run." : "Choose a layer above.";
+      const missing = query === undefined ? "It was not searched for in this run." : "No layer chosen above is searched here.";
       const shown = rows.length ? rows.map(({ element }) => element) : [html("p", {}, missing)];
       const text = [name, ...rows.map((one) => one.text)].join("; ");
       return { element: html("div", {}, html("h3", {}, name), ...shown), text };

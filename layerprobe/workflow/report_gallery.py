@@ -29,7 +29,7 @@ from layerprobe.workflow.threads import OfEach, in_threads
 SPLIT = "test"  # whose images are the queries
 QUERIES = 12  # by each rule; runs that search the same images share them
 NEIGHBOURS = 5
-_PANELS = "`layerprobe plot panels`"  # fits a reduction at one epoch alone
+_PANELS = "layerprobe plot panels"  # fits a reduction at one epoch alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +199,10 @@ def _rules(shown: _Shown) -> list[Rule]:
     single = [ranked for ranked in shown.layers if "+" not in ranked.layer.layer] or list(shown.layers)
     embedding = None if page.embedding is None else page.layers[page.embedding]
     last = embedding if embedding in single else single[-1]
-    before = [ranked for ranked in single[: single.index(last)] if ranked.layer.layer != last.layer.layer]
+    # Of a layer with several pools that one stands for it which the page shows first.
+    first = [ranked for ranked in single if page.layers.index(ranked) in page.few] or single
+    before = [ranked for ranked in first if ranked.layer.layer != last.layer.layer]
+    before = [ranked for ranked in before if single.index(ranked) < single.index(last)]
     pairs = [(before[-1], last), (last, before[-1])] if before else []
     return [*(ByOutcome(((one, True), (other, False))) for one, other in pairs), Worst(last), AtRandom()]
 
@@ -219,7 +222,7 @@ def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictur
     for epoch, found in zip(shown.epochs, by_epoch, strict=True):
         for layer in found.absent:
             absent.setdefault(str(layer.layer), []).append(str(epoch))
-    left_out = f"layers with a fitted or drawn reduction are left out: {shown.left_out}. Draw them by {_PANELS}"
+    left_out = f"Layers with a fitted or drawn reduction are left out: {shown.left_out}. {_PANELS} shows them"
     splits = [opened.items] if opened.items is opened.queries else [opened.items, opened.queries]
     items = [
         Item(name, opened.class_names[label])

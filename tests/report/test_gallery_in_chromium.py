@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -166,7 +167,9 @@ def test_a_query_stays_when_the_page_is_read_again(open_page: Callable[..., Page
 
 
 def test_runs_that_searched_for_a_query_stand_side_by_side(open_page: Callable[..., Page]) -> None:
-    page = open_page(report_with(gallery_of("one"), gallery_of("two", (0, 7, 13))))
+    drawn = tuple(Asked(item, ("random",)) for item in (0, 7, 13))
+    page = open_page(report_with(gallery_of("one"), replace(gallery_of("two", (0, 7, 13)), queries=drawn)))
+    assert page.locator("#gallery-query span:not([class])").all_text_contents() == ["rule: first", "rule: random"]
     assert queries(page) == ["0/0.png", "1/6.png", "2/13.png", "1/7.png"]
     assert page.locator("#gallery-found h3").all_text_contents() == ["one, test, epoch 4", "two, test, epoch 4"]
     assert shown(page, "pool3") == found_by(2, 3, 0) * 2

@@ -96,10 +96,7 @@ def test_every_layer_shows_the_nearest_images_of_every_epoch(run: Run) -> None:
 def test_a_layer_is_shown_in_bits_but_not_by_what_would_be_fitted_anew(run: Run) -> None:
     gallery = gallery_of(run)
     assert gallery.layers == (C3, FC6, BINARY)
-    assert (
-        "layers with a fitted or drawn reduction are left out: 1. Draw them by `layerprobe plot panels`"
-        in gallery.notes
-    )
+    assert "Layers with a fitted or drawn reduction are left out: 1. layerprobe plot panels shows them" in gallery.notes
 
 
 def test_queries_fulfil_the_rules_that_they_are_shown_for(run: Run) -> None:
@@ -120,6 +117,17 @@ def test_queries_fulfil_the_rules_that_they_are_shown_for(run: Run) -> None:
     farthest = stored.ids[int(stored.ranks[FC6].closer.argmax())]
     assert farthest in shown["worst by fc6"]
     assert "Queries: random, 12 of 16 at random by seed 0, at epoch 1" in gallery.notes
+
+
+def test_the_layer_before_the_embedding_is_the_one_that_the_page_shows_first(run: Run) -> None:
+    # binary codes of c3 stand in for another pool of the layer, which the page does not show first
+    scores = [
+        replace(score, layer="c3", pool="max") if score.reduction == "binary" else score for score in run.scores()
+    ]
+    codes = replace(BINARY, layer=C3.layer)
+    page = replace(page_of(run), layers=(C3, codes, FC6), few=(0, 2), embedding=2, scores=tuple(scores))
+    (gallery,) = galleries_of([(run, page)]).galleries
+    assert [note.split(", ")[0] for note in gallery.notes[:2]] == ["Queries: c3 right", "Queries: fc6 right"]
 
 
 def test_runs_on_the_same_images_show_the_same_queries_and_share_pictures(run: Run, tmp_path: Path) -> None:
