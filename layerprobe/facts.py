@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 EPOCH_0 = "epoch 0"  # the start where nobody knows what that network is
 
@@ -68,40 +68,50 @@ def level_text(percent: float) -> str:
 def run_lines(runs: Mapping[str, DataFacts], splits: Collection[str] | None = None) -> list[str]:
     """A figure's caption: the data set, what is searched, and the queries, classes and chance level of each split.
 
-    Runs that were measured on different data have a line each.
+    Runs that were measured on the same data share a line where others were not.
 
     Args:
         runs: run -> what its scores were measured on.
         splits: those that the figure shows; None for all.
     """
-    lines = {run: _caption(facts, splits) for run, facts in runs.items()}
-    first = next(iter(lines.values()), [])
-    if all(other == first for other in lines.values()):
-        return first
-    return [f"{run}: {'; '.join(own)}" for run, own in lines.items() if own]
+    return _by_run({run: _caption(facts, splits) for run, facts in runs.items()})
 
 
-def _caption(facts: DataFacts, splits: Collection[str] | None) -> list[str]:
+def image_lines(runs: Mapping[str, DataFacts], splits: Collection[str] | None = None) -> list[str]:
+    """The caption of a figure of images that are not searched: the data set, and the images and classes of each split.
+
+    Args:
+        runs: run -> what was measured.
+        splits: those that the figure shows; None for all.
+    """
+    return _by_run({run: _caption(facts, splits, searched=False) for run, facts in runs.items()})
+
+
+def _by_run(captions: Mapping[str, list[str]]) -> list[str]:
+    runs: dict[tuple[str, ...], list[str]] = {}
+    for run, lines in captions.items():
+        if lines:
+            runs.setdefault(tuple(lines), []).append(run)
+    if len(runs) == 1 and len(captions) == len(next(iter(runs.values()))):
+        return list(next(iter(runs)))
+    return [f"{', '.join(names)}: {'; '.join(lines)}" for lines, names in runs.items()]
+
+
+def _caption(facts: DataFacts, splits: Collection[str] | None, *, searched: bool = True) -> list[str]:
     shown = {split: own for split, own in facts.splits.items() if splits is None or split in splits}
-    among = any(found.classes is not None and found.gallery is None for found in shown.values())
+    among = searched and any(found.classes is not None and found.gallery is None for found in shown.values())
     parts = [facts.name] if facts.name else []
     parts += ["queries are searched among those of their split"] if among else []
     lines = [", ".join(parts)] if parts and shown else []
     for split, found in shown.items():
         new = " not trained on" if facts.held_out and split != "train" else ""
-        text = f"{split}: {found.queries:,} queries"
+        text = f"{split}: {found.queries:,} {'queries' if searched else 'images'}"
         text += "" if found.classes is None else f" of {found.classes:,} classes{new}"
-        text += "" if found.gallery is None else f" in a gallery of {found.gallery:,}"
-        lines.append(text + ("" if found.chance is None else f", chance R@1 {level_text(100 * found.chance)}"))
+        if searched:
+            text += "" if found.gallery is None else f" in a gallery of {found.gallery:,}"
+            text += "" if found.chance is None else f", chance R@1 {level_text(100 * found.chance)}"
+        lines.append(text)
     return lines
-
-
-def without_chance(runs: Mapping[str, DataFacts]) -> dict[str, DataFacts]:
-    """What runs were measured on, for the caption of a figure that shows no recall."""
-    return {
-        run: replace(facts, splits={split: replace(own, chance=None) for split, own in facts.splits.items()})
-        for run, facts in runs.items()
-    }
 
 
 def common_start(runs: Iterable[DataFacts]) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from layerprobe.facts import DataFacts, SplitFacts, common_chance, common_start, fact_lines, run_lines
+from layerprobe.facts import DataFacts, SplitFacts, common_chance, common_start, fact_lines, image_lines, run_lines
 
 GLYPHS = DataFacts("glyphs", {"train": SplitFacts(48, 6, chance=0.149), "test": SplitFacts(1360, 68, chance=0.111)})
 INSHOP = DataFacts("inshop:img", {"test": SplitFacts(14218, 3985, gallery=12612, chance=0.000312)})
@@ -44,6 +44,11 @@ def test_a_caption_has_the_splits_of_the_figure_and_says_which_classes_are_new()
     assert run_lines({"a": trained}, ["train"])[1:] == ["train: 48 queries of 6 classes, chance R@1 14.9 %"]
 
 
+def test_images_that_are_not_searched_have_no_chance_level() -> None:
+    assert image_lines({"a": GLYPHS}, ["test"]) == ["glyphs", "test: 1,360 images of 68 classes"]
+    assert image_lines({"a": INSHOP}) == ["inshop:img", "test: 14,218 images of 3,985 classes"]
+
+
 def test_a_caption_leaves_out_what_is_unknown() -> None:
     assert run_lines({"a": DataFacts("", {"test": SplitFacts(8)})}) == ["test: 8 queries"]
     assert run_lines({"a": DataFacts("glyphs", {})}) == []
@@ -51,10 +56,11 @@ def test_a_caption_leaves_out_what_is_unknown() -> None:
 
 def test_runs_on_the_same_data_share_their_caption() -> None:
     assert run_lines({"a": GLYPHS, "b": GLYPHS}) == run_lines({"a": GLYPHS})
-    assert run_lines({"a": GLYPHS, "b": INSHOP}) == [
-        f"a: {'; '.join(run_lines({'a': GLYPHS}))}",
+    assert run_lines({"a": GLYPHS, "b": INSHOP, "c": GLYPHS}) == [
+        f"a, c: {'; '.join(run_lines({'a': GLYPHS}))}",
         f"b: {'; '.join(run_lines({'b': INSHOP}))}",
     ]
+    assert run_lines({"a": DataFacts("", {}), "b": GLYPHS}) == [f"b: {'; '.join(run_lines({'b': GLYPHS}))}"]
     assert run_lines({}) == []
 
 

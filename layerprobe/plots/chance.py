@@ -26,15 +26,3 @@ def draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:
         place = (axes.get_xlim()[1], max(inside.values()))
         note = axes.annotate(text, place, xytext=(-3, 3), textcoords="offset points")
         note.set(ha="right", fontsize=FONT - 1, color=GREY)
-
-
-def chance_outside(axes: Mapping[str, tuple[float, float]], floors: Mapping[str, float]) -> list[str]:
-    """A line that names the chance levels outside the limits of the axes; no line where there are none.
-
-    Args:
-        axes: split -> limits of the axis that shows it.
-        floors: split -> chance level in percent.
-    """
-    out = [split for split, (low, high) in axes.items() if split in floors and not low < floors[split] < high]
-    levels = ", ".join(f"{split} {level_text(floors[split])}" for split in out)
-    return [f"Chance level outside the axes: {levels}."] if out else []

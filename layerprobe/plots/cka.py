@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib import colormaps
@@ -12,6 +12,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from layerprobe.facts import DataFacts, image_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import MatrixPlot
 from layerprobe.plots.values import matrices_csv
@@ -28,7 +29,7 @@ _BAR = 0.75  # inches for the colour bar and its numbers
 _COLOURS = colormaps["viridis"].with_extremes(bad="0.88")
 
 
-def draw(matrices: Sequence[Matrix]) -> Figure:
+def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a panel for each matrix, two in a row, all with the same colours for the values 0 to 1.
 
     The first row and column are at the bottom left. The cells show their numbers if there is room for all. A cell
@@ -37,6 +38,7 @@ def draw(matrices: Sequence[Matrix]) -> Figure:
 
     Args:
         matrices: at least one; those of a run follow one another.
+        data: run -> what was measured on.
     """
     layers = max(len(matrix.rows) for matrix in matrices)
     side = max(_SIDE, _LINE * layers, min(_CELL * layers, _ROOMY))
@@ -48,7 +50,7 @@ def draw(matrices: Sequence[Matrix]) -> Figure:
         max(_BAR, widest + 0.1),
         below=widest + 0.5,
         columns=2,
-        notes=_notes(matrices),
+        notes=image_lines(data or {}, {matrix.split for matrix in matrices}) + _notes(matrices),
     )
     figure, panels = fig.panels([f"{matrix.run}, {matrix.split}:\n{matrix.title}" for matrix in matrices], layout)
     for place, (axes, matrix) in enumerate(zip(panels, matrices, strict=True)):

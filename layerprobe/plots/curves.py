@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from layerprobe.facts import DataFacts, common_chance, run_lines
 from layerprobe.plots import figure as fig
-from layerprobe.plots.chance import chance_outside, draw_chance
+from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.plot import Layers, ScorePlot
 from layerprobe.plots.shown import few
 from layerprobe.plots.values import (
@@ -108,7 +108,6 @@ def draw(
     y_limits = _limits(found, floors)
     notes = run_lines(data, _SPLITS) + shared(runs) + missing(runs, _SPLITS)
     notes += list(kind.lines("Bands around test curves" if both else "Bands"))
-    notes += chance_outside(dict.fromkeys(_SPLITS, y_limits), floors)
     notes += [f"One epoch only ({epochs[0]}): no curves."] if len(epochs) == 1 else []
     notes += _left_out(scores, chosen) if layers is None else []
 

@@ -122,7 +122,9 @@ def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
     """A figure with a panel for each title, in rows, and the notes below."""
     columns = min(len(titles), layout.columns)
     rows = -(-len(titles) // columns)
-    notes = [line for note in layout.notes for line in _wrapped(note, columns * (layout.width + layout.right))]
+    notes = [
+        line for note in layout.notes for line in _wrapped(note, columns * (layout.width + layout.right), FONT - 1)
+    ]
     foot = 0.12 + len(notes) * (FONT - 1) * _LINE / 72
     room = layout.width + 0.8 * layout.right
     wrapped = [[line for part in title.splitlines() for line in _wrapped(part, 0.9 * room)] for title in titles]
@@ -313,6 +315,7 @@ def _luminance(colour: FloatArray) -> float:
     return float(linear @ (0.2126, 0.7152, 0.0722))
 
 
-def _wrapped(text: str, inches: float) -> list[str]:
-    # The mean width of a character of the default font is about 0.55 of the font size.
-    return textwrap.wrap(visible(text), max(20, int(inches * 72 / (0.55 * FONT)))) or [""]
+def _wrapped(text: str, inches: float, size: float = FONT) -> list[str]:
+    # The mean width of a character of the default font is about 0.55 of the font size. A number keeps its unit.
+    whole = visible(text).replace(" %", "\0%")
+    return [line.replace("\0", " ") for line in textwrap.wrap(whole, max(20, int(inches * 72 / (0.55 * size))))] or [""]

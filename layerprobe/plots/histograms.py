@@ -13,7 +13,7 @@ from matplotlib.patches import StepPatch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from layerprobe.facts import DataFacts, level_text, run_lines, without_chance
+from layerprobe.facts import DataFacts, image_lines, level_text
 from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
 from layerprobe.plots.names import layer_labels
@@ -133,7 +133,6 @@ def _notes(
     histograms: Sequence[Histogram], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]
 ) -> list[str]:
     epochs = dict.fromkeys((own.run, own.epoch) for own in histograms)
-    splits = {own.split for own in histograms}
     common = shared_notes(own.notes for own in histograms)
     lines = dict.fromkeys(
         f"{own.run}, {names[own.ranked]}, {own.split}: {note}"
@@ -144,7 +143,7 @@ def _notes(
     return [
         "; ".join(f"{run}, epoch {epoch}" for run, epoch in epochs) + ".",
         _HOW,
-        *run_lines(without_chance(data), splits),
+        *image_lines(data, {own.split for own in histograms}),
         *common,
         *lines,
     ]

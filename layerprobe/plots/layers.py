@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from layerprobe.best import best_text
 from layerprobe.facts import DataFacts, common_chance, run_lines
 from layerprobe.plots import figure as fig
-from layerprobe.plots.chance import chance_outside, draw_chance
+from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.layer_axis import (
     alike_lines,
     at_epoch,
@@ -93,7 +93,7 @@ def draw(
     notes = run_lines(data) + shared(at_last)
     notes += [] if alike is None or kind.mixed else alike_lines(at_last, given, metric, alike)
     notes += worse_lines(runs, last, metric, starts) + missing(at_last, _GAP) + list(kind.lines("Bars"))
-    notes += chance_outside(dict.fromkeys(_GAP, y_limits), floors) + left_out
+    notes += left_out
     sizes = sizes_of(runs)
     layout = fig.Layout(
         sizes.width,

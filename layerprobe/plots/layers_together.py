@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from layerprobe.best import best_text
 from layerprobe.facts import DataFacts, common_chance, run_lines
 from layerprobe.plots import figure as fig
-from layerprobe.plots.chance import chance_outside, draw_chance
+from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.layer_axis import (
     alike_lines,
     best_of,
@@ -75,10 +75,10 @@ def draw_together(
         for panel in panels
         for run, series in panel.items()
     }
-    notes = run_lines(data) + shared(named) + _best(named)
+    notes = run_lines(data, _SPLITS) + shared(named) + _best(named)
     notes += [] if alike is None or kind.mixed else alike_lines(named, scores, metric, alike)
     notes += missing(named, _SPLITS) + list(kind.lines("Bars"))
-    notes += [*chance_outside(dict.fromkeys(_SPLITS, y_limits), floors), *left_out]
+    notes += left_out
     merged: list[Series] = [{name: [] for name in layer_names(panel)} for panel in panels]
     sizes = sizes_of({str(place): names for place, names in enumerate(merged)})
     under = sizes.names + 0.2

@@ -74,6 +74,18 @@ class DrawBest(Protocol):
         """
 
 
+class DrawMatrices(Protocol):
+    """Matrices of one or more runs -> figure."""
+
+    def __call__(self, matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts]) -> Figure:
+        """Draw.
+
+        Args:
+            matrices: at least one; those of a run follow one another.
+            data: run -> what was measured on.
+        """
+
+
 class DrawHistograms(Protocol):
     """Histograms of one or more runs -> figure."""
 
@@ -146,12 +158,12 @@ class MatrixPlot:
     """A plot of matrices, such as the CKA of every two layers.
 
     Args:
-        draw: matrices -> figure.
+        draw: matrices and what their images are -> figure.
         table: matrices -> the numbers drawn, as CSV.
         options: what may be asked of it.
     """
 
-    draw: Callable[[Sequence[Matrix]], Figure]
+    draw: DrawMatrices
     table: Callable[[Sequence[Matrix]], str]
     options: tuple[Option, ...] = PICKED
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from layerprobe.facts import DataFacts, run_lines, without_chance
+from layerprobe.facts import DataFacts, image_lines
 from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
 from layerprobe.plots.names import layer_labels
@@ -147,7 +147,7 @@ def _notes(curves: Sequence[Curve], names: Mapping[RankedLayer, str], data: Mapp
         for note in curve.notes
         if note not in common
     ]
-    return [_HOW, *run_lines(without_chance(data), splits), *common, *lines]
+    return [_HOW, *image_lines(data, splits), *common, *lines]
 
 
 def spectra_csv(curves: Sequence[Curve]) -> str:

@@ -176,7 +176,7 @@ def draw(part: Plot, material: Material, ask: Ask) -> Drawn:
             return Drawn(part.draw(scores, data=_data(material), alike=material.alike), part.table(scores))
         case MatrixPlot():
             found = material.matrices(ask)
-            return Drawn(part.draw(found), part.table(found))
+            return Drawn(part.draw(found, data=material.data()), part.table(found))
         case HistogramPlot():
             histograms = material.histograms(ask)
             return Drawn(part.draw(histograms, data=material.data()), part.table(histograms))

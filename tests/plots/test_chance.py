@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from layerprobe.plots.chance import chance_outside
-from layerprobe.plots.figure import limits
+from matplotlib.figure import Figure
+
+from layerprobe.plots.chance import draw_chance
 
 
-def test_chance_is_left_out_where_it_would_press_the_data_together() -> None:
-    assert limits([50, 80], 1)[0] > 40
-    assert chance_outside({"test": (48, 82), "train": (0, 82)}, {"train": 1.0, "test": 1.25}) == [
-        "Chance level outside the axes: test 1.2 %."
-    ]
+def test_chance_levels_in_view_are_drawn_and_named() -> None:
+    axes = Figure().add_subplot()
+    axes.set_ylim(0, 10)
+    draw_chance(axes, {"train": 2.0, "test": 3.0, "validation": 20.0})
+    assert [line.get_ydata() for line in axes.lines] == [[2, 2], [3, 3]]
+    assert [text.get_text() for text in axes.texts] == ["chance: train 2.0 %, test 3.0 %"]

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from layerprobe.facts import DataFacts, SplitFacts
 from layerprobe.plots.cka import draw
 from layerprobe.scores import Matrix
 
@@ -146,3 +147,9 @@ def test_long_names_of_two_runs_do_not_meet(overlaps: Overlaps) -> None:
 
 def test_a_dollar_in_a_name_is_itself() -> None:
     draw([matrix([[1.0]], names="$x_$", notes=("$y_$",), run="$z_$")]).draw_without_rendering()
+
+
+def test_the_caption_has_the_images_that_are_compared() -> None:
+    facts = DataFacts("glyphs", {"train": SplitFacts(9), "test": SplitFacts(1360, 68, chance=0.014)}, held_out=True)
+    figure = draw([matrix([[1.0]])], data={"a": facts})
+    assert figure.texts[-1].get_text() == "glyphs\ntest: 1,360 images of 68 classes not trained on"

@@ -155,7 +155,7 @@ def test_chance_lines_stand_at_the_levels_given(make_scores: MakeScores) -> None
 
 def test_a_chance_level_out_of_view_is_written(make_scores: MakeScores) -> None:
     figure = draw(make_scores(DEEP, near=True), data=with_chance(train=0.02, test=0.03))
-    assert "Chance level outside the axes: test 3.0 %, train 2.0 %." in notes(figure)
+    assert "test: 100 queries of 10 classes, chance R@1 3.0 %" in notes(figure)
 
 
 def test_a_missing_split_is_said_and_the_other_drawn(make_scores: MakeScores) -> None:

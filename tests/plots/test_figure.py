@@ -136,6 +136,17 @@ def test_chance_is_in_view_where_the_data_keep_most_of_the_axis() -> None:
     assert high > 80
 
 
+def test_chance_is_left_out_where_it_would_press_the_data_together() -> None:
+    assert fig.limits([50, 80], 1)[0] > 40
+
+
+def test_a_line_under_a_figure_does_not_begin_with_a_unit() -> None:
+    figure, _ = one_panel(notes=["x" * 77 + " 1.4 % " + "y" * 80])
+    (notes,) = figure.texts
+    assert "1.4 %" in notes.get_text()
+    assert "\n" in notes.get_text()
+
+
 def test_limits_of_one_value_have_a_width() -> None:
     low, high = fig.limits([50])
     assert low < 50 < high

@@ -162,7 +162,7 @@ def test_a_low_chance_level_is_not_rounded_to_nothing(make_scores: MakeScores) -
 
 def test_a_chance_level_out_of_view_is_written(make_scores: MakeScores) -> None:
     figure = draw(make_scores(DEEP, near=True), data=with_chance(train=0.02, test=0.03))
-    assert "Chance level outside the axes: train 2.0 %, test 3.0 %." in notes(figure)
+    assert "test: 100 queries of 10 classes, chance R@1 3.0 %" in notes(figure)
 
 
 @pytest.mark.parametrize(("split", "absent"), [("test", "train"), ("train", "test")])

@@ -79,7 +79,7 @@ def test_what_has_no_value_is_told_and_not_drawn() -> None:
 def test_the_caption_has_the_splits_shown_without_chance() -> None:
     facts = {name: SplitFacts(100, 10, chance=0.1) for name in ("train", "validation", "test")}
     text = draw([curve("fc6", [1.0])], data={"netA": DataFacts("glyphs", facts)}).texts[-1].get_text()
-    assert "test: 100 queries of 10 classes" in text
+    assert "test: 100 images of 10 classes" in text
     assert not {"train:", "validation", "chance"} & set(text.split())
 
 

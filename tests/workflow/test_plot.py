@@ -161,9 +161,9 @@ def on_both(run: Run) -> Run:
 def matrices_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> list[Matrix]:
     given: list[Matrix] = []
 
-    def draw(matrices: Sequence[Matrix]) -> Figure:
+    def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts]) -> Figure:
         given.extend(matrices)
-        return cka.draw(matrices)
+        return cka.draw(matrices, data=data)
 
     monkeypatch.setattr(cka, "PLOT", MatrixPlot(draw, cka.PLOT.table))
     assert plot(PlotRequest("cka", runs)) == runs[0].plot_file("cka")
