@@ -29,7 +29,7 @@ window.layerprobe.map = () => {
       group.append(svg("rect", { ...at, class: gap === null ? "none" : gap < 0 ? "under" : "over", style: `--at:${share.toFixed(1)}%` }));
       if (gap === null || wide < 21) return;
       const shown = text.gap(gap, metric, wide < 34 ? 0 : 1).replace(/^\+|^−(?=0$)/, "");
-      group.append(svg("text", { class: `number${share > 70 ? " strong" : share > 52 ? " middle" : ""}`, x: x0 + (column + 0.5) * wide, y: TOP + j * row + row / 2 + 3.5, "text-anchor": "middle" }, shown));
+      group.append(svg("text", { class: `number${share > 70 ? " strong" : share > 52 ? " middle" : ""}${wide < 28 ? " small" : ""}`, x: x0 + (column + 0.5) * wide, y: TOP + j * row + row / 2 + 3.5, "text-anchor": "middle" }, shown));
     }));
     if (drawnCells.size > 50) drawnCells.clear();
     drawnCells.set(key, group);

@@ -28,13 +28,15 @@
     follow();
   };
 
-  // A list of check boxes that unfolds; `sets` are names of buttons with what they choose.
+  // A list of check boxes that unfolds, those of reductions in a list of their own; `sets` are names of buttons with what
+  // they choose.
   const choice = (key, title, all, sets) => {
-    const summary = html("summary", {}), list = html("div", { class: "choices" });
+    const summary = html("summary", {}), list = html("div", { class: "choices" }), more = html("div", { class: "choices" });
+    const boxes = new Map();
     const follow = () => {
       const chosen = state.get(key);
       summary.textContent = `${title}: ${chosen.length} of ${all.length}`;
-      list.querySelectorAll("input").forEach((input, i) => { input.checked = chosen.includes(all[i].value); });
+      for (const [value, input] of boxes) input.checked = chosen.includes(value);
     };
     for (const one of all) {
       const input = html("input", { type: "checkbox", onchange: () => {
@@ -42,10 +44,12 @@
         if (kept.length || key === "layers") state.set(key, kept);
         else input.checked = true; // one run at least stays
       } });
-      list.append(html("label", one.colours || {}, input, one.colours ? svg("svg", { width: 14, height: 10, "aria-hidden": "true" }, svg("path", { class: "line", d: "M0 5H14", "stroke-dasharray": P.dashes(one.value) })) : null, ` ${one.text}`));
+      boxes.set(one.value, input);
+      (one.more ? more : list).append(html("label", one.colours || {}, input, one.colours ? svg("svg", { width: 14, height: 10, "aria-hidden": "true" }, svg("path", { class: "line", d: "M0 5H14", "stroke-dasharray": P.dashes(one.value) })) : null, ` ${one.text}`));
     }
     const buttons = html("div", { class: "sets" }, ...sets.map(([name, values]) => html("button", { type: "button", onclick: () => state.set(key, values) }, name)));
-    const menu = html("details", { class: "menu", id: `choose-${key}` }, summary, html("div", { class: "unfolded" }, buttons, list));
+    const menu = html("details", { class: "menu", id: `choose-${key}` }, summary, html("div", { class: "unfolded" }, buttons, list,
+      more.children.length ? html("details", {}, html("summary", {}, `reductions: ${more.children.length}`), more) : null));
     bar.append(menu);
     state.on(key, follow);
     follow();
@@ -61,7 +65,7 @@
 
   metric();
   epoch();
-  choice("layers", "Layers", P.labels.map((label) => ({ value: label, text: label, colours: P.tint(label) })), [["few", P.few], ["all", P.labels], ["none", []]]);
+  choice("layers", "Layers", P.labels.map((label) => ({ value: label, text: label, colours: P.tint(label), more: P.reduced(label) })), [["few", P.few], ["all layers", P.labels.filter((label) => !P.reduced(label))], ["none", []]]);
   if (data.runs.length > 1) choice("runs", "Runs", data.runs.map((run, i) => ({ value: i, text: run.name })), [["all", data.runs.map((_, i) => i)]]);
 
   P.curves();

@@ -124,7 +124,7 @@ def test_the_epoch_and_the_layers_of_the_page_are_those_of_the_gallery(open_page
     page.locator("#epoch").focus()
     page.keyboard.press("ArrowLeft")
     assert shown(page, "pool1") == found_by(0, 2, 6)
-    page.locator("#choose-layers summary").click()
+    page.locator("#choose-layers > summary").click()
     page.get_by_role("checkbox", name="pool2").check()
     assert shown(page, "pool2") == found_by(1, 2, 6)
     page.get_by_role("checkbox", name="pool1").uncheck()

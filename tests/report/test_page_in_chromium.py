@@ -90,11 +90,21 @@ def test_the_page_opens_without_a_fault_or_a_request(open_page: Open) -> None:
 def test_a_layer_that_is_chosen_is_named_at_its_curves(open_page: Open) -> None:
     opened = open_page()
     assert opened.texts("#curves .panel:first-child .label text tspan") != []
-    opened.page.locator("#choose-layers summary").click()
+    opened.page.locator("#choose-layers > summary").click()
     opened.page.get_by_label("pool2").check()
     assert opened.page.locator('#curves [data-label="pool2"]').count() == 2  # on train and on test
     opened.page.get_by_label("pool2").uncheck()
     assert opened.page.locator('#curves [data-label="pool2"]').count() == 0
+
+
+def test_all_layers_are_chosen_without_their_reductions(open_page: Open) -> None:
+    opened = open_page()
+    opened.page.locator("#choose-layers > summary").click()
+    opened.page.get_by_role("button", name="all layers").click()
+    assert opened.page.evaluate("layerprobe.state.get('layers')") == ["pool1", "pool2", "pool3", "pool4", "fc6"]
+    opened.page.get_by_text("reductions: 1").click()
+    opened.page.get_by_label("fc6/l2+pca:64+l2").check()
+    assert opened.page.locator("#map .name").last.text_content() == "fc6/l2+pca:64+l2"
 
 
 def test_the_keyboard_chooses_the_epoch_of_table_and_figures(open_page: Open) -> None:
@@ -169,7 +179,7 @@ def test_the_name_of_a_layer_opens_all_that_is_stored_of_it(open_page: Open) -> 
 
 def test_a_run_that_is_not_chosen_is_not_shown(open_page: Open) -> None:
     opened = open_page(report_of(run_page("one"), run_page("two")))
-    opened.page.locator("#choose-runs summary").click()
+    opened.page.locator("#choose-runs > summary").click()
     opened.page.get_by_role("checkbox", name="one").uncheck()
     assert opened.texts("#curves h3") == opened.texts("#map h3") == ["two"]
     assert opened.page.locator("#table-box tbody tr").count() == 6
@@ -279,6 +289,6 @@ def test_a_printed_page_has_no_controls_and_everything_unfolded(open_page: Open)
 def test_axe_finds_no_serious_fault(open_page: Open, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     opened = open_page(report_of(run_page("one"), run_page("two")), scheme=scheme)
-    opened.page.locator("#choose-layers summary").click()
+    opened.page.locator("#choose-layers > summary").click()
     found = axe.Axe().run(opened.page).response["violations"]
     assert [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in found] == []
