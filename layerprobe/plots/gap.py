@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 
@@ -18,6 +16,7 @@ from layerprobe.errors import DataError
 from layerprobe.facts import EPOCH_0, DataFacts, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Layers, ScorePlot
+from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import (
     Point,
     Series,
@@ -213,17 +212,16 @@ def _draw_bar(axes: Axes, image: AxesImage, metric: str) -> None:
 
 def gap_csv(scores: Sequence[Score], metric: str = "R@1", *, layers: Layers | None = None) -> str:
     """The gaps as CSV, a line for each run, layer and epoch, with what they are the difference of, as fractions."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     key = ("run", "layer", "pool", "reduction", "similarity", "epoch")
     splits = (_SEEN, _UNSEEN)
-    writer.writerow([*key, f"{metric} gap", *(f"{s} {metric}" for s in splits), *(f"{s} note" for s in splits)])
+    rows: list[list[object]] = []
+    rows.append([*key, f"{metric} gap", *(f"{s} {metric}" for s in splits), *(f"{s} note" for s in splits)])
     for point in points(_shown(scores, layers), metric):
         seen, unseen = (point.values.get(split) for split in splits)
         gap = None if seen is None or unseen is None else seen - unseen
         own = [note_text(point.notes.get(split, ())) for split in splits]
-        writer.writerow([*(getattr(point, name) for name in key), gap, seen, unseen, *own])
-    return text.getvalue()
+        rows.append([*(getattr(point, name) for name in key), gap, seen, unseen, *own])
+    return csv_text(rows)
 
 
 PLOT = ScorePlot(draw, gap_csv)

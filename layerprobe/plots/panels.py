@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -19,6 +17,7 @@ from layerprobe.keys import NO_REDUCTION
 from layerprobe.plots import figure as fig
 from layerprobe.plots.class_names import in_lines, shortened
 from layerprobe.plots.plot import Image, NeighbourPlot
+from layerprobe.plots.saving import csv_text
 from layerprobe.pooling import NO_POOL
 from layerprobe.scores import note_text
 from layerprobe.views import Neighbours
@@ -161,22 +160,16 @@ def _picture(axes: Axes, pixels: NDArray[np.uint8], place: tuple[float, float, f
 
 def neighbours_csv(neighbours: Sequence[Neighbours]) -> str:
     """A line for each neighbour, with the whole ids and classes; ids and classes that begin as a formula have a `'`."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity"]
-    writer.writerow([*head, "query", "query_class", "place", "item", "item_class", "value", "right", "note"])
+    rows: list[list[object]] = []
+    rows.append([*head, "query", "query_class", "place", "item", "item_class", "value", "right", "note"])
     for one in neighbours:
         of = [one.run, one.epoch, one.split, one.ranked.layer.layer, one.ranked.layer.pool]
-        of += [one.ranked.reduction, one.ranked.similarity, _cell(one.query.id), _cell(one.query.name)]
+        of += [one.ranked.reduction, one.ranked.similarity, one.query.id, one.query.name]
         for place, each in enumerate(one.found, start=1):
-            found = [place, _cell(each.item.id), _cell(each.item.name), each.similarity, str(each.right).lower()]
-            writer.writerow([*of, *found, note_text(one.notes)])
-    return text.getvalue()
-
-
-def _cell(text: str) -> str:
-    """A name that no spreadsheet takes for a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+            found = [place, each.item.id, each.item.name, each.similarity, str(each.right).lower()]
+            rows.append([*of, *found, note_text(one.notes)])
+    return csv_text(rows)
 
 
 PLOT = NeighbourPlot(draw, neighbours_csv)

@@ -1,6 +1,6 @@
 """What a registered plot is: how it is drawn, what its table is, and, by its class, which values it draws.
 
-A module of plots ends in `PLOT = ScorePlot(draw, points_csv)`, `BestPlot(draw, points_csv)` if it names a best layer,
+A module of plots ends in `PLOT = ScorePlot(draw, gap_csv)`, `BestPlot(draw, layers_csv)` if it names a best layer,
 or `MatrixPlot(draw, matrices_csv)` and so on, and `layerprobe.registry.PLOTS` points at it.
 `layerprobe.workflow.plot.draw` gets the values of each class.
 """

@@ -1,7 +1,10 @@
-"""How a figure becomes a file."""
+"""How a figure and the numbers in it become files."""
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Iterable
 from pathlib import Path
 
 from matplotlib import rc_context
@@ -36,3 +39,14 @@ def save(figure: Figure, path: Path) -> None:
             figure.savefig(aside, format=suffix, bbox_inches=box, pil_kwargs={"compress_level": 3})
         else:
             figure.savefig(aside, format=suffix, bbox_inches=box)
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Rows as CSV; a text that a spreadsheet would take for a formula begins with a `'`."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +9,7 @@ from layerprobe.errors import LayerprobeError
 from layerprobe.intervals import Interval, IntervalKind, ShownKind
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.plots.names import layer_labels
+from layerprobe.plots.saving import csv_text
 from layerprobe.scores import SPLITS, Matrix, Score, note_text, shared_notes
 
 _KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
@@ -135,30 +134,26 @@ def points_csv(scores: Iterable[Score], metric: str = "R@1") -> str:
     """
     found = points(scores, metric)
     splits = _splits(found)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     ends = [f"{split} {metric} {end}" for split in splits for end in ("low", "high")]
     notes = [f"{split} note" for split in splits]
-    writer.writerow([*_KEY, *(f"{split} {metric}" for split in splits), *ends, *notes])
+    rows: list[list[object]] = [[*_KEY, *(f"{split} {metric}" for split in splits), *ends, *notes]]
     for point in found:
         key = [getattr(point, name) for name in _KEY]
         values = map(point.values.get, splits)
         intervals = [point.intervals.get(split) for split in splits]
         bounds = [end for own in intervals for end in ((own.low, own.high) if own else (None, None))]
-        writer.writerow([*key, *values, *bounds, *(note_text(point.notes.get(split, ())) for split in splits)])
-    return text.getvalue()
+        rows.append([*key, *values, *bounds, *(note_text(point.notes.get(split, ())) for split in splits)])
+    return csv_text(rows)
 
 
 def matrices_csv(matrices: Iterable[Matrix]) -> str:
     """Matrices as CSV, a line for each number with the notes of its matrix; an invalid number is an empty cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "split", "comparison", "row", "column", "value", "note"])
+    rows: list[list[object]] = [["run", "split", "comparison", "row", "column", "value", "note"]]
     for matrix in matrices:
         for name, values in zip(matrix.rows, matrix.values, strict=True):
             for column, value in zip(matrix.columns, values, strict=True):
-                writer.writerow([matrix.run, matrix.split, matrix.title, name, column, value, note_text(matrix.notes)])
-    return text.getvalue()
+                rows.append([matrix.run, matrix.split, matrix.title, name, column, value, note_text(matrix.notes)])
+    return csv_text(rows)
 
 
 def by_run(found: Sequence[Point]) -> dict[str, Series]:

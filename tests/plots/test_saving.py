@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from layerprobe.errors import EnvironmentFault, LayerprobeError
-from layerprobe.plots.saving import save
+from layerprobe.plots.saving import csv_text, save
 
 SIGNATURES = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
 
@@ -48,3 +48,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         save(figure, path)
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["plot.png"]
+
+
+def test_no_name_in_a_table_is_a_formula() -> None:
+    assert (
+        csv_text([["run", "value"], ["=1+1", -0.5], ["a,b", None], ["@x", 2]])
+        == "run,value\n'=1+1,-0.5\n\"a,b\",\n'@x,2\n"
+    )
