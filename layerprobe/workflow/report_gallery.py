@@ -23,12 +23,13 @@ from layerprobe.runs import Run
 from layerprobe.views import Item
 from layerprobe.workflow.neighbours import RunGallery, neighbours_of, open_gallery
 from layerprobe.workflow.query_rules import AtRandom, ByOutcome, Rule, Worst, choose_queries, rule_text
-from layerprobe.workflow.references import open_place
+from layerprobe.workflow.references import Place, open_place
 from layerprobe.workflow.threads import OfEach, in_threads
 
 SPLIT = "test"  # whose images are the queries
 QUERIES = 12  # by each rule; runs that search the same images share them
 NEIGHBOURS = 5
+SEARCHED = 2_000_000  # rows of features, over all layers, epochs and runs, that are read for a page
 _PANELS = "layerprobe plot panels"  # fits a reduction at one epoch alone
 
 
@@ -54,16 +55,18 @@ class _Shown:
     Args:
         page: of the run.
         opened: its images.
-        epochs: those whose ranks and features are stored, ascending.
+        place: its ranks at the last epoch, by which queries are chosen.
+        epochs: those that are shown, ascending.
         layers: those that are shown.
-        left_out: how many others the run has, as their reduction is another one at every epoch.
+        notes: what of the run is not shown.
     """
 
     page: RunPage
     opened: RunGallery
+    place: Place
     epochs: tuple[int, ...]
     layers: tuple[RankedLayer, ...]
-    left_out: int
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +119,8 @@ def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Gal
     The queries are chosen at the last epoch: those that the layer before the embedding gets right and the embedding
     wrong, the reverse, those whose nearest right item is farthest down by the embedding, and some at random. Runs that
     search the same images show the same queries, to each its share. A layer whose reduction is fitted or drawn is left
-    out, as that would be done anew at every epoch.
+    out, as that would be done anew at every epoch; so are epochs in between where so many images are searched that all
+    of them would take minutes.
 
     Args:
         runs: each with its page.
@@ -125,7 +129,7 @@ def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Gal
     shown, notes = [], []
     for run, page in runs:
         try:
-            shown.append(_shown(run, page))
+            shown.append(_shown(run, page, SEARCHED // len(runs)))
         except LayerprobeError as error:
             notes.append(f"no images of {page.name} are shown: {error}")
     groups: dict[tuple[str, ...], list[_Shown]] = {}
@@ -139,28 +143,51 @@ def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Gal
     return Galleries(*within([wanted[each.page.name] for each in shown], limit), tuple(notes))
 
 
-def _shown(run: Run, page: RunPage) -> _Shown:
+def _shown(run: Run, page: RunPage, rows: int) -> _Shown:
     """What of a run can be shown.
+
+    Args:
+        run: its files.
+        page: what the report says of it.
+        rows: how many rows of features may be read; of the last epoch all are.
 
     Raises:
         DataError: no features or ranks of its test images are stored, or the images are gone.
     """
     scored = [score for score in page.scores if score.split == SPLIT]
-    epochs = tuple(
+    stored = [
         epoch
         for epoch in sorted({score.epoch for score in scored})
         if run.feature_file(epoch, SPLIT).exists() and run.rank_file(epoch, SPLIT).exists()
-    )
+    ]
     measured = {score.ranked_layer for score in scored}
     every = [ranked for ranked in page.layers if ranked in measured]
     layers = tuple(ranked for ranked in every if not _changes(ranked))
-    if not (epochs and layers):
+    if not (stored and layers):
         raise DataError(
             f"no features of the {SPLIT} split are stored",
             file=run.folder,
             fix=f"Run layerprobe probe {run.name} --splits {SPLIT}",
         )
-    return _Shown(page, open_gallery(run, SPLIT), epochs, layers, len(every) - len(layers))
+    opened = open_gallery(run, SPLIT)
+    epochs = _thinned(stored, rows // (len(layers) * len(opened.items)))
+    notes = []
+    if len(layers) < len(every):
+        left_out = f"{len(every) - len(layers)}. {_PANELS} shows them"
+        notes.append(f"Layers with a fitted or drawn reduction are left out: {left_out}")
+    if len(epochs) < len(stored):
+        notes.append(
+            f"{len(epochs)} of {len(stored)} epochs are here: {len(opened.items):,} images are searched at each"
+        )
+    return _Shown(page, opened, open_place(run, stored[-1], SPLIT), epochs, layers, tuple(notes))
+
+
+def _thinned(epochs: Sequence[int], count: int) -> tuple[int, ...]:
+    """So many of some epochs, evenly spaced from the first to the last; the last one where that is all."""
+    if count >= len(epochs):
+        return tuple(epochs)
+    places = np.linspace(len(epochs) - 1, 0, max(1, count)).round().astype(int)
+    return tuple(epochs[place] for place in sorted(places.tolist()))
 
 
 def _changes(ranked: RankedLayer) -> bool:
@@ -173,7 +200,7 @@ def _queries_of(group: Sequence[_Shown]) -> _Queries:
     """The queries of runs that search the same images: in turns one by each rule of each run."""
     queries, lists = _Queries(), []
     for each in group:
-        place = open_place(each.opened.run, each.epochs[-1], SPLIT)
+        place = each.place
         notes = queries.notes.setdefault(each.page.name, [])
         for rule in _rules(each):
             text = rule_text(rule, place)
@@ -222,7 +249,6 @@ def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictur
     for epoch, found in zip(shown.epochs, by_epoch, strict=True):
         for layer in found.absent:
             absent.setdefault(str(layer.layer), []).append(str(epoch))
-    left_out = f"Layers with a fitted or drawn reduction are left out: {shown.left_out}. {_PANELS} shows them"
     splits = [opened.items] if opened.items is opened.queries else [opened.items, opened.queries]
     items = [
         Item(name, opened.class_names[label])
@@ -242,7 +268,7 @@ def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictur
         picture=lambda place: pictures.of(opened, items[place].id),
         notes=(
             *queries.notes[shown.page.name],
-            *([left_out] if shown.left_out else []),
+            *shown.notes,
             *(f"{layer} has no features that can be searched at epoch {', '.join(e)}" for layer, e in absent.items()),
         ),
     )

@@ -99,6 +99,19 @@ def test_a_layer_is_shown_in_bits_but_not_by_what_would_be_fitted_anew(run: Run)
     assert "Layers with a fitted or drawn reduction are left out: 1. layerprobe plot panels shows them" in gallery.notes
 
 
+@pytest.mark.parametrize(
+    ("rows", "epochs"),
+    [(96, (0, 1)), (95, (1,)), (0, (1,))],  # 2 epochs of 3 layers of 16 images are 96 rows
+)
+def test_epochs_are_left_out_where_too_many_images_are_searched(
+    run: Run, monkeypatch: pytest.MonkeyPatch, rows: int, epochs: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr("layerprobe.workflow.report_gallery.SEARCHED", rows)
+    gallery = gallery_of(run)
+    assert gallery.epochs == epochs
+    assert ("1 of 2 epochs are here: 16 images are searched at each" in gallery.notes) == (len(epochs) == 1)
+
+
 def test_queries_fulfil_the_rules_that_they_are_shown_for(run: Run) -> None:
     gallery = gallery_of(run)
     stored = store.read_stored_ranks(run.rank_file(1, "test"))
@@ -160,6 +173,15 @@ def test_a_run_without_features_of_test_images_says_which_command_makes_them(run
     found = galleries_of([(run, page_of(run))])
     assert found.galleries == ()
     assert found.notes[0].endswith("Run layerprobe probe one --splits test.")
+
+
+def test_a_damaged_rank_file_leaves_out_one_gallery_alone(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(run.folder, tmp_path / "bad")
+    bad = Run(tmp_path / "bad")
+    bad.rank_file(1, "test").write_bytes(b"no ranks")
+    found = galleries_of([(bad, page_of(run)), (run, page_of(run))])
+    assert len(found.galleries) == len(found.notes) == 1
+    assert "truncated or damaged" in found.notes[0]
 
 
 def test_a_layer_finds_nothing_where_its_features_are_not_stored(run: Run) -> None:
