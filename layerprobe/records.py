@@ -8,6 +8,8 @@ from typing import Any
 _Check = Callable[[Any], bool]
 
 FROM_PYTHON = "from_python"  # true in the record of a run that layerprobe.probe wrote: its model is not stored
+# The files whose weights are the epochs 0, 1, 2 ... of a run that copied none of them.
+FOREIGN = "weights_files"
 
 
 def _is_text(value: Any) -> bool:

@@ -12,12 +12,10 @@ from layerprobe.errors import DataError
 from layerprobe.nets.checkpoint_files import read_checkpoint
 from layerprobe.nets.fitting import fitted, with_versions
 from layerprobe.nets.net import Net
+from layerprobe.records import FOREIGN
 from layerprobe.runs import Run
 from layerprobe.training.checkpoints import load_weights, require_unchanged
 from layerprobe.workflow.kept import kept_epochs, require_kept
-
-# The files in run.json whose weights are the epochs 0, 1, 2 ... of a run that copied none of them.
-FOREIGN = "weights_files"
 
 
 @dataclass(frozen=True)

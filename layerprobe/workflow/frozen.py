@@ -18,12 +18,13 @@ from layerprobe.nets.weight_paths import expand
 from layerprobe.overrides import Overrides, overridden
 from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe, resolve
+from layerprobe.records import FOREIGN
 from layerprobe.registry import SOURCES
 from layerprobe.runs import Run, command_line, find_run, locked, named_run
 from layerprobe.sections import SECTIONS
 from layerprobe.workflow import parts
 from layerprobe.workflow.building import TrainRequest
-from layerprobe.workflow.epoch_weights import FOREIGN, ForeignFile, foreign_files, last_weights, load_file
+from layerprobe.workflow.epoch_weights import ForeignFile, foreign_files, last_weights, load_file
 from layerprobe.workflow.estimate import Estimate
 from layerprobe.workflow.images import Decoding, with_contents
 from layerprobe.workflow.manifests import require_same_images

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from layerprobe.errors import DataError, RecipeError
-from layerprobe.records import FROM_PYTHON
+from layerprobe.records import FOREIGN, FROM_PYTHON
 from layerprobe.runs import Run
 from layerprobe.store import read_index
-from layerprobe.workflow.epoch_weights import FOREIGN
 from layerprobe.workflow.stored_terms import ranked_epochs
 
 _OWN_WEIGHTS = ("none", "model", "imagenet")  # drawn, or the source's own: no file of somebody's training
