@@ -116,6 +116,7 @@ PLOTS = {
     "histograms": "layerprobe.plots.histograms:PLOT",
     "spectrum": "layerprobe.plots.spectrum:PLOT",
     "cka": "layerprobe.plots.cka:PLOT",
+    "dims": "layerprobe.plots.dims:PLOT",
     "gallery-size": "layerprobe.plots.gallery_size:PLOT",
     "panels": "layerprobe.plots.panels:PLOT",
 }

@@ -1,10 +1,12 @@
-"""What figures show beside scores and matrices: histograms, curves, and the nearest items of a query."""
+"""What figures show beside scores and matrices: histograms, curves, reductions, and the nearest items of a query."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from layerprobe.keys import RankedLayer
+from layerprobe.scores import Score
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,49 @@ class Curve:
         lengths = {len(self.places), len(self.values)} | {len(ends) for ends in (self.low, self.high) if ends}
         if len(lengths) != 1:
             raise ValueError(f"lists of different lengths: {sorted(lengths)}")
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A score of a layer, and how many dimensions the layer then has.
+
+    Args:
+        score: Recall@1.
+        dim: numbers, or bits, of each image; None where that is unknown.
+        equal: whether its reduction gives every layer that many, whatever it had.
+        chosen: whether its reduction, which may be none, is the layer's best post-processing.
+    """
+
+    score: Score
+    dim: int | None
+    equal: bool
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class Reductions:
+    """The layers of a run as they are, and after reductions.
+
+    Args:
+        run: the run's name.
+        epoch: of all values; 0 = before any step.
+        split: likewise.
+        values: in the order of layers in the network, then of reductions, `none` first.
+        chosen_on: the split on which the best post-processing of each layer was chosen; None where it is not known.
+        notes: what a reader must know of that choice.
+    """
+
+    run: str
+    epoch: int
+    split: str
+    values: tuple[Sized, ...]
+    chosen_on: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def equal_dimensions(found: Iterable[Reductions]) -> list[int]:
+    """The equal dimensions at which layers are, ascending."""
+    return sorted({sized.dim or 0 for each in found for sized in each.values if sized.equal})
 
 
 @dataclass(frozen=True)

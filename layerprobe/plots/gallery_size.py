@@ -6,7 +6,6 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,6 +17,7 @@ from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
 from layerprobe.plots.names import layer_labels
 from layerprobe.plots.plot import CurvePlot
+from layerprobe.plots.values import said_once
 from layerprobe.scores import note_text, shared_notes
 from layerprobe.views import Curve
 
@@ -101,18 +101,10 @@ def _facts(own: Sequence[Curve]) -> str:
 def _notes(
     runs: Mapping[str, Sequence[Curve]], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]
 ) -> list[str]:
-    splits = {run: own[0].split for run, own in runs.items()}
-    shown = {
-        run: replace(facts, splits={name: found for name, found in facts.splits.items() if name == splits[run]})
-        for run, facts in data.items()
-        if run in splits
-    }
-    lines = [*run_lines(shown), _HOW]
+    lines = [*run_lines(data, {curve.split for own in runs.values() for curve in own}), _HOW]
     kind = ShownKind.of(c.notes for own in runs.values() for c in own if any(end is not None for end in c.low))
     lines += kind.lines("Bands")
-    remarks = {run: _remarks(own, names) for run, own in runs.items()}
-    common = [line for line in next(iter(remarks.values())) if all(line in own for own in remarks.values())]
-    return [*lines, *common, *(f"{run}: {line}" for run, own in remarks.items() for line in own if line not in common)]
+    return [*lines, *said_once({run: _remarks(own, names) for run, own in runs.items()})]
 
 
 def _remarks(own: Sequence[Curve], names: Mapping[RankedLayer, str]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from layerprobe.facts import DataFacts
 from layerprobe.keys import RankedLayer
 from layerprobe.scores import Matrix, Score
-from layerprobe.views import Curve, Histogram, Neighbours
+from layerprobe.views import Curve, Histogram, Neighbours, Reductions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,6 +110,18 @@ class DrawCurves(Protocol):
         """
 
 
+class DrawReductions(Protocol):
+    """What reductions do to the layers of one or more runs -> figure."""
+
+    def __call__(self, found: Sequence[Reductions], *, data: Mapping[str, DataFacts]) -> Figure:
+        """Draw.
+
+        Args:
+            found: at least one, each of another run.
+            data: run -> what was measured on.
+        """
+
+
 class DrawNeighbours(Protocol):
     """Neighbours of queries -> figure."""
 
@@ -201,6 +213,21 @@ class CurvePlot:
 
 
 @dataclass(frozen=True)
+class ReductionPlot:
+    """A plot of layers as they are and after reductions.
+
+    Args:
+        draw: reductions and what they were measured on -> figure.
+        table: reductions -> the numbers drawn, as CSV.
+        options: what may be asked of it.
+    """
+
+    draw: DrawReductions
+    table: Callable[[Sequence[Reductions]], str]
+    options: tuple[Option, ...] = PICKED
+
+
+@dataclass(frozen=True)
 class NeighbourPlot:
     """A plot of the images nearest to queries.
 
@@ -215,4 +242,4 @@ class NeighbourPlot:
     options: tuple[Option, ...] = (*PICKED, "query", "where", "queries")
 
 
-Plot = ScorePlot | BestPlot | MatrixPlot | HistogramPlot | CurvePlot | NeighbourPlot
+Plot = ReductionPlot | ScorePlot | BestPlot | MatrixPlot | HistogramPlot | CurvePlot | NeighbourPlot

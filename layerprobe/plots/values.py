@@ -234,7 +234,11 @@ def shared(runs: Mapping[str, Series]) -> list[str]:
 
     What all runs have is said once, without their names.
     """
-    lines = {run: _shared_notes(series) for run, series in runs.items()}
+    return said_once({run: _shared_notes(series) for run, series in runs.items()})
+
+
+def said_once(lines: Mapping[str, Sequence[str]]) -> list[str]:
+    """The lines of some runs: first those that all have, without the runs' names."""
     first, *others = lines.values()
     common = [line for line in first if all(line in other for other in others)]
     return common + [f"{run}: {line}" for run, own in lines.items() for line in own if line not in common]

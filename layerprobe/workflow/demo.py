@@ -10,11 +10,13 @@ from layerprobe.recipe import load_recipe
 from layerprobe.registry import PLOTS
 from layerprobe.runs import Run
 from layerprobe.scores import Score
+from layerprobe.store import read_dims
 from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.embedding import network_end
 from layerprobe.workflow.finding import finding, ground_of
 from layerprobe.workflow.plot import PlotRequest, plot
 from layerprobe.workflow.probe import probe
+from layerprobe.workflow.reduced import usual_dimension
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import train
 
@@ -32,7 +34,7 @@ class Demo:
 
 
 def demo(cache: Path, listener: Listener) -> Demo:
-    """Train the quick recipe, probe every layer at every epoch, draw every plot.
+    """Train the quick recipe, probe every layer at every epoch and at one dimension at the last, draw every plot.
 
     Raises:
         LayerprobeError: what a user can mend.
@@ -40,7 +42,13 @@ def demo(cache: Path, listener: Listener) -> Demo:
     request = TrainRequest(recipe=load_recipe(RECIPE), overridden=False, cache=cache)
     run = train(request, listener)
     scores = probe(run, ProbeRequest(), listener)
-    plots = [plot(PlotRequest(kind, [run])) for kind in PLOTS]
     last = max(score.epoch for score in scores)
+    _probe_at_one_dimension(run, last, listener)
+    plots = [plot(PlotRequest(kind, [run])) for kind in PLOTS]
     found = finding(ground_of(run, network_end(run, run.read())))
     return Demo(run, [score for score in scores if score.epoch == last], plots, found)
+
+
+def _probe_at_one_dimension(run: Run, epoch: int, listener: Listener) -> None:
+    dims = read_dims(run.feature_file(epoch, "test")).values()
+    probe(run, ProbeRequest(epochs=str(epoch), splits=("test",), equal_dim=usual_dimension(dims)), listener)

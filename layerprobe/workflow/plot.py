@@ -20,13 +20,15 @@ from layerprobe.plots.plot import (
     MatrixPlot,
     NeighbourPlot,
     Plot,
+    ReductionPlot,
     ScorePlot,
 )
 from layerprobe.plots.saving import save
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, shared_notes
 from layerprobe.seeds import facts_over_seeds, over_seeds, trainings
-from layerprobe.views import Curve, Histogram, Neighbours
+from layerprobe.views import Curve, Histogram, Neighbours, Reductions
+from layerprobe.workflow.dims import stored_reductions
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.gallery_sizes import run_curves
 from layerprobe.workflow.matrices import COMPARED, comparable, layers_of, matrices_of
@@ -102,6 +104,9 @@ class Material(Protocol):
 
     def gallery_sizes(self, ask: Ask) -> Sequence[Curve]:
         """Recall by how many items are searched."""
+
+    def reductions(self, ask: Ask) -> Sequence[Reductions]:
+        """Recall at equal dimensions; trainings of one experiment as one."""
 
     def neighbours(self, ask: Ask) -> tuple[Sequence[Neighbours], Image]:
         """The items nearest to some queries, and what gives the images."""
@@ -183,6 +188,9 @@ def draw(part: Plot, material: Material, ask: Ask) -> Drawn:
         case CurvePlot():
             curves = material.spectra(ask) if part.of == "spectrum" else material.gallery_sizes(ask)
             return Drawn(part.draw(curves, data=material.data()), part.table(curves))
+        case ReductionPlot():
+            reductions = material.reductions(ask)
+            return Drawn(part.draw(reductions, data=_data(material)), part.table(reductions))
         case NeighbourPlot():
             nearest, image = material.neighbours(ask)
             return Drawn(part.draw(nearest, image=image, data=material.data()), part.table(nearest))
@@ -264,6 +272,14 @@ class StoredRuns:
             own = _until([score for score in self.scores if score.run == run.name], ask.epoch)
             found += run_curves(run, own, ask.layers)
         return found
+
+    def reductions(self, ask: Ask) -> Sequence[Reductions]:
+        """The layers of each run at equal dimensions; trainings of one experiment as one.
+
+        Raises:
+            LayerprobeError: as for `stored_reductions`.
+        """
+        return stored_reductions(self.runs, self.scores, ask.layers, ask.epoch)
 
     def neighbours(self, ask: Ask) -> tuple[Sequence[Neighbours], Image]:
         """The items nearest to some test queries, and what gives the images.

@@ -20,7 +20,8 @@ from layerprobe.pair_similarities import Labelled
 from layerprobe.plots.plot import Image
 from layerprobe.retrieval import Ranks
 from layerprobe.scores import Matrix, Score
-from layerprobe.views import Curve, Histogram, Neighbours
+from layerprobe.views import Curve, Histogram, Neighbours, Reductions
+from layerprobe.workflow.dims import at_equal_dimensions, best_on_validation, python_fix, reductions_of, shown
 from layerprobe.workflow.facts import epoch_tables, split_facts
 from layerprobe.workflow.frames import score_frame
 from layerprobe.workflow.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
@@ -185,6 +186,17 @@ class _Material:
         items = positives_and_negatives(known.units, gallery)
         ranks = {ranked: [known.ranks[member] for member in ranked_as(ranked, known.ranks)] for ranked in layers}
         return curves_of(QueriesSearched(known.units, items, "probe"), ranks, probed.scores)
+
+    def reductions(self, ask: Ask) -> Sequence[Reductions]:
+        values, features = at_equal_dimensions(self.scores), self.probed.features
+        dims = {
+            ranked.layer: int(features[split, text].shape[1])
+            for split, ranked in features.places
+            if ranked.reduction == NO_REDUCTION and (split, text := layer_text(ranked)) in features
+        }
+        if not values:
+            raise DataError("no layer was brought to an equal dimension", fix=python_fix(dims))
+        return shown([reductions_of(values, dims, best_on_validation(values))], values, ask.layers)
 
     def neighbours(self, _: Ask) -> tuple[Sequence[Neighbours], Image]:
         fix = "Probe it by layerprobe probe --model python:FILE.py:NAME --data folder:ROOT, then layerprobe plot panels"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -90,19 +90,40 @@ def processed_layers(
     if not reduced:
         return None
     last = max((epoch for cells in splits.values() for ranked in reduced for epoch in cells.epochs(ranked)), default=0)
-    try:
-        choose_on = split_to_choose_on(run, run.read(), [last])
-    except RecipeError as error:
-        return PostProcessing(notes=(f"{_NONE}: {error}",))
-    if choose_on == "test":
-        return PostProcessing(
-            notes=(f"{_NONE}: there are no others; layerprobe choose {run.name} cross-fits over them",)
-        )
+    choose_on, why = post_processing_split(run, last)
+    if choose_on is None:
+        return PostProcessing(notes=(f"{_NONE}: {why}",))
     found = post_processing(layers, ways, splits, choose_on)
     if found is None:
-        fix = f"layerprobe probe {run.name} --splits {choose_on} with the same --reduce does it"
-        return PostProcessing(notes=(f"{_NONE}: no reduced layer is measured on {choose_on}; {fix}",))
-    return found if choose_on == "validation" else replace(found, notes=(*found.notes, _SAME_CLASSES))
+        return PostProcessing(notes=(f"{_NONE}: {unmeasured(run, choose_on)}",))
+    return replace(found, notes=(*found.notes, why)) if why else found
+
+
+def unmeasured(run: Run, split: str) -> str:
+    """That no reduced layer is measured on a split, and what does it."""
+    fix = f"layerprobe probe {run.name} --splits {split} with the same --reduce does it"
+    return f"no reduced layer is measured on {split}; {fix}"
+
+
+def post_processing_split(run: Run, epoch: int) -> tuple[str | None, str]:
+    """The split on which a layer's best post-processing is chosen; None where only test is left, and why that is so.
+
+    Args:
+        run: whose record says what the network has seen.
+        epoch: 0 = before any step.
+    """
+    try:
+        choose_on = split_to_choose_on(run, run.read(), [epoch])
+    except RecipeError as error:
+        return None, str(error)
+    if choose_on == "test":
+        return None, f"there are no others; layerprobe choose {run.name} cross-fits over them"
+    return choose_on, "" if choose_on == "validation" else _SAME_CLASSES
+
+
+def usual_dimension(dims: Collection[int]) -> int:
+    """The number of dimensions to which layers of these are brought where nobody says another."""
+    return min([*dims, _USUAL])
 
 
 def dimension_hint(run: Run, layers: Sequence[RankedLayer], epoch: int, splits: Iterable[str]) -> list[str]:
@@ -127,5 +148,5 @@ def dimension_hint(run: Run, layers: Sequence[RankedLayer], epoch: int, splits: 
     if len(set(dims)) < 2:
         return []
     fewest = min(dims)
-    command = f"layerprobe probe {run.name} --epochs {epoch} --equal-dim {min(fewest, _USUAL)}"
+    command = f"layerprobe probe {run.name} --epochs {epoch} --equal-dim {usual_dimension(dims)}"
     return [f"the layers have {fewest:,} to {max(dims):,} dimensions; {command} compares them at one"]

@@ -74,8 +74,9 @@ def probed(tmp_path: Path) -> Path:
         }
     )  # fmt: skip
     scores = [
-        Score("one", "e", 0, 1, split, layer.layer, layer.pool, "none", "cosine", metric, 0.5, None, None, 8)
+        Score("one", "e", 0, 1, split, layer.layer, layer.pool, reduction, "cosine", metric, 0.5, None, None, 8)
         for split in ("train", "test")
+        for reduction in ("none", "l2+pca:2+l2")
         for metric in ("R@1", "NMI")
     ]
     ScoreTable(scores).write(run.scores_file)

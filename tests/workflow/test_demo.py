@@ -41,7 +41,7 @@ def test_the_finding_is_computed_from_the_runs_own_numbers(monkeypatch: pytest.M
     value = {
         (score.split, score.layer): score.value
         for score in read_scores(shown.run.scores_file)
-        if score.epoch == 1 and score.metric == "R@1"
+        if (score.epoch, score.metric, score.reduction) == (1, "R@1", "none")
     }
     numbers = r"R@1 (\S+) % against (\S+) %.*On the training classes they reach (\S+) % against (\S+) %\."
     figures = re.search(numbers, shown.finding)

@@ -91,7 +91,10 @@ def test_every_plot_is_drawn_of_a_folder_whose_classes_are_all_in_test(
     settings = ("data.image_size=16", "net.fc=[8]", "probe.k=[1,2]", "data.train_classes=0", "train.epochs=0")
     recipe = load_recipe(str(RECIPES / "netA.toml"), Overrides(f"folder:{images}", settings))
     run = train(replace(request, recipe=recipe), Silent())
-    scores = probe(run, ProbeRequest(layers=("pool5.3", "fc6"), metrics=("MAP@R",), device="cpu", workers=0), Silent())
+    # No reduction can be fitted without training images; a random projection needs none.
+    reduce = ("none", "random:4+l2")
+    layers, metrics = ("pool5.3", "fc6"), ("MAP@R",)
+    scores = probe(run, ProbeRequest(layers, metrics=metrics, reduce=reduce, device="cpu", workers=0), Silent())
     assert {(score.split, score.n) for score in scores} == {("test", 32)}
     drawable = [kind for kind in PLOTS if kind != "gap"]
     assert all(plot(PlotRequest(kind, [run], csv=tmp_path / f"{kind}.csv")).is_file() for kind in drawable)

@@ -158,6 +158,18 @@ def on_both(run: Run) -> Run:
     return run
 
 
+def at_one_dimension(run: Run) -> Run:
+    """The run with its scores once more, after PCA to two dimensions."""
+    scores = read_scores(run.scores_file)
+    write_scores(run.scores_file, [*scores, *(replace(score, reduction="l2+pca:2+l2") for score in scores)])
+    return run
+
+
+def ready(kind: str, run: Run) -> Run:
+    """The run with what a plot needs beside the scores and features of test."""
+    return at_one_dimension(on_both(run)) if kind == "dims" else on_both(run)
+
+
 def matrices_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> list[Matrix]:
     given: list[Matrix] = []
 
@@ -196,7 +208,7 @@ def test_every_plot_has_the_networks_order_whatever_was_measured_first(kind: str
     first = LayerKey("conv", "max")
     late = of_epochs(0, 1)
     late[1][first] = np.random.default_rng(1).normal(size=(20, 3)).astype(np.float32)  # probed at the last epoch alone
-    run = on_both(probed(tmp_path, late))
+    run = ready(kind, probed(tmp_path, late))
     scores = read_scores(run.scores_file)
     assert scores[0].layer != "conv"
     run.write(RECORD | {"layer_order": ["conv", "pool5.3", "fc6"]})
@@ -280,7 +292,7 @@ def test_a_run_probed_on_the_training_split_alone_has_nothing_to_compare(tmp_pat
 
 @pytest.mark.parametrize("kind", WITHOUT_IMAGES)
 def test_figure_and_table_say_what_every_score_says(kind: str, tmp_path: Path) -> None:
-    run = on_both(probed(tmp_path, of_epochs(0, 1)))
+    run = ready(kind, probed(tmp_path, of_epochs(0, 1)))
     write_scores(
         run.scores_file,
         [replace(score, notes=("partial: 9 of 10 test images",)) for score in read_scores(run.scores_file)],
@@ -294,7 +306,7 @@ def test_figure_and_table_say_what_every_score_says(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", WITHOUT_IMAGES)
 def test_a_figure_can_be_had_without_a_file(kind: str, tmp_path: Path) -> None:
-    run = on_both(probed(tmp_path, of_epochs(0, 1)))
+    run = ready(kind, probed(tmp_path, of_epochs(0, 1)))
     before = sorted(tmp_path.rglob("*"))
     assert isinstance(drawn(kind, [run]).figure, Figure)
     assert sorted(tmp_path.rglob("*")) == before

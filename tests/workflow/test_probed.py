@@ -68,6 +68,15 @@ def test_every_plot_is_drawn(result: Probed, kind: str) -> None:
     assert kind != "layers" or any("output" in text for text in texts)
 
 
+def test_layers_at_one_dimension_are_drawn_or_how_to_bring_them_there_is_told(result: Probed) -> None:
+    with pytest.raises(DataError, match="no layer was brought to an equal dimension. Probe with reduce="):
+        result.plot("dims")
+    reduced = layerprobe.probe(small_model(), {"test": TEST}, ks=(1,), layers="0.1", reduce=("none", "random:2+l2"))
+    figure = reduced.plot("dims")
+    assert figure.axes[0].get_title("left").splitlines() == ["Sequential, epoch 0", "at 2 dimensions"]
+    assert "as it is: 6 dimensions" in figure.texts[-1].get_text()
+
+
 def test_cka_needs_test_images() -> None:
     trained = layerprobe.probe(small_model(), {"train": TRAIN}, ks=(1,))
     with pytest.raises(DataError, match="CKA compares features of the test split. Probe a test split"):

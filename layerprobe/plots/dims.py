@@ -1,0 +1,110 @@
+"""Recall of layers at equal dimensions, by what brings them there (Zhai & Wu 2019, Fig. 2, has it by dimension)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from matplotlib.figure import Figure
+
+from layerprobe.facts import DataFacts, run_lines
+from layerprobe.intervals import IntervalKind, ShownKind
+from layerprobe.keys import NO_REDUCTION
+from layerprobe.plots import dims_by_layer, dims_by_size
+from layerprobe.plots.plot import ReductionPlot
+from layerprobe.plots.reducers import MANY, Reducer, reducer_names, reducer_of
+from layerprobe.plots.values import said_once
+from layerprobe.scores import note_text, shared_notes
+from layerprobe.views import Reductions, Sized, equal_dimensions
+
+_KEY = ("run", "epoch", "split", "layer", "pool", "reduction", "similarity")
+
+
+def draw(found: Sequence[Reductions], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
+    """Draw the layers at each equal dimension side by side; at many, each layer by dimension, a panel for each reducer.
+
+    A ring marks the best post-processing of a layer. Intervals are bars, or bands.
+
+    Args:
+        found: as for `DrawReductions`; at least one layer is at an equal dimension.
+        data: run -> what was measured on.
+    """
+    names = reducer_names(found)
+    kind = ShownKind.of(sized.score.notes for each in found for sized in each.values if sized.score.low is not None)
+    if kind.kind is None:
+        found = [replace(each, values=tuple(map(_without_interval, each.values))) for each in found]
+    by_size = len(equal_dimensions(found)) >= MANY
+    notes = run_lines(data or {}, {each.split for each in found})
+    notes += ["; ".join(_chains(found, names)), *_signs(found, by_size=by_size)]
+    notes += kind.lines("Bands" if by_size else "Bars")
+    notes += said_once({each.run: _remarks(each, names) for each in found})
+    return dims_by_size.draw(found, names, notes) if by_size else dims_by_layer.draw(found, names, notes)
+
+
+def table(found: Iterable[Reductions]) -> str:
+    """The numbers drawn as CSV, a line each; the best post-processing of a layer names the split it was chosen on."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*_KEY, "dimensions", "R@1", "low", "high", "n", "best post-processing, chosen on", "note"])
+    for each in found:
+        for sized in each.values:
+            s = sized.score
+            chosen = each.chosen_on if sized.chosen else None
+            row = [sized.dim, s.value, s.low, s.high, s.n, chosen, note_text(s.notes)]
+            writer.writerow([*(getattr(s, name) for name in _KEY), *row])
+    return text.getvalue()
+
+
+def _without_interval(sized: Sized) -> Sized:
+    return replace(sized, score=replace(sized.score, low=None, high=None))
+
+
+def _signs(found: Sequence[Reductions], *, by_size: bool) -> list[str]:
+    """What rings and hollow points mean."""
+    chosen = dict.fromkeys(each.chosen_on for each in found if each.chosen_on)
+    rings = [f"Ring: a layer's best post-processing, chosen on {split}" for split in chosen]
+    return ["Hollow: a layer as it is, at its own dimensions"] * by_size + rings
+
+
+def _chains(found: Sequence[Reductions], names: Mapping[Reducer, str]) -> list[str]:
+    """What each name stands for."""
+    lines = []
+    for reducer, name in names.items():
+        own = [sized for each in found for sized in each.values if reducer_of(sized) == reducer]
+        dims = sorted({sized.dim for sized in own if sized.dim is not None})
+        if reducer.chain != NO_REDUCTION:
+            lines.append(f"{name}: {reducer.chain.replace(':D', f':{dims[0]}') if len(dims) == 1 else reducer.chain}")
+        elif dims:
+            size = f"{dims[0]:,}" if len(dims) == 1 else f"{dims[0]:,} to {dims[-1]:,}"
+            lines.append(f"{name}: {size} dimensions")
+    return lines
+
+
+def _remarks(found: Reductions, names: Mapping[Reducer, str]) -> list[str]:
+    """What all scores of a run say, those after one reducer, and single ones; and what is to be said of the choice."""
+    everywhere = shared_notes(sized.score.notes for sized in found.values)
+    lines = [*_unsaid(everywhere), *found.notes]
+    for reducer in dict.fromkeys(map(reducer_of, found.values)):
+        own = [sized.score for sized in found.values if reducer_of(sized) == reducer]
+        name = names.get(reducer, reducer.chain)
+        common = shared_notes(score.notes for score in own)
+        if told := _unsaid(note for note in common if note not in everywhere):
+            lines.append(f"{name}: {note_text(told)}")
+        for score in own:
+            told = _unsaid(note for note in score.notes if note not in common)
+            if score.value is None:
+                lines.append(f"not valid: {score.layer} {name}: {note_text(told or score.notes)}")
+            elif told:
+                lines.append(f"{score.layer} {name}: {note_text(told)}")
+    return lines
+
+
+def _unsaid(notes: Iterable[str]) -> list[str]:
+    """Without those that the line on intervals says for all."""
+    notes = list(notes)
+    return [note for note in notes if note not in IntervalKind.of(notes).notes]
+
+
+PLOT = ReductionPlot(draw, table)

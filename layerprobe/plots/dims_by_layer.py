@@ -1,0 +1,116 @@
+"""Recall of the layers at one dimension: what brings them there stands side by side at each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.plots import figure as fig
+from layerprobe.plots.names import layer_labels
+from layerprobe.plots.reducers import Reducer, reducer_of, reducer_styles
+from layerprobe.views import Reductions
+from layerprobe.wording import visible
+
+_FIGURE, _LEFT = 4.6, 0.75  # inches of a figure of one panel, and of what is left of its axes
+_LEAST, _MOST, _HEIGHT = 2.4, 9.0, 3.0
+_LAYER = 0.17  # inches of width for each layer, at least
+_APART = 0.13  # of the distance of two layers, between two points of one layer
+
+
+def draw(found: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str]) -> Figure:
+    """Draw a panel for each run and dimension: a line for each reducer, through the layers in network order.
+
+    Args:
+        found: of one or more runs.
+        names: as from `reducer_names`.
+        notes: lines under the figure.
+    """
+    cells = [(each, dim) for each in found for dim in sorted({s.dim or 0 for s in each.values if s.equal})]
+    titles = [f"{each.run}, epoch {each.epoch}\nat {dim:,} dimensions" for each, dim in cells]
+    found = [_at(each, dim) for each, dim in cells]
+    layers = [_layers(each) for each in found]
+    labels = layer_labels(
+        (each.run, RankedLayer(layer, NO_REDUCTION, ""))
+        for each, own in zip(found, layers, strict=True)
+        for layer in own
+    )
+    texts = {ranked.layer: label for ranked, label in labels.items()}
+    right = fig.width_of(list(names.values())) + 0.25
+    count, widest = max(map(len, layers)), fig.width_of(list(texts.values()))
+    width = min(max(_LEAST, _FIGURE - _LEFT - right, _LAYER * count), _MOST)
+    upright = widest + 0.1 > width / count
+    layout = fig.Layout(width, _HEIGHT, right, below=(widest if upright else 0.15) + 0.3, columns=2, notes=notes)
+    figure, panels = fig.panels(titles, layout)
+    values = [100 * v for each in found for s in each.values for v in (s.score.value, s.score.low, s.score.high) if v]
+    for axes, each, own in zip(panels, found, layers, strict=True):
+        axes.set_xlim(-0.6, len(own) - 0.4)
+        axes.set_ylim(fig.limits(values or [0.0, 100.0]))
+        axes.set_xticks(range(len(own)), [visible(texts[layer]) for layer in own])
+        for label in axes.get_xticklabels():
+            label.set(rotation=90 if upright else 0, parse_math=False)
+        axes.grid(visible=False, axis="x")
+        fig.in_percent(axes, "y")
+        axes.set_ylabel(f"R@1 on {each.split}", fontsize=fig.FONT + 1)
+        fig.label_right(axes, _draw_reducers(axes, each, own, names))
+    return figure
+
+
+def _at(found: Reductions, dim: int) -> Reductions:
+    """The layers at one equal dimension, as they are, and after what leaves each another number."""
+    there = {sized.score.layer_key for sized in found.values if sized.equal and sized.dim == dim}
+    kept = (s for s in found.values if s.score.layer_key in there and (not s.equal or s.dim == dim))
+    return replace(found, values=tuple(kept))
+
+
+def _layers(found: Reductions) -> list[LayerKey]:
+    return list(dict.fromkeys(sized.score.layer_key for sized in found.values))
+
+
+def _draw_reducers(
+    axes: Axes, found: Reductions, layers: Sequence[LayerKey], names: Mapping[Reducer, str]
+) -> list[fig.Label]:
+    """Draw the points with their intervals and the lines between them, and return the labels of the lines."""
+    styles, labels = reducer_styles(names), []
+    for number, (reducer, name) in enumerate(names.items()):
+        scores = {sized.score.layer_key: sized.score for sized in found.values if reducer_of(sized) == reducer}
+        shift = (number - (len(names) - 1) / 2) * _APART
+        rows = [i for i, layer in enumerate(layers) if layer in scores and scores[layer].value is not None]
+        heights = {i: 100 * (scores[layers[i]].value or 0.0) for i in rows}
+        steps = [i for i in rows if "+" not in layers[i].layer]  # A+B is no step of the network
+        style, raw = styles[reducer], reducer.chain == NO_REDUCTION
+        (line,) = axes.plot([i + shift for i in steps], [heights[i] for i in steps], color=style.colour)
+        line.set(linewidth=1.2, linestyle=(0, (4, 2)) if raw else "-", alpha=0.7, label=f"_line of {name}", zorder=2)
+        (marks,) = axes.plot([i + shift for i in rows], list(heights.values()), color=style.colour, label=name)
+        marks.set(
+            marker=style.marker, markersize=4.5, linestyle="none", markerfacecolor="white" if raw else style.colour
+        )
+        ends = {i: own for i in rows if (own := _ends(scores[layers[i]].low, scores[layers[i]].high))}
+        bars = axes.vlines([i + shift for i in ends], *zip(*ends.values(), strict=True)) if ends else None
+        if bars:
+            bars.set(color=style.colour, linewidth=1.6, alpha=0.4, zorder=1.5, label=f"_interval of {name}")
+        if steps or rows:
+            last = (steps or rows)[-1]
+            labels.append(fig.Label(name, last + shift, heights[last], style.text))
+    _mark_best(axes, found, layers, names)
+    return labels
+
+
+def _ends(low: float | None, high: float | None) -> tuple[float, float] | None:
+    return None if low is None or high is None else (100 * low, 100 * high)
+
+
+def _mark_best(axes: Axes, found: Reductions, layers: Sequence[LayerKey], names: Mapping[Reducer, str]) -> None:
+    """A ring around the best post-processing of each layer; between the others where it has no line of its own."""
+    places, heights = [], []
+    for sized in found.values:
+        if sized.chosen and sized.score.value is not None:
+            reducer = reducer_of(sized)
+            number = list(names).index(reducer) if reducer in names else (len(names) - 1) / 2
+            places.append(layers.index(sized.score.layer_key) + (number - (len(names) - 1) / 2) * _APART)
+            heights.append(100 * sized.score.value)
+    (marks,) = axes.plot(places, heights, linestyle="none", marker="o", markersize=9, label="_best")
+    marks.set(markerfacecolor="none", markeredgecolor="black", markeredgewidth=1, zorder=4, clip_on=False)

@@ -1,0 +1,126 @@
+"""Recall of layers by how many dimensions they are brought to: a panel for each reducer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.plots import figure as fig
+from layerprobe.plots.names import layer_labels
+from layerprobe.plots.reducers import Reducer, reducer_of
+from layerprobe.views import Reductions, Sized
+
+_FIGURE, _LEFT = 4.6, 0.75  # inches of a figure of one panel, and of what is left of its axes
+_NARROW, _HEIGHT = 2.1, 2.6
+_BAND = 0.15
+
+
+def draw(found: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str]) -> Figure:
+    """Draw a panel for each run and reducer, with a line for each layer that is labelled with its last value.
+
+    Args:
+        found: of one or more runs.
+        names: as from `reducer_names`.
+        notes: lines under the figure.
+    """
+    labels = layer_labels(
+        (each.run, RankedLayer(s.score.layer_key, NO_REDUCTION, "")) for each in found for s in each.values
+    )
+    texts = {ranked.layer: label for ranked, label in labels.items()}
+    styles = fig.styles(list(texts.values()))
+    cells = [
+        (each, reducer)
+        for each in found
+        for reducer in names
+        if any(sized.equal and reducer_of(sized) == reducer for sized in each.values)
+    ]
+    dims = sorted({s.dim for each in found for s in each.values if s.dim is not None})
+    ends = dims[0] / (dims[-1] / dims[0]) ** 0.03, dims[-1] * (dims[-1] / dims[0]) ** 0.03
+    named = [_labels(each, reducer, texts, styles, ends) for each, reducer in cells]
+    right = fig.width_of([label.text for own in named for label in own]) + 0.25
+    width = _FIGURE - _LEFT - right if len(cells) == 1 else _NARROW
+    layout = fig.Layout(width, _HEIGHT, right, below=0.6, columns=2, notes=notes)
+    titles = [f"{each.run}, epoch {each.epoch}\n{names[reducer]}" for each, reducer in cells]
+    figure, panels = fig.panels(titles, layout)
+    values = [100 * v for each in found for s in each.values for v in (s.score.value, s.score.low, s.score.high) if v]
+    for axes, (each, reducer), own in zip(panels, cells, named, strict=True):
+        axes.set_xscale("log", base=2)
+        axes.set_xlim(ends)
+        axes.set_ylim(fig.limits(values or [0.0, 100.0]))
+        axes.xaxis.set_major_locator(FixedLocator(dims))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        fig.in_percent(axes, "y")
+        axes.set_xlabel("bits" if reducer.similarity == "hamming" else "dimensions", fontsize=fig.FONT + 1)
+        axes.set_ylabel(f"R@1 on {each.split}", fontsize=fig.FONT + 1)
+        for layer, label in texts.items():
+            if values_of := _of(each, reducer, layer):
+                _draw_layer(axes, values_of, _raw(each, layer), styles[label], label)
+        fig.label_right(axes, own)
+    return figure
+
+
+def _of(found: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized]:
+    """The values of a layer after a reducer by dimension, those that are valid."""
+    own = [
+        sized
+        for sized in found.values
+        if sized.equal
+        and sized.score.layer_key == layer
+        and reducer_of(sized) == reducer
+        and sized.score.value is not None
+    ]
+    return sorted(own, key=lambda sized: sized.dim or 0)
+
+
+def _raw(found: Reductions, layer: LayerKey) -> Sized | None:
+    """A layer as it is, where its dimensions are known."""
+    for sized in found.values:
+        raw = sized.score.layer_key == layer and sized.score.reduction == NO_REDUCTION
+        if raw and sized.dim is not None and sized.score.value is not None:
+            return sized
+    return None
+
+
+def _labels(
+    found: Reductions,
+    reducer: Reducer,
+    texts: Mapping[LayerKey, str],
+    styles: Mapping[str, fig.Style],
+    ends: tuple[float, float],
+) -> list[fig.Label]:
+    labels = []
+    for layer, text in texts.items():
+        own = _of(found, reducer, layer)
+        if own:
+            value = 100 * (own[-1].score.value or 0.0)
+            # `label_right` takes an axis whose equal steps are equal differences.
+            along = math.log((own[-1].dim or 1) / ends[0]) / math.log(ends[1] / ends[0])
+            place = ends[0] + along * (ends[1] - ends[0])
+            labels.append(fig.Label(f"{text} {value:.1f} %", place, value, styles[text].text))
+    return labels
+
+
+def _draw_layer(axes: Axes, own: Sequence[Sized], raw: Sized | None, style: fig.Style, label: str) -> None:
+    """Draw a layer's values after a reducer, by dimension, and the layer as it is."""
+    dims, values = [s.dim for s in own], [100 * (s.score.value or 0.0) for s in own]
+    (line,) = axes.plot(dims, values, color=style.colour, marker=style.marker, label=label)
+    line.set(markersize=style.size * 0.55, linewidth=1.5, clip_on=False)
+    ends = [(s.dim, s.score.low, s.score.high) for s in own]
+    band = [(dim, 100 * low, 100 * high) for dim, low, high in ends if low is not None and high is not None]
+    if band:
+        area = axes.fill_between(*zip(*band, strict=True), color=style.colour, alpha=_BAND)
+        area.set(linewidth=0, zorder=0.5, label=f"_interval of {label}")
+    if raw:
+        (mark,) = axes.plot([raw.dim], [100 * (raw.score.value or 0.0)], color=style.colour, linestyle="none")
+        mark.set(marker=style.marker, markersize=style.size * 0.55, markerfacecolor="white", clip_on=False, zorder=3)
+        mark.set_label(f"_{label} as it is")
+    best = [s for s in [*own, *([raw] if raw else [])] if s.chosen]
+    (ring,) = axes.plot([s.dim for s in best], [100 * (s.score.value or 0.0) for s in best], linestyle="none")
+    ring.set(marker="o", markersize=10, markerfacecolor="none", markeredgecolor="black", zorder=4, clip_on=False)
+    ring.set_label("_best")

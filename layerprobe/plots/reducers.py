@@ -1,0 +1,87 @@
+"""What figures call what is done to layers, such as PCA to 128 dimensions, and how they draw it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.colors import to_rgb
+
+from layerprobe.keys import NO_REDUCTION
+from layerprobe.plots.figure import Style
+from layerprobe.views import Reductions, Sized
+
+MANY = 3  # of so many equal dimensions on, there are lines over them
+AS_IT_IS = "as it is"
+_ON_GALLERY = "@gallery"
+_POWERS = {"0": "PCA", "0.5": "half-whitened", "1": "whitened"}
+# Okabe and Ito's, distinct for every kind of colour blindness; the markers tell them apart without colour.
+_COLOURS = (("#0072b2", "s"), ("#d55e00", "^"), ("#009e73", "v"), ("#cc79a7", "P"), ("#e69f00", "X"), ("#56b4e9", "<"))
+_RAW = Style(to_rgb("0.35"), "o")
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """What is done to layers whatever number of dimensions it leaves.
+
+    Args:
+        chain: the chain of reductions with D in the place of that number, `none` for layers as they are.
+        similarity: cosine, dot, euclidean or hamming.
+    """
+
+    chain: str
+    similarity: str
+
+
+def reducer_of(sized: Sized) -> Reducer:
+    """What was done to a layer: of `l2+pca:128+l2` to 128 dimensions `l2+pca:D+l2`."""
+    chain = sized.score.reduction
+    if sized.equal:
+        chain = re.sub(rf"(?<=[a-z]):{sized.dim}(?![0-9])", ":D", chain)
+    return Reducer(chain, sized.score.similarity)
+
+
+def reducer_names(found: Sequence[Reductions]) -> dict[Reducer, str]:
+    """What each is called: PCA, half-whitened; by its chain where two would be called the same.
+
+    Returns:
+        `none` first, the others by their chains: so a reducer has its colour in most figures.
+    """
+    known = {reducer_of(sized) for each in found for sized in each.values if _is_drawn(sized)}
+    reducers = sorted(known, key=lambda reducer: (reducer.chain != NO_REDUCTION, reducer.chain, reducer.similarity))
+    names = {reducer: _name(reducer.chain) for reducer in reducers}
+    for reducer, name in list(names.items()):
+        alike = [other for other in reducers if _name(other.chain) == name]
+        parts = [reducer.chain if len({other.chain for other in alike}) > 1 else name]
+        parts += [reducer.similarity] if len({other.similarity for other in alike}) > 1 else []
+        names[reducer] = ", ".join(parts)
+    return names
+
+
+def _is_drawn(sized: Sized) -> bool:
+    return sized.equal or sized.score.reduction == NO_REDUCTION
+
+
+def _name(chain: str) -> str:
+    if chain == NO_REDUCTION:
+        return AS_IT_IS
+    words = [word for part in chain.removesuffix(_ON_GALLERY).split("+") if (word := _word(part))]
+    return ", ".join(words + ["fitted on the gallery"] * chain.endswith(_ON_GALLERY)) or chain
+
+
+def _word(part: str) -> str:
+    name, _, argument = part.partition(":")
+    power = argument.rpartition(":")[2]
+    words = {"l2": "", "pca": "PCA", "random": "random projection", "binary": "binary codes"}
+    return _POWERS.get(power, f"whitened by {power}") if name == "whiten" else words.get(name, part)
+
+
+def reducer_styles(names: Mapping[Reducer, str]) -> dict[Reducer, Style]:
+    """A colour and a marker for each; layers as they are are grey."""
+    reduced = [reducer for reducer in names if reducer.chain != NO_REDUCTION]
+    styles = {reducer: _COLOURS[i % len(_COLOURS)] for i, reducer in enumerate(reduced)}
+    return {
+        reducer: Style(to_rgb(styles[reducer][0]), styles[reducer][1]) if reducer in styles else _RAW
+        for reducer in names
+    }

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from layerprobe.facts import DataFacts, SplitFacts
+from layerprobe.plots.dims import draw, table
+from layerprobe.scores import Score
+from layerprobe.views import Reductions, Sized
+
+RANDOM = "random:64x5+l2"
+
+
+def sized(
+    layer: str,
+    reduction: str,
+    value: float | None,
+    dim: int | None,
+    *,
+    chosen: bool = False,
+    notes: tuple[str, ...] = (),
+) -> Sized:
+    """With an interval of 2 % to both sides."""
+    low, high = (None, None) if value is None else (value - 0.02, value + 0.02)
+    score = Score("netA", "e", 0, 16, "test", layer, "max", reduction, "cosine", "R@1", value, low, high, 1360, notes)
+    return Sized(score, dim, reduction != "none" and dim is not None, chosen)
+
+
+def reductions(
+    *values: Sized, run: str = "netA", on: str | None = "validation", notes: tuple[str, ...] = ()
+) -> Reductions:
+    values = tuple(replace(one, score=replace(one.score, run=run)) for one in values)
+    return Reductions(run, 16, "test", values, on, notes)
+
+
+ONE = reductions(
+    sized("pool5.3", "none", 0.85, 512, chosen=True),
+    sized("pool5.3", "l2+pca:64+l2", 0.8, 64),
+    sized("pool5.3", RANDOM, 0.79, 64, notes=("mean of 5 draws",)),
+    sized("fc6", "none", 0.8, 256),
+    sized("fc6", "l2+pca:64+l2", 0.82, 64, chosen=True),
+    sized("fc6", RANDOM, 0.78, 64, notes=("mean of 5 draws",)),
+)
+MANY = reductions(
+    sized("pool5.3", "none", 0.85, 512, chosen=True),
+    *(sized("pool5.3", f"l2+pca:{dim}+l2", 0.7 + dim / 1000, dim) for dim in (32, 64, 128)),
+    sized("fc6", "none", 0.8, 256),
+    *(sized("fc6", f"l2+pca:{dim}+l2", 0.71 + dim / 1000, dim, chosen=dim == 64) for dim in (32, 64, 128)),
+)
+
+
+def lines(axes: Axes) -> dict[str, list[float]]:
+    return {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in axes.lines}
+
+
+def caption(figure: Figure) -> list[str]:
+    return figure.texts[-1].get_text().splitlines()
+
+
+def test_at_one_dimension_each_reducer_has_a_point_at_every_layer() -> None:
+    (axes,) = draw([ONE]).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["pool5.3", "fc6"]
+    found = lines(axes)
+    assert found["as it is"] == pytest.approx([85, 80])
+    assert found["PCA"] == pytest.approx([80, 82])
+    assert found["random projection"] == pytest.approx([79, 78])
+    assert [text.get_text() for text in axes.texts] == ["as it is", "PCA", "random projection"]
+    assert axes.get_title("left").splitlines() == ["netA, epoch 16", "at 64 dimensions"]
+
+
+def test_points_and_intervals_of_a_layer_stand_beside_each_other() -> None:
+    (axes,) = draw([ONE]).axes
+    places = {str(line.get_label()): np.asarray(line.get_xdata()) for line in axes.lines}
+    assert places["as it is"][0] < places["PCA"][0] < places["random projection"][0] < 0.5
+    bars = {str(each.get_label()): each for each in axes.collections}["_interval of PCA"]
+    ends = np.asarray([path.vertices for path in bars.get_paths()])
+    assert ends[:, :, 0] == pytest.approx(np.stack([places["PCA"]] * 2, axis=1))
+    assert ends[:, :, 1] == pytest.approx(np.array([[78, 82], [80, 84]]))
+
+
+def test_a_ring_is_around_the_best_post_processing_of_each_layer() -> None:
+    (axes,) = draw([ONE]).axes
+    rings = {str(line.get_label()): np.asarray(line.get_xydata()) for line in axes.lines}
+    assert rings["_best"] == pytest.approx(np.array([rings["as it is"][0], rings["PCA"][1]]))
+    assert "Ring: a layer's best post-processing, chosen on validation" in caption(draw([ONE]))
+    (without,) = draw([replace(ONE, values=tuple(replace(v, chosen=False) for v in ONE.values), chosen_on=None)]).axes
+    assert lines(without)["_best"] == []
+
+
+def test_a_best_post_processing_without_a_line_has_its_ring_in_the_middle() -> None:
+    other = sized("pool5.3", "layernorm", 0.86, 512, chosen=True)
+    other = replace(other, equal=False)
+    (axes,) = draw([replace(ONE, values=(*ONE.values[1:], other))]).axes
+    rings = {str(line.get_label()): line.get_xydata() for line in axes.lines}["_best"]
+    assert [0.0, 86.0] in np.round(np.asarray(rings), 6).tolist()
+
+
+def test_a_line_passes_by_layers_side_by_side() -> None:
+    joint = sized("pool5.3+fc6", "l2+pca:64+l2", 0.9, 64)
+    (axes,) = draw([replace(ONE, values=(*ONE.values, joint))]).axes
+    assert lines(axes)["PCA"] == pytest.approx([80, 82, 90])
+    assert lines(axes)["_line of PCA"] == pytest.approx([80, 82])
+
+
+def test_two_dimensions_have_a_panel_each_with_the_layers_that_are_there() -> None:
+    two = replace(ONE, values=(*ONE.values, sized("fc6", "l2+pca:128+l2", 0.83, 128)))
+    first, second = draw([two]).axes
+    assert first.get_ylim() == second.get_ylim()
+    assert [label.get_text() for label in second.get_xticklabels()] == ["fc6"]
+    assert lines(second)["PCA"] == pytest.approx([83])
+    assert lines(first)["PCA"] == pytest.approx([80, 82])
+
+
+def test_at_many_dimensions_each_layer_is_a_line_over_them() -> None:
+    (axes,) = draw([MANY]).axes
+    line = {str(line.get_label()): line.get_xydata() for line in axes.lines}
+    assert line["fc6"] == pytest.approx(np.array([(32, 74.2), (64, 77.4), (128, 83.8)]))
+    assert line["_fc6 as it is"] == pytest.approx(np.array([(256, 80)]))
+    assert axes.get_xscale() == "log"
+    assert axes.get_title("left").splitlines() == ["netA, epoch 16", "PCA"]
+    assert [text.get_text() for text in axes.texts] == ["pool5.3 82.8 %", "fc6 83.8 %"]
+    assert "Hollow: a layer as it is, at its own dimensions" in caption(draw([MANY]))
+
+
+def test_at_many_dimensions_every_reducer_has_a_panel_of_the_same_scale() -> None:
+    codes = [replace(sized("fc6", f"l2+pca:{d}+binary", 0.5, d)) for d in (32, 64)]
+    codes = [replace(each, score=replace(each.score, similarity="hamming")) for each in codes]
+    first, second = draw([replace(MANY, values=(*MANY.values, *codes))]).axes
+    titles = {axes.get_title("left").splitlines()[1]: axes for axes in (first, second)}
+    assert titles["PCA, binary codes"].get_xlabel() == "bits"
+    assert titles["PCA"].get_xlabel() == "dimensions"
+    assert (first.get_xlim(), first.get_ylim()) == (second.get_xlim(), second.get_ylim())
+
+
+@pytest.mark.parametrize("found", [ONE, MANY])
+def test_no_label_overlaps_another_and_one_run_is_as_narrow_as_a_column(
+    found: Reductions, overlaps: Callable[[Figure], list[tuple[str, str]]]
+) -> None:
+    figure = draw([found])
+    assert figure.get_size_inches()[0] <= 4.6
+    assert overlaps(figure) == []
+    near = [
+        replace(v, score=replace(v.score, layer=f"{v.score.layer}{i}", value=0.8))
+        for i in range(4)
+        for v in found.values
+    ]
+    assert overlaps(draw([replace(found, values=tuple(near))])) == []
+
+
+def test_the_caption_has_the_data_and_what_the_names_stand_for() -> None:
+    facts = DataFacts("omniglot", {"train": SplitFacts(9), "test": SplitFacts(1360, 68)})
+    found = draw([ONE], data={"netA": facts}).texts[-1].get_text().replace("\n", " ")
+    assert "test: 1,360 queries of 68 classes" in found
+    assert "train" not in found
+    assert "as it is: 256 to 512 dimensions; PCA: l2+pca:64+l2; random projection: random:64x5+l2" in found
+    assert "Bars: 95 % interval over classes, against this gallery" in found
+    assert "random projection: mean of 5 draws" in found
+
+
+def test_what_single_scores_and_runs_say_is_told() -> None:
+    bad = sized("fc7", "l2+pca:64+l2", None, 64, notes=("NaN (3 rows)",))
+    odd = sized("fc8", "l2+pca:64+l2", 0.5, 64, notes=("collapsed: 51% tied",))
+    found = replace(ONE, values=(*ONE.values, bad, odd), notes=("why there is none",))
+    lines_ = caption(draw([found, reductions(*ONE.values, run="netB")]))
+    for text in ("why there is none", "not valid: fc7 PCA: NaN (3 rows)", "fc8 PCA: collapsed: 51% tied"):
+        assert f"netA: {text}" in lines_
+    assert "random projection: mean of 5 draws" in lines_
+
+
+def test_intervals_of_different_kinds_are_not_drawn_together() -> None:
+    redraw = replace(ONE.values[0], score=replace(ONE.values[0].score, notes=("interval: redraw",)))
+    figure = draw([replace(ONE, values=(redraw, *ONE.values[1:]))])
+    assert not [each for each in figure.axes[0].collections if str(each.get_label()).startswith("_interval")]
+    assert any("intervals of different kinds" in line for line in caption(figure))
+
+
+def test_the_table_has_the_numbers_drawn_and_what_was_chosen() -> None:
+    rows = list(csv.DictReader(table([ONE]).splitlines()))
+    assert [(row["layer"], row["reduction"], row["dimensions"], row["R@1"]) for row in rows[:2]] == [
+        ("pool5.3", "none", "512", "0.85"), ("pool5.3", "l2+pca:64+l2", "64", "0.8"),
+    ]  # fmt: skip
+    column = "best post-processing, chosen on"
+    assert [row[column] for row in rows] == ["validation", "", "", "", "validation", ""]
+    assert (rows[2]["note"], rows[2]["n"]) == ("mean of 5 draws", "1360")
