@@ -38,7 +38,7 @@ window.layerprobe.curves = () => {
     const x = (epoch) => x0 + ((epoch - range[0]) / (range[1] - range[0] || 1)) * width;
     const y = (value) => y0 + height - ((value - domain[0]) / (domain[1] - domain[0])) * height;
     const unit = P.percent(metric) ? 100 : 1, found = [], front = svg("g"), back = svg("g", { class: "pale" });
-    const group = svg("g", { class: "panel", "data-split": split }, svg("text", { x: x0, y: y0 - 12, class: "split" }, kinds[split] ?? split));
+    const group = svg("g", { class: "panel", "data-split": split }, svg("text", { x: x0, y: y0 - 12, class: "split" }, run.held_out && kinds[split] ? kinds[split] : split));
     for (const tick of P.ticks(domain[0] * unit, domain[1] * unit, height / 42)) {
       group.append(svg("line", { class: "grid", x1: x0, x2: x0 + width, y1: y(tick / unit), y2: y(tick / unit) }),
         svg("text", { class: "tick", x: x0 - 6, y: y(tick / unit) + 4, "text-anchor": "end" }, `${Number(tick.toPrecision(6))}${text.unit(metric)}`));

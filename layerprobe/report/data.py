@@ -89,6 +89,7 @@ def _run(run: RunPage, kinds: Mapping[str, ShownKind]) -> dict[str, Any]:
         "name": visible(run.name),
         "epochs": epochs,
         "start": run.data.start,
+        "held_out": run.data.held_out,
         "training": run.training,
         "layers": [
             {"label": label}

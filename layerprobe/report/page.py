@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from layerprobe.facts import fact_lines
+from layerprobe.facts import run_lines
 from layerprobe.report.data import page_data
 from layerprobe.report.values import Report
 from layerprobe.wording import visible
@@ -41,21 +41,11 @@ def render(report: Report) -> str:
     return template.render(
         report=report,
         data=page_data(report),
-        facts=_facts(report),
+        facts=run_lines(report.data),
         style=Markup(_joined(_STYLES)),
         script=Markup(script),
         digest=digest,
     )
-
-
-def _facts(report: Report) -> list[str]:
-    """What was searched: a line for each split, or for the runs that were measured on the same data."""
-    runs: dict[tuple[str, ...], list[str]] = {}
-    for run in report.runs:
-        runs.setdefault(tuple(fact_lines(run.data)), []).append(run.name)
-    if len(runs) == 1:
-        return list(next(iter(runs)))
-    return [f"{', '.join(names)}: {'; '.join(lines)}" for lines, names in runs.items()]
 
 
 @cache

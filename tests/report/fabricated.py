@@ -47,8 +47,9 @@ def run_page(name: str, epochs: Sequence[int] = (0, 1, 2, 4), seed: int = 0, **f
     layers = (*LAYERS, REDUCED)
     splits = {"train": SplitFacts(20, 4, None, 0.1), "test": SplitFacts(20, 4, None, 0.1)}
     usual = {
-        "name": name, "data": DataFacts("glyphs", splits), "layers": layers, "few": (0, 2, 3, 4), "embedding": 4,
-        "scores": scores_of(name, layers, epochs, seed), "made": (("command", f"layerprobe train --run {name}"),),
+        "name": name, "data": DataFacts("glyphs", splits, held_out=True), "layers": layers, "few": (0, 2, 3, 4),
+        "embedding": 4, "scores": scores_of(name, layers, epochs, seed),
+        "made": (("command", f"layerprobe train --run {name}"),),
     }  # fmt: skip
     return RunPage(**(usual | fields))  # type: ignore[arg-type]
 

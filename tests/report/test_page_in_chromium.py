@@ -87,6 +87,13 @@ def test_the_page_opens_without_a_fault_or_a_request(open_page: Open) -> None:
     assert opened.page.locator("#curves svg").count() == 2
 
 
+def test_classes_are_called_new_only_where_they_are(open_page: Open) -> None:
+    run = run_page("one")
+    other = run_page("two", data=replace(run.data, held_out=False))
+    expected = ["train: classes seen in training", "test: classes never seen", "train", "test"]
+    assert open_page(report_of(run, other)).texts("#curves .split") == expected
+
+
 def test_a_layer_that_is_chosen_is_named_at_its_curves(open_page: Open) -> None:
     opened = open_page()
     assert opened.texts("#curves .panel:first-child .label text tspan") != []
