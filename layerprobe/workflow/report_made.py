@@ -45,10 +45,11 @@ def made_of_run(run: Run) -> Made:
     except DataError as error:
         return (("record", str(error)), scores)
     versions = ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items())
-    device = f"{record['device']}, {record['threads']} threads" if {"device", "threads"} <= record.keys() else ""
+    threads = record.get("threads")
+    device = ", ".join(str(part) for part in (record.get("device"), threads and _counted(threads, "thread")) if part)
     found = {
         "command": record.get("command", ""),
-        "state": f"{record['state']}, {record['epochs_done']} epochs done",
+        "state": f"{record['state']}, {_counted(record['epochs_done'], 'epoch')} done",
         "recipe": f"{record['recipe_name']}, experiment {record['experiment']}, seed {record['seed']}",
         "recipe in full": _recipe(record["recipe"]),
         "versions": versions,
@@ -60,6 +61,10 @@ def made_of_run(run: Run) -> Made:
         "notes": "\n".join(record.get("notes", [])),
     }
     return (*((heading, str(text)) for heading, text in found.items() if text), scores)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _recipe(sections: Mapping[str, Mapping[str, Any]]) -> str:

@@ -31,6 +31,7 @@ def test_a_run_says_its_command_recipe_versions_and_hashes(tmp_path: Path) -> No
     assert made["recipe in full"] == '[data] name = "glyphs"\n[train] epochs = 5'
     assert made["versions"] == "layerprobe 1, torch 2"
     assert made["device"] == "cpu, 2 threads"
+    assert made["state"] == "finished, 5 epochs done"
     assert made["weights"] == "epoch-0005.safetensors, sha256 abc"
     assert made["images and classes"] == "test: sha256 e"
     assert made["scores"] == f"{run.scores_file}, sha256 {hashlib.sha256(run.scores_file.read_bytes()).hexdigest()}"

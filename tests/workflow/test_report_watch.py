@@ -62,6 +62,16 @@ def test_the_page_is_written_after_every_epoch_until_nobody_works_on_the_run(
     assert max(score.epoch for score in last.runs[0].scores) == 6
 
 
+def test_a_page_is_not_written_again_while_nothing_changes(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    looks = iter([True, True, True, True, False])
+    monkeypatch.setattr(module, "is_worked_on", lambda run: next(looks))
+    listener = Silent()
+    watch_report([run], tmp_path / "page.html", listener)
+    assert listener.heard == [f"{tmp_path / 'page.html'}: one epoch 5"]
+
+
 def test_a_page_without_images_says_that_they_come(run: Run, lock: contextlib.ExitStack, tmp_path: Path) -> None:
     out, pages = tmp_path / "page.html", list[str]()
 
