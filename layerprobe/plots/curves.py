@@ -129,7 +129,8 @@ def draw(
         draw_chance(axes, {split: floors[split] for split in panel.splits if split in floors})
         _draw_curves(axes, panel)
         fig.label_right(axes, named)
-        fig.key_below(axes, key, _columns(key))
+        if key:
+            fig.key_below(axes, key, _columns(key))
     return figure
 
 
@@ -160,18 +161,22 @@ def _panels(runs: Mapping[str, Series], splits: Sequence[str], metric: str) -> l
         of_run = fig.styles(list(runs))
         styles = {(run, name): fig.Style(of_run[run].colour, of_layer[name].marker) for run in runs for name in names}
         every = {f"{run} {name}": layer for run, series in runs.items() for name, layer in series.items()}
-        return [_Panel(runs, splits, f"{metric}, {compared(every)}", styles)]
+        return [_Panel(runs, splits, f"{_measure(splits, metric)}, {compared(every)}", styles)]
     groups = [splits] if max(map(len, runs.values())) <= _TOGETHER else [[split] for split in splits]
     return [
         _Panel(
             {run: series},
             group,
-            f"{run}: {metric if len(group) > 1 else f'{group[0]} {metric}'}, {compared(series)}",
+            f"{run}: {_measure(group, metric)}, {compared(series)}",
             {(run, name): of_layer[name] for name in series},
         )
         for run, series in runs.items()
         for group in groups
     ]
+
+
+def _measure(splits: Sequence[str], metric: str) -> str:
+    return metric if len(splits) > 1 else f"{splits[0]} {metric}"
 
 
 def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float, float]:
@@ -200,7 +205,8 @@ def _labels(panel: _Panel) -> list[fig.Label]:
 
 def _key(panel: _Panel) -> list[dict[str, object]]:
     """What the lines of the panel are that its labels do not name."""
-    kinds = [_mark(split, fig.GREY) | {"label": split} for split in panel.splits]
+    # A single split is in the title.
+    kinds = [_mark(split, fig.GREY) | {"label": split} for split in panel.splits if len(panel.splits) > 1]
     if len(panel.runs) > 1:
         colours = {run: panel.styles[run, next(iter(series))].colour for run, series in panel.runs.items()}
         kinds += [

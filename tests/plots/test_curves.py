@@ -163,6 +163,7 @@ def test_a_missing_split_is_said_and_the_other_drawn(make_scores: MakeScores) ->
     assert [curve.get_label() for curve in figure.axes[0].lines] == [f"{layer} test" for layer in DEEP]
     assert "no train scores" in notes(figure)
     assert figure.axes[0].get_title("left") == "netA: test R@1, cosine"
+    assert figure.axes[0].get_legend() is None
 
 
 def test_one_epoch_is_drawn_and_said(make_scores: MakeScores) -> None:
