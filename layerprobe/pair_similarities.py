@@ -18,8 +18,8 @@ from layerprobe.views import Histogram
 SAME, DIFFERENT = "same class", "different class"
 # Cosines are counted by steps of this many to 1, and bins are made of whole steps.
 STEPS = 1_000_000
-# Bins from the 1st to the 99th percentile of a layer's cosines, and in all; about.
-_BINS, _MOST_BINS = 40, 400
+# About so many bins take the middle 98 % of all pairs of a layer, and of the kind that is closest together; and in all.
+_BINS, _FEWEST_BINS, _MOST_BINS = 40, 16, 400
 # Cosines held at once: 32 MiB.
 _BLOCK = 2**22
 _ONE_BIN = (0, 2 * STEPS)
@@ -118,17 +118,15 @@ def count_pairs(units: FloatArray, labels: NDArray[np.integer]) -> Counts:
 
 
 def _edges(counts: list[NDArray[np.int64]]) -> list[int]:
-    """Ends of bins that hold all pairs, in steps; the bins' width is 1, 2 or 5 times a power of ten.
-
-    Of each kind of pairs the middle 98 % take many bins, however far a few others lie.
-    """
+    """Ends of bins that hold all pairs, in steps; the bins' width is 1, 2 or 5 times a power of ten."""
     counts = [each for each in counts if each.any()]
     if not counts:
         return list(_ONE_BIN)
     taken = [np.flatnonzero(each)[[0, -1]] for each in counts]
     middle = [np.searchsorted(np.cumsum(each), np.array([0.01, 0.99]) * each.sum()) for each in counts]
     (low, high), (first, last) = ((min(x[0] for x in ends), max(x[1] for x in ends) + 1) for ends in (taken, middle))
-    wanted = max((last - first) / _BINS, (high - low) / _MOST_BINS)
+    narrowest = min(ends[1] - ends[0] + 1 for ends in middle)
+    wanted = max(min((last - first) / _BINS, narrowest / _FEWEST_BINS), (high - low) / _MOST_BINS)
     power = 10 ** max(0, math.floor(math.log10(wanted))) if wanted > 1 else 1
     width = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= wanted)
     # From a cosine of 0, so that the ends are round numbers.

@@ -21,7 +21,7 @@ from layerprobe.wording import visible
 
 _SIDE = 3.6  # least side of a panel in inches
 _ROOMY = 6.5  # a panel grows up to this side so that each cell has room for its number
-_CELL = 0.27  # inches that the number in a cell needs
+_CELL = 0.25  # inches that the number in a cell needs
 _LINE = 0.19  # inches that a line of text needs
 _NUMBERS = 6.5  # points
 _BAR = 0.75  # inches for the colour bar and its numbers
@@ -30,7 +30,7 @@ _COLOURS = colormaps["viridis"].with_extremes(bad="0.88")
 
 
 def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
-    """Draw a panel for each matrix, two in a row, all with the same colours for the values 0 to 1.
+    """Draw a panel for each matrix, all with the same colours for the values 0 to 1; of more than two, two in a row.
 
     The first row and column are at the bottom left. The cells show their numbers if there is room for all. A cell
     without a value is grey, and the reason is written under the figure. Values below 0, which an unbiased estimate can
@@ -40,6 +40,8 @@ def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = N
         matrices: at least one; those of a run follow one another.
         data: run -> what was measured on.
     """
+    # The two of a single run stand below each other, so that they can be read in a column of a paper.
+    columns = 1 if len(matrices) <= 2 else 2
     layers = max(len(matrix.rows) for matrix in matrices)
     side = max(_SIDE, _LINE * layers, min(_CELL * layers, _ROOMY))
     widest = fig.width_of([name for matrix in matrices for name in (*matrix.rows, *matrix.columns)])
@@ -49,14 +51,14 @@ def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = N
         # Between two panels there must be room for the names beside the right one.
         max(_BAR, widest + 0.1),
         below=widest + 0.5,
-        columns=2,
+        columns=columns,
         notes=image_lines(data or {}, {matrix.split for matrix in matrices}) + _notes(matrices),
     )
     figure, panels = fig.panels([f"{matrix.run}, {matrix.split}:\n{matrix.title}" for matrix in matrices], layout)
     for place, (axes, matrix) in enumerate(zip(panels, matrices, strict=True)):
         image = _draw_cells(axes, matrix, side)
         _name(axes, matrix, side)
-        if place % 2 or place == len(panels) - 1:
+        if (place + 1) % columns == 0 or place == len(panels) - 1:
             _draw_bar(axes, image, matrix.measure)
     return figure
 
@@ -78,7 +80,7 @@ def _draw_cells(axes: Axes, matrix: Matrix, side: float) -> AxesImage:
     axes.tick_params(length=0)
     texts = [[_short(value) for value in row] for row in matrix.values]
     width = fig.width_of([text for row in texts for text in row]) * _NUMBERS / fig.FONT
-    if width + 0.07 > side / len(matrix.columns):
+    if width + 0.05 > side / len(matrix.columns):
         return image
     for i, row in enumerate(texts):
         for j, text in enumerate(row):

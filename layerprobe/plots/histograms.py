@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from layerprobe.facts import DataFacts, image_lines, level_text
@@ -43,46 +44,46 @@ _HOW = (
     "pairs that are more similar than the median same-class pair."
 )
 
-Column = tuple[str, str]  # run and split
+Row = tuple[RankedLayer, str]  # layer and run
 
 
 def draw(histograms: Sequence[Histogram], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
-    """Draw a row of panels for each layer, with a panel for each run and split.
+    """Draw a row of panels for each layer and run, with a panel for each split.
 
     The dotted line is the median of the same-class pairs; the number is the share of different-class pairs beyond it.
-    The panels of a row have the same axis, rows have different ones.
+    The panels of a layer have the same axis, other layers have others.
 
     Args:
         histograms: as for `DrawHistograms`.
         data: run -> what was measured on.
     """
     names = layer_labels((histogram.run, histogram.ranked) for histogram in histograms)
-    columns = list(dict.fromkeys((histogram.run, histogram.split) for histogram in histograms))
-    found: dict[tuple[RankedLayer, Column], list[Histogram]] = {}
+    runs = list(dict.fromkeys(histogram.run for histogram in histograms))
+    splits = list(dict.fromkeys(histogram.split for histogram in histograms))
+    found: dict[Row, dict[str, list[Histogram]]] = {(ranked, run): {} for ranked in names for run in runs}
     for histogram in histograms:
-        found.setdefault((histogram.ranked, (histogram.run, histogram.split)), []).append(histogram)
-    several = len({run for run, _ in columns}) > 1
-    new_line = "\n"
+        found[histogram.ranked, histogram.run].setdefault(histogram.split, []).append(histogram)
+    rows = [row for row, own in found.items() if own]
+    head = {run: f"{run}\n" if len(runs) > 1 else "" for run in runs}
     # The last line of a title is left empty for the number.
-    titles = [f"{(run + new_line) * several}{name}, {split}\n " for name in names.values() for run, split in columns]
+    titles = [f"{head[run]}{names[ranked]}, {split}\n " for ranked, run in rows for split in splits]
     layout = fig.Layout(
-        _WIDTH if len(columns) > 1 else _ALONE,
+        _WIDTH if len(splits) > 1 else _ALONE,
         _HEIGHT,
         _RIGHT,
         below=_BELOW,
         left=_LEFT,
         above=_ABOVE,
-        columns=len(columns),
+        columns=len(splits),
         key=_FOOT,
         notes=_notes(histograms, names, data or {}),
     )
     figure, panels = fig.panels(titles, layout)
-    cells = [(ranked, column) for ranked in names for column in columns]
-    for axes, (ranked, column) in zip(panels, cells, strict=True):
-        axes.set_xlim(_limits([own for (layer, _), each in found.items() if layer == ranked for own in each]))
-        axes.set_visible((ranked, column) in found)
-        _draw_panel(axes, found.get((ranked, column), []))
-    corner = panels[len(panels) - len(columns)]
+    for axes, (row, split) in zip(panels, product(rows, splits), strict=True):
+        axes.set_xlim(_limits([histogram for histogram in histograms if histogram.ranked == row[0]]))
+        axes.set_visible(split in found[row])
+        _draw_panel(axes, found[row].get(split, []))
+    corner = panels[len(panels) - len(splits)]
     corner.set_xlabel(_AXIS, fontsize=fig.FONT, loc="left")
     fig.key_below(corner, _KEY)
     return figure
@@ -93,6 +94,7 @@ def _draw_panel(axes: Axes, histograms: Sequence[Histogram]) -> None:
     axes.spines["left"].set_visible(False)
     axes.grid(visible=False)
     axes.xaxis.set_major_locator(MaxNLocator(_TICKS))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     heights = {own.pairs: _density(own) for own in histograms}
     top = max((float(own.max()) for own in heights.values()), default=0) or 1
     axes.set_ylim(0, 1.05 * top)

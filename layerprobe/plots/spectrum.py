@@ -82,11 +82,11 @@ def _valid(curve: Curve) -> bool:
 
 def _set_axes(axes: Axes, curves: Sequence[Curve]) -> None:
     valid = [curve for curve in curves if _valid(curve)]
-    longest = max((curve.places[-1] for curve in valid), default=10)
-    least = min((value for curve in valid for value in curve.values if value), default=_LEAST)
+    least = max(min((value for curve in valid for _, value in _points(curve)), default=_LEAST), _LEAST)
+    longest = max((place for curve in valid for place, value in _points(curve) if value >= least), default=10)
     axes.set(xscale="log", yscale="log")
     axes.set_xlim(0.9, 1.12 * longest)
-    axes.set_ylim(0.6 * max(least, _LEAST), 1.5)
+    axes.set_ylim(0.6 * least, 1.5)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlabel(curves[0].axis, fontsize=fig.FONT + 1)
     axes.set_ylabel(curves[0].measure, fontsize=fig.FONT + 1)

@@ -80,14 +80,22 @@ def test_the_first_layer_is_at_the_bottom() -> None:
 def test_one_scale_from_0_to_1_for_all() -> None:
     figure = draw([matrix([[0.4, 0.5], [0.5, 0.4]]), matrix([[1.0, -0.1], [-0.1, 1.0]])])
     assert {axes.images[0].get_clim() for axes in panels(figure)} == {(0.0, 1.0)}
-    (bar,) = bars(figure)
-    assert bar.get_ylim() == (0.0, 1.0)
+    assert {bar.get_ylim() for bar in bars(figure)} == {(0.0, 1.0)}
 
 
 def test_a_scale_stands_at_the_end_of_each_row() -> None:
     four = draw([*pair(2, 2, "a"), *pair(2, 2, "b")])
     assert len(bars(four)) == 2
     assert len(bars(draw([matrix([[1.0]])]))) == 1
+    assert len(bars(draw([*pair(2, 2, "a"), matrix([[1.0]])]))) == 2
+
+
+def test_the_two_panels_of_a_run_stand_below_each_other_and_fit_a_column() -> None:
+    figure = draw(pair(14, 17))
+    first, second = panels(figure)
+    assert first.get_position().x0 == pytest.approx(second.get_position().x0)
+    assert first.get_position().y0 > second.get_position().y1
+    assert figure.get_figwidth() < 5.5
 
 
 def test_numbers_stand_in_the_cells() -> None:
@@ -127,6 +135,13 @@ def test_a_cell_without_a_value_is_grey_and_its_reason_is_told() -> None:
 def test_notes_of_several_runs_name_them_where_not_all_have_them() -> None:
     figure = draw([matrix([[1.0]], run=run, notes=("4 of 9 images", f"NaN in {run}")) for run in ("a", "b")])
     assert figure.texts[0].get_text() == "4 of 9 images\na: NaN in a\nb: NaN in b"
+
+
+def test_the_caption_names_data_and_images() -> None:
+    facts = {split: SplitFacts(100, 10, chance=0.1) for split in ("train", "test")}
+    text = draw([matrix([[1.0]])], data={"netA": DataFacts("glyphs", facts)}).texts[0].get_text()
+    assert "glyphs" in text
+    assert text.splitlines()[-1] == "test: 100 images of 10 classes"
 
 
 def test_a_matrix_without_any_value_is_drawn() -> None:

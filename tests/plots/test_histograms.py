@@ -68,10 +68,11 @@ def test_rows_have_an_axis_each_that_shows_nearly_all_pairs() -> None:
     assert [axes.get_xlim() for axes in figure.axes] == [(-0.2, 1.0)] * 2 + [(0.4, 1.0)] * 2
 
 
-def test_a_layer_that_a_run_has_not_leaves_its_panels_empty() -> None:
-    figure = draw([*layer("pool5"), *layer("fc6"), *layer("fc6", run="netB")])
-    assert [axes.get_visible() for axes in figure.axes] == [True, True, False, False] + [True] * 4
-    assert figure.axes[6].get_title(loc="left").split("\n")[:2] == ["netB", "fc6, train"]
+def test_runs_stand_below_one_another_and_what_is_absent_leaves_no_panel() -> None:
+    figure = draw([*layer("pool5"), *layer("fc6"), *layer("fc6", run="netB", splits=["test"])])
+    shown = [" ".join(axes.get_title(loc="left").split()) for axes in figure.axes if axes.get_visible()]
+    assert shown == ["netA pool5, train", "netA pool5, test", "netA fc6, train", "netA fc6, test", "netB fc6, test"]
+    assert len({round(axes.get_position().x0, 3) for axes in figure.axes}) == 2
 
 
 def test_what_has_no_number_says_why() -> None:
@@ -97,6 +98,11 @@ def test_the_caption_names_data_epoch_and_the_splits_shown() -> None:
 def test_no_text_covers_another(runs: list[str], overlaps: Overlaps) -> None:
     names = ("pool1.1", "features.denseblock4.denselayer16.norm2", "fc6")
     assert overlaps(draw([each for run in runs for name in names for each in layer(name, run)])) == []
+
+
+def test_long_numbers_of_two_panels_do_not_meet(overlaps: Overlaps) -> None:
+    edges = (0.9915, 0.9925, 0.9975, 1.0)
+    assert overlaps(draw([Histogram(**(vars(each) | {"edges": edges})) for each in layer("blocks.0")])) == []
 
 
 def test_a_dollar_in_a_name_is_itself() -> None:

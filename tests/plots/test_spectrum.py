@@ -64,9 +64,10 @@ def test_a_panel_for_each_run_with_the_same_axes() -> None:
     assert (first.get_xlim(), first.get_ylim()) == (second.get_xlim(), second.get_ylim())
 
 
-def test_directions_that_hardly_vary_do_not_stretch_the_axis() -> None:
-    (axes,) = draw([curve("fc6", [0.9, 0.1, 1e-14])]).axes
+def test_directions_that_hardly_vary_do_not_stretch_the_axes() -> None:
+    (axes,) = draw([curve("fc6", [0.9, 0.1, *[1e-14] * 50])]).axes
     assert 1e-7 < axes.get_ylim()[0] < 1e-6
+    assert 2 < axes.get_xlim()[1] < 3
 
 
 def test_what_has_no_value_is_told_and_not_drawn() -> None:
