@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -33,12 +34,15 @@ _HOW = "Each query keeps its right items; the others it searches are drawn at ra
 def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a panel for each run, with a line for each layer that is labelled with its last value.
 
-    A band around a line is its interval over classes.
+    A band around a line is its interval over classes, or reaches from the lowest to the highest training.
 
     Args:
         curves: as for `DrawCurves`; their places are numbers of items.
         data: run -> what was measured on.
     """
+    kind = ShownKind.of(curve.notes for curve in curves if any(end is not None for end in curve.low))
+    if kind.kind is None:
+        curves = [replace(curve, low=(), high=()) for curve in curves]
     runs: dict[str, list[Curve]] = {}
     for curve in curves:
         runs.setdefault(curve.run, []).append(curve)
@@ -49,7 +53,9 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     right = fig.width_of([label.text for own in labels.values() for label in own]) + 0.25
     width = max(_LEAST, _FIGURE - _LEFT - right)
     titles = [f"{run}\n{_facts(own)}" for run, own in runs.items()]
-    layout = fig.Layout(width, _HEIGHT, right, below=0.6, notes=_notes(runs, names, data or {}))
+    notes = [*run_lines(data or {}, {curve.split for curve in curves}), _HOW, *kind.lines("Bands")]
+    notes += said_once({run: _remarks(own, names) for run, own in runs.items()})
+    layout = fig.Layout(width, _HEIGHT, right, below=0.6, columns=2, notes=notes)
     figure, panels = fig.panels(titles, layout)
     y_limits = fig.limits(_heights(curves) or [0.0, 100.0])
     for axes, (run, own) in zip(panels, runs.items(), strict=True):
@@ -96,15 +102,6 @@ def _facts(own: Sequence[Curve]) -> str:
     shared = reductions if len({curve.ranked.reduction for curve in own}) == 1 else ()
     similarities = dict.fromkeys(curve.ranked.similarity for curve in own)
     return ", ".join([own[0].split, f"epoch {own[0].epoch}", *shared, *similarities])
-
-
-def _notes(
-    runs: Mapping[str, Sequence[Curve]], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]
-) -> list[str]:
-    lines = [*run_lines(data, {curve.split for own in runs.values() for curve in own}), _HOW]
-    kind = ShownKind.of(c.notes for own in runs.values() for c in own if any(end is not None for end in c.low))
-    lines += kind.lines("Bands")
-    return [*lines, *said_once({run: _remarks(own, names) for run, own in runs.items()})]
 
 
 def _remarks(own: Sequence[Curve], names: Mapping[RankedLayer, str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,8 @@ from layerprobe.metrics.thinned import thinned_hits
 from layerprobe.recipe import recorded_recipe
 from layerprobe.retrieval import Ranks
 from layerprobe.runs import Run
-from layerprobe.scores import Score
+from layerprobe.scores import Score, shared_notes
+from layerprobe.seeds import trainings
 from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.units import unit_sums
 from layerprobe.store import StoredRanks, read_chance, read_index, read_stored_ranks
@@ -56,45 +57,90 @@ def last_scores(scores: Sequence[Score]) -> list[Score]:
     return [score for score in scores if score.epoch == epoch]
 
 
-def layers_shown(scores: Sequence[Score], names: Sequence[str] | None) -> list[RankedLayer]:
-    """The layers that were asked for, or the few that stand for all; in network order.
+def layers_shown(runs: Sequence[Sequence[Score]], names: Sequence[str] | None) -> list[list[RankedLayer]]:
+    """The layers of each run that were asked for, or the few that stand for all in one of them; in network order.
 
     Args:
-        scores: of one run and epoch.
+        runs: the scores of each, of one epoch.
         names: as for `asked_layers`.
 
     Returns:
-        Empty where none has Recall@1 on test.
+        Empty for a run without Recall@1 on test.
 
     Raises:
         UnknownNameError: as for `asked_layers`.
     """
-    own = [score for score in scores if score.metric == RECALL]
-    known = list(dict.fromkeys(score.ranked_layer for score in own if score.split == SPLIT))
-    asked = asked_layers(names, known) if known else None
-    if asked is not None:
-        return [ranked for ranked in known if ranked in asked]
-    raw = [ranked for ranked in known if ranked.reduction == NO_REDUCTION] or known
-    values = {s.ranked_layer: s.value for s in own if s.split == "validation" and s.value is not None}
-    return few_layers(raw, {ranked: value for ranked, value in values.items() if ranked in raw})
+    known = [[s.ranked_layer for s in own if (s.split, s.metric) == (SPLIT, RECALL)] for own in runs]
+    every = [ranked for own in known for ranked in own]
+    asked = asked_layers(names, every) if every else None
+    if asked is None:
+        asked = [ranked for own, scores in zip(known, runs, strict=True) for ranked in _few(own, scores)]
+    return [[ranked for ranked in own if ranked in asked] for own in known]
 
 
-def run_curves(run: Run, scores: Sequence[Score], names: Sequence[str] | None) -> list[Curve]:
-    """The curves of a run at the last epoch that has Recall@1 on test.
+def _few(layers: Sequence[RankedLayer], scores: Iterable[Score]) -> list[RankedLayer]:
+    raw = [ranked for ranked in layers if ranked.reduction == NO_REDUCTION] or layers
+    validation = [s for s in scores if (s.split, s.metric) == ("validation", RECALL) and s.ranked_layer in raw]
+    return few_layers(raw, {s.ranked_layer: s.value for s in validation if s.value is not None})
+
+
+def stored_curves(runs: Sequence[Run], scores: Sequence[Score], names: Sequence[str] | None) -> list[Curve]:
+    """The curves of runs, each at its last epoch that has Recall@1 on test; trainings of one experiment as one.
 
     Args:
-        run: it was probed.
-        scores: its own.
-        names: the layers asked for; None for a few.
+        runs: they were probed.
+        scores: of all of them.
+        names: the layers asked for; None for a few, the same for all runs.
 
     Raises:
         DataError: no layer was probed on test; ranks that are absent, not exact, or not those of the scores; or data
             that decide by groups or lists what is right, and are gone.
         LayerprobeError: of the names; as for `curves_of`.
     """
-    scores = last_scores(scores)
-    layers = layers_shown(scores, names)
-    if not layers:
+    last = [last_scores([score for score in scores if score.run == run.name]) for run in runs]
+    shown = zip(runs, last, layers_shown(last, names), strict=True)
+    curves = {run.name: _run_curves(run, own, layers) for run, own, layers in shown}
+    found = []
+    for name, members in trainings([score for own in last for score in own]).items():
+        together = curves_over_seeds(name, [curves[run] for run in members]) if len(members) > 1 else []
+        found += together or [curve for run in members for curve in curves[run]]
+    return found
+
+
+def curves_over_seeds(name: str, runs: Sequence[Sequence[Curve]]) -> list[Curve]:
+    """The mean over trainings of one experiment, with the lowest and the highest of them, as `over_seeds` has it.
+
+    Args:
+        name: of the mean.
+        runs: the curves of each training.
+
+    Returns:
+        Empty where not all have the same layers at the same sizes.
+    """
+    if any([(c.ranked, c.places) for c in own] != [(c.ranked, c.places) for c in runs[0]] for own in runs):
+        return []
+    found = []
+    for same in zip(*runs, strict=True):
+        columns = [
+            [value for value in each if value is not None] for each in zip(*(c.values for c in same), strict=True)
+        ]
+        whole = [column if len(column) == len(same) else None for column in columns]
+        notes = shared_notes(IntervalKind.without(c.notes) for c in same)
+        found.append(
+            replace(
+                same[0],
+                run=name,
+                values=tuple(column and sum(column) / len(column) for column in whole),
+                low=tuple(column and min(column) for column in whole),
+                high=tuple(column and max(column) for column in whole),
+                notes=(*notes, f"mean of {len(same)} trainings", *IntervalKind(trainings=True).notes),
+            )
+        )
+    return found
+
+
+def _run_curves(run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer]) -> list[Curve]:
+    if not any((score.split, score.metric) == (SPLIT, RECALL) for score in scores):
         fix = f"Run layerprobe probe {run.name} --splits {SPLIT} --k 1"
         raise DataError(f"no {RECALL} on the {SPLIT} split", file=run.folder, fix=fix)
     epoch = scores[0].epoch

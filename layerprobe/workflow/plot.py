@@ -30,7 +30,7 @@ from layerprobe.seeds import facts_over_seeds, over_seeds, trainings
 from layerprobe.views import Curve, Histogram, Neighbours, Reductions
 from layerprobe.workflow.dims import stored_reductions
 from layerprobe.workflow.facts import data_facts
-from layerprobe.workflow.gallery_sizes import run_curves
+from layerprobe.workflow.gallery_sizes import stored_curves
 from layerprobe.workflow.matrices import COMPARED, comparable, layers_of, matrices_of
 from layerprobe.workflow.plot_layers import asked_layers
 from layerprobe.workflow.told_apart import alike_of, searches_of
@@ -103,7 +103,7 @@ class Material(Protocol):
         """How alike layers are."""
 
     def gallery_sizes(self, ask: Ask) -> Sequence[Curve]:
-        """Recall by how many items are searched."""
+        """Recall by how many items are searched; trainings of one experiment as one."""
 
     def reductions(self, ask: Ask) -> Sequence[Reductions]:
         """Recall at equal dimensions; trainings of one experiment as one."""
@@ -186,8 +186,10 @@ def draw(part: Plot, material: Material, ask: Ask) -> Drawn:
             histograms = material.histograms(ask)
             return Drawn(part.draw(histograms, data=material.data()), part.table(histograms))
         case CurvePlot():
-            curves = material.spectra(ask) if part.of == "spectrum" else material.gallery_sizes(ask)
-            return Drawn(part.draw(curves, data=material.data()), part.table(curves))
+            spectra = part.of == "spectrum"
+            curves = material.spectra(ask) if spectra else material.gallery_sizes(ask)
+            data = material.data() if spectra else _data(material)
+            return Drawn(part.draw(curves, data=data), part.table(curves))
         case ReductionPlot():
             reductions = material.reductions(ask)
             return Drawn(part.draw(reductions, data=_data(material)), part.table(reductions))
@@ -262,16 +264,12 @@ class StoredRuns:
         return matrices_of(found)
 
     def gallery_sizes(self, ask: Ask) -> Sequence[Curve]:
-        """Recall@1 of each run by how many items are searched.
+        """Recall@1 of each run by how many items are searched; trainings of one experiment as one.
 
         Raises:
-            LayerprobeError: as for `run_curves`.
+            LayerprobeError: as for `stored_curves`.
         """
-        found = []
-        for run in self.runs:
-            own = _until([score for score in self.scores if score.run == run.name], ask.epoch)
-            found += run_curves(run, own, ask.layers)
-        return found
+        return stored_curves(self.runs, _until(self.scores, ask.epoch), ask.layers)
 
     def reductions(self, ask: Ask) -> Sequence[Reductions]:
         """The layers of each run at equal dimensions; trainings of one experiment as one.

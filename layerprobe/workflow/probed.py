@@ -178,7 +178,7 @@ class _Material:
 
     def gallery_sizes(self, ask: Ask) -> Sequence[Curve]:
         probed = self.probed
-        layers = layers_shown(probed.scores, ask.layers)
+        (layers,) = layers_shown([probed.scores], ask.layers)
         known = probed.searched(0, SEARCHED, None)
         if not layers or known is None:
             raise DataError(f"no {RECALL} on the {SEARCHED} split", fix=f"Probe a {SEARCHED} split with ks=(1,)")

@@ -9,6 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from layerprobe.facts import DataFacts, SplitFacts
+from layerprobe.intervals import IntervalKind
 from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.plots.gallery_size import draw, table
 from layerprobe.views import Curve
@@ -71,6 +72,13 @@ def test_without_intervals_there_is_neither_band_nor_a_word_of_one() -> None:
     figure = draw([replace(POOL, low=(), high=())])
     assert len(figure.axes[0].collections) == 1  # the lines from labels to points
     assert OVER not in figure.texts[-1].get_text()
+
+
+def test_intervals_over_classes_and_ranges_of_trainings_are_not_drawn_together() -> None:
+    seeds = replace(POOL, run="netA-s* (3 seeds)", notes=IntervalKind(trainings=True).notes)
+    figure = draw([POOL, seeds])
+    assert [len(axes.collections) for axes in figure.axes] == [1, 1]
+    assert "are not shown together" in figure.texts[-1].get_text()
 
 
 def test_an_invalid_layer_has_no_label_and_its_reason_in_the_notes() -> None:
