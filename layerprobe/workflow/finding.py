@@ -34,7 +34,7 @@ class Ground:
     """What a finding of a run rests on.
 
     Args:
-        test: its last ranked epoch, on unseen classes.
+        test: its last epoch that is ranked and scored, on unseen classes.
         train: the same epoch on the training classes; None where it is not ranked there.
         layers: that are compared.
     """
@@ -66,9 +66,11 @@ def ground_of(run: Run, end: NetworkEnd | None) -> Ground:
     record = run.read()
     if end is None:
         raise RecipeError(
-            "it is not known which layer is the embedding", fix=f"Compare two layers: layerprobe compare {run.name}:A B"
+            "it is not known which layer is the embedding",
+            fix=f"Name two: layerprobe compare {run.name}:LAYER {run.name}:LAYER",
         )
-    epochs = ranked_epochs(run, "test")
+    scored = {score.epoch for score in run.scores() if score.split == "test"}
+    epochs = [epoch for epoch in ranked_epochs(run, "test") if epoch in scored]
     place = open_place(run, epochs[-1] if epochs else None, "test")
     found = last_two(end, place.layers, place.similarity, record.get("layer_order", []))
     if found is None:
@@ -187,14 +189,14 @@ def findings(runs: Sequence[tuple[Run, NetworkEnd | None]]) -> Findings:
         try:
             grounds[run.name] = ground_of(run, end)
         except LayerprobeError as error:
-            missing.append(f"{run.name}: no finding. {error}")
+            missing.append(f"{run.name}: no finding: {error}")
     sentences: list[str] = []
     for group in _by_experiment(grounds.values()):
         try:
             sentences.append(finding(group[0]) if len(group) == 1 else finding_of_seeds(group))
         except LayerprobeError as error:
             names = ", ".join(ground.test.run.name for ground in group)
-            missing.append(f"{names}: no finding. {error}")
+            missing.append(f"{names}: no finding: {error}")
     return Findings(tuple(sentences), tuple(missing))
 
 

@@ -40,6 +40,13 @@ def test_the_last_epoch_that_is_ranked_counts(tmp_path: Path) -> None:
     assert "(one, epoch 5)" in finding(ground_of(run, END))
 
 
+def test_an_epoch_that_is_ranked_and_not_scored_yet_does_not_count(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    run.write(run.read() | {"epochs_done": 6})
+    stored(run, 6, "test", {POOL5: first_hit(1), FC6: first_hit(1)})
+    assert "(one, epoch 5)" in finding(ground_of(run, END))
+
+
 def test_without_training_ranks_they_are_not_mentioned(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     run.rank_file(5, "train").unlink()
@@ -69,7 +76,9 @@ def test_an_embedding_that_is_not_ranked_is_told_with_the_command(tmp_path: Path
 
 
 def test_a_run_whose_embedding_is_not_known_has_no_finding(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="not known which layer is the embedding. Compare two layers: layerprobe"):
+    with pytest.raises(
+        RecipeError, match="not known which layer is the embedding. Name two: layerprobe compare one:LAYER"
+    ):
         ground_of(run_of(tmp_path), None)
 
 
@@ -97,7 +106,7 @@ def test_a_run_without_a_finding_says_why_and_the_others_have_theirs(tmp_path: P
     found = findings([(damaged, END), (run_of(tmp_path, "whole"), END)])
     assert ["(whole, epoch 5)" in text for text in found.sentences] == [True]
     (why,) = found.missing
-    assert why.startswith("damaged: no finding. ")
+    assert why.startswith("damaged: no finding: ")
     assert "epoch-0005.test.h5" in why
 
 

@@ -122,7 +122,7 @@ def test_a_damaged_record_leaves_the_scores_on_the_page(tmp_path: Path) -> None:
 def test_a_missing_embedding_is_told_among_the_notes(tmp_path: Path) -> None:
     made = made_report([run_of(tmp_path)], Ends())  # the record names no network
     assert made.runs[0].embedding is None
-    assert made.notes[0].startswith("one: no finding. it is not known which layer is the embedding")
+    assert made.notes[0].startswith("one: no finding: it is not known which layer is the embedding")
 
 
 def test_the_best_on_validation_follows_the_finding_of_a_single_run_alone(tmp_path: Path) -> None:
