@@ -131,22 +131,30 @@ def run_cka(first: Side, second: Side, *, split: str) -> Matrix:
     Raises:
         DataError: fewer than 4 images.
     """
-    names, vectors, notes = [], [], dict[str, None]()
+    vectors: list[list[FloatArray | None]] = []
+    notes: dict[str, None] = {}
     count = 0
     for side in (first, second):
         faults: Faults = {}
-        names.append(_names(side.layers))
         vectors.append([])
-        for layer, name in zip(side.layers, names[-1], strict=True):
+        for layer, name in zip(side.layers, _names(side.layers), strict=True):
             features = side.read(layer)
             count = len(features)
             vectors[-1].append(_vector(features, name, side.epoch, faults))
         notes |= dict.fromkeys(f"{side.run}: {note}" for note in _notes(0, faults))
-    values = tuple(tuple(_product(row, column) for column in vectors[1]) for row in vectors[0])
-    axes = [f"layer of {side.run}, epoch {side.epoch}" for side in (first, second)]
-    title, used = f"{MEASURE} of the layers of two runs", min(count, MAX_IMAGES)
-    run = f"{first.run} and {second.run}"
-    return Matrix(run, split, MEASURE, title, *axes, *names, values, used, (*_notes(count, {}), *notes))
+    return Matrix(
+        run=f"{first.run} and {second.run}",
+        split=split,
+        measure=MEASURE,
+        title=f"{MEASURE} of the layers of two runs",
+        row_axis=f"layer of {first.run}, epoch {first.epoch}",
+        column_axis=f"layer of {second.run}, epoch {second.epoch}",
+        rows=_names(first.layers),
+        columns=_names(second.layers),
+        values=tuple(tuple(_product(row, column) for column in vectors[1]) for row in vectors[0]),
+        n=min(count, MAX_IMAGES),
+        notes=(*_notes(count, {}), *notes),
+    )
 
 
 def _vector(features: NDArray[np.float32], name: str, epoch: int, faults: Faults) -> FloatArray | None:

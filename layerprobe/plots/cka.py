@@ -111,8 +111,8 @@ def _name(axes: Axes, matrix: Matrix, side: float) -> None:
         label.set(rotation=90 if upright else 0, parse_math=False)
     for label in axes.get_yticklabels():
         label.set(parse_math=False)
-    axes.set_xlabel(matrix.column_axis, fontsize=fig.FONT + 1)
-    axes.set_ylabel(matrix.row_axis, fontsize=fig.FONT + 1)
+    axes.set_xlabel(visible(matrix.column_axis), fontsize=fig.FONT + 1, parse_math=False)
+    axes.set_ylabel(visible(matrix.row_axis), fontsize=fig.FONT + 1, parse_math=False)
 
 
 def _draw_bar(axes: Axes, image: AxesImage, measure: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from itertools import product
 
@@ -19,6 +17,7 @@ from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
 from layerprobe.plots.names import layer_labels
 from layerprobe.plots.plot import HistogramPlot
+from layerprobe.plots.saving import csv_text
 from layerprobe.scores import note_text, shared_notes
 from layerprobe.views import Histogram
 
@@ -153,16 +152,15 @@ def _notes(
 
 def histograms_csv(histograms: Sequence[Histogram]) -> str:
     """A line for each bin: its ends, and how many pairs have a cosine in it; median and `above` as in `Histogram`."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     facts = ["run", "epoch", "split", "layer", "pool", "reduction", "pairs"]
-    writer.writerow([*facts, "low", "high", "count", "median", "above", "note"])
+    rows: list[list[object]] = [[*facts, "low", "high", "count", "median", "above", "note"]]
     for own in histograms:
         ranked = own.ranked
         head = [own.run, own.epoch, own.split, ranked.layer.layer, ranked.layer.pool, ranked.reduction, own.pairs]
-        for low, high, count in zip(own.edges[:-1], own.edges[1:], own.counts, strict=True):
-            writer.writerow([*head, low, high, count, own.median, own.above, note_text(own.notes)])
-    return text.getvalue()
+        end = [own.median, own.above, note_text(own.notes)]
+        bins = zip(own.edges[:-1], own.edges[1:], own.counts, strict=True)
+        rows += [[*head, low, high, count, *end] for low, high, count in bins]
+    return csv_text(rows)
 
 
 PLOT = HistogramPlot(draw, histograms_csv)

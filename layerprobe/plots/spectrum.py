@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,6 +15,7 @@ from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
 from layerprobe.plots.names import layer_labels
 from layerprobe.plots.plot import CurvePlot
+from layerprobe.plots.saving import csv_text
 from layerprobe.scores import note_text, shared_notes
 from layerprobe.views import Curve
 
@@ -152,16 +151,14 @@ def _notes(curves: Sequence[Curve], names: Mapping[RankedLayer, str], data: Mapp
 
 def spectra_csv(curves: Sequence[Curve]) -> str:
     """A line for each dimension of each layer and split, with the effective rank of the layer."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     head = ["run", "epoch", "split", "layer", "pool", "reduction"]
-    writer.writerow([*head, "dimension", "share", "effective-rank", "n", "note"])
+    rows: list[list[object]] = [[*head, "dimension", "share", "effective-rank", "n", "note"]]
     for curve in curves:
         layer, rank = curve.ranked.layer, effective_rank(curve)
         key = [curve.run, curve.epoch, curve.split, layer.layer, layer.pool, curve.ranked.reduction]
-        for place, value in zip(curve.places, curve.values, strict=True):
-            writer.writerow([*key, place, value, rank, curve.n, note_text(curve.notes)])
-    return text.getvalue()
+        end = [rank, curve.n, note_text(curve.notes)]
+        rows += [[*key, place, value, *end] for place, value in zip(curve.places, curve.values, strict=True)]
+    return csv_text(rows)
 
 
 PLOT = CurvePlot("spectrum", draw, spectra_csv)

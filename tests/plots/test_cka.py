@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -161,7 +162,8 @@ def test_long_names_of_two_runs_do_not_meet(overlaps: Overlaps) -> None:
 
 
 def test_a_dollar_in_a_name_is_itself() -> None:
-    draw([matrix([[1.0]], names="$x_$", notes=("$y_$",), run="$z_$")]).draw_without_rendering()
+    named = matrix([[1.0]], names="$x_$", notes=("$y_$",), run="$z_$")
+    draw([replace(named, row_axis="layer of $a_$", column_axis="layer of $b_$\n")]).draw_without_rendering()
 
 
 def test_the_caption_has_the_images_that_are_compared() -> None:

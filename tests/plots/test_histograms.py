@@ -118,3 +118,8 @@ def test_the_table_has_every_bin() -> None:
     assert (rows[0]["layer"], rows[0]["pool"], rows[0]["median"], rows[0]["above"]) == ("fc6", "max", "0.5", "0.0125")
     assert rows[0]["note"] == "a; b"
     assert np.sum([int(row["count"]) for row in rows]) == 210
+
+
+def test_a_name_is_no_formula_in_the_table() -> None:
+    (row, *_) = csv.DictReader(PLOT.table(layer("=1+1", splits=["test"])).splitlines())
+    assert row["layer"] == "'=1+1"

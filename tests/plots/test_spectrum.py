@@ -101,3 +101,8 @@ def test_the_table_has_every_share() -> None:
     assert [(row["dimension"], row["share"]) for row in rows] == [("1", "0.5"), ("2", "0.5")]
     assert float(rows[0]["effective-rank"]) == pytest.approx(2)
     assert (rows[0]["layer"], rows[0]["pool"], rows[0]["n"], rows[0]["note"]) == ("fc6", "max", "9", "a; b")
+
+
+def test_a_name_is_no_formula_in_the_table() -> None:
+    (row,) = csv.DictReader(PLOT.table([curve("=1+1", [1.0])]).splitlines())
+    assert row["layer"] == "'=1+1"
