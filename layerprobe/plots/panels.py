@@ -65,7 +65,7 @@ def draw(neighbours: Sequence[Neighbours], *, image: Image, data: Mapping[str, D
     heights = [max(len(block) * row, _QUERY + 3 * _TEXT + 0.05) for block in blocks]
     height = sum(heights) + (len(blocks) - 1) * _BETWEEN
     # Room at the right is for lines of text, which the figure would else divide well before their end.
-    layout = fig.Layout(_WIDTH, height, 0.5, below=0.05, columns=1, notes=_notes(neighbours, data or {}))
+    layout = fig.Layout(_WIDTH, height, 0.3, below=0.05, columns=1, notes=_notes(neighbours, data or {}))
     figure, (axes,) = fig.panels([_title(neighbours)], layout)
     axes.set_axis_off()
     several = len({one.run for one in neighbours}) > 1
@@ -82,10 +82,12 @@ def draw(neighbours: Sequence[Neighbours], *, image: Image, data: Mapping[str, D
 
 
 def _title(neighbours: Sequence[Neighbours]) -> str:
-    first = neighbours[0]
-    same = len({(one.run, one.epoch) for one in neighbours}) == 1
-    whose = f"{first.run}, epoch {first.epoch}" if same else "several runs"
-    return f"{whose}: nearest {first.split} images"
+    runs, epochs = ({getattr(one, name) for one in neighbours} for name in ("run", "epoch"))
+    whose = [
+        *(runs if len(runs) == 1 else ["several runs"]),
+        *(f"epoch {epoch}" for epoch in epochs if len(epochs) == 1),
+    ]
+    return f"{', '.join(whose)}: nearest {neighbours[0].split} images"
 
 
 def _notes(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> list[str]:
@@ -95,7 +97,7 @@ def _notes(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> l
     }
     searched = {one.ranked.similarity for one in neighbours}
     compared = f". Compared by {searched.pop()}" if len(searched) == 1 else ""
-    key = f"Left: the query. Solid frame {_RIGHT.sign}: right. Dashed {_WRONG.sign}: wrong"
+    key = f"Left: the query. Solid {_RIGHT.sign}: right. Dashed {_WRONG.sign}: wrong"
     rest = dict.fromkeys(note for one in neighbours for note in one.notes)
     return [f"{key}{compared}", *run_lines(shown), *rest]
 

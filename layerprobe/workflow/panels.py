@@ -9,7 +9,7 @@ import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError, RecipeError
+from layerprobe.errors import DataError, NumericError, RecipeError
 from layerprobe.few import few_layers
 from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.plots.plot import Image
@@ -70,6 +70,7 @@ def panels_of(runs: Sequence[Run], scores: Sequence[Score], ask: Ask) -> tuple[l
     Raises:
         RecipeError: what is asked contradicts itself, names what is not there, or no query fulfils the rule.
         DataError: ranks, features or images that are not there, or not those of the run.
+        NumericError: a layer that is asked for, whose features are not finite.
     """
     if ask.query is not None and (ask.where is not None or ask.queries is not None):
         flag = "--where" if ask.where is not None else "--queries"
@@ -82,6 +83,8 @@ def panels_of(runs: Sequence[Run], scores: Sequence[Score], ask: Ask) -> tuple[l
     for run in runs[1:]:
         place = _place(run, scores, ask.epoch)
         shown.append(_Shown(place, open_gallery(run, _SPLIT), _shown_layers(place, ask, rule, like=layers)))
+    if len(runs) > 1:
+        notes = tuple(f"{note}, by {runs[0].name}" for note in notes)
     names = [first.stored.ids[row] for row in chosen.rows]
     found = [_of_run(each, names, notes) for each in shown]
     opened = {each.place.run.name: each.opened for each in shown}
@@ -102,6 +105,10 @@ def _shown_layers(
     known = place.layers
     asked = asked_layers(ask.layers, known)
     if asked is not None:
+        for layer in asked:
+            if reason := place.stored.invalid.get(layer):
+                what = f"{place.name(layer)} at epoch {place.epoch} has no neighbours: {reason}"
+                raise NumericError(what, fix="Leave it out")
         return tuple(asked)
     if isinstance(rule, ByOutcome):
         like = list(dict.fromkeys(layer for layer, _ in rule.outcomes))
@@ -136,7 +143,7 @@ def _chosen(rule: Rule | None, shown: _Shown, ask: Ask) -> tuple[Chosen, tuple[s
     if len(chosen.rows):
         return chosen, (chosen.text,)
     chosen = choose_queries(AtRandom(), place, names, count)
-    return chosen, (f"No query has {rule_text(disagree, place)}.", chosen.text)
+    return chosen, (f"No query has {rule_text(disagree, place)}", chosen.text)
 
 
 def _of_run(shown: _Shown, names: Sequence[str], notes: tuple[str, ...]) -> list[list[Neighbours]]:

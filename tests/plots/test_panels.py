@@ -81,6 +81,9 @@ def test_several_runs_are_named_at_their_rows() -> None:
     figure = draw([neighbours(FC6, [True]), neighbours(FC6, [True], run="two", epoch=5)], image=image)
     assert {"one, epoch 3: fc6", "two, epoch 5: fc6"} <= set(texts(figure))
     assert figure.axes[0].get_title(loc="left") == "several runs: nearest test images"
+    alike = draw([neighbours(FC6, [True]), neighbours(FC6, [True], run="two")], image=image)
+    assert {"one: fc6", "two: fc6"} <= set(texts(alike))
+    assert alike.axes[0].get_title(loc="left") == "several runs, epoch 3: nearest test images"
 
 
 def test_the_caption_has_the_data_and_the_rule_by_which_queries_were_chosen() -> None:

@@ -8,13 +8,14 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from layerprobe import store
-from layerprobe.errors import DataError, RecipeError
+from layerprobe.errors import DataError, NumericError, RecipeError
 from layerprobe.retrieval import Ranks
 from layerprobe.runs import Run
 from layerprobe.views import Neighbours
 from layerprobe.workflow.panels import panels_of
 from layerprobe.workflow.plot import Ask
 from layerprobe.workflow.plot import drawn as drawn_plot
+from tests.workflow.rank_files import POOL5, ranks_of, stored, written
 from tests.workflow.test_neighbours import BINARY, C3, FC6, made
 
 
@@ -30,17 +31,17 @@ def shown(run: Run, ask: Ask) -> list[Neighbours]:
 
 
 def ranks(run: Run) -> dict[str, Ranks]:
-    stored = store.read_stored_ranks(run.rank_file(0, "test"))
-    return {ranked.layer.layer: own for ranked, own in stored.ranks.items() if ranked.reduction == "none"}
+    kept = store.read_stored_ranks(run.rank_file(0, "test"))
+    return {ranked.layer.layer: own for ranked, own in kept.ranks.items() if ranked.reduction == "none"}
 
 
 def test_the_last_two_layers_are_shown_where_they_disagree_or_else_at_random(probed: Run) -> None:
     found = shown(probed, Ask())
-    stored = store.read_stored_ranks(probed.rank_file(0, "test"))
+    kept = store.read_stored_ranks(probed.rank_file(0, "test"))
     of = ranks(probed)
     disagree = {
         name
-        for name, right, wrong in zip(stored.ids, of["c3"].closer == 0, of["fc6"].closer > 0, strict=True)
+        for name, right, wrong in zip(kept.ids, of["c3"].closer == 0, of["fc6"].closer > 0, strict=True)
         if right and wrong
     }
     assert [one.ranked for one in found] == [C3, FC6] * (len(found) // 2)
@@ -49,7 +50,7 @@ def test_the_last_two_layers_are_shown_where_they_disagree_or_else_at_random(pro
         assert f"Queries: c3 right, fc6 wrong, all {len(disagree)}" in found[0].notes
     else:
         assert found[0].notes[:2] == (
-            "No query has c3 right, fc6 wrong.",
+            "No query has c3 right, fc6 wrong",
             "Queries: random, 4 of 16 at random by seed 0",
         )
 
@@ -94,12 +95,20 @@ def test_what_scores_say_of_the_data_is_said_and_nothing_is_written(images: Path
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_layer_whose_features_are_not_finite_is_named(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    written(run, stored(run, 5, "test", {POOL5: ranks_of([1.0] * 24), FC6: "NaN (3 rows)"}))
+    with pytest.raises(NumericError, match="fc6 at epoch 5 has no neighbours: NaN .3 rows.. Leave it out"):
+        shown(run, Ask(layers=("pool5", "fc6")))
+
+
 def test_a_second_run_shows_the_same_queries(probed: Run, images: Path, tmp_path: Path) -> None:
     other = made(f"folder:{images}", tmp_path / "b", layers=("c3", "fc6"), name="other")
     scores = [*probed.scores(), *other.scores()]
     found, image = panels_of([probed, other], scores, Ask(where="random", queries=2))
     assert [(one.run, one.ranked) for one in found[:4]] == [(run, x) for run in ("tiny", "other") for x in (C3, FC6)]
     assert len({one.query.id for one in found[:4]}) == 1
+    assert {one.notes[0] for one in found} == {"Queries: random, 2 of 16 at random by seed 0, by tiny"}
     assert np.array_equal(image("other", found[0].query.id), image("tiny", found[0].query.id))
 
 
