@@ -87,8 +87,8 @@ def test_rows_tables_and_plots_have_reductions_and_layers_side_by_side(result: P
     assert set(result.frame()["reduction"]) == {"none", "binary", "l2+pca:3+l2", "random:2x3"}
     for kind in ("layers", "train-vs-test"):
         assert result.plot(kind).axes
-    (matrix,) = result._matrices()
-    assert matrix.rows == ("0.0", "0.1")
+    compared = result.plot("cka").axes[0].get_yticklabels()
+    assert [label.get_text() for label in compared] == ["0.0", "0.1"]
 
 
 def test_a_reduction_fitted_on_what_is_searched_says_so() -> None:
