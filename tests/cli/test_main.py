@@ -265,6 +265,11 @@ def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path)
     assert code == 5
     assert err.splitlines()[-1].startswith("error: ")
 
+    code, out, _ = layerprobe("report")
+    assert (code, out.splitlines()[-1]) == (0, "report.html")
+    assert "pool5.3, the layer before the embedding," in out
+    assert "data:image/" in Path("report.html").read_text(encoding="utf-8")
+
     code, out, _ = layerprobe("layers", "tiny", "--json")
     rows = json.loads(out)["layers"]
     assert rows[-1] == {
