@@ -126,7 +126,7 @@ def open_gallery(run: Run, split: str) -> RunGallery:
     """
     record = run.read()
     if record.get(FROM_PYTHON):
-        fix = "Probe it by layerprobe probe --model python:FILE.py:NAME --data folder:ROOT"
+        fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT"
         raise DataError("measured from Python, which keeps no images", file=run.folder, fix=fix)
     recipe = recorded_recipe(record, run.record_file)
     loaded = parts.load_dataset(recipe)

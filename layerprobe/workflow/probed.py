@@ -199,7 +199,7 @@ class _Material:
         return shown([reductions_of(values, dims, best_on_validation(values))], values, ask.layers)
 
     def neighbours(self, _: Ask) -> tuple[Sequence[Neighbours], Image]:
-        fix = "Probe it by layerprobe probe --model python:FILE.py:NAME --data folder:ROOT, then layerprobe plot panels"
+        fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT, then plot panels"
         raise DataError("panels show images, and a probe from Python keeps none", fix=fix)
 
     def histograms(self, ask: Ask) -> Sequence[Histogram]:

@@ -150,6 +150,9 @@ def test_a_gallery_is_searched_by_the_rules_of_the_run(tmp_path: Path) -> None:
         right = [seen(opened.items.ids[i])[0] == query[0] for i in nearest[:12]]
         assert found.right[0, place][rows >= 0].tolist() == right
         assert not found.right[0, place][rows < 0].any()
+    for name in (opened.queries.ids[3], opened.items.ids[0]):
+        shown = np.asarray(Image.open(tmp_path / "market" / name).convert("RGB"))
+        assert np.array_equal(opened.image(name), shown)
 
 
 def test_rules_of_some_queries_call_them_by_their_places() -> None:
