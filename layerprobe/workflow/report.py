@@ -156,7 +156,7 @@ def _kept(scores: Mapping[str, Sequence[Score]]) -> tuple[dict[str, list[Score]]
     counts: dict[str, int] = {METRIC: 0}
     for score in (score for own in scores.values() for score in own):
         counts[score.metric] = counts.get(score.metric, 0) + 1
-    kept, room = set(), MOST_SCORES
+    kept, room = set[str](), MOST_SCORES
     for metric, count in counts.items():
         if not kept or count <= room:
             kept.add(metric)
