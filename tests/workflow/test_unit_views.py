@@ -63,7 +63,8 @@ def test_reduced_layers_are_shown_where_they_are_asked_for() -> None:
 
 
 def test_a_layer_that_is_searched_in_two_ways_is_shown_once() -> None:
-    assert layers_shown([*scores_of(["fc6"]), *scores_of(["fc6"], similarity="euclidean")]) == ["fc6"]
+    scores = [*scores_of(["fc6"]), *scores_of(["fc6"], similarity="euclidean")]
+    assert layers_shown(scores) == layers_shown(scores, ["fc6"]) == ["fc6"]
 
 
 @pytest.mark.parametrize(("reduction", "reason"), [("binary", "bits, no vectors"), ("random:2x3", "a mean over draws")])
