@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -80,10 +81,11 @@ def _draw_reducers(
         shift = (number - (len(names) - 1) / 2) * _APART
         rows = [i for i, layer in enumerate(layers) if layer in scores and scores[layer].value is not None]
         heights = {i: 100 * (scores[layers[i]].value or 0.0) for i in rows}
-        steps = [i for i in rows if "+" not in layers[i].layer]  # A+B is no step of the network
         style, raw = styles[reducer], reducer.chain == NO_REDUCTION
-        (line,) = axes.plot([i + shift for i in steps], [heights[i] for i in steps], color=style.colour)
-        line.set(linewidth=1.2, linestyle=(0, (4, 2)) if raw else "-", alpha=0.7, label=f"_line of {name}", zorder=2)
+        for steps in _tracks(layers, rows):
+            (line,) = axes.plot([i + shift for i in steps], [heights[i] for i in steps], color=style.colour)
+            line.set(linewidth=1.2, linestyle=(0, (4, 2)) if raw else "-", alpha=0.7, zorder=2)
+            line.set_label(f"_line of {name}")
         (marks,) = axes.plot([i + shift for i in rows], list(heights.values()), color=style.colour, label=name)
         marks.set(
             marker=style.marker, markersize=4.5, linestyle="none", markerfacecolor="white" if raw else style.colour
@@ -91,12 +93,25 @@ def _draw_reducers(
         ends = {i: own for i in rows if (own := _ends(scores[layers[i]].low, scores[layers[i]].high))}
         bars = axes.vlines([i + shift for i in ends], *zip(*ends.values(), strict=True)) if ends else None
         if bars:
-            bars.set(color=style.colour, linewidth=1.6, alpha=0.4, zorder=1.5, label=f"_interval of {name}")
-        if steps or rows:
-            last = (steps or rows)[-1]
-            labels.append(fig.Label(name, last + shift, heights[last], style.text))
+            bars.set(
+                color=style.colour,
+                linewidth=1.6,
+                alpha=min(0.4, 6 / len(layers)),
+                zorder=1.5,
+                label=f"_interval of {name}",
+            )
+        if rows:
+            labels.append(fig.Label(name, rows[-1] + shift, heights[rows[-1]], style.text))
     _mark_best(axes, found, layers, names)
     return labels
+
+
+def _tracks(layers: Sequence[LayerKey], rows: Sequence[int]) -> list[list[int]]:
+    """The rows that a line joins: where layers have several pools those of each; `A+B` is no step of the network."""
+    steps = [i for i in rows if "+" not in layers[i].layer]
+    times = Counter(layers[i].layer for i in steps)
+    pools = list(dict.fromkeys(layers[i].pool for i in steps if times[layers[i].layer] > 1)) or [""]
+    return [[i for i in steps if times[layers[i].layer] == 1 or layers[i].pool == pool] for pool in pools]
 
 
 def _ends(low: float | None, high: float | None) -> tuple[float, float] | None:

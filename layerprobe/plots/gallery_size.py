@@ -19,6 +19,7 @@ from layerprobe.plots import figure as fig
 from layerprobe.plots.names import layer_labels
 from layerprobe.plots.plot import CurvePlot
 from layerprobe.plots.values import said_once
+from layerprobe.pooling import NO_POOL
 from layerprobe.scores import note_text, shared_notes
 from layerprobe.views import Curve
 
@@ -97,11 +98,13 @@ def table(curves: Iterable[Curve]) -> str:
 
 
 def _facts(own: Sequence[Curve]) -> str:
-    """Split, epoch and how features were compared."""
+    """Split, epoch, and how features were pooled and compared, where that is the same for all."""
+    pools = {curve.ranked.layer.pool for curve in own} - {NO_POOL}
     reductions = {curve.ranked.reduction for curve in own} - {"none"}
     shared = reductions if len({curve.ranked.reduction for curve in own}) == 1 else ()
     similarities = dict.fromkeys(curve.ranked.similarity for curve in own)
-    return ", ".join([own[0].split, f"epoch {own[0].epoch}", *shared, *similarities])
+    pool = pools if len(pools) == 1 else ()
+    return ", ".join([own[0].split, f"epoch {own[0].epoch}", *pool, *shared, *similarities])
 
 
 def _remarks(own: Sequence[Curve], names: Mapping[RankedLayer, str]) -> list[str]:

@@ -108,6 +108,13 @@ def test_a_line_passes_by_layers_side_by_side() -> None:
     assert lines(axes)["_line of PCA"] == pytest.approx([80, 82])
 
 
+def test_each_pool_of_the_layers_has_a_line_of_its_own() -> None:
+    cls = [replace(one, score=replace(one.score, pool="cls")) for one in ONE.values if one.score.layer == "pool5.3"]
+    (axes,) = draw([replace(ONE, values=(*cls, *ONE.values))]).axes
+    of_pca = [np.asarray(line.get_ydata()) for line in axes.lines if line.get_label() == "_line of PCA"]
+    assert [len(heights) for heights in of_pca] == [2, 2]  # both with fc6, which has one pool
+
+
 def test_two_dimensions_have_a_panel_each_with_the_layers_that_are_there() -> None:
     two = replace(ONE, values=(*ONE.values, sized("fc6", "l2+pca:128+l2", 0.83, 128)))
     first, second = draw([two]).axes
