@@ -80,12 +80,22 @@ def draw(histograms: Sequence[Histogram], *, data: Mapping[str, DataFacts] | Non
     figure, panels = fig.panels(titles, layout)
     for axes, (row, split) in zip(panels, product(rows, splits), strict=True):
         axes.set_xlim(_limits([histogram for histogram in histograms if histogram.ranked == row[0]]))
-        axes.set_visible(split in found[row])
-        _draw_panel(axes, found[row].get(split, []))
+        if split in found[row]:
+            _draw_panel(axes, found[row][split])
+        else:
+            _leave_blank(axes)
     corner = panels[len(panels) - len(splits)]
     corner.set_xlabel(_AXIS, fontsize=fig.FONT, loc="left")
     fig.key_below(corner, _KEY)
     return figure
+
+
+def _leave_blank(axes: Axes) -> None:
+    # Not set_visible(False): the name of the axis and the key stand under the last panel of the first column.
+    axes.set_title("", loc="left")
+    axes.spines[:].set_visible(False)
+    axes.grid(visible=False)
+    axes.set(xticks=[], yticks=[])
 
 
 def _draw_panel(axes: Axes, histograms: Sequence[Histogram]) -> None:

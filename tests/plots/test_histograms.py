@@ -70,9 +70,13 @@ def test_rows_have_an_axis_each_that_shows_nearly_all_pairs() -> None:
 
 def test_runs_stand_below_one_another_and_what_is_absent_leaves_no_panel() -> None:
     figure = draw([*layer("pool5"), *layer("fc6"), *layer("fc6", run="netB", splits=["test"])])
-    shown = [" ".join(axes.get_title(loc="left").split()) for axes in figure.axes if axes.get_visible()]
+    shown = [title for axes in figure.axes if (title := " ".join(axes.get_title(loc="left").split()))]
     assert shown == ["netA pool5, train", "netA pool5, test", "netA fc6, train", "netA fc6, test", "netB fc6, test"]
     assert len({round(axes.get_position().x0, 3) for axes in figure.axes}) == 2
+    blank = figure.axes[4]
+    assert not any(spine.get_visible() for spine in blank.spines.values())
+    assert (len(blank.get_xticks()), len(blank.patches), blank.get_xlabel()) == (0, 0, "cosine of two images")
+    assert blank.get_legend() is not None
 
 
 def test_what_has_no_number_says_why() -> None:
