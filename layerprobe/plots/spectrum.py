@@ -20,6 +20,7 @@ from layerprobe.scores import note_text, shared_notes
 from layerprobe.views import Curve
 
 _WIDTH, _HEIGHT = 3.75, 3.4  # inches
+_ROOM = 1.4  # a panel is so many times as wide as its widest label
 _LEAST = 1e-6  # smaller shares are outside the axis: a few directions that hardly vary would take half of it
 _LABELLED = 2 / 3  # of the axis of dimensions: the part whose points may be labelled
 _STEPS = 6  # points of a line that labels keep clear of, for each factor of e
@@ -46,20 +47,20 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     """
     names = layer_labels((curve.run, curve.ranked) for curve in curves)
     styles = fig.styles(list(names.values()))
-    runs: dict[str, list[Curve]] = {}
+    epochs = {curve.run: curve.epoch for curve in curves}
+    runs: dict[str, dict[str, BySplit]] = {run: {} for run in epochs}
     for curve in curves:
-        runs.setdefault(curve.run, []).append(curve)
-    titles = [f"{run}, epoch {own[0].epoch}" for run, own in runs.items()]
-    layout = fig.Layout(_WIDTH, _HEIGHT, 0.1, columns=2, notes=_notes(curves, names, data or {}))
+        if _valid(curve):
+            runs[curve.run].setdefault(names[curve.ranked], {})[curve.split] = curve
+    widest = fig.width_of([_text(name, splits) for layers in runs.values() for name, splits in layers.items()])
+    titles = [f"{run}, epoch {epoch}" for run, epoch in epochs.items()]
+    width = max(_WIDTH, _ROOM * widest)
+    layout = fig.Layout(width, _HEIGHT, 0.1, columns=2, notes=_notes(curves, names, data or {}))
     figure, panels = fig.panels(titles, layout)
-    for axes, own in zip(panels, runs.values(), strict=True):
+    for axes, (run, layers) in zip(panels, runs.items(), strict=True):
         _set_axes(axes, curves)
-        layers: dict[RankedLayer, BySplit] = {}
-        for curve in own:
-            if _valid(curve):
-                layers.setdefault(curve.ranked, {})[curve.split] = curve
-        _draw_curves(axes, {names[ranked]: splits for ranked, splits in layers.items()}, styles)
-        splits = dict.fromkeys(curve.split for curve in own)
+        _draw_curves(axes, layers, styles)
+        splits = dict.fromkeys(curve.split for curve in curves if curve.run == run)
         fig.key_below(axes, [_LINES[split] | {"label": split, "marker": ""} for split in splits])
     return figure
 
@@ -104,7 +105,7 @@ def _draw_curves(axes: Axes, layers: Mapping[str, BySplit], styles: Mapping[str,
     for name, curve in named.items():
         others = [dict(_points(other)) for label, other in named.items() if label != name]
         point = max(_labelled(_points(curve), axes), key=lambda at: _distance(at, others))
-        labels.append(fig.Label(f"{name} {_ranks(layers[name])}", *point, styles[name].text))
+        labels.append(fig.Label(_text(name, layers[name]), *point, styles[name].text))
     fig.label_points(axes, labels, paths)
 
 
@@ -129,12 +130,12 @@ def _distance(point: fig.Place, others: Iterable[Mapping[float, float]]) -> floa
     return min((abs(math.log(point[1] / line[point[0]])) for line in others if point[0] in line), default=math.inf)
 
 
-def _ranks(splits: BySplit) -> str:
-    """`68.0 (train 59.3)`."""
+def _text(name: str, splits: BySplit) -> str:
+    """`fc6 68.0 (train 59.3)`."""
     found = {split: f"{rank:.1f}" for split, curve in splits.items() if (rank := effective_rank(curve)) is not None}
     if "test" not in found:
-        return " ".join(f"{rank} ({split})" for split, rank in found.items())
-    return found["test"] + (f" (train {found['train']})" if "train" in found else "")
+        return " ".join([name, *(f"{rank} ({split})" for split, rank in found.items())])
+    return f"{name} {found['test']}" + (f" (train {found['train']})" if "train" in found else "")
 
 
 def _notes(curves: Sequence[Curve], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]) -> list[str]:
