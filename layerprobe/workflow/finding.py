@@ -1,6 +1,7 @@
-"""What runs show in a sentence each, with its interval: the embedding against the layer before it, from stored ranks.
+"""What runs show in a sentence or two, with intervals, from stored ranks: the embedding against two other layers.
 
-The pair is fixed before any number is seen: the best of many layers is also the luckiest.
+Neither is chosen on test, where the best of many layers is also the luckiest: the layer before the embedding is fixed
+before any number is seen, and the best on validation is chosen on classes that are not reported on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from layerprobe.best import best_layer, best_text
 from layerprobe.errors import DataError, LayerprobeError, RecipeError
-from layerprobe.keys import NO_REDUCTION
+from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.workflow.compare import compare_pairs, require_same_queries
@@ -36,11 +37,13 @@ class Ground:
     Args:
         test: its last epoch that is ranked and scored, on unseen classes.
         train: the same epoch on the training classes; None where it is not ranked there.
+        validation: the same epoch on held-out classes; None where there are none, or it is not ranked there.
         layers: that are compared.
     """
 
     test: Place
     train: Place | None
+    validation: Place | None
     layers: LastTwo
 
     @property
@@ -76,26 +79,79 @@ def ground_of(run: Run, end: NetworkEnd | None) -> Ground:
     if found is None:
         what = f"the embedding {end.embedding} and a layer before it are not both ranked at epoch {place.epoch}"
         raise DataError(what, file=run.folder, fix=probe_fix(run, record, place.epoch, "test"))
-    train = place.epoch in ranked_epochs(run, "train")
-    return Ground(place, open_place(run, place.epoch, "train") if train else None, found)
+    train, validation = (
+        open_place(run, place.epoch, split) if place.epoch in ranked_epochs(run, split) else None
+        for split in ("train", "validation")
+    )
+    return Ground(place, train, validation, found)
 
 
-def finding(ground: Ground) -> str:
-    """The layer before the embedding against the embedding on unseen classes, and what both reach on the others.
+def finding(ground: Ground, chosen: Chosen | None = None) -> str:
+    """A layer against the embedding on unseen classes, and what both reach on the training classes.
 
     No claim is made of the training classes.
+
+    Args:
+        ground: of a run.
+        chosen: the layer; None for the one before the embedding.
 
     Raises:
         LayerprobeError: a layer's features were not finite.
     """
-    test = _compared(ground.test, ground.layers)
-    train = None if ground.train is None else _compared(ground.train, ground.layers)
-    text = sentence(test, (ground.name, test.b.name))
+    layer, name = _first(ground, chosen)
+    test = _compared(ground.test, layer, ground.layers.embedding)
+    train = None if ground.train is None else _compared(ground.train, layer, ground.layers.embedding)
+    text = sentence(test, (name, test.b.name))
     return text + _levels(None if train is None else train.values)
 
 
-def _compared(place: Place, layers: LastTwo) -> Comparison:
-    (found,) = compare_pairs(place, place, [(layers.before, layers.embedding)], Measure(METRIC))
+@dataclass(frozen=True)
+class Chosen:
+    """The best of some layers on validation.
+
+    Args:
+        layer: as it is, searched by the run's similarity.
+        among: how many layers it is the best of.
+    """
+
+    layer: RankedLayer
+    among: int
+
+
+def chosen_on_validation(grounds: Sequence[Ground]) -> Chosen | None:
+    """The layer with the best recall on validation, in the mean over trainings; the first of equals.
+
+    Args:
+        grounds: at least one, of one experiment and epoch.
+
+    Returns:
+        None without validation in all of them, and where the best is the embedding or the layer before it.
+    """
+    places = [place for ground in grounds for place in (ground.test, ground.validation)]
+    layers = [
+        ranked
+        for ranked in grounds[0].test.layers
+        if (ranked.reduction, ranked.similarity) == (NO_REDUCTION, grounds[0].test.similarity)
+        and "+" not in ranked.layer.layer
+        and all(place is not None and ranked in place.stored.ranks for place in places)
+    ]
+    validation = [ground.validation.stored.ranks for ground in grounds if ground.validation is not None]
+    if not layers or len(validation) < len(grounds):
+        return None
+    best = max(layers, key=lambda ranked: sum(ranks[ranked].recall(1) for ranks in validation))
+    return None if best in (grounds[0].layers.before, grounds[0].layers.embedding) else Chosen(best, len(layers))
+
+
+def _first(ground: Ground, chosen: Chosen | None) -> tuple[RankedLayer, str]:
+    """What is compared with the embedding, and its name in a sentence."""
+    if chosen is None:
+        return ground.layers.before, ground.name
+    name = ground.test.name(chosen.layer)
+    return chosen.layer, f"{name}, the best of {chosen.among} layers on validation,"
+
+
+def _compared(place: Place, layer: RankedLayer, embedding: RankedLayer) -> Comparison:
+    (found,) = compare_pairs(place, place, [(layer, embedding)], Measure(METRIC))
     return found
 
 
@@ -106,33 +162,34 @@ def _levels(values: tuple[float, float] | None, mean: str = "") -> str:
     return f" On the training classes they reach {before} against {embedding}{mean}."
 
 
-def finding_of_seeds(grounds: Sequence[Ground]) -> str:
+def finding_of_seeds(grounds: Sequence[Ground], chosen: Chosen | None = None) -> str:
     """The same over several trainings of one experiment.
 
     Args:
         grounds: at least two, of different seeds, one epoch and the same two layers.
+        chosen: as for `finding`.
 
     Raises:
         RecipeError: the runs have not the same queries.
         LayerprobeError: a layer's features were not finite.
     """
-    first = grounds[0]
-    test = _over_trainings([ground.test for ground in grounds], first.layers)
+    layer, name = _first(grounds[0], chosen)
+    pair = (layer, grounds[0].layers.embedding)
+    test = _over_trainings([ground.test for ground in grounds], pair)
     trains = [ground.train for ground in grounds if ground.train is not None]
-    text = seeds_sentence(test, (first.name, test.b.name))
+    text = seeds_sentence(test, (name, test.b.name))
     if len(trains) < len(grounds):
         return text
-    return text + _levels(_means(_over_trainings(trains, first.layers)), " on the mean")
+    return text + _levels(_means(_over_trainings(trains, pair)), " on the mean")
 
 
-def _over_trainings(places: Sequence[Place], layers: LastTwo) -> SeedComparison:
+def _over_trainings(places: Sequence[Place], pair: tuple[RankedLayer, RankedLayer]) -> SeedComparison:
     for place in places[1:]:
         require_same_queries(places[0], place)
     seeds = tuple(place.record["seed"] for place in places)
     trainings = Trainings(seeds, tuple((place.run, place.run) for place in places), ())
-    pairs = [(layers.before, layers.embedding)]
     both = [(place, place) for place in places]
-    (found,) = compare_trainings(both[0], both, pairs, trainings, Measure(METRIC))
+    (found,) = compare_trainings(both[0], both, [pair], trainings, Measure(METRIC))
     return found
 
 
@@ -169,7 +226,7 @@ class Findings:
     """What some runs show.
 
     Args:
-        sentences: a run or an experiment each.
+        sentences: one or two for a run or an experiment; where the best on validation has one, it comes first.
         missing: why another has none.
     """
 
@@ -193,7 +250,9 @@ def findings(runs: Sequence[tuple[Run, NetworkEnd | None]]) -> Findings:
     sentences: list[str] = []
     for group in _by_experiment(grounds.values()):
         try:
-            sentences.append(finding(group[0]) if len(group) == 1 else finding_of_seeds(group))
+            chosen = chosen_on_validation(group)
+            for layer in (None,) if chosen is None else (chosen, None):
+                sentences.append(finding(group[0], layer) if len(group) == 1 else finding_of_seeds(group, layer))
         except LayerprobeError as error:
             names = ", ".join(ground.test.run.name for ground in group)
             missing.append(f"{names}: no finding: {error}")

@@ -61,13 +61,11 @@ def made_report(runs: Sequence[Run], ends: Ends, *, gallery: bool = True, refres
     scores, left_out = _kept({run.name: scores_of(run) for run in runs})
     pages = [_page(run, scores[run.name], ends.of(run)) for run in runs]
     found = findings([(run, ends.of(run)) for run in runs])
-    best = [best_on_validation(run, page.scores, _labels(page)) for run, page in zip(runs, pages, strict=True)]
-    if len(runs) > 1:  # beside several findings, a line more for each run would be too much
-        pages = [_with_best(page, text) for page, text in zip(pages, best, strict=True)]
+    pages = [_with_best(run, page) for run, page in zip(runs, pages, strict=True)]
     galleries = galleries_of(list(zip(runs, pages, strict=True))) if gallery else Galleries()
     return Report(
         title=_title([run.name for run in runs]),
-        findings=(*found.sentences, *(filter(None, best) if len(runs) == 1 else ())),
+        findings=found.sentences,
         runs=tuple(pages),
         galleries=galleries.galleries,
         pictures=galleries.pictures,
@@ -124,7 +122,8 @@ def _page(run: Run, scores: Sequence[Score], end: NetworkEnd | None) -> RunPage:
     )
 
 
-def _with_best(page: RunPage, text: str) -> RunPage:
+def _with_best(run: Run, page: RunPage) -> RunPage:
+    text = best_on_validation(run, page.scores, _labels(page))
     return replace(page, made=(("best layer", text), *page.made)) if text else page
 
 

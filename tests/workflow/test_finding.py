@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from layerprobe.errors import DataError, RecipeError
+from layerprobe.keys import LayerKey
 from layerprobe.runs import Run
 from layerprobe.workflow.embedding import NetworkEnd
-from layerprobe.workflow.finding import best_on_validation, finding, findings, ground_of
+from layerprobe.workflow.finding import Chosen, best_on_validation, chosen_on_validation, finding, findings, ground_of
 from tests.workflow.rank_files import FC6, POOL5, first_hit, ranks_of, stored, written
 
 END = NetworkEnd("fc6", "pool5", None)
@@ -80,6 +82,43 @@ def test_a_run_whose_embedding_is_not_known_has_no_finding(tmp_path: Path) -> No
         RecipeError, match="not known which layer is the embedding. Name two: layerprobe compare one:LAYER"
     ):
         ground_of(run_of(tmp_path), None)
+
+
+PAIRS = np.repeat(np.arange(12), 2)
+POOL3 = replace(POOL5, layer=LayerKey("pool3", POOL5.layer.pool))
+
+
+def run_with_validation(cache: Path, name: str, validation: tuple[int, int, int], *, seed: int = 0) -> Run:
+    """A run of three layers: of validation, one image of so many of 12 classes is found by pool3, pool5 and fc6."""
+    run = Run(cache / name)
+    test = stored(run, 5, "test", {POOL3: first_hit(12), POOL5: first_hit(9), FC6: first_hit(6)})
+    hits = dict(zip((POOL3, POOL5, FC6), map(first_hit, validation), strict=True))
+    written(run, test, stored(run, 5, "validation", hits, labels=PAIRS), layer_order=["pool3", *LAYERS], seed=seed)
+    return run
+
+
+def test_the_best_on_validation_comes_first(tmp_path: Path) -> None:
+    found = findings([(run_with_validation(tmp_path, "one", (8, 7, 6)), END)])
+    chosen, fixed = found.sentences
+    # on test 12 and 6 of 24
+    assert "pool3, the best of 3 layers on validation," in chosen
+    assert "R@1 50.0 % against 25.0 %, +25.0 points (95 % interval over 12 classes" in chosen
+    assert "pool5, the layer before the embedding," in fixed
+
+
+@pytest.mark.parametrize("validation", [(6, 7, 6), (6, 7, 8)])
+def test_the_best_on_test_is_never_chosen(tmp_path: Path, validation: tuple[int, int, int]) -> None:
+    (fixed,) = findings([(run_with_validation(tmp_path, "one", validation), END)]).sentences
+    assert "pool5, the layer before the embedding," in fixed
+
+
+def test_over_trainings_the_best_mean_on_validation_is_chosen(tmp_path: Path) -> None:
+    # pool3 and pool5 reach 12 and 9, and 3 and 8: on the mean 7.5 and 8.5
+    worse = [run_with_validation(tmp_path, "a", (12, 9, 0)), run_with_validation(tmp_path, "b", (3, 8, 0), seed=1)]
+    assert chosen_on_validation([ground_of(run, END) for run in worse]) is None
+    better = [worse[0], run_with_validation(tmp_path, "c", (6, 8, 0), seed=2)]
+    assert chosen_on_validation([ground_of(run, END) for run in better]) == Chosen(POOL3, 3)
+    assert "over 2 trainings (a, c; epoch 5)" in findings([(run, END) for run in better]).sentences[0]
 
 
 def test_trainings_of_one_experiment_have_one_finding(tmp_path: Path) -> None:
