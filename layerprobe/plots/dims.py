@@ -63,9 +63,10 @@ def _without_interval(sized: Sized) -> Sized:
 
 def _signs(found: Sequence[Reductions], *, by_size: bool) -> list[str]:
     """What rings and hollow points mean."""
-    chosen = dict.fromkeys(each.chosen_on for each in found if each.chosen_on)
+    chosen = dict.fromkeys(each.chosen_on for each in found if any(sized.chosen for sized in each.values))
     rings = [f"Ring: a layer's best post-processing, chosen on {split}" for split in chosen]
-    return ["Hollow: a layer as it is, at its own dimensions"] * by_size + rings
+    raw = any(sized.score.reduction == NO_REDUCTION and sized.dim for each in found for sized in each.values)
+    return ["Hollow: a layer as it is, at its own dimensions"] * (by_size and raw) + rings
 
 
 def _chains(found: Sequence[Reductions], names: Mapping[Reducer, str]) -> list[str]:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from layerprobe.errors import BusyError, DataError, LayerprobeError
+from layerprobe.errors import BusyError, DataError, LayerprobeError, RecipeError
 from layerprobe.few import few_layers
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
 from layerprobe.metrics.recall import recall_name
@@ -197,12 +197,18 @@ def shown(found: Sequence[Reductions], scores: Sequence[Score], names: Sequence[
 
     Raises:
         UnknownNameError: as for `asked_layers`.
+        RecipeError: none of the layers asked for is at an equal dimension.
     """
     asked = asked_layers(names, [sized.score.ranked_layer for each in found for sized in each.values])
     if asked is not None:
         # A layer that is asked for as it is brings its reductions; one that is asked for after a reduction does not.
         whole = {ranked.layer for ranked in asked if ranked.reduction == NO_REDUCTION}
-        return [_kept(each, whole, asked) for each in found]
+        kept = [each for each in (_kept(each, whole, asked) for each in found) if _equal(each)]
+        if not kept:
+            there = dict.fromkeys(layer.layer for each in found for layer in sorted(_equal(each)))
+            fix = f"There {', '.join(there)} are; or run layerprobe probe --equal-dim"
+            raise RecipeError(f"--layers {','.join(names or ())}: none of these is at an equal dimension", fix=fix)
+        return kept
     lines = len(equal_dimensions(found)) >= MANY
     return [_kept(each, _few(each, scores) if lines else _equal(each)) for each in found]
 

@@ -31,7 +31,8 @@ def asked_layers(names: Sequence[str] | None, known: Collection[RankedLayer]) ->
 
 def _named(name: str, known: Sequence[RankedLayer]) -> list[RankedLayer]:
     layer, slash, reduction = name.partition("/")
-    found = [ranked for ranked in known if _is_layer(ranked, layer) and (not slash or ranked.reduction == reduction)]
+    matching = [ranked for ranked in known if _is_layer(ranked, layer)]
+    found = [ranked for ranked in matching if not slash or fnmatch.fnmatchcase(ranked.reduction, reduction)]
     if not found:
         texts = dict.fromkeys(text for ranked in known for text in (str(ranked.layer), ranked.layer.layer))
         ways = [f"{ranked.layer.layer}/{ranked.reduction}" for ranked in known if ranked.reduction != NO_REDUCTION]

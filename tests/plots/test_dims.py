@@ -170,6 +170,11 @@ def test_the_caption_has_the_data_and_what_the_names_stand_for() -> None:
     assert "random projection: mean of 5 draws" in found
 
 
+def test_the_caption_speaks_of_nothing_that_is_not_drawn() -> None:
+    lines_ = caption(draw([replace(MANY, values=tuple(v for v in MANY.values if v.equal and not v.chosen))]))
+    assert not [line for line in lines_ if line.startswith(("Ring", "Hollow"))]
+
+
 def test_what_single_scores_and_runs_say_is_told() -> None:
     bad = sized("fc7", "l2+pca:64+l2", None, 64, notes=("NaN (3 rows)",))
     odd = sized("fc8", "l2+pca:64+l2", 0.5, 64, notes=("collapsed: 51% tied",))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from layerprobe import store
-from layerprobe.errors import DataError
+from layerprobe.errors import DataError, RecipeError
 from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.runs import Run
 from layerprobe.scores import Score
@@ -159,6 +159,12 @@ def test_a_layer_that_is_asked_for_brings_its_reductions_and_a_reduction_only_it
     assert [s.score.reduction for s in whole.values] == ["none", "l2+pca:8+l2", "l2+pca:16+l2"]
     (part,) = stored_reductions([run], many((8, 16)), ("conv1/l2+pca:8+l2",), None)
     assert [s.score.reduction for s in part.values] == ["l2+pca:8+l2"]
+
+
+def test_layers_that_are_at_no_equal_dimension_cannot_be_drawn_alone(tmp_path: Path) -> None:
+    run = probed(tmp_path, {"test": {FC6: 5}})
+    with pytest.raises(RecipeError, match="--layers raw: none of these is at an equal dimension. There conv0, conv1,"):
+        stored_reductions([run], many((8,), "raw"), ("raw",), None)
 
 
 def test_trainings_of_one_experiment_are_one(tmp_path: Path) -> None:

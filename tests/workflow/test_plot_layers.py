@@ -22,6 +22,11 @@ def test_a_reduction_follows_a_slash() -> None:
     assert asked_layers(("fc6/pca:8",), KNOWN) == [KNOWN[4]]
 
 
+def test_a_glob_after_the_slash_means_all_reductions_that_match() -> None:
+    known = [*KNOWN, layer("fc6", "pca:16"), layer("fc6", "random:8")]
+    assert asked_layers(("fc6/pca:*",), known) == known[4:6]
+
+
 def test_a_glob_means_all_that_match_and_each_once() -> None:
     assert asked_layers(("pool5.?@max", "pool5.2"), KNOWN) == [KNOWN[0], KNOWN[1]]
 
