@@ -56,13 +56,16 @@ class Window:
 
 
 def window_of(found: Sequence[Point], floors: Mapping[str, float]) -> Window:
-    """The window that shows every point with its interval, and the chance levels where there is room for them.
+    """The window that shows every point with its interval, and the chance levels where there is room for both.
 
     Args:
         found: points, with the intervals that are drawn.
         floors: split -> chance level in percent.
     """
     x, y = _limits(found, "train", floors), _limits(found, "test", floors)
+    # A chance level on one axis alone would only take room away.
+    if x and y and any(not low < floors.get(split, high) < high for split, (low, high) in (("train", x), ("test", y))):
+        x, y = _limits(found, "train", {}), _limits(found, "test", {})
     if x is None or y is None:
         both = x or y or (0.0, 100.0)
         return Window(both, both, _HEIGHT)

@@ -297,8 +297,10 @@ def _kinds(found: Sequence[Point], start: str) -> list[dict[str, object]]:
         kinds.append({"label": start, "markersize": 5, "markerfacecolor": "white"})
     if len(epochs) > 1:
         kinds.append({"label": "epochs", "markersize": 3})
+    last = {max(point.epoch for point in found if point.run == run) for run in {point.run for point in found}}
     if epochs[-1] > 0:
-        kinds.append({"label": f"epoch {epochs[-1]}", "markersize": 6.5, "markeredgecolor": "black"})
+        which = f"epoch {epochs[-1]}" if len(last) == 1 else "last epoch"
+        kinds.append({"label": which, "markersize": 6.5, "markeredgecolor": "black"})
     return kinds
 
 

@@ -91,6 +91,14 @@ def test_chance_lines_stand_at_the_levels_given(make_scores: MakeScores) -> None
     assert {"chance 2.0 %", "chance 3.0 %"} <= {text.get_text() for text in axes.texts}
 
 
+def test_a_chance_level_is_in_view_only_together_with_the_other(make_scores: MakeScores) -> None:
+    # Chance on train is near the values, on test far from them.
+    (axes,) = draw(make_scores(DEEP, near=True), data=with_chance(train=0.45, test=0.01)).axes
+    assert not has(axes, "_chance test")
+    assert not has(axes, "_chance train")
+    assert axes.get_xlim()[0] > 45
+
+
 def test_a_chance_level_out_of_view_is_written(make_scores: MakeScores) -> None:
     figure = draw(make_scores(DEEP, near=True), data=with_chance(train=0.02, test=0.03))
     assert not has(figure.axes[0], "_chance test")
@@ -154,6 +162,14 @@ def test_few_layers_of_two_runs_share_a_panel_with_a_colour_for_each_run(make_sc
     colours = [drawn.get_color() for drawn in axes.lines if drawn.get_label() == "fc6"]
     assert len(set(colours)) == 2
     assert {"one", "two"} <= {text.get_text() for text in axes.findobj(Text) if isinstance(text, Text)}
+
+
+def test_runs_that_end_at_other_epochs_have_a_last_epoch(make_scores: MakeScores) -> None:
+    scores = make_scores(["fc6"], [0, 1, 2], run="one") + make_scores(["fc6"], [0, 1], run="two")
+    (axes,) = draw(scores).axes
+    shown = {text.get_text() for text in axes.findobj(Text) if isinstance(text, Text)}
+    assert "last epoch" in shown
+    assert "epoch 2" not in shown
 
 
 def test_more_than_six_paths_have_a_panel_for_each_run(make_scores: MakeScores) -> None:
