@@ -25,7 +25,7 @@ _STEP = 2.5  # between the places on a path that are looked at
 _OVERLAP, _STRUCK, _CROSSING, _MARK, _PASSING, _DOUBT, _PATH = 1e4, 200.0, 50.0, 60.0, 25.0, 6.0, 2.0
 _ROOM = 11.0  # an optional label is written where its place is no worse than this
 _ROUNDS = 5
-_ORDERS = 5
+_TRIES = 40  # labels placed in all orders that are tried, about
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,8 @@ def placed(
     own = [_own_cost(boxes, i, points, obstacles) for i, boxes in enumerate(places)]
     needed = [i for i, left_out in enumerate(optional) if not left_out]
     # Which of two labels gives way depends on the order, so several are tried.
-    orders = [needed[i:] + needed[:i] for i in range(min(len(needed), _ORDERS))] or [[]]
+    tried = max(1, min(len(needed), _TRIES // max(1, len(needed))))
+    orders = [needed[i:] + needed[:i] for i in range(tried)]
     _, found = min((_settled(order, points, places, own) for order in orders), key=itemgetter(0))
     for i in sorted(set(range(len(points))) - set(needed)):
         cost = own[i] + _cost_beside(places[i], i, points, found)
