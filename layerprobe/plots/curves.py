@@ -103,7 +103,7 @@ def draw(
     both = max(map(len, by_run(found).values())) <= _TOGETHER
     banded = () if len(epochs) == 1 else _SPLITS[:1] if both else _SPLITS
     found, kind = of_one_kind(found, lambda _, split: split in banded)
-    runs, data = by_run(found), data or {}
+    runs, data = by_run(found, [score.ranked_layer for score in scores]), data or {}
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     y_limits = _limits(found, floors)
     notes = run_lines(data, _SPLITS) + shared(runs) + missing(runs, _SPLITS)

@@ -16,10 +16,9 @@ from layerprobe.facts import DataFacts, run_lines
 from layerprobe.intervals import IntervalKind, ShownKind
 from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
-from layerprobe.plots.names import layer_labels
+from layerprobe.plots.names import common_pool, layer_labels
 from layerprobe.plots.plot import CurvePlot
 from layerprobe.plots.values import said_once
-from layerprobe.pooling import NO_POOL
 from layerprobe.scores import note_text, shared_notes
 from layerprobe.views import Curve
 
@@ -99,11 +98,10 @@ def table(curves: Iterable[Curve]) -> str:
 
 def _facts(own: Sequence[Curve]) -> str:
     """Split, epoch, and how features were pooled and compared, where that is the same for all."""
-    pools = {curve.ranked.layer.pool for curve in own} - {NO_POOL}
     reductions = {curve.ranked.reduction for curve in own} - {"none"}
     shared = reductions if len({curve.ranked.reduction for curve in own}) == 1 else ()
     similarities = dict.fromkeys(curve.ranked.similarity for curve in own)
-    pool = pools if len(pools) == 1 else ()
+    pool = common_pool(curve.ranked for curve in own)
     return ", ".join([own[0].split, f"epoch {own[0].epoch}", *pool, *shared, *similarities])
 
 

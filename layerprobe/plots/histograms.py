@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from layerprobe.facts import DataFacts, image_lines, level_text
 from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
-from layerprobe.plots.names import layer_labels
+from layerprobe.plots.names import common_pool, layer_labels
 from layerprobe.plots.plot import HistogramPlot
 from layerprobe.plots.saving import csv_text
 from layerprobe.scores import note_text, shared_notes
@@ -144,6 +144,7 @@ def _notes(
     histograms: Sequence[Histogram], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]
 ) -> list[str]:
     epochs = dict.fromkeys((own.run, own.epoch) for own in histograms)
+    pools = {run: common_pool(own.ranked for own in histograms if own.run == run) for run, _ in epochs}
     common = shared_notes(own.notes for own in histograms)
     lines = dict.fromkeys(
         f"{own.run}, {names[own.ranked]}, {own.split}: {note}"
@@ -152,7 +153,7 @@ def _notes(
         if note not in common
     )
     return [
-        "; ".join(f"{run}, epoch {epoch}" for run, epoch in epochs) + ".",
+        "; ".join(", ".join([run, f"epoch {epoch}", *pools[run]]) for run, epoch in epochs) + ".",
         _HOW,
         *image_lines(data, {own.split for own in histograms}),
         *common,

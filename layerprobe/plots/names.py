@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from layerprobe.keys import NO_REDUCTION, RankedLayer
+from layerprobe.pooling import NO_POOL
 
 
-def layer_labels(found: Iterable[tuple[str, RankedLayer]]) -> dict[RankedLayer, str]:
+def layer_labels(found: Iterable[tuple[str, RankedLayer]], known: Iterable[RankedLayer] = ()) -> dict[RankedLayer, str]:
     """What each layer is called in a figure; reduction and similarity that all layers of a run have are left out.
 
     Args:
         found: runs and their layers.
+        known: layers that the runs have, too; a layer that has another pool there is called with its own.
 
     Returns:
         Each layer once, in the order given.
@@ -22,12 +24,19 @@ def layer_labels(found: Iterable[tuple[str, RankedLayer]]) -> dict[RankedLayer, 
     # Runs that are each reduced in one way, and searched by one similarity, have these in their titles.
     reduced = len({(run, ranked.reduction) for run, ranked in pairs}) > runs
     several = len({(run, ranked.similarity) for run, ranked in pairs}) > runs
+    every = {ranked.layer for ranked in (*keys, *known)}
     labels: dict[RankedLayer, str] = {}
     for ranked in keys:
-        pools = {other.layer.pool for other in keys if other.layer.layer == ranked.layer.layer}
+        pools = {layer.pool for layer in every if layer.layer == ranked.layer.layer}
         parts = [ranked.layer.layer]
         parts += [f"@{ranked.layer.pool}"] if len(pools) > 1 else []
         parts += [f" {ranked.reduction}"] if reduced and ranked.reduction != NO_REDUCTION else []
         parts += [f" {ranked.similarity}"] if several else []
         labels[ranked] = "".join(parts)
     return labels
+
+
+def common_pool(layers: Iterable[RankedLayer]) -> list[str]:
+    """The pool of all layers that are pooled; none where they have several, or none is pooled."""
+    pools = {ranked.layer.pool for ranked in layers} - {NO_POOL}
+    return list(pools) if len(pools) == 1 else []

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter
 from layerprobe.facts import DataFacts, image_lines
 from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
-from layerprobe.plots.names import layer_labels
+from layerprobe.plots.names import common_pool, layer_labels
 from layerprobe.plots.plot import CurvePlot
 from layerprobe.plots.saving import csv_text
 from layerprobe.scores import note_text, shared_notes
@@ -53,7 +53,8 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
         if _valid(curve):
             runs[curve.run].setdefault(names[curve.ranked], {})[curve.split] = curve
     widest = fig.width_of([_text(name, splits) for layers in runs.values() for name, splits in layers.items()])
-    titles = [f"{run}, epoch {epoch}" for run, epoch in epochs.items()]
+    pools = {run: common_pool(curve.ranked for curve in curves if curve.run == run) for run in epochs}
+    titles = [", ".join([run, f"epoch {epoch}", *pools[run]]) for run, epoch in epochs.items()]
     width = max(_WIDTH, _ROOM * widest)
     layout = fig.Layout(width, _HEIGHT, 0.1, columns=2, notes=_notes(curves, names, data or {}))
     figure, panels = fig.panels(titles, layout)

@@ -156,9 +156,14 @@ def matrices_csv(matrices: Iterable[Matrix]) -> str:
     return csv_text(rows)
 
 
-def by_run(found: Sequence[Point]) -> dict[str, Series]:
-    """Run -> label -> points. A label is the layer's name, with its pool and more where the name is not unique."""
-    labels = layer_labels((point.run, point.ranked_layer) for point in found)
+def by_run(found: Sequence[Point], known: Iterable[RankedLayer] = ()) -> dict[str, Series]:
+    """Run -> label -> points. A label is the layer's name, with its pool and more where the name is not unique.
+
+    Args:
+        found: points.
+        known: layers that the runs have, too, and that labels must tell apart from those of the points.
+    """
+    labels = layer_labels(((point.run, point.ranked_layer) for point in found), known)
     runs: dict[str, Series] = {}
     for point in found:
         runs.setdefault(point.run, {}).setdefault(labels[point.ranked_layer], []).append(point)

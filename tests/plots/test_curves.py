@@ -266,3 +266,11 @@ def test_reductions_are_not_drawn_beside_the_layers_as_they_are(make_scores: Mak
     labels = [[line.get_label() for axes in each.axes for line in axes.lines] for each in (plain, figure)]
     assert labels[0] == labels[1]
     assert "--layers '*/l2' shows them after it." in notes(figure)
+
+
+def test_a_layer_of_several_pools_is_labelled_with_the_one_shown(make_scores: MakeScores) -> None:
+    scores = make_scores(["c1", "c2", "output"], [0, 1])
+    pooled = [replace(score, pool="cls") for score in scores if score.layer == "c1"]
+    shown = [score.ranked_layer for score in scores if score.layer == "c1"]
+    (axes,) = draw([*scores, *pooled], layers=shown).axes
+    assert line(axes, "c1@max test")
