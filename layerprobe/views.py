@@ -63,7 +63,7 @@ class Curve:
         values: P fractions; None where there is no valid number, with the reason in `notes`.
         low: P lower ends of 95 % intervals, None where a value has none; empty where there are none at all.
         high: the upper ends.
-        n: number of images.
+        n: number of images; of a mean over trainings the number of these.
         notes: what a reader must know of the values.
 
     Raises:

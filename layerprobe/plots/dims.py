@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,6 +13,7 @@ from layerprobe.keys import NO_REDUCTION
 from layerprobe.plots import dims_by_layer, dims_by_size
 from layerprobe.plots.plot import ReductionPlot
 from layerprobe.plots.reducers import MANY, Reducer, reducer_names, reducer_of
+from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import said_once
 from layerprobe.scores import note_text, shared_notes
 from layerprobe.views import Reductions, Sized, equal_dimensions
@@ -45,16 +44,15 @@ def draw(found: Sequence[Reductions], *, data: Mapping[str, DataFacts] | None = 
 
 def table(found: Iterable[Reductions]) -> str:
     """The numbers drawn as CSV, a line each; the best post-processing of a layer names the split it was chosen on."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_KEY, "dimensions", "R@1", "low", "high", "n", "best post-processing, chosen on", "note"])
+    numbers = ["dimensions", "R@1", "low", "high", "n", "best post-processing, chosen on", "note"]
+    rows: list[list[object]] = [[*_KEY, *numbers]]
     for each in found:
         for sized in each.values:
             s = sized.score
             chosen = each.chosen_on if sized.chosen else None
-            row = [sized.dim, s.value, s.low, s.high, s.n, chosen, note_text(s.notes)]
-            writer.writerow([*(getattr(s, name) for name in _KEY), *row])
-    return text.getvalue()
+            key = [getattr(s, name) for name in _KEY]
+            rows.append([*key, sized.dim, s.value, s.low, s.high, s.n, chosen, note_text(s.notes)])
+    return csv_text(rows)
 
 
 def _without_interval(sized: Sized) -> Sized:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +16,7 @@ from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
 from layerprobe.plots.names import common_pool, layer_labels
 from layerprobe.plots.plot import CurvePlot
+from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import said_once
 from layerprobe.scores import note_text, shared_notes
 from layerprobe.views import Curve
@@ -68,32 +67,14 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
 
 def table(curves: Iterable[Curve]) -> str:
     """Curves as CSV, a line for each number with the notes of its curve; an invalid number is an empty cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        [
-            "run",
-            "epoch",
-            "split",
-            "layer",
-            "pool",
-            "reduction",
-            "similarity",
-            "items",
-            "R@1",
-            "low",
-            "high",
-            "n",
-            "note",
-        ]
-    )
+    rows: list[list[object]] = [[*_KEY, "items", "R@1", "low", "high", "n", "note"]]
     for c in curves:
         layer, pool = c.ranked.layer.layer, c.ranked.layer.pool
         key = [c.run, c.epoch, c.split, layer, pool, c.ranked.reduction, c.ranked.similarity]
         ends = c.low or (None,) * len(c.places), c.high or (None,) * len(c.places)
         for place, value, low, high in zip(c.places, c.values, *ends, strict=True):
-            writer.writerow([*key, int(place), value, low, high, c.n, note_text(c.notes)])
-    return text.getvalue()
+            rows.append([*key, int(place), value, low, high, c.n, note_text(c.notes)])
+    return csv_text(rows)
 
 
 def _facts(own: Sequence[Curve]) -> str:

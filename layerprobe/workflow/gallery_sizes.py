@@ -133,6 +133,7 @@ def curves_over_seeds(name: str, runs: Sequence[Sequence[Curve]]) -> list[Curve]
                 values=tuple(column and sum(column) / len(column) for column in whole),
                 low=tuple(column and min(column) for column in whole),
                 high=tuple(column and max(column) for column in whole),
+                n=len(same),
                 notes=(*notes, f"mean of {len(same)} trainings", *IntervalKind(trainings=True).notes),
             )
         )

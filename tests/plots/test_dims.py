@@ -200,3 +200,8 @@ def test_the_table_has_the_numbers_drawn_and_what_was_chosen() -> None:
     column = "best post-processing, chosen on"
     assert [row[column] for row in rows] == ["validation", "", "", "", "validation", ""]
     assert (rows[2]["note"], rows[2]["n"]) == ("mean of 5 draws", "1360")
+
+
+def test_a_name_is_no_formula_in_the_table() -> None:
+    (row, *_) = csv.DictReader(table([reductions(sized("=1+1", "none", 0.85, 512))]).splitlines())
+    assert row["layer"] == "'=1+1"

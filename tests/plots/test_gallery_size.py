@@ -105,3 +105,8 @@ def test_a_single_number_of_items_is_drawn() -> None:
     figure = draw([replace(POOL, places=(7.0,), values=(0.5,), low=(0.4,), high=(0.6,))])
     figure.draw_without_rendering()
     assert shown(figure) == ["pool5.3 50.0 %"]
+
+
+def test_a_name_is_no_formula_in_the_table() -> None:
+    (row, *_) = csv.DictReader(table([curve("=1+1", 0.99, 0.95, 0.852)]).splitlines())
+    assert row["layer"] == "'=1+1"

@@ -88,7 +88,7 @@ def test_trainings_of_one_experiment_are_one_curve_that_reaches_from_the_lowest_
         own = stored(runs[-1], 5, "test", {FC6: ranks_of([1.0] * hits + [0.0] * (24 - hits))})
         scores += [replace(score, seed=seed) for score in own]
     (curve,) = stored_curves(runs, scores, None)
-    assert curve.run == "net* (3 seeds)"
+    assert (curve.run, curve.n) == ("net* (3 seeds)", 3)
     assert (curve.values[-1], curve.low[-1], curve.high[-1]) == pytest.approx((14 / 24, 0.25, 1.0))
     assert IntervalKind.of(curve.notes) == IntervalKind(trainings=True)
     assert "mean of 3 trainings" in curve.notes
