@@ -56,6 +56,14 @@ def test_a_label_is_nearer_to_its_point_than_to_others() -> None:
     assert second[0] > 106
 
 
+def test_a_label_stands_off_rather_than_beside_a_point_that_has_another() -> None:
+    points = [(100.0, 50.0), (100.0, 31.0)]
+    texts = np.array([(20.0, 47.0, 97.0, 62.0), (103.0, 47.0, 180.0, 62.0)])
+    (box, _) = place(points, Obstacles(AREA, np.array(points), boxes=texts))
+    to_own, to_other = (np.hypot(*(end_of_line(np.array(at), np.array(box)) - at)) for at in points)
+    assert to_own < to_other
+
+
 def test_an_optional_label_is_left_out_where_there_is_no_room() -> None:
     wall = [np.array([(x, 0.0), (x, 100.0)]) for x in np.arange(60.0, 140.0, 3.0)]
     assert place([(100, 50)], Obstacles(AREA, paths=wall), [True]) == [[]]
