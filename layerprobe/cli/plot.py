@@ -42,7 +42,7 @@ def plot(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Draw the scores of runs, or how alike their layers are."""
+    """Draw the scores of runs, their features, or the images found."""
     from layerprobe.errors import UnknownNameError
     from layerprobe.runs import find_run
     from layerprobe.workflow.plot import Ask, PlotRequest

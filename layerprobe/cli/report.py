@@ -31,7 +31,7 @@ def report(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Write one HTML page of runs: what was found, every number, and the images; it opens without a network.
+    """Write all that runs show on one HTML page, which opens offline.
 
     Nothing of a run is changed. Control-C ends --watch, and the page stays.
     """
