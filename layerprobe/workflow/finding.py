@@ -226,7 +226,8 @@ class Findings:
     """What some runs show.
 
     Args:
-        sentences: one or two for a run or an experiment; where the best on validation has one, it comes first.
+        sentences: a run or an experiment each, of the best on validation where that is known; of a single one there is
+            the layer before the embedding, too.
         missing: why another has none.
     """
 
@@ -248,10 +249,12 @@ def findings(runs: Sequence[tuple[Run, NetworkEnd | None]]) -> Findings:
         except LayerprobeError as error:
             missing.append(f"{run.name}: no finding: {error}")
     sentences: list[str] = []
-    for group in _by_experiment(grounds.values()):
+    groups = _by_experiment(grounds.values())
+    for group in groups:
         try:
             chosen = chosen_on_validation(group)
-            for layer in (None,) if chosen is None else (chosen, None):
+            # Two sentences for each of several runs would be more than anybody reads first.
+            for layer in (chosen, None) if chosen is not None and len(groups) == 1 else (chosen,):
                 sentences.append(finding(group[0], layer) if len(group) == 1 else finding_of_seeds(group, layer))
         except LayerprobeError as error:
             names = ", ".join(ground.test.run.name for ground in group)

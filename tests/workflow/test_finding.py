@@ -106,6 +106,13 @@ def test_the_best_on_validation_comes_first(tmp_path: Path) -> None:
     assert "pool5, the layer before the embedding," in fixed
 
 
+def test_several_runs_have_a_sentence_each(tmp_path: Path) -> None:
+    chosen, other = run_with_validation(tmp_path, "one", (8, 7, 6)), run_of(tmp_path, "two")
+    first, second = findings([(chosen, END), (other, END)]).sentences
+    assert "pool3, the best of 3 layers on validation," in first
+    assert "pool5, the layer before the embedding," in second
+
+
 @pytest.mark.parametrize("validation", [(6, 7, 6), (6, 7, 8)])
 def test_the_best_on_test_is_never_chosen(tmp_path: Path, validation: tuple[int, int, int]) -> None:
     (fixed,) = findings([(run_with_validation(tmp_path, "one", validation), END)]).sentences
