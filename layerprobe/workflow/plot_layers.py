@@ -34,11 +34,25 @@ def _named(name: str, known: Sequence[RankedLayer]) -> list[RankedLayer]:
     matching = [ranked for ranked in known if _is_layer(ranked, layer)]
     found = [ranked for ranked in matching if not slash or fnmatch.fnmatchcase(ranked.reduction, reduction)]
     if not found:
-        texts = dict.fromkeys(text for ranked in known for text in (str(ranked.layer), ranked.layer.layer))
-        ways = [f"{ranked.layer.layer}/{ranked.reduction}" for ranked in known if ranked.reduction != NO_REDUCTION]
-        raise UnknownNameError("layer", name, [*texts, *ways])
+        raise UnknownNameError("layer", name, _meant(matching) or _names(known))
     raw = [ranked for ranked in found if ranked.reduction == NO_REDUCTION]
     return found if slash or not raw else raw
+
+
+def _names(known: Sequence[RankedLayer]) -> list[str]:
+    """The layers by their names; those with several pools by these, too."""
+    pools: dict[str, dict[str, None]] = {}
+    for ranked in known:
+        pools.setdefault(ranked.layer.layer, {})[str(ranked.layer)] = None
+    return [text for name, keys in pools.items() for text in (name, *(keys if len(keys) > 1 else ()))]
+
+
+def _meant(layers: Sequence[RankedLayer]) -> list[str]:
+    """What there is of the layers before the slash."""
+    ways = [
+        (ranked.layer.layer, "" if ranked.reduction == NO_REDUCTION else f"/{ranked.reduction}") for ranked in layers
+    ]
+    return list(dict.fromkeys(name + way for name, way in ways))
 
 
 def _is_layer(ranked: RankedLayer, text: str) -> bool:

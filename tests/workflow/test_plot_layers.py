@@ -41,6 +41,13 @@ def test_an_unknown_name_is_told_with_its_near_miss(name: str, near: str) -> Non
         asked_layers((name,), KNOWN)
 
 
+def test_an_unknown_layer_is_told_the_layers_and_an_unknown_reduction_those_of_its_layer() -> None:
+    with pytest.raises(UnknownNameError, match=r"Known: pool5.2, pool5.3, pool5.3@max, pool5.3@avg, fc6\.?$"):
+        asked_layers(("conv9",), KNOWN)
+    with pytest.raises(UnknownNameError, match=r"Known: fc6, fc6/pca:8\.?$"):
+        asked_layers(("fc6/binary",), KNOWN)
+
+
 def test_a_glob_that_nothing_matches_is_told() -> None:
     with pytest.raises(UnknownNameError, match="unknown layer 'nothing"):
         asked_layers(("nothing.*",), KNOWN)
