@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -145,22 +146,15 @@ def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
         axes.grid(color="0.92", linewidth=0.8)
         axes.set_axisbelow(True)
         drawn.append(axes)
-    figure.text(
-        layout.left / size[0],
-        foot / size[1],
-        "\n".join(notes),
-        fontsize=FONT - 1,
-        color=GREY,
-        va="top",
-        parse_math=False,
-    )
+    text = figure.text(layout.left / size[0], foot / size[1], "\n".join(notes), fontsize=FONT - 1, color=GREY, va="top")
+    text.set_parse_math(False)
     return figure, drawn
 
 
 def in_percent(axes: Axes, which: str) -> None:
-    """Show the ticks of the x or y axis with a percent sign; the values are in percent already."""
+    """Show the ticks of the x or y axis up to 100 with a percent sign; the values are in percent already."""
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %" if value <= 100 else ""))
     if which == "x":
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))  # with more, their texts would touch
 
@@ -179,13 +173,11 @@ def limits(values: Sequence[float], floor: float | None = None) -> tuple[float, 
     return max(low - margin, -1.0), min(high + margin, 101.0)
 
 
-def width_of(texts: Sequence[str]) -> float:
+def width_of(texts: Sequence[str], weight: str = "normal") -> float:
     """Width of the widest text, in inches."""
-    font = FontProperties(size=FONT)
-    return (
-        max((text_to_path.get_text_width_height_descent(visible(text), font, False)[0] for text in texts), default=0)
-        / 72
-    )
+    font = FontProperties(size=FONT, weight=weight)
+    widths = [text_to_path.get_text_width_height_descent(visible(text), font, False)[0] for text in texts]
+    return max(widths, default=0) / 72
 
 
 def size_of(axes: Axes) -> tuple[float, float]:
@@ -316,6 +308,7 @@ def _luminance(colour: FloatArray) -> float:
 
 
 def _wrapped(text: str, inches: float, size: float = FONT) -> list[str]:
-    # The mean width of a character of the default font is about 0.55 of the font size. A number keeps its unit.
-    whole = visible(text).replace(" %", "\0%")
+    # The mean width of a character of the default font is about 0.55 of the font size. A percentage keeps its unit, and
+    # the word before it, which says what it is of.
+    whole = re.sub(r" (?=([0-9.]+ )?%)", "\0", visible(text))
     return [line.replace("\0", " ") for line in textwrap.wrap(whole, max(20, int(inches * 72 / (0.55 * size))))] or [""]

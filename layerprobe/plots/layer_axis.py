@@ -37,7 +37,7 @@ class Sizes:
 
 def sizes_of(runs: Mapping[str, Series]) -> Sizes:
     """The sizes with which the layers of each run can be named."""
-    widest = fig.width_of([name for series in runs.values() for name in series])
+    widest = fig.width_of([name for series in runs.values() for name in series], "bold")  # as that of the best layer is
     count = max(map(len, runs.values()))
     width = min(max(_WIDTHS[0], _LAYER * count), _WIDTHS[1])
     upright = widest + 0.1 > width / count

@@ -140,10 +140,11 @@ def test_chance_is_left_out_where_it_would_press_the_data_together() -> None:
     assert fig.limits([50, 80], 1)[0] > 40
 
 
-def test_a_line_under_a_figure_does_not_begin_with_a_unit() -> None:
-    figure, _ = one_panel(notes=["x" * 77 + " 1.4 % " + "y" * 80])
+@pytest.mark.parametrize("width", range(62, 76))
+def test_a_percentage_keeps_its_unit_and_the_word_that_it_is_of(width: int) -> None:
+    figure, _ = one_panel(notes=["x" * width + ", chance R@1 1.4 % " + "y" * 70])
     (notes,) = figure.texts
-    assert "1.4 %" in notes.get_text()
+    assert "R@1 1.4 %" in notes.get_text()
     assert "\n" in notes.get_text()
 
 
@@ -158,3 +159,11 @@ def test_a_long_title_stays_clear_of_the_panel_above(overlaps: Overlaps) -> None
     for axes in panels:
         axes.set_xticks([0.0, 0.5], ["left", "right"])
     assert overlaps(figure) == []
+
+
+def test_no_tick_is_more_than_all() -> None:
+    figure, axes = one_panel()
+    axes.set_ylim(0, 119)
+    fig.in_percent(axes, "y")
+    figure.draw_without_rendering()
+    assert [label.get_text() for label in axes.get_yticklabels()][-2:] == ["100 %", ""]

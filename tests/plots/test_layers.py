@@ -133,6 +133,11 @@ def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, lay
     assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03))) == []
 
 
+def test_the_bold_name_of_the_best_layer_has_its_room(make_scores: MakeScores, overlaps: Overlaps) -> None:
+    scores = make_scores(["c1", "c2", "embedding_with_a_name_that_is_longer_than_most"], [5])
+    assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03))) == []
+
+
 def test_no_text_covers_another_with_four_runs(make_scores: MakeScores, overlaps: Overlaps) -> None:
     scores = [score for run in ("netA", "netA-softmax", "netE", "netR") for score in make_scores(run=run)]
     assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03))) == []
