@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from layerprobe.cka import Side, epoch_cka, layer_cka, run_cka
 from layerprobe.errors import DataError
+from layerprobe.intervals import IntervalKind
 from layerprobe.keys import NO_REDUCTION, LayerKey
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score
@@ -33,7 +34,7 @@ class RunLayers:
     Args:
         run: it was probed.
         layers: epoch -> those that were measured there, in network order; the last epoch is compared with others.
-        notes: what every score of the run's test split says.
+        notes: what every score of the run's test split says, but of its interval.
     """
 
     run: Run
@@ -77,7 +78,7 @@ def layers_of(run: Run, scores: Sequence[Score], notes: Sequence[str]) -> RunLay
         raise DataError(
             f"no layer was probed on the {COMPARED} split", file=run.folder, fix="Run layerprobe probe --splits test"
         )
-    return RunLayers(run, {epoch: list(layers[epoch]) for epoch in sorted(layers)}, tuple(notes))
+    return RunLayers(run, {epoch: list(layers[epoch]) for epoch in sorted(layers)}, IntervalKind.without(notes))
 
 
 def matrices_of(runs: Sequence[RunLayers]) -> list[Matrix]:

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from layerprobe.errors import DataError, RecipeError
 from layerprobe.few import few_layers
+from layerprobe.intervals import IntervalKind
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.pair_similarities import Labelled, pair_histograms
 from layerprobe.runs import Run
@@ -117,7 +118,7 @@ def stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[S
     def read(split: str, ranked: RankedLayer) -> Labelled:
         path = run.feature_file(at, split)
         said = shared_notes(score.notes for score in scores if (score.epoch, score.split) == (at, split))
-        notes = (*said, *lost)
+        notes = (*IntervalKind.without(said), *lost)
         if ranked.reduction == NO_REDUCTION:
             return Labelled(read_layer(path, ranked.layer), read_index(path)[0], notes)
         import torch

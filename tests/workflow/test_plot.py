@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from layerprobe import store
 from layerprobe.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.facts import DataFacts, common_chance
+from layerprobe.intervals import IntervalKind
 from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.plots import cka, curves
 from layerprobe.plots.plot import Layers, MatrixPlot, ScorePlot
@@ -302,6 +303,14 @@ def test_figure_and_table_say_what_every_score_says(kind: str, tmp_path: Path) -
     rows = list(csv.DictReader(found.csv.splitlines()))
     assert list(rows[0])[-1].endswith("note")
     assert all("partial: 9 of 10 test images" in next(reversed(row.values())) for row in rows)
+
+
+def test_what_scores_say_of_their_intervals_is_not_said_of_cka(tmp_path: Path) -> None:
+    run = probed(tmp_path, of_epochs(0, 1))
+    few = ("partial", *IntervalKind().notes_on(6))
+    write_scores(run.scores_file, [replace(score, notes=few) for score in read_scores(run.scores_file)])
+    rows = csv.DictReader(drawn("cka", [run]).csv.splitlines())
+    assert {row["note"] for row in rows} == {"partial"}
 
 
 @pytest.mark.parametrize("kind", WITHOUT_IMAGES)
