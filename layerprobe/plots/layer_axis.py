@@ -18,6 +18,7 @@ from layerprobe.wording import visible
 
 _LAYER = 0.185  # inches of width for each layer
 _WIDTHS = (2.6, 9.0)
+_NAMED = 10  # of more layers that are not told apart from the best, a caption gives the number
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,10 @@ def alike_lines(runs: Mapping[str, Series], scores: Sequence[Score], metric: str
         own = [s for s in scores if s.epoch in epochs and run in (s.run, search_name(s))]
         near = alike(own, metric) if best else None
         if best and near is not None:
-            told = apart_text(best, [name for name, layer in series.items() if layer and layer[0].ranked_layer in near])
+            names = [name for name, layer in series.items() if layer and layer[0].ranked_layer in near]
+            told = apart_text(
+                best, names if len(names) <= _NAMED else [f"{len(names)} of the {len(series) - 1} others"]
+            )
             lines.append(f"{run}: " * (len(runs) > 1) + f"best: {list(series)[best.place]}; {told}")
     return lines
 

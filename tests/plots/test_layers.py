@@ -346,6 +346,12 @@ def test_the_layers_not_told_apart_from_the_best_are_named(make_scores: MakeScor
     assert "told apart" not in notes(draw(scores, alike=lambda *_: None))
 
 
+def test_of_many_layers_not_told_apart_from_the_best_the_number_is_said(make_scores: MakeScores) -> None:
+    scores = make_scores([f"c{place}" for place in range(13)], [5])
+    near = [score.ranked_layer for score in scores if score.layer not in ("c0", "c12")]
+    assert "best: c12; not told apart from it: 11 of the 12 others" in notes(draw(scores, alike=lambda *_: near))
+
+
 def test_each_similarity_has_a_best_of_its_own(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP, [0])
     dot = [replace(score, similarity="dot", value=0.1) for score in scores]
