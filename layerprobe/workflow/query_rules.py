@@ -13,7 +13,7 @@ from layerprobe.errors import DataError, RecipeError
 from layerprobe.keys import RankedLayer
 from layerprobe.retrieval import Ranks
 from layerprobe.workflow.plot_layers import asked_layers
-from layerprobe.workflow.references import Place
+from layerprobe.workflow.references import Place, probe_fix
 
 _FORM = "Write 'LAYER right, LAYER wrong', worst, random or 'class NAME'"
 _OUTCOMES = {"right": True, "wrong": False}
@@ -143,7 +143,7 @@ def choose_queries(rule: Rule, place: Place, class_names: Sequence[str], count: 
         count: how many queries are wanted, at least 1.
 
     Raises:
-        DataError: a layer has no ranks, since its features were not finite, or is not ranked.
+        DataError: a layer has no ranks, since its features were not finite, is not ranked, or was not ranked for K = 1.
         RecipeError: no such class or image.
     """
     text = rule_text(rule, place)
@@ -169,7 +169,8 @@ def _fulfil(rule: Rule, place: Place, class_names: Sequence[str]) -> NDArray[np.
     match rule:
         case ByOutcome(outcomes):
             for layer, right in outcomes:
-                fulfil &= _is_right(_ranks(place, layer)) if right else _is_wrong(_ranks(place, layer))
+                ranks = _first_known(place, layer)
+                fulfil &= _is_right(ranks) if right else _is_wrong(ranks)
         case OfClass(name):
             present = [class_names[label] for label in np.unique(labels)]
             _require_known("class", name, present, place.split)
@@ -208,6 +209,16 @@ def _ranks(place: Place, layer: RankedLayer) -> Ranks:
         fix = "Choose queries by another layer"
         raise DataError(f"{place.name(layer)} at epoch {place.epoch}: {reason}", file=place.run.folder, fix=fix)
     return found
+
+
+def _first_known(place: Place, layer: RankedLayer) -> Ranks:
+    """The ranks of a layer, of which it is known whether the nearest item of each query is right."""
+    ranks = _ranks(place, layer)
+    if ranks.open([1]).any():
+        fix = probe_fix(place.run, place.record, place.epoch, place.split, f"--layers {layer.layer} --k 1")
+        what = f"{place.name(layer)} at epoch {place.epoch} was not ranked for K = 1"
+        raise DataError(what, file=place.run.folder, fix=fix)
+    return ranks
 
 
 def _require_known(kind: str, name: str, known: Sequence[str], split: str) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,17 @@ def test_a_tie_of_right_and_wrong_and_a_lone_query_count_as_neither(place_of: Ca
     place = place_of(ranks_with({}), ranks_with({4: 5, 6: 1}, {2: 1}, lone=(4,)))
     assert rows_by(ByOutcome(((FC6, False),)), place) == [6]
     assert 2 not in rows_by(ByOutcome(((FC6, True),)), place)
+
+
+def test_ranks_whose_first_places_are_not_known_name_the_command(place_of: Callable[..., Place]) -> None:
+    # of query 3 it is known only that 0 to 2 wrong items are closer than the nearest right one
+    known = ranks_with({})
+    fc6 = replace(known, closer_high=ranks_with({3: 2}).closer)
+    place = place_of(known, known)
+    place = replace(place, stored=replace(place.stored, ranks={POOL5: known, FC6: fc6}))
+    command = "Run layerprobe probe one --epochs 5 --splits test --layers fc6@none --k 1"
+    with pytest.raises(DataError, match=f"fc6 at epoch 5 was not ranked for K = 1. {command}"):
+        choose_queries(ByOutcome(((FC6, True),)), place, NAMES, 3)
 
 
 def test_the_worst_have_their_nearest_right_item_farthest_down(place_of: Callable[..., Place]) -> None:
