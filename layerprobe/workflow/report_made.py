@@ -17,7 +17,8 @@ from layerprobe.wording import as_moment
 Made = tuple[tuple[str, str], ...]  # headings and texts
 
 _RULES = (
-    "Every number is one of scores.csv, in its run's folder. Each query is searched for exactly, among all items. Ties"
+    "Every number is one of scores.csv, in its run's folder. R@K is the share of queries that have a right item among"
+    " their K nearest. Each query is searched for exactly, among all items. Ties"
     f" count with their expected value under a random order; two similarities are tied if they differ by at most"
     f" {TIE_WINDOW:g} in float64. A query without another right item counts as a miss."
 )

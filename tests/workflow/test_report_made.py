@@ -48,5 +48,6 @@ def test_a_record_that_cannot_be_read_says_why(tmp_path: Path) -> None:
 def test_the_page_says_the_rule_of_ties_and_when_it_was_made() -> None:
     made = dict(made_of_page(0))
     assert "differ by at most 1e-12" in made["how numbers are made"]
+    assert "R@K is the share of queries that have a right item among their K nearest." in made["how numbers are made"]
     assert made["made at"] == "1970-01-01T00:00:00Z"
     assert made["command"].startswith("layerprobe")
