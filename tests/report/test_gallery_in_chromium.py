@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +18,6 @@ from tests.report.fabricated import HOSTILE, LAYERS, report_of, run_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
 
 EPOCHS = (0, 1, 2, 4)  # of `run_page`
 # Twenty images of four classes; at epoch e the layer l finds the K images that follow 5 e + l places after the query.
@@ -53,15 +49,6 @@ def found_by(layer: int, epoch: int, query: int) -> list[str]:
     places = [(5 * epoch + layer + query + i) % 20 for i in (1, 2, 3)]
     how = ["right" if place // 5 == query // 5 else "wrong" for place in places]
     return [f"{word}: {ITEMS[place].name}, {ITEMS[place].id}" for word, place in zip(how, places, strict=True)]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture
