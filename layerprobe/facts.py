@@ -101,7 +101,7 @@ def _caption(facts: DataFacts, splits: Collection[str] | None, *, searched: bool
     shown = {split: own for split, own in facts.splits.items() if splits is None or split in splits}
     among = searched and any(found.classes is not None and found.gallery is None for found in shown.values())
     parts = [facts.name] if facts.name else []
-    parts += ["queries are searched among those of their split"] if among else []
+    parts += ["each query is compared with the other images of its split"] if among else []
     lines = [", ".join(parts)] if parts and shown else []
     for split, found in shown.items():
         new = " not trained on" if facts.held_out and split != "train" else ""

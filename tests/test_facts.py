@@ -26,7 +26,7 @@ def test_what_is_unknown_is_left_out() -> None:
 
 def test_a_caption_names_the_data_what_is_searched_and_each_split() -> None:
     assert run_lines({"a": GLYPHS}) == [
-        "glyphs, queries are searched among those of their split",
+        "glyphs, each query is compared with the other images of its split",
         "train: 48 queries of 6 classes, chance R@1 14.9 %",
         "test: 1,360 queries of 68 classes, chance R@1 11.1 %",
     ]

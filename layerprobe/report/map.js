@@ -146,7 +146,7 @@ window.layerprobe.map = () => {
     const scale = svg("svg", { class: "scale", width: 132, height: 12, "aria-hidden": "true" });
     for (let i = 0; i < 11; i++) scale.append(svg("rect", { class: i < 5 ? "under" : "over", style: `--at:${Math.abs(i - 5) * 20}%`, x: i * 12, y: 0, width: 11, height: 12 }));
     const ends = [-largest, largest].map((end) => text.gap(end, metric));
-    return html("span", { class: "key" }, `test better ${ends[0]} `, scale, ` ${ends[1]} train better`);
+    return html("span", { class: "key" }, `test better ${ends[0]} `, scale, ` ${ends[1]} train better${P.percent(metric) ? ", in points" : ""}`);
   };
 
   P.drawn(["runs", "layers", "epoch", "metric", "layer"], () => {

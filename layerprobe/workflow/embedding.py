@@ -15,8 +15,9 @@ from layerprobe.runs import Run
 from layerprobe.workflow.own_model import OUTPUT
 from layerprobe.workflow.parts import build_net
 
-# Of a layer that was measured with several pools, the first of these that it has stands for it.
-_POOLS = (NO_POOL, "max", "cls")
+# Of a layer that was measured with several pools, the first of these that it has stands for it, then the first in
+# network order: the one that figures show.
+_POOLS = (NO_POOL, "max")
 
 
 @dataclass(frozen=True)

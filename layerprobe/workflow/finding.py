@@ -101,7 +101,7 @@ def finding(ground: Ground, chosen: Chosen | None = None) -> str:
     layer, name = _first(ground, chosen)
     test = _compared(ground.test, layer, ground.layers.embedding)
     train = None if ground.train is None else _compared(ground.train, layer, ground.layers.embedding)
-    text = sentence(test, (name, test.b.name))
+    text = sentence(test, (name, _embedding(test.b.name)))
     return text + _levels(None if train is None else train.values)
 
 
@@ -150,6 +150,10 @@ def _first(ground: Ground, chosen: Chosen | None) -> tuple[RankedLayer, str]:
     return chosen.layer, f"{name}, the best of {chosen.among} layers on validation,"
 
 
+def _embedding(name: str) -> str:
+    return f"the embedding {name}"
+
+
 def _compared(place: Place, layer: RankedLayer, embedding: RankedLayer) -> Comparison:
     (found,) = compare_pairs(place, place, [(layer, embedding)], Measure(METRIC))
     return found
@@ -177,7 +181,7 @@ def finding_of_seeds(grounds: Sequence[Ground], chosen: Chosen | None = None) ->
     pair = (layer, grounds[0].layers.embedding)
     test = _over_trainings([ground.test for ground in grounds], pair)
     trains = [ground.train for ground in grounds if ground.train is not None]
-    text = seeds_sentence(test, (name, test.b.name))
+    text = seeds_sentence(test, (name, _embedding(test.b.name)))
     if len(trains) < len(grounds):
         return text
     return text + _levels(_means(_over_trainings(trains, pair)), " on the mean")

@@ -46,7 +46,7 @@ ORDER = ["pool4", "pool5", "fc6"]
         (["fc6@none", "pool5@max", "pool4@max"], LastTwo(ranked("pool5@max"), ranked("fc6@none"), adjacent=True)),
         (["fc6@none", "pool4@max"], LastTwo(ranked("pool4@max"), ranked("fc6@none"), adjacent=False)),
         (["pool5@avg", "pool5@max", "fc6@none"], LastTwo(ranked("pool5@max"), ranked("fc6@none"), adjacent=True)),
-        (["pool5@avg", "pool5@cls", "fc6@none"], LastTwo(ranked("pool5@cls"), ranked("fc6@none"), adjacent=True)),
+        (["pool5@cls", "pool5@avg", "fc6@none"], LastTwo(ranked("pool5@avg"), ranked("fc6@none"), adjacent=True)),
         (
             ["pool4@max", "pool4+pool5@max", "fc6@none"],
             LastTwo(ranked("pool4@max"), ranked("fc6@none"), adjacent=False),
