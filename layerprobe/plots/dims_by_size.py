@@ -106,21 +106,28 @@ def _labels(
     return labels
 
 
+def _along(sized: Sized) -> float:
+    """Its place on the axis; NaN, which is not drawn, where its dimensions are unknown."""
+    return math.nan if sized.dim is None else sized.dim
+
+
 def _draw_layer(axes: Axes, own: Sequence[Sized], raw: Sized | None, style: fig.Style, label: str) -> None:
     """Draw a layer's values after a reducer, by dimension, and the layer as it is."""
-    dims, values = [s.dim for s in own], [100 * (s.score.value or 0.0) for s in own]
+    dims, values = list(map(_along, own)), [100 * (s.score.value or 0.0) for s in own]
     (line,) = axes.plot(dims, values, color=style.colour, marker=style.marker, label=label)
     line.set(markersize=style.size * 0.55, linewidth=1.5, clip_on=False)
-    ends = [(s.dim, s.score.low, s.score.high) for s in own]
+    ends = [(_along(s), s.score.low, s.score.high) for s in own]
     band = [(dim, 100 * low, 100 * high) for dim, low, high in ends if low is not None and high is not None]
     if band:
-        area = axes.fill_between(*zip(*band, strict=True), color=style.colour, alpha=_BAND)
+        along, lows, highs = (list(column) for column in zip(*band, strict=True))
+        area = axes.fill_between(along, lows, highs, color=style.colour, alpha=_BAND)
         area.set(linewidth=0, zorder=0.5, label=f"_interval of {label}")
     if raw:
-        (mark,) = axes.plot([raw.dim], [100 * (raw.score.value or 0.0)], color=style.colour, linestyle="none")
+        (mark,) = axes.plot([_along(raw)], [100 * (raw.score.value or 0.0)], color=style.colour, linestyle="none")
         mark.set(marker=style.marker, markersize=style.size * 0.55, markerfacecolor="white", clip_on=False, zorder=3)
         mark.set_label(f"_{label} as it is")
     best = [s for s in [*own, *([raw] if raw else [])] if s.chosen]
-    (ring,) = axes.plot([s.dim for s in best], [100 * (s.score.value or 0.0) for s in best], linestyle="none")
+    heights = [100 * (s.score.value or 0.0) for s in best]
+    (ring,) = axes.plot(list(map(_along, best)), heights, linestyle="none")
     ring.set(marker="o", markersize=10, markerfacecolor="none", markeredgecolor="black", zorder=4, clip_on=False)
     ring.set_label("_best")
