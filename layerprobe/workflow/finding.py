@@ -111,7 +111,7 @@ class Chosen:
 
     Args:
         layer: as it is, searched by the run's similarity.
-        among: how many layers it is the best of.
+        among: how many layers it is the best of; one with several pools counts once.
     """
 
     layer: RankedLayer
@@ -125,7 +125,8 @@ def chosen_on_validation(grounds: Sequence[Ground]) -> Chosen | None:
         grounds: at least one, of one experiment and epoch.
 
     Returns:
-        None without validation in all of them, and where the best is the embedding or the layer before it.
+        None without validation in all of them, or where ranks there are not exact for K = 1, and where the best is the
+        embedding or the layer before it.
     """
     places = [place for ground in grounds for place in (ground.test, ground.validation)]
     layers = [
@@ -138,8 +139,14 @@ def chosen_on_validation(grounds: Sequence[Ground]) -> Chosen | None:
     validation = [ground.validation.stored.ranks for ground in grounds if ground.validation is not None]
     if not layers or len(validation) < len(grounds):
         return None
+    if any(ranks[ranked].open([1]).any() for ranks in validation for ranked in layers):
+        return None
     best = max(layers, key=lambda ranked: sum(ranks[ranked].recall(1) for ranks in validation))
-    return None if best in (grounds[0].layers.before, grounds[0].layers.embedding) else Chosen(best, len(layers))
+    return (
+        None
+        if best in (grounds[0].layers.before, grounds[0].layers.embedding)
+        else Chosen(best, len({ranked.layer.layer for ranked in layers}))
+    )
 
 
 def _first(ground: Ground, chosen: Chosen | None) -> tuple[RankedLayer, str]:

@@ -119,6 +119,32 @@ def test_the_best_on_test_is_never_chosen(tmp_path: Path, validation: tuple[int,
     assert "pool5, the layer before the embedding," in fixed
 
 
+def test_of_validation_ranks_that_are_not_exact_for_the_first_item_no_best_is_told(tmp_path: Path) -> None:
+    run = run_with_validation(tmp_path, "one", (8, 7, 6))
+    ground = ground_of(run, END)
+    place = ground.validation
+    assert place is not None
+    rough = {**place.stored.ranks, POOL5: replace(first_hit(7), closer_high=first_hit(7).closer + 9)}
+    ground = replace(ground, validation=replace(place, stored=replace(place.stored, ranks=rough)))
+    assert chosen_on_validation([ground]) is None
+
+
+def test_a_layer_with_several_pools_is_one_of_those_that_the_best_is_chosen_among(tmp_path: Path) -> None:
+    run, avg = Run(tmp_path / "one"), replace(POOL3, layer=LayerKey("pool3", "avg"))
+    hits = {POOL3: first_hit(8), avg: first_hit(5), POOL5: first_hit(7), FC6: first_hit(6)}
+    validation = stored(run, 5, "validation", hits, labels=PAIRS)
+    written(run, stored(run, 5, "test", hits), validation, layer_order=["pool3", *LAYERS])
+    assert chosen_on_validation([ground_of(run, END)]) == Chosen(POOL3, 3)
+
+
+def test_layers_side_by_side_are_not_among_those_that_the_best_is_chosen_among(tmp_path: Path) -> None:
+    run, both = Run(tmp_path / "one"), replace(POOL3, layer=LayerKey("pool3+pool5", POOL3.layer.pool))
+    hits = {POOL3: first_hit(8), POOL5: first_hit(7), both: first_hit(12), FC6: first_hit(6)}
+    validation = stored(run, 5, "validation", hits, labels=PAIRS)
+    written(run, stored(run, 5, "test", hits), validation, layer_order=["pool3", *LAYERS])
+    assert chosen_on_validation([ground_of(run, END)]) == Chosen(POOL3, 3)
+
+
 def test_over_trainings_the_best_mean_on_validation_is_chosen(tmp_path: Path) -> None:
     # pool3 and pool5 reach 12 and 9, and 3 and 8: on the mean 7.5 and 8.5
     worse = [run_with_validation(tmp_path, "a", (12, 9, 0)), run_with_validation(tmp_path, "b", (3, 8, 0), seed=1)]
