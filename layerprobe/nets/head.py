@@ -26,6 +26,14 @@ class Head:
     fc_norm: str
     fc_dropout: float
 
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Those of its children that are layers behind the pool: `norm5`, `fc6`, `fc7` ..., and a norm of the last."""
+        numbers = range(6, 6 + len(self.fc))
+        before = [] if self.norm == "none" else ["norm5"]
+        after = [] if self.fc_norm == "none" else [f"norm{5 + len(self.fc)}"]
+        return (*before, *(f"fc{number}" for number in numbers), *after)
+
     def children(self, channels: int) -> dict[str, nn.Module]:
         """`pool5`, `norm5`, `dropout5`, `fc6`, `relu6`, `fc7` ..., a norm, a dropout: those that the recipe asks for.
 

@@ -141,7 +141,7 @@ class Source:
             layers={
                 **{block: f"{_MODEL}.{block}" for block in blocks},
                 "output": _MODEL,
-                **{name: name for name in new if name.startswith(("norm", "fc"))},
+                **{name: name for name in head.layers},
             },
             embedding_dim=fc[-1] if fc else readout.dim,
             new_parameters=frozenset(name for name, _ in module.named_parameters() if name not in loaded),

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerprobe.keys import NO_REDUCTION, RankedLayer, network_order
+from layerprobe.nets.head import Head
 from layerprobe.pooling import NO_POOL
 from layerprobe.recipe import Recipe, recorded_recipe
 from layerprobe.records import FROM_PYTHON
 from layerprobe.registry import is_source
 from layerprobe.runs import Run
+from layerprobe.sections import Network
 from layerprobe.workflow.own_model import OUTPUT
 from layerprobe.workflow.parts import build_net
 
@@ -67,8 +69,15 @@ def network_end(run: Run, record: Mapping[str, Any]) -> NetworkEnd | None:
         return None
     recipe = recorded_recipe(record, run.record_file)
     if is_source(recipe.net.name):
-        return NetworkEnd(OUTPUT, None, None)
+        return _foreign_end(recipe.net)
     return _own_end(recipe)
+
+
+def _foreign_end(net: Network) -> NetworkEnd:
+    """What the loss takes is the model's output, or the last layer of the head that a recipe puts on it."""
+    head = Head(net.fc, "avg", **net.options())
+    *_, before, embedding = (None, OUTPUT, *head.layers)
+    return NetworkEnd(embedding, before, None if head.layers else net.pool)
 
 
 def _own_end(recipe: Recipe) -> NetworkEnd | None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchvision import models
 
 from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.nets.head import Head
 from layerprobe.nets.lenet import build
 from layerprobe.nets.net import Net
 from layerprobe.nets.resnet18 import build as build_resnet18
@@ -54,6 +55,15 @@ def test_everything_asked_for_stands_in_order() -> None:
     net = build(fc=[16, 8], norm="batch", dropout=0.1, fc_norm="layer", fc_dropout=0.2)
     assert head(net) == ["pool5", "norm5", "dropout5", "fc6", "relu6", "fc7", "norm7", "dropout7"]
     assert list(net.layers)[-5:] == ["pool5", "norm5", "fc6", "fc7", "norm7"]
+
+
+@pytest.mark.parametrize("fc", [(), (16,), (16, 8)])
+@pytest.mark.parametrize("norm", ["none", "batch"])
+@pytest.mark.parametrize("last", ["none", "layer"])
+def test_its_layers_are_known_without_building_it(fc: tuple[int, ...], norm: str, last: str) -> None:
+    asked = Head(fc, "max", norm, 0.1, True, last if fc else "none", 0.2 if fc else 0.0)
+    names = [name for name in asked.children(4) if name.startswith(("norm", "fc"))]
+    assert list(asked.layers) == names
 
 
 def test_layer_norm_standardises_each_image_over_its_channels() -> None:

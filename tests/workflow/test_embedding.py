@@ -32,6 +32,20 @@ def test_a_model_from_elsewhere_is_not_built(monkeypatch: pytest.MonkeyPatch) ->
     assert network_end(RUN, record) == NetworkEnd("output", None, None)
 
 
+@pytest.mark.parametrize(
+    ("head", "end"),
+    [
+        (("net.fc=[8]",), NetworkEnd("fc6", "output", None)),
+        (("net.fc=[8,4]", "net.pool=avg"), NetworkEnd("fc7", "fc6", None)),
+        (("net.fc=[8]", "net.fc_norm=layer"), NetworkEnd("norm6", "fc6", None)),
+        (("net.norm=layer", "net.dropout=0.5"), NetworkEnd("norm5", "output", None)),
+        (("net.pool=avg",), NetworkEnd("output", None, "avg")),
+    ],
+)
+def test_the_embedding_of_a_model_from_elsewhere_is_the_end_of_its_head(head: tuple[str, ...], end: NetworkEnd) -> None:
+    assert network_end(RUN, recorded("net.name=timm:resnet18", "net.weights=none", *head)) == end
+
+
 def test_the_end_of_a_model_measured_from_python_is_not_known() -> None:
     assert network_end(RUN, {"from_python": True}) is None
 
