@@ -20,6 +20,7 @@ from layerprobe.workflow.evidence import Measure, gather, place_units
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.reducing import TRANSDUCTIVE
 from layerprobe.workflow.references import Place, Reference, find_layers, open_place, parse_reference
+from layerprobe.workflow.stored_layers import equal_layers
 
 Pair = tuple[RankedLayer, RankedLayer]
 
@@ -122,7 +123,8 @@ def require_same_queries(a: Place, b: Place) -> None:
 def pair_layers(a: tuple[Place, Reference], b: tuple[Place, Reference]) -> list[Pair]:
     """The pairs that two references name.
 
-    A glob pairs each of its layers with the other's one, itself left out; two globs pair layers of one name.
+    A glob pairs each of its layers with the other's one; that one is left out, also where it has a second name, by
+    which its stored features are the same. Two globs pair layers of one name.
 
     Raises:
         RecipeError: a glob that leaves nothing to compare.
@@ -136,7 +138,9 @@ def pair_layers(a: tuple[Place, Reference], b: tuple[Place, Reference]) -> list[
         pairs = [(first, second) for first in firsts for second in seconds]
     one_place = (a[0].run, a[0].epoch) == (b[0].run, b[0].epoch)
     if any(globs) and one_place:
-        pairs = [(first, second) for first, second in pairs if first != second]
+        path = a[0].run.feature_file(a[0].epoch, a[0].split)
+        same = {name: equal_layers(path, name) for name in {second.layer.layer for _, second in pairs}}
+        pairs = [(x, y) for x, y in pairs if x != y and x.layer not in same[y.layer.layer]]
     if not pairs:
         raise RecipeError(
             f"no two layers to compare: {a[1].layer} against {b[1].layer}",

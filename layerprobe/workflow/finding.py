@@ -12,7 +12,7 @@ from typing import Any
 
 from layerprobe.best import best_layer, best_text
 from layerprobe.errors import DataError, LayerprobeError, RecipeError
-from layerprobe.keys import NO_REDUCTION, RankedLayer
+from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.workflow.compare import compare_pairs, require_same_queries
@@ -23,6 +23,7 @@ from layerprobe.workflow.embedding import LastTwo, NetworkEnd, last_two
 from layerprobe.workflow.evidence import Measure
 from layerprobe.workflow.references import Place, open_place, probe_fix
 from layerprobe.workflow.seeds_text import seeds_sentence
+from layerprobe.workflow.stored_layers import equal_layers
 from layerprobe.workflow.stored_terms import ranked_epochs
 from layerprobe.workflow.told_apart import alike_of, searches_of
 from layerprobe.workflow.trainings import Trainings
@@ -39,12 +40,14 @@ class Ground:
         train: the same epoch on the training classes; None where it is not ranked there.
         validation: the same epoch on held-out classes; None where there are none, or it is not ranked there.
         layers: that are compared.
+        same: the embedding by other names, such as a module `head` that gives the model's output.
     """
 
     test: Place
     train: Place | None
     validation: Place | None
     layers: LastTwo
+    same: frozenset[LayerKey] = frozenset()
 
     @property
     def name(self) -> str:
@@ -75,7 +78,9 @@ def ground_of(run: Run, end: NetworkEnd | None) -> Ground:
     scored = {score.epoch for score in run.scores() if score.split == "test"}
     epochs = [epoch for epoch in ranked_epochs(run, "test") if epoch in scored]
     place = open_place(run, epochs[-1] if epochs else None, "test")
-    found = last_two(end, place.layers, place.similarity, record.get("layer_order", []))
+    same = equal_layers(run.feature_file(place.epoch, "test"), end.embedding)
+    others = [ranked for ranked in place.layers if ranked.layer not in same]
+    found = last_two(end, others, place.similarity, record.get("layer_order", []))
     if found is None:
         what = f"the embedding {end.embedding} and a layer before it are not both ranked at epoch {place.epoch}"
         raise DataError(what, file=run.folder, fix=probe_fix(run, record, place.epoch, "test"))
@@ -83,7 +88,7 @@ def ground_of(run: Run, end: NetworkEnd | None) -> Ground:
         open_place(run, place.epoch, split) if place.epoch in ranked_epochs(run, split) else None
         for split in ("train", "validation")
     )
-    return Ground(place, train, validation, found)
+    return Ground(place, train, validation, found, same)
 
 
 def finding(ground: Ground, chosen: Chosen | None = None) -> str:
@@ -134,6 +139,7 @@ def chosen_on_validation(grounds: Sequence[Ground]) -> Chosen | None:
         for ranked in grounds[0].test.layers
         if (ranked.reduction, ranked.similarity) == (NO_REDUCTION, grounds[0].test.similarity)
         and "+" not in ranked.layer.layer
+        and ranked.layer not in grounds[0].same
         and all(place is not None and ranked in place.stored.ranks for place in places)
     ]
     validation = [ground.validation.stored.ranks for ground in grounds if ground.validation is not None]

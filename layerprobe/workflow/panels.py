@@ -30,6 +30,7 @@ from layerprobe.workflow.query_rules import (
     rule_text,
 )
 from layerprobe.workflow.references import Place, open_place
+from layerprobe.workflow.stored_layers import equal_layers
 
 _SPLIT = "test"  # whose images are searched for
 _QUERIES = 4
@@ -116,7 +117,10 @@ def _shown_layers(
         return tuple(like)
     ranked = [layer for layer in known if layer in place.stored.ranks]
     plain = [x for x in ranked if (x.reduction, x.similarity) == (NO_REDUCTION, place.similarity)]
-    found = tuple(few_layers(plain or ranked, {})[-2:])
+    # The last layer by a second name, such as a module that gives the model's output, is no other layer.
+    last = few_layers(plain or ranked, {})[-1:]
+    same = [key for x in last for key in equal_layers(place.run.feature_file(place.epoch, _SPLIT), x.layer.layer)]
+    found = tuple(few_layers([x for x in plain or ranked if x.layer not in same], {})[-2:])
     if not found:
         raise DataError("no layer has ranks", file=place.run.rank_file(place.epoch, place.split), fix="Probe one")
     return found

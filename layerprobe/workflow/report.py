@@ -22,6 +22,7 @@ from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.finding import METRIC, best_on_validation, findings
 from layerprobe.workflow.report_gallery import Galleries, galleries_of
 from layerprobe.workflow.report_made import made_of_page, made_of_run
+from layerprobe.workflow.stored_layers import equal_layers
 
 MOST_SCORES = 50_000  # on a page; one takes about 80 characters, with its interval and note
 _NAMED = 3  # runs in a title
@@ -108,8 +109,8 @@ def is_training(run: Run) -> bool:
 
 def _page(run: Run, scores: Sequence[Score], end: NetworkEnd | None) -> RunPage:
     layers = list(dict.fromkeys(score.ranked_layer for score in scores))
-    few = few_layers(layers, _validation(scores))
     embedding = None if end is None else _embedding(run, layers, end)
+    few = few_layers(_told_apart(run, scores, layers, embedding or layers[-1]), _validation(scores))
     return RunPage(
         name=run.name,
         data=data_facts(run, scores),
@@ -131,6 +132,14 @@ def _embedding(run: Run, layers: Sequence[RankedLayer], end: NetworkEnd) -> Rank
     record = run.read()
     similarity = record["recipe"].get("probe", {}).get("similarity", "cosine")
     return embedding_among(end, layers, similarity, record.get("layer_order", []))
+
+
+def _told_apart(
+    run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer], embedding: RankedLayer
+) -> list[RankedLayer]:
+    """The layers without those that are the embedding by another name."""
+    same = equal_layers(run.feature_file(max(score.epoch for score in scores), "test"), embedding.layer.layer)
+    return [ranked for ranked in layers if ranked.layer not in same]
 
 
 def _validation(scores: Sequence[Score]) -> dict[RankedLayer, float]:

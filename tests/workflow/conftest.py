@@ -16,6 +16,8 @@ from layerprobe.progress import Task
 from layerprobe.recipe import load_recipe
 from layerprobe.runs import Run
 from layerprobe.workflow.building import TrainRequest
+from layerprobe.workflow.probe import probe
+from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import train
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -84,3 +86,34 @@ def request_for(images: Path, tmp_path: Path) -> Callable[..., TrainRequest]:
 def run(request_for: Callable[..., TrainRequest]) -> Run:
     """The run of such a request, trained."""
     return train(request_for(), Silent())
+
+
+FOREIGN = """
+from torch import nn
+
+class Mine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stages = nn.Sequential(nn.Conv2d(3, 6, 3, stride=2), nn.ReLU(), nn.Conv2d(6, 4, 3))
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    def forward(self, images):
+        return self.head(self.stages(images))
+
+def build():
+    return Mine()
+"""
+
+
+@pytest.fixture
+def foreign(request_for: Callable[..., TrainRequest], tmp_path: Path) -> Callable[..., Run]:
+    """A run of 0 epochs of a user's own model, whose module `head` gives the model's output, probed."""
+    (tmp_path / "mine.py").write_text(FOREIGN)
+
+    def make(*settings: str, layers: tuple[str, ...] = ("*", "head")) -> Run:
+        net = (f"net.name=python:{tmp_path / 'mine.py'}:build", "net.weights=none", "train.epochs=0", *settings)
+        run = train(request_for(*net), Silent())
+        probe(run, ProbeRequest(layers=layers, device="cpu", workers=0, ks=(1,)), Silent())
+        return run
+
+    return make

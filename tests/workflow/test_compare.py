@@ -94,6 +94,12 @@ def test_a_glob_compares_each_layer_but_the_other_and_holm_corrects_them(run: Ru
     assert [one.difference.p for one in found if one.difference] == [2 * least, 2 * least]
 
 
+def test_a_glob_leaves_out_the_other_layer_by_its_second_name(foreign: Callable[..., Run]) -> None:
+    run = foreign("net.fc=[]")
+    found = compared(run.folder.parent, f"{run.name}:*", f"{run.name}:output")
+    assert [one.a.name for one in found] == ["stages.1", "stages.2"]
+
+
 def test_two_globs_compare_layers_of_one_name(run: Run, tmp_path: Path) -> None:
     store_ranks(run, HITS, LABELS, epoch=0)
     found = compared(tmp_path, "netA:c*", "netA#0:*")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from layerprobe import store
 from layerprobe.errors import DataError, RecipeError
 from layerprobe.keys import LayerKey
 from layerprobe.runs import Run
@@ -143,6 +144,21 @@ def test_layers_side_by_side_are_not_among_those_that_the_best_is_chosen_among(t
     validation = stored(run, 5, "validation", hits, labels=PAIRS)
     written(run, stored(run, 5, "test", hits), validation, layer_order=["pool3", *LAYERS])
     assert chosen_on_validation([ground_of(run, END)]) == Chosen(POOL3, 3)
+
+
+def test_the_embedding_by_a_second_name_is_not_the_best_on_validation(tmp_path: Path) -> None:
+    run, same = Run(tmp_path / "one"), replace(FC6, layer=LayerKey("head", "none"))
+    hits = {POOL5: first_hit(7), same: first_hit(8), FC6: first_hit(8)}
+    validation = stored(run, 5, "validation", hits, labels=PAIRS)
+    written(run, stored(run, 5, "test", hits), validation, layer_order=["pool5", "head", "fc6"])
+    values = {layer.layer: np.ones((24, 1), np.float32) for layer in (FC6, same)}
+    path, rows = run.feature_file(5, "test"), store.Rows(PAIRS, [str(i) for i in range(24)])
+    path.parent.mkdir()
+    key, columns = store.FeatureKey("one", 5, "test", "", "", ""), store.Columns(dict.fromkeys(values, 1), "cpu", 8)
+    store.write_features(path, key, rows, columns, [values])
+    ground = ground_of(run, END)
+    assert ground.layers.before == POOL5
+    assert chosen_on_validation([ground]) is None
 
 
 def test_over_trainings_the_best_mean_on_validation_is_chosen(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,11 @@ def test_the_last_two_layers_are_shown_where_they_disagree_or_else_at_random(pro
             "No query has c3 right, fc6 wrong",
             "Queries: random, 4 of 16 at random by seed 0",
         )
+
+
+def test_a_module_that_gives_the_output_is_not_shown_beside_it(foreign: Callable[..., Run]) -> None:
+    found = shown(foreign("net.fc=[]"), Ask())
+    assert [one.ranked.layer.layer for one in found] == ["stages.2", "output"] * (len(found) // 2)
 
 
 def test_layers_a_rule_and_a_number_of_queries_are_taken(probed: Run) -> None:

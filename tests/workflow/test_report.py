@@ -13,14 +13,9 @@ from layerprobe.report.values import RunPage
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, ScoreTable
 from layerprobe.workflow import report as module
-from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.embedding import NetworkEnd
-from layerprobe.workflow.probe import probe
 from layerprobe.workflow.report import Ends, is_training, made_report, write_report
 from layerprobe.workflow.report_gallery import Galleries
-from layerprobe.workflow.selection import ProbeRequest
-from layerprobe.workflow.train import train
-from tests.workflow.conftest import Silent
 from tests.workflow.rank_files import FC6, POOL5, first_hit, stored, written
 
 
@@ -71,37 +66,6 @@ def test_a_report_has_the_scores_finding_and_layers_of_its_run(tmp_path: Path) -
     assert not page.training
 
 
-FOREIGN = """
-from torch import nn
-
-class Mine(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stages = nn.Sequential(nn.Conv2d(3, 6, 3, stride=2), nn.ReLU(), nn.Conv2d(6, 4, 3))
-        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-
-    def forward(self, images):
-        return self.head(self.stages(images))
-
-def build():
-    return Mine()
-"""
-
-
-@pytest.fixture
-def foreign(request_for: Callable[..., TrainRequest], tmp_path: Path) -> Callable[..., Run]:
-    """A run of 0 epochs of a user's own model, whose module `head` gives the model's output, probed."""
-    (tmp_path / "mine.py").write_text(FOREIGN)
-
-    def make(*settings: str, layers: tuple[str, ...] = ("*", "head")) -> Run:
-        net = (f"net.name=python:{tmp_path / 'mine.py'}:build", "net.weights=none", "train.epochs=0", *settings)
-        run = train(request_for(*net), Silent())
-        probe(run, ProbeRequest(layers=layers, device="cpu", workers=0, ks=(1,)), Silent())
-        return run
-
-    return make
-
-
 def test_the_embedding_of_a_foreign_network_with_a_head_is_the_end_of_the_head(foreign: Callable[..., Run]) -> None:
     run = foreign("net.fc=[4]")
     made = made_report([run], Ends())
@@ -109,6 +73,16 @@ def test_the_embedding_of_a_foreign_network_with_a_head_is_the_end_of_the_head(f
     assert page.embedding is not None
     assert page.layers[page.embedding].layer.layer == "fc6"
     assert made.findings[0].startswith("output, the layer before the embedding, against the embedding fc6 on")
+
+
+def test_a_module_that_gives_the_output_is_the_embedding_and_never_compared_with_it(
+    foreign: Callable[..., Run],
+) -> None:
+    made = made_report([foreign("net.fc=[]")], Ends())
+    (page,) = made.runs
+    assert [ranked.layer.layer for ranked in page.layers] == ["stages.1", "stages.2", "head", "output"]
+    assert [page.layers[i].layer.layer for i in page.few] == ["stages.1", "stages.2", "output"]
+    assert made.findings[0].startswith("stages.2, the last layer probed before the embedding, against the embedding")
 
 
 def test_the_file_holds_the_digits_of_scores_csv_and_asks_for_nothing(tmp_path: Path) -> None:
