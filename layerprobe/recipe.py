@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from layerprobe.errors import DataError, LayerprobeError, RecipeError, near_miss
+from layerprobe.naming import PYTHON, name_model, run_folder_of, split_python
 from layerprobe.overrides import Overrides, overridden
+from layerprobe.own_input import OwnInput
 from layerprobe.recipe_files import find_recipe
-from layerprobe.records import FROM_PYTHON
+from layerprobe.records import FROM_PYTHON, recorded_input
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.registry import LOSSES
 from layerprobe.sections import SEARCH_KEYS, SECTIONS, Data, Ensemble, LossSection, Network, Probe, Problem, Train
@@ -70,6 +72,10 @@ class Recipe:
         probe: what to measure.
         ensemble: how many members are trained with this recipe; None for a single run.
         metrics: name -> options of those metrics that have any set.
+        found_at: where the user says that the network's Python file is, as `python:FILE:FUNCTION`; None: where
+            `net.name` says. It is no part of the experiment.
+        own_input: the model's own input as run.json has it, so that nobody has to ask the model; None where it does
+            not.
     """
 
     name: str
@@ -80,6 +86,33 @@ class Recipe:
     probe: Probe
     metrics: Mapping[str, Mapping[str, Any]]
     ensemble: Ensemble | None = None
+    found_at: str | None = None
+    own_input: OwnInput | None = None
+
+    @property
+    def network(self) -> str:
+        """The network's name, by which it can be built here."""
+        return self.found_at or self.net.name
+
+    def at(self, model: str | None) -> Recipe:
+        """The recipe with its network as the user names it.
+
+        Args:
+            model: the same name, or its Python file at another path, whose content is compared where it is built; None
+                where the user names none.
+
+        Raises:
+            RecipeError: another network.
+        """
+        if model is None:
+            return self
+        name_model(model)
+        if model == self.net.name:
+            return self
+        functions = [split_python(name)[1] for name in (model, self.net.name) if name.startswith(PYTHON)]
+        if len(functions) == 2 and functions[0] == functions[1]:
+            return replace(self, found_at=model)
+        raise RecipeError(f"--model {model}: the run's network is {self.net.name}", fix=f"Name it: {self.net.name}")
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Sections of plain JSON values, as run.json stores them."""
@@ -125,12 +158,13 @@ class Recipe:
         return found
 
 
-def load_recipe(reference: str, overrides: Overrides | None = None) -> Recipe:
-    """Read, override and validate a recipe.
+def load_recipe(reference: str, overrides: Overrides | None = None, model: str | None = None) -> Recipe:
+    """Read, override and validate a recipe; the user names its network by it, unless its file lies in a run folder.
 
     Args:
         reference: a name or a path, as for `find_recipe`.
         overrides: what the command line changes.
+        model: where the user says that its network is, as for `Recipe.at`.
 
     Raises:
         RecipeError: with every problem of the recipe, one line each.
@@ -141,7 +175,14 @@ def load_recipe(reference: str, overrides: Overrides | None = None) -> Recipe:
     if isinstance(ensemble, dict) and isinstance(ensemble.get("of"), str):
         sections = _read(find_recipe(ensemble["of"])) | sections
     overrides = overrides or Overrides()
-    return resolve(path.stem, overridden(sections, overrides, _KNOWN), source=path, overrides=overrides)
+    given = overridden(sections, overrides, _KNOWN)
+    network = given.get("net")
+    own = sections.get("net")
+    if isinstance(network, dict) and isinstance(name := network.get("name"), str):
+        set_by_user = not isinstance(own, dict) or own.get("name") != name
+        if set_by_user or overrides.flags("net", ("name",)) or run_folder_of(path) is None:
+            name_model(name)
+    return resolve(path.stem, given, source=path, overrides=overrides, model=model)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -155,12 +196,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 def is_changed(reference: str, recipe: Recipe) -> bool:
     """Whether a recipe, as resolved, would train something else than its file says; where the data lie aside."""
-    plain = load_recipe(reference, Overrides(settings=(f"data.root={recipe.data.root or '.'}",)))
+    plain = load_recipe(reference, Overrides(settings=(f"data.root={recipe.data.root or '.'}",)), recipe.found_at)
     return plain.identity() != recipe.identity()
 
 
 def recorded_recipe(record: Mapping[str, Any], file: Path) -> Recipe:
-    """The recipe in a run's record.
+    """The recipe in a run's record. It fetches no data set, and nothing is asked of the model.
 
     Args:
         record: its `recipe_name` and `recipe`.
@@ -176,14 +217,26 @@ def recorded_recipe(record: Mapping[str, Any], file: Path) -> Recipe:
             file=file,
             fix="Measure it there again, by layerprobe.probe(model, splits, cache=...)",
         )
+    sections = record["recipe"]
+    if "download" in sections.get("data", {}):
+        sections = sections | {"data": sections["data"] | {"download": False}}
     try:
-        return resolve(record["recipe_name"], record["recipe"], source=file)
+        recipe = resolve(record["recipe_name"], sections, source=file, own_size=False)
+        return replace(recipe, own_input=recorded_input(record))
     except RecipeError as error:
         what = error.message.removeprefix(f"{file} ")
         raise DataError(what, file=file, fix="Correct it, or train it again with --fresh") from error
 
 
-def resolve(name: str, sections: Mapping[str, Any], *, source: object, overrides: Overrides | None = None) -> Recipe:
+def resolve(  # noqa: PLR0913 - what is resolved, where it comes from, and what of it the user changes
+    name: str,
+    sections: Mapping[str, Any],
+    *,
+    source: object,
+    overrides: Overrides | None = None,
+    model: str | None = None,
+    own_size: bool = True,
+) -> Recipe:
     """A recipe from plain sections: both gates, all problems at once.
 
     Args:
@@ -191,6 +244,8 @@ def resolve(name: str, sections: Mapping[str, Any], *, source: object, overrides
         sections: section -> keys, as TOML gives them.
         source: what the problems name, usually the file.
         overrides: what the command line changed; a problem that it caused names the flag instead.
+        model: where the user says that the network is, as for `Recipe.at`.
+        own_size: whether the model is asked for the size of its images, where none is given.
 
     Raises:
         RecipeError: with `problems`, one line each.
@@ -214,8 +269,10 @@ def resolve(name: str, sections: Mapping[str, Any], *, source: object, overrides
     loss = checked_loss(named, problems) if named is not None and named.name in LOSSES else None
     if complete:
         parts["train"] = with_defaults_of(parts["loss"], parts["train"])
-        parts["data"] = with_own_size(parts["data"], parts["net"], sections.get("data", {}))
-        recipe = Recipe(name=name, **parts)
+        recipe = Recipe(name=name, **parts).at(model)
+        if own_size:
+            given = sections.get("data", {})
+            recipe = replace(recipe, data=with_own_size(recipe.data, recipe.network, given))
         problems += [
             *data_problems(recipe.data),
             *seen_problems(recipe.data, recipe.train),

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, get_args
+
+from layerprobe.own_input import Filter, OwnInput
 
 _Check = Callable[[Any], bool]
 
 FROM_PYTHON = "from_python"  # true in the record of a run that layerprobe.probe wrote: its model is not stored
 # The files whose weights are the epochs 0, 1, 2 ... of a run that copied none of them.
 FOREIGN = "weights_files"
+# What a run's network is, so that nobody has to build it to read the run: `layers` in execution order; `embedding`,
+# what the loss takes, as layer and pool; `cuts`, layer -> shares of parameters and multiply-adds after it; `input`, the
+# fields of the model's OwnInput, or null; `files`, path from the folder of the user's own file -> SHA-256, the file
+# itself under the empty path.
+NETWORK = "network"
 
 
 def _is_text(value: Any) -> bool:
@@ -34,9 +42,50 @@ def _is_recipe(value: Any) -> bool:
 
 
 def _is_foreign_file(value: Any) -> bool:
-    if not isinstance(value, dict) or value.keys() != {"path", "part", "sha256"}:
+    if not isinstance(value, dict) or value.keys() - {"size"} != {"path", "part", "sha256"}:
+        return False
+    if not (value.get("size") is None or _is_whole(value["size"])):
         return False
     return _is_text(value["path"]) and _is_text(value["sha256"]) and (value["part"] is None or _is_text(value["part"]))
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= 1
+
+
+def _is_cut(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_share, value))
+
+
+def _is_input(value: Any) -> bool:
+    if value is None:
+        return True
+    if not isinstance(value, dict) or value.keys() != {field.name for field in fields(OwnInput)}:
+        return False
+    sizes = [value["size"], value["size"] if value["resized"] is None else value["resized"]]
+    channels = [value["mean"], value["std"]]
+    return (
+        all(type(size) is int for size in sizes)
+        and 1 <= sizes[0] <= sizes[1]
+        and value["filter"] in get_args(Filter)
+        and value["crop_rounding"] in ("down", "even")
+        and isinstance(value["squeezed"], bool)
+        and all(isinstance(three, list) and len(three) == 3 for three in channels)
+        and all(isinstance(number, int | float) for three in channels for number in three)
+        and (value["kept"] is None or (isinstance(value["kept"], int | float) and 0 < value["kept"] <= 1))
+    )
+
+
+def _is_network(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and _list_of(_is_text)(value.get("layers"))
+        and _list_of(_is_text)(value.get("embedding"))
+        and len(value["embedding"]) == 2
+        and _section_of(_is_cut)(value.get("cuts"))
+        and _is_input(value.get("input"))
+        and _section_of(_is_text)(value.get("files"))
+    )
 
 
 _REQUIRED: Mapping[str, tuple[_Check, str]] = {
@@ -61,6 +110,7 @@ _OPTIONAL: Mapping[str, tuple[_Check, str]] = {
     FROM_PYTHON: (lambda value: isinstance(value, bool), "true or false"),
     "weights_files": (_list_of(_is_foreign_file), "the path, part and sha256 of a file for each epoch"),
     "untrained": (lambda value: isinstance(value, bool), "true or false"),
+    NETWORK: (_is_network, "the network's layers, cuts, input and files"),
 }
 
 
@@ -74,7 +124,15 @@ def record_fault(record: Mapping[str, Any]) -> str:
     for name, (is_right, expected) in _OPTIONAL.items():
         if name in record and not is_right(record[name]):
             return f"{name} is {_shown(record[name])}, expected {expected}"
+    if (count := len(record.get(FOREIGN) or [0] * (record["epochs_done"] + 1))) != record["epochs_done"] + 1:
+        return f"{FOREIGN} has {count} files, expected one for each of the epochs 0 to {record['epochs_done']}"
     return ""
+
+
+def recorded_input(record: Mapping[str, Any]) -> OwnInput | None:
+    """The images that the model of a run was trained on; None where they are not known, or not recorded."""
+    found = record.get(NETWORK, {}).get("input")
+    return None if found is None else OwnInput(**found | {key: tuple(found[key]) for key in ("mean", "std")})
 
 
 def _shown(value: Any) -> str:

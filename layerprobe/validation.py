@@ -238,20 +238,20 @@ def own_input_problems(data: Data, net: Network) -> list[Problem]:
     return found
 
 
-def with_own_size(data: Data, net: Network, given: Mapping[str, Any]) -> Data:
+def with_own_size(data: Data, network: str, given: Mapping[str, Any]) -> Data:
     """[data] with the size of the model's own input where it takes that, no size is given and one is known.
 
     Args:
         data: with every default filled in.
-        net: which model.
+        network: the model's name.
         given: what was given of [data].
 
     Raises:
         LayerprobeError: of the source.
     """
-    if data.transform != "model" or "image_size" in given or not is_source(net.name):
+    if data.transform != "model" or "image_size" in given or not is_source(network):
         return data
-    source, name = load_apart("network", NETWORKS, net.name)
+    source, name = load_apart("network", NETWORKS, network)
     own = source.own_input(name)
     return data if own is None else data.model_copy(update={"image_size": own.size})
 

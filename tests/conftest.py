@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -14,6 +15,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.pop("LAYERPROBE_CACHE", None)  # whoever runs the tests may have set it for runs of their own
+os.environ.pop("LAYERPROBE_NAMED_MODELS", None)
 
 # An example that takes long on a busy machine is no fault.
 hypothesis.settings.register_profile(
@@ -38,6 +40,15 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What tests name is kept on a list of their own, not on that of whoever runs them."""
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture

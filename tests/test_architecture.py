@@ -12,7 +12,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "layerprobe"
 GROUND = {
-    "best", "choice", "errors", "facts", "few", "files", "imagenet", "intervals", "keys", "label_free", "numerics",
+    "best", "choice", "errors", "facts", "few", "files", "imagenet", "intervals", "keys", "label_free", "naming",
+    "numerics",
     "overrides", "own_input", "pooling", "progress", "recipe_files", "records", "registry", "retrieval", "scores",
     "sections", "seeds", "views", "wording",
 }  # fmt: skip

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import pytest
 
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.losses.triplet import Triplet
+from layerprobe.naming import is_named
 from layerprobe.overrides import Overrides
-from layerprobe.recipe import Change, Recipe, is_changed, load_recipe
+from layerprobe.recipe import Change, Recipe, is_changed, load_recipe, recorded_recipe
 from layerprobe.recipe_files import find_recipe, list_recipes, summary
 from layerprobe.sections import Train
 
@@ -549,3 +551,35 @@ def test_a_similarity_belongs_to_no_identity() -> None:
 def test_packed_bits_cannot_be_asked_for_by_a_similarity() -> None:
     with pytest.raises(RecipeError, match=r"\[probe\]: similarity = \"hamming\".*'cosine', 'euclidean' or 'dot'"):
         load('probe.similarity="hamming"')
+
+
+def test_a_record_downloads_no_data_set(tmp_path: Path) -> None:
+    record = {
+        "recipe_name": "a",
+        "recipe": {
+            "data": {"name": "torchvision", "set": "CIFAR10", "root": str(tmp_path), "download": True},
+            "net": {"name": "lenet", "weights": "none", "fc": [8]},
+            "loss": {"name": "triplet", "margin": 0.2},
+            "train": {"epochs": 1},
+        },
+    }
+    assert recorded_recipe(record, tmp_path).data.options()["download"] is False
+
+
+def test_a_recipe_names_its_network_unless_it_lies_in_a_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERPROBE_NAMED_MODELS", "[]")
+    mine, theirs = tmp_path / "mine.toml", tmp_path / "m/theirs.toml"
+    theirs.parent.mkdir()
+    (theirs.parent / "run.json").touch()
+    text = (RECIPES / "netA.toml").read_text()
+    for path, name in ((mine, "python:mine.py:build"), (theirs, "python:theirs.py:build")):
+        path.write_text(text.replace('name = "vgg16_bn"', f'name = "{name}"'))
+    for path in (mine, theirs):
+        with contextlib.suppress(RecipeError):
+            load_recipe(str(path))
+    assert (is_named("python:mine.py:build"), is_named("python:theirs.py:build")) == (True, False)
+    with contextlib.suppress(RecipeError):
+        load_recipe(str(theirs), Overrides(settings=("net.name=python:theirs.py:build",)))
+    assert is_named("python:theirs.py:build")

@@ -27,6 +27,11 @@ Format = Annotated[
     typer.Option("--format", metavar="table|markdown|latex|csv", help="How tables are printed.", show_default="table"),
 ]
 RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="Run name (default: the most recent).")]
+# Of a run that exists: nothing is imported or fetched that the user has not named.
+RunModel = Annotated[
+    str | None,
+    typer.Option("--model", metavar="SOURCE", help="Name the run's network, such as python:FILE.py:FUNCTION."),
+]
 # Of a model from elsewhere, which is measured as it is.
 Model = Annotated[str | None, typer.Option("--model", metavar="SOURCE", help="A model as it is, such as timm:NAME.")]
 ModelWeights = Annotated[

@@ -112,7 +112,7 @@ def probe(
 
     At the end it sums up all that is stored of the run, as `layerprobe summary` does, which also draws equal terms.
 
-    With --model, a model from elsewhere is measured as it is, on the images of --data.
+    With --model and no RUN, a model from elsewhere is measured as it is, on the images of --data.
     """
     from layerprobe.label_free import agreement_values, agreements
     from layerprobe.runs import find_run
@@ -144,9 +144,10 @@ def probe(
         reduce=split_names(reduce),
         fit=fit,
         equal_dim=equal_dim,
+        model=model if run is not None else None,
     )
     given = {"--weights": weights, "--data": data, "--set": settings, "--seed": seed, "--run": name}
-    if model is None:
+    if model is None or run is not None:
         require_absent(given)
         found = find_run(cache, run)
     else:
@@ -196,9 +197,8 @@ def require_absent(given: Mapping[str, object]) -> None:
     """Refuse flags that say what a model is measured with, where none is named."""
     for flag, value in given.items():
         if value is not None:
-            raise RecipeError(
-                f"{flag} is for a model that is named by --model", fix="Add --model SOURCE, or leave it out"
-            )
+            fix = f"Add --model SOURCE and leave RUN out, or leave {flag} out"
+            raise RecipeError(f"{flag} is for a model that is named by --model, without RUN", fix=fix)
 
 
 def frozen_request(model: str, run: str | None, given: Mapping[str, Any], **where: Any) -> FrozenRequest:

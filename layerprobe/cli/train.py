@@ -14,6 +14,7 @@ from layerprobe.cli.options import (
     DryRun,
     Json,
     Quiet,
+    RunModel,
     Workers,
     cache_flag,
     split_names,
@@ -41,6 +42,7 @@ def train(
     run: Annotated[
         str | None, typer.Option("--run", metavar="NAME", help="Name of the run (default: from the recipe).")
     ] = None,
+    model: RunModel = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start anew; an old run of that name is kept as NAME~1.")
     ] = False,
@@ -58,7 +60,7 @@ def train(
     from layerprobe.recipe import is_changed, load_recipe
 
     overrides = Overrides(data, tuple(settings or ()), seed)
-    loaded = load_recipe(recipe, overrides)
+    loaded = load_recipe(recipe, overrides, model)
 
     from layerprobe.workflow.building import TrainRequest
     from layerprobe.workflow.ensemble import estimate_training_of, train_any

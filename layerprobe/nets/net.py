@@ -27,6 +27,8 @@ class Net:
         final_norm: path of the norm that the model applies after its last block; None where it has none.
         prefix_tokens: how many tokens before the patches the model says it has; None where it says nothing.
         versions: the packages that the model comes from, each with its version.
+        files: of a user's own code, path from the file's folder -> SHA-256 of all that was imported from there; the
+            file itself under the empty path.
     """
 
     module: nn.Module
@@ -41,3 +43,4 @@ class Net:
     final_norm: str | None = None
     prefix_tokens: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)

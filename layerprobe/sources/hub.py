@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import socket
 import sys
 import urllib.parse
@@ -16,8 +17,9 @@ from pathlib import Path
 
 import torch
 
-from layerprobe.errors import DataError, EnvironmentFault
+from layerprobe.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.files import sha256
+from layerprobe.naming import is_named
 from layerprobe.sources.libraries import quiet
 
 OTHER_WEIGHTS = "--weights none or --weights FILE (in a recipe, net.weights)"
@@ -33,16 +35,19 @@ def hub_file(model: str, repository: str, names: Iterable[str]) -> Path:
         names: of the file, the preferred first; any of them will do.
 
     Raises:
+        RecipeError: it is not in the local cache, and the user has not named the model.
         EnvironmentFault: it is not in the local cache and cannot be fetched.
     """
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     identity, _, revision = repository.partition("@")
+    names = list(names)
     for name in names:
         found = huggingface_hub.try_to_load_from_cache(identity, name, revision=revision or None)
         if isinstance(found, str):
             return Path(found)
+    require_named(model, names[0], identity)
     reason = unreachable()
     if not reason:
         for name in names:
@@ -68,6 +73,7 @@ def url_file(model: str, url: str) -> Path:
         url: of the file.
 
     Raises:
+        RecipeError: it is not in the local cache, and the user has not named the model.
         EnvironmentFault: it is not in the local cache and cannot be fetched.
         DataError: its hash is not the one in its name.
     """
@@ -75,6 +81,7 @@ def url_file(model: str, url: str) -> Path:
     digest = re.search("-([a-f0-9]{8,})$", path.stem)
     expected = digest[1] if digest else ""
     if not path.exists():
+        require_named(model, path.name, url)
         if reason := unreachable(url):
             raise absent(model, path.name, url, reason, path.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,6 +93,22 @@ def url_file(model: str, url: str) -> Path:
     if not sha256(path).startswith(expected):
         raise DataError("sha256 differs from the one in its name", file=path, fix="Delete it")
     return path
+
+
+def require_named(model: str, name: str, origin: str) -> None:
+    """Refuse to fetch a file of a model that only a run's record names.
+
+    Args:
+        model: as the user calls it.
+        name: of the file.
+        origin: where it would come from: ORG/NAME or a URL.
+
+    Raises:
+        RecipeError: the user has not named the model.
+    """
+    if not is_named(model):
+        what = f"{model} needs {name}, which would be fetched from {origin}, and you have not named this model"
+        raise RecipeError(what, fix=f"If it shall be fetched, add --model {shlex.quote(model)}")
 
 
 def absent(model: str, name: str, origin: str, reason: str, cache: Path | None = None) -> EnvironmentFault:

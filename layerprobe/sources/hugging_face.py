@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from layerprobe.errors import DataError, RecipeError
 from layerprobe.files import sha256
 from layerprobe.own_input import Filter, OwnInput
-from layerprobe.sources.hub import absent, first_line, unreachable
+from layerprobe.sources.hub import absent, first_line, require_named, unreachable
 from layerprobe.sources.libraries import imported, quiet, version
 from layerprobe.sources.source import Foreign, Source, interpolated
 
@@ -82,6 +82,7 @@ def _loaded(name: str, what: str, load: Callable[..., _Found]) -> _Found:
         load: takes where it is, and `local_files_only`.
 
     Raises:
+        RecipeError: it is not in the local cache, and the user has not named the model.
         EnvironmentFault: it is not in the local cache and cannot be fetched.
         DataError: of a folder, it has not what is wanted.
         RecipeError: it needs Python code of its own, or is of a kind that transformers does not know.
@@ -97,6 +98,7 @@ def _loaded(name: str, what: str, load: Callable[..., _Found]) -> _Found:
             raise DataError(f"has not {what}: {first_line(error)}", file=folder, fix="Give another folder") from error
         if "/" not in name or name.count("/") > 1 or name.startswith((".", "/", "~")):
             raise DataError("no such folder", file=name, fix="Give an existing folder, or ORG/NAME") from error
+        require_named(f"hf:{name}", what, name)
         reason = unreachable()
         if not reason:
             try:

@@ -10,7 +10,7 @@ from torch import nn
 
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.own_input import OwnInput
-from layerprobe.sources.hub import OTHER_WEIGHTS, absent, first_line, hub_file, unreachable
+from layerprobe.sources.hub import OTHER_WEIGHTS, absent, first_line, hub_file, require_named, unreachable
 from layerprobe.sources.libraries import imported, quiet, unknown_model, version
 from layerprobe.sources.source import Foreign, Source, interpolated
 
@@ -122,8 +122,10 @@ def _weights(full: str, weights: dict[str, Any]) -> Path:
         return hub_file(full, repository, dict.fromkeys((safe, file or default)))
     url, cache = weights["url"], Path("~/.cache/clip").expanduser()
     path = cache / Path(url).name
-    if not path.exists() and (reason := unreachable(url)):
-        raise absent(full, path.name, url, reason, cache)
+    if not path.exists():
+        require_named(full, path.name, url)
+        if reason := unreachable(url):
+            raise absent(full, path.name, url, reason, cache)
     try:
         with quiet():
             return Path(open_clip.download_pretrained(weights))

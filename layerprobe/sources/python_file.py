@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
+import os
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,24 +12,27 @@ from typing import get_args
 import torch
 from torch import nn
 
-from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.files import sha256
 from layerprobe.imagenet import DEVIATION, MEAN
+from layerprobe.naming import split_python
 from layerprobe.own_input import Filter, OwnInput
 from layerprobe.sources.source import Foreign, Source
+from layerprobe.sources.user_code import imported_file
 
 _KEYS = ("size", "filter", "crop", "mean", "std")
 _SHAPE = "FILE.py:FUNCTION"
 
 
 def _parsed(name: str) -> tuple[Path, str]:
-    file, colon, function = name.rpartition(":")
+    """The file, its links and `..` resolved, and the function."""
+    file, colon, _ = name.rpartition(":")
+    path, function = split_python(name)
     if not (colon and file.endswith(".py") and function.isidentifier()):
         raise RecipeError(f"python:{name} is not of the form python:{_SHAPE}", fix="For example python:mine.py:build")
-    path = Path(file).expanduser()
     if not path.is_file():
         raise DataError("no such file", file=file, fix=f"Give python:{_SHAPE}, from the folder that you are in")
-    return path, function
+    return path.resolve(), function
 
 
 def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all models
@@ -39,49 +41,49 @@ def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all mo
 
 def _files(name: str) -> dict[str, str]:
     path, _ = _parsed(name)
-    return {path.name: sha256(path)[:12]}
+    return {split_python(name)[0].name: sha256(path)[:12]}
 
 
-def _given(name: str) -> tuple[nn.Module, OwnInput | None]:
-    """What the user's function gives, called without arguments: a module, or a module and what its input is."""
+def _given(name: str) -> tuple[nn.Module, OwnInput | None, Mapping[str, str]]:
+    """What the user's function gives, called without arguments: a module, or a module and what its input is.
+
+    The third is as for `Foreign.files`.
+    """
     path, function = _parsed(name)
-    given = _called(path, function)
+    given, files = _called(path, function)
     module, facts = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     if not isinstance(module, nn.Module):
         raise RecipeError(
             f"python:{name} gives {type(module).__name__}", fix="Return a torch.nn.Module, or (module, {size, ...})"
         )
-    return module, None if facts is None else _as_input(name, facts)
+    return module, None if facts is None else _as_input(name, facts), files
 
 
-def _called(path: Path, function: str) -> object:
-    """What a function of a file returns.
+def _called(path: Path, function: str) -> tuple[object, Mapping[str, str]]:
+    """What a function of a file returns, and the hashes of the files that were imported, as for `Foreign.files`.
 
     Raises:
-        RecipeError: the file has no such function, or its code raises an error; with the line.
+        RecipeError: the user has not named the file; it has no such function, or its code raises an error; with the
+            line.
     """
-    # A name of its own, so that the file hides no package; dataclasses look their module up by name.
-    name = f"_layerprobe_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise RecipeError("cannot be imported", file=path, fix="Give a Python file")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))
     try:
-        spec.loader.exec_module(module)
-        build = getattr(module, function, None)
-        if callable(build):
-            return build()
+        with imported_file(path, function) as (module, taken):
+            build = getattr(module, function, None)
+            if not callable(build):
+                functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+                raise UnknownNameError("function", function, functions, file=path)
+            given = build()
+    except LayerprobeError:
+        raise
     except Exception as error:  # whatever the user's code raises
         where = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(path) else (where or [None])[-1]
         at = f"line {line}: " if line else ""
         what = f"{at}{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise RecipeError(what, file=path, fix="Correct the file") from error
-    finally:
-        sys.path.remove(str(path.resolve().parent))
-    functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-    raise UnknownNameError("function", function, functions, file=path)
+    return given, {
+        "" if file == str(path) else os.path.relpath(file, path.parent): digest for file, digest in taken.items()
+    }
 
 
 def _as_input(name: str, facts: object) -> OwnInput:
@@ -121,8 +123,8 @@ def _own_input(name: str) -> OwnInput | None:
 
 
 def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:  # noqa: ARG001 - the file's own weights
-    module, own = _given(name)
-    return Foreign(module, own, image_size, ("norm", "fc_norm"))
+    module, own, files = _given(name)
+    return Foreign(module, own, image_size, ("norm", "fc_norm"), files=files)
 
 
 SOURCE = Source(prefix="python:", model=_model, own_input=_own_input, versions=_versions, files=_files)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -34,6 +34,8 @@ class Foreign:
         final_norms: paths of modules that may be the norm after its last block; the first that is one counts.
         prefix_tokens: how many tokens before the patches it says it has, if it says so.
         notes: what was done to its weights that a user may not expect.
+        files: of a user's own code, path from the file's folder -> SHA-256 of all that was imported from there; the
+            file itself under the empty path.
     """
 
     module: nn.Module
@@ -42,6 +44,7 @@ class Foreign:
     final_norms: tuple[str, ...] = ()
     prefix_tokens: int | None = None
     notes: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def _no_files(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all models
@@ -153,6 +156,7 @@ class Source:
             final_norm=None if output.final_norm is None else f"{_MODEL}.{output.final_norm}",
             prefix_tokens=foreign.prefix_tokens,
             versions=self.origin(name),
+            files=foreign.files,
         )
 
 

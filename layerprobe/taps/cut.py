@@ -17,8 +17,8 @@ from layerprobe.taps.capture import Tap
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
 
 
-def shares_after(module: nn.Module, taps: Sequence[Tap], image_size: int) -> tuple[float, float]:
-    """The shares of the parameters and of the multiply-adds that come after the last of some layers.
+def shares_after(module: nn.Module, taps: Sequence[Tap], image_size: int) -> list[tuple[float, float]]:
+    """The shares of the parameters and of the multiply-adds that come after each of some layers.
 
     One dry forward of a noise image tells. A module's own parameters come after a layer if the module, or for one that
     is never called the next above it that is, begins to run after the layer is done; so do those of what never runs.
@@ -30,24 +30,21 @@ def shares_after(module: nn.Module, taps: Sequence[Tap], image_size: int) -> tup
         image_size: side of the square image in pixels.
 
     Returns:
-        Parameters and multiply-adds, each in [0, 1]; 0 where the network has none.
+        Of each layer: parameters and multiply-adds, in [0, 1]; 0 where the network has none.
 
     Raises:
         RecipeError: a layer did not run.
     """
-    wanted = Counter((tap.module, tap.call) for tap in taps)
     calls: Counter[str] = Counter()
     begun: set[str] = set()
-    before: tuple[frozenset[str], int] | None = None
+    before: dict[tuple[str, int], tuple[frozenset[str], int]] = {}
 
     def begin(path: str, _module: nn.Module, _inputs: object) -> None:
         begun.add(path)
 
     def end(path: str, _module: nn.Module, _inputs: object, _output: object) -> None:
-        nonlocal before
         calls[path] += 1
-        if wanted.pop((path, calls[path]), 0):
-            before = frozenset(begun), counter.get_total_flops()
+        before[path, calls[path]] = frozenset(begun), counter.get_total_flops()
 
     parts = parts_by_path(module)
     counter = FlopCounterMode(display=False)
@@ -58,12 +55,15 @@ def shares_after(module: nn.Module, taps: Sequence[Tap], image_size: int) -> tup
         image = prepared(torch.randn(1, 3, image_size, image_size, generator=torch.Generator().manual_seed(0)), module)
         with torch.no_grad(), counter:
             module(image)
-    if before is None or wanted:
-        raise RecipeError(f"{taps[-1].layer} does not run", fix="Choose another layer")
-    needed, operations = before
+    if absent := [tap.layer for tap in taps if (tap.module, tap.call) not in before]:
+        raise RecipeError(f"{absent[0]} does not run", fix="Choose another layer")
     counts = {path: sum(prod(own.shape) for own in part.parameters(recurse=False)) for path, part in parts.items()}
-    kept = sum(count for path, count in counts.items() if _called(path, begun) in needed)
-    return _rest(kept, sum(counts.values())), _rest(operations, counter.get_total_flops())
+    above, total = {path: _called(path, begun) for path in parts}, sum(counts.values())
+    found = []
+    for needed, operations in (before[tap.module, tap.call] for tap in taps):
+        kept = sum(count for path, count in counts.items() if above[path] in needed)
+        found.append((_rest(kept, total), _rest(operations, counter.get_total_flops())))
+    return found
 
 
 def _called(path: str, begun: set[str]) -> str:

@@ -20,6 +20,7 @@ from layerprobe.workflow import parts
 from layerprobe.workflow.features import feature_disk
 from layerprobe.workflow.images import Decoding, with_contents
 from layerprobe.workflow.plan import build_plan, build_targets, split_to_train
+from layerprobe.workflow.run_network import run_network
 from layerprobe.workflow.selection import ProbeRequest, select_splits, select_taps, splits_to_store
 
 
@@ -128,7 +129,10 @@ def _decoding(built: Built, request: TrainRequest, listener: Listener) -> Decodi
 
 def _build_net(request: TrainRequest) -> Net:
     """Build the network. A run that is continued needs no file of pretrained weights: its checkpoint holds them."""
-    run = request.target()
+    run, recipe = request.target(), request.recipe
     if request.fresh or not run.exists():
-        return parts.build_net(request.recipe, cache=request.cache)
-    return replace(parts.build_net(request.recipe), new_parameters=frozenset(run.read()["new_parameters"]))
+        return parts.build_net(recipe, cache=request.cache)
+    record = run.read()
+    same = record["recipe"].get("net", {}).get("name") == recipe.net.name  # else the change of the recipe is told
+    net = run_network(run, record, recipe) if same else parts.build_net(recipe)
+    return replace(net, new_parameters=frozenset(record["new_parameters"]))

@@ -19,7 +19,7 @@ from layerprobe.workflow import parts
 from layerprobe.workflow.candidates import Cell, Group, grouped, open_chooser
 from layerprobe.workflow.concatenation import is_single, with_concatenations
 from layerprobe.workflow.contest import Contest, counted
-from layerprobe.workflow.cut import cut_after
+from layerprobe.workflow.cut import cut_after, unrecorded
 from layerprobe.workflow.refits import Refits, Refitted
 
 _NAMED = 4  # layers that a note names
@@ -98,13 +98,14 @@ def choose_runs(
 def _finished(choice: Choice, contest: Contest) -> Choice:
     """The choice with the number of trainings that its scores are means of, and with what can be cut."""
     group = contest.group_of(choice.run)
-    best = choice.best_on_test
+    best, run = choice.best_on_test, group.choosers[0].run
     return replace(
         choice,
         chosen=counted(choice.chosen, group),
         test=None if choice.test is None else counted(choice.test, group),
         best_on_test=None if best is None else counted(best, contest.group_of(best.run)),
-        cut=cut_after(group.choosers[0].run, LayerKey(choice.ship.layer, choice.ship.pool)),
+        cut=cut_after(run, LayerKey(choice.ship.layer, choice.ship.pool)),
+        notes=(*choice.notes, *unrecorded(run)),
     )
 
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from layerprobe.choice import Cut
-from layerprobe.errors import LayerprobeError
 from layerprobe.keys import LayerKey
-from layerprobe.records import FROM_PYTHON
+from layerprobe.records import FROM_PYTHON, NETWORK
 from layerprobe.runs import Run
-from layerprobe.taps import find_taps
-from layerprobe.taps.cut import shares_after
-from layerprobe.workflow.probed_run import open_for_probing
-from layerprobe.workflow.selection import ProbeRequest
 
 
 def cut_after(run: Run, layer: LayerKey) -> Cut | None:
@@ -21,15 +16,17 @@ def cut_after(run: Run, layer: LayerKey) -> Cut | None:
         layer: of its network.
 
     Returns:
-        None where the network is not known, such as of a run from Python, cannot be built, or is of several members.
+        None where run.json does not say it: of a run from Python, of several members, or that an earlier version began.
     """
+    cuts = run.read().get(NETWORK, {}).get("cuts", {})
+    names = [layer.layer] if layer.layer in cuts else layer.layer.split("+")
+    found = [cuts[name] for name in names if name in cuts]
+    return Cut(*map(min, zip(*found, strict=True))) if len(found) == len(names) else None
+
+
+def unrecorded(run: Run) -> list[str]:
+    """A note where run.json lacks what a layer leaves out, and the next probe will record it; none elsewhere."""
     record = run.read()
-    if record.get(FROM_PYTHON) or record.get("members"):
-        return None
-    try:
-        opened = open_for_probing(run, ProbeRequest(device="cpu"))
-        names = [layer.layer] if layer.layer in opened.net.layers else layer.layer.split("+")
-        taps = find_taps(names, opened.measured)
-        return Cut(*shares_after(opened.net.module, taps, opened.recipe.data.image_size))
-    except LayerprobeError:  # a choice is told without it
-        return None
+    if NETWORK in record or record.get(FROM_PYTHON) or record.get("members"):
+        return []
+    return [f"how much of the network a layer leaves out is not recorded; layerprobe probe {run.name} records it"]

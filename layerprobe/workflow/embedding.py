@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from layerprobe.keys import NO_REDUCTION, RankedLayer, network_order
 from layerprobe.nets.head import Head
 from layerprobe.pooling import NO_POOL
 from layerprobe.recipe import Recipe, recorded_recipe
-from layerprobe.records import FROM_PYTHON
+from layerprobe.records import FROM_PYTHON, NETWORK
 from layerprobe.registry import is_source
 from layerprobe.runs import Run
 from layerprobe.sections import Network
@@ -53,7 +54,7 @@ class LastTwo:
 
 
 def network_end(run: Run, record: Mapping[str, Any]) -> NetworkEnd | None:
-    """The end of a run's network; of our own networks it is built to tell, which takes a second.
+    """The end of a run's network, as run.json has it; one of our own that it does not have is built to tell.
 
     Args:
         run: whose record it is.
@@ -67,6 +68,10 @@ def network_end(run: Run, record: Mapping[str, Any]) -> NetworkEnd | None:
     """
     if record.get(FROM_PYTHON):
         return None
+    if (known := record.get(NETWORK)) is not None:
+        layer, pool = known["embedding"]
+        *_, before = (None, *itertools.takewhile(lambda name: name != layer, known["layers"]))
+        return NetworkEnd(layer, before, pool)
     recipe = recorded_recipe(record, run.record_file)
     if is_source(recipe.net.name):
         return _foreign_end(recipe.net)

@@ -18,6 +18,7 @@ from layerprobe.data.splits import Dataset
 from layerprobe.errors import DataError, RecipeError
 from layerprobe.progress import Listener
 from layerprobe.recipe import Change
+from layerprobe.records import NETWORK
 from layerprobe.runs import Run, find_run, locked, named_run, set_aside
 from layerprobe.scores import Score
 from layerprobe.taps import Tap
@@ -98,6 +99,7 @@ def _record(request: TrainRequest, members: Sequence[Run]) -> dict[str, Any]:
         "hashes": {},
         "new_parameters": [],
         **{key: first[key] for key in shared if key in first},
+        **({NETWORK: first[NETWORK] | {"cuts": {}}} if NETWORK in first else {}),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -27,13 +28,15 @@ class ForeignFile:
         part: path of the dict inside it that is meant, with dots between, empty for the whole file; None: the only one
             that fits the network.
         sha256: of the file when the run began.
+        size: its bytes then, compared before it is read; None of a run that an earlier version began.
     """
 
     path: str
     part: str | None
     sha256: str
+    size: int | None = None
 
-    def as_json(self) -> dict[str, str | None]:
+    def as_json(self) -> dict[str, str | int | None]:
         """As run.json has it."""
         return asdict(self)
 
@@ -89,11 +92,19 @@ def load_net(run: Run, epoch: int, net: Net) -> None:
         return
     file = files[epoch]
     try:
+        _require_size(file)
         require_unchanged(Path(file.path), [file.sha256])
     except DataError as error:
         fix = f"Restore it, or measure what is there now with --run NAME; {run.name} keeps what it has measured"
         raise DataError(f"{error.message}, which epoch {epoch} of {run.name} is", file=error.file, fix=fix) from error
     load_file(net, record["recipe"]["net"]["name"], Path(file.path), file.part)
+
+
+def _require_size(file: ForeignFile) -> None:
+    with contextlib.suppress(OSError):  # what is not there, or cannot be read, is told by reading it
+        size = Path(file.path).stat().st_size
+        if file.size not in (None, size):
+            raise DataError(f"has {size:,} bytes, and had {file.size:,}", file=file.path)
 
 
 def load_file(net: Net, name: str, path: Path, part: str | None) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from layerprobe.taps import Layer, Tap, extracted
 from layerprobe.workflow import parts
 from layerprobe.workflow.epoch_weights import weights_sha256
 from layerprobe.workflow.manifests import feature_manifest
+from layerprobe.workflow.run_network import network_text
 from layerprobe.workflow.stored_layers import open_layer, read_layer
 
 
@@ -172,7 +173,7 @@ def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
         return feature_manifest(record, dataset, split)
 
     weights = cache(partial(weights_sha256, run))
-    network = parts.network_text(recipe)
+    network = network_text(recipe)
     return RunFeatures(run, dataset, parts.transform_text(recipe), weights, manifest_sha256, network)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.files import free_bytes, sha256
+from layerprobe.naming import name_model
 from layerprobe.nets.weight_paths import expand
 from layerprobe.overrides import Overrides, overridden
 from layerprobe.progress import Listener
@@ -30,6 +31,7 @@ from layerprobe.workflow.images import Decoding, with_contents
 from layerprobe.workflow.manifests import require_same_images
 from layerprobe.workflow.new_record import new_record
 from layerprobe.workflow.probe import estimate_probe
+from layerprobe.workflow.run_network import require_same_files
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import is_done, keep_probing, require_same_data, train
 
@@ -84,6 +86,7 @@ class FrozenRequest:
             "loss": {"name": "contrastive"},
             "train": {"epochs": 0},
         }
+        name_model(self.model)
         overrides = Overrides(self.data, self.settings, self.seed)
         sections = overridden(sections, overrides, SECTIONS)
         sections["data"] = {"transform": "model", **sections["data"]}
@@ -113,7 +116,8 @@ def _run_of(request: FrozenRequest, given: list[tuple[Path, str | None]], listen
         require_same_data(run, recipe, Decoding(request.cache, listener, request.workers), fix=_NEW_RUN)
     if not given:
         if run.exists():
-            _require_same_files(run, request)
+            fix = f"Restore it. {_NEW_RUN} that measures it as it is now"
+            require_same_files(run, run.read(), recipe, fix=fix)
         if is_done(run, recipe):
             keep_probing(run, recipe, listener)
         else:
@@ -142,7 +146,7 @@ def _given_files(request: FrozenRequest) -> list[tuple[Path, str | None]]:
 
 
 def _hashed(given: list[tuple[Path, str | None]]) -> list[ForeignFile]:
-    return [ForeignFile(str(path), part, _sha256(path)) for path, part in given]
+    return [ForeignFile(str(path), part, _sha256(path), path.stat().st_size) for path, part in given]
 
 
 def _sha256(path: Path) -> str:
@@ -166,15 +170,6 @@ def _require_same(run: Run, recipe: Recipe, known: list[ForeignFile], given: lis
         if _sha256(given[epoch][0]) != file.sha256:
             what = f"has changed since {run.name} began, whose epoch {epoch} it is"
             raise RecipeError(what, file=file.path, fix=f"Restore it. {_NEW_RUN} that measures it as it is now")
-
-
-def _require_same_files(run: Run, request: FrozenRequest) -> None:
-    """Check that the user's own files which gave the stored weights are what they were: they may give others now."""
-    began = run.read()["versions"]
-    for name, digest in parts.source_files(request.model).items():
-        if began.get(name) != digest:
-            what = f"has changed since {run.name} began, which has the weights of before"
-            raise RecipeError(what, file=name, fix=f"Restore it. {_NEW_RUN} that measures it as it is now")
 
 
 def _begin(request: FrozenRequest, recipe: Recipe, files: list[ForeignFile], listener: Listener) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from layerprobe.errors import UnknownNameError
+from layerprobe.naming import name_model
 from layerprobe.nets.net import Net
 from layerprobe.overrides import Overrides
 from layerprobe.recipe import load_recipe, recorded_recipe
@@ -14,6 +15,7 @@ from layerprobe.registry import NETS, NETWORKS, SOURCES, is_source, load, load_a
 from layerprobe.runs import list_runs, named_run
 from layerprobe.taps import list_layers
 from layerprobe.workflow.parts import build_net
+from layerprobe.workflow.run_network import run_network
 
 _OWN_NETS_SIZE = 224
 
@@ -61,11 +63,12 @@ def layers(name: str, cache: Path) -> list[LayerRow]:
     run = named_run(cache, name)
     record = run.read()
     recipe = recorded_recipe(record, run.record_file)
-    trained = replace(build_net(recipe), new_parameters=frozenset(record["new_parameters"]))
+    trained = replace(run_network(run, record, recipe), new_parameters=frozenset(record["new_parameters"]))
     return _rows(trained, recipe.data.image_size, known=True)
 
 
 def _of_source(name: str) -> list[LayerRow]:
+    name_model(name)
     source, model = load_apart("network", SOURCES, name)
     own = source.own_input(model)
     net = source.build(model, image_size=None if own is None else own.size)

@@ -34,6 +34,7 @@ from layerprobe.workflow.classifiers import RunClassifier
 from layerprobe.workflow.features import features_of
 from layerprobe.workflow.reducing import FITTED_ON
 from layerprobe.workflow.references import probe_fix
+from layerprobe.workflow.run_network import require_recorded_input
 from layerprobe.workflow.searches import Searches
 
 Rows = NDArray[np.int64]
@@ -129,6 +130,7 @@ def open_gallery(run: Run, split: str) -> RunGallery:
         fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT"
         raise DataError("measured from Python, which keeps no images", file=run.folder, fix=fix)
     recipe = recorded_recipe(record, run.record_file)
+    require_recorded_input(run, recipe)
     loaded = parts.load_dataset(recipe)
     dataset = parts.build_dataset(recipe, loaded=loaded)
     if split not in dataset.searched:

@@ -12,9 +12,12 @@ from layerprobe import __version__
 from layerprobe.data.splits import Dataset
 from layerprobe.nets.net import Net
 from layerprobe.recipe import Recipe
+from layerprobe.records import NETWORK
 from layerprobe.runs import command_line
+from layerprobe.taps import measure_layers
 from layerprobe.workflow import parts
 from layerprobe.workflow.manifests import manifests_of
+from layerprobe.workflow.run_network import network_facts
 
 
 def made_by(recipe: Recipe) -> dict[str, Any]:
@@ -55,6 +58,7 @@ def new_record(recipe: Recipe, dataset: Dataset, net: Net, device: torch.device)
     record["versions"] |= net.versions
     return record | {
         "transform": parts.transform_text(recipe),
+        NETWORK: network_facts(recipe, net, measure_layers(net, recipe.data.image_size)),
         "new_parameters": sorted(net.new_parameters),
         **manifests_of(dataset),
         "notes": parts.input_notes(recipe, dataset, net),

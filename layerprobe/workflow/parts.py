@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from layerprobe.data.search_rules import Searching, read_searching, with_search_
 from layerprobe.data.splits import Dataset, overlaps, require_retrieval
 from layerprobe.data.subsets import with_share, with_validation, with_validation_fold
 from layerprobe.data.transforms import Channels, Normalise, describe_decoding, describe_transform, inverted, resized
-from layerprobe.errors import DataError, EnvironmentFault, RecipeError
+from layerprobe.errors import EnvironmentFault, RecipeError
 from layerprobe.losses.loss import Loss
 from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
 from layerprobe.nets.net import Net
@@ -172,41 +172,21 @@ def transform_text(recipe: Recipe) -> str:
     )
 
 
-def _source(name: str) -> tuple[Source, str] | None:
+def source_of(name: str) -> tuple[Source, str] | None:
     """The source of a network from elsewhere, and the model's name there; None for layerprobe's own networks."""
     return registry.load_apart("network", registry.SOURCES, name) if registry.is_source(name) else None
 
 
 def own_input(recipe: Recipe) -> OwnInput | None:
     """The images that a model from elsewhere was trained on; None where they are not known. Loads no weights."""
-    return own_input_of(recipe.net.name)
+    return recipe.own_input or own_input_of(recipe.network)
 
 
 @cache
 def own_input_of(net: str) -> OwnInput | None:
     """As `own_input`, of the network of this name."""
-    source = _source(net)
+    source = source_of(net)
     return None if source is None else source[0].own_input(source[1])
-
-
-def network_text(recipe: Recipe) -> str:
-    """The packages and files that a model comes from, with their versions and hashes, as stored with features.
-
-    It is empty for layerprobe's own networks. Where the package or a user's file is absent, stored features can still
-    be read, but none hold for what is now.
-    """
-    source = _source(recipe.net.name)
-    try:
-        versions = {} if source is None else source[0].origin(source[1])
-    except (EnvironmentFault, DataError) as error:
-        return error.message
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
-def source_files(net: str) -> Mapping[str, str]:
-    """The user's own files that a network from elsewhere is built from, each with a hash of its content."""
-    source = _source(net)
-    return {} if source is None else source[0].files(source[1])
 
 
 def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
@@ -223,7 +203,7 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
     """
     net = recipe.net
     own: dict[str, int] = {}
-    if (source := _source(net.name)) is None:
+    if (source := source_of(recipe.network)) is None:
         build = registry.load("network", registry.NETS, net.name)
     else:
         build, own = partial(source[0].build, source[1]), {"image_size": recipe.data.image_size}

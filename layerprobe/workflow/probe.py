@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -16,6 +17,7 @@ from layerprobe.extraction import extract
 from layerprobe.files import free_bytes
 from layerprobe.progress import Listener, Task
 from layerprobe.ranking.faiss_search import import_faiss
+from layerprobe.records import NETWORK
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, ScoreTable, in_network_order, read_scores
 from layerprobe.taps import Tap, execution_order, extracted
@@ -37,6 +39,7 @@ from layerprobe.workflow.manifests import require_same_images, upgrade
 from layerprobe.workflow.members import draws_of
 from layerprobe.workflow.probed_run import ProbedRun, decoding_of, open_for_probing
 from layerprobe.workflow.reducing import Unfit, none_takes, refusal_lines
+from layerprobe.workflow.run_network import network_facts, with_layers
 from layerprobe.workflow.scoring import Scorer
 from layerprobe.workflow.searches import Searches
 from layerprobe.workflow.selection import (
@@ -64,6 +67,7 @@ class Probing:
         extractor: computes what is missing of them.
         scorer: scores them.
         table: the scores of the run, to which new ones are added.
+        network: what run.json shall say of the network; None for ensembles.
     """
 
     selection: Selection
@@ -71,6 +75,7 @@ class Probing:
     extractor: Extractor
     scorer: Scorer
     table: ScoreTable
+    network: Mapping[str, Any] | None = None
 
 
 def prepare(
@@ -94,7 +99,10 @@ def prepare(
     workers = parts.choose_workers(request.workers, opened.device)
     extractor = RunExtractor(features, opened.recipe, opened.net, opened.device, workers)
     scorer = scorer_of(opened, features, selection, _classifier_of(opened, features, selection.embedding))
-    return Probing(selection, features, extractor, scorer, known_scores(opened, features, selection, listener))
+    known = opened.record.get(NETWORK) or network_facts(opened.recipe, opened.net, opened.measured)
+    network = with_layers(known, opened.net, opened.recipe.data.image_size, selection.taps)
+    table = known_scores(opened, features, selection, listener)
+    return Probing(selection, features, extractor, scorer, table, network)
 
 
 def _selected(
@@ -141,11 +149,12 @@ def known_scores(
     return ScoreTable(scores, layer_order=order, stored=stored)
 
 
-def keep_layer_order(run: Run, order: Sequence[str]) -> None:
-    """Write into run.json in which order the network runs the layers that were ever measured."""
+def keep_layers(run: Run, order: Sequence[str], network: Mapping[str, Any] | None) -> None:
+    """Write into run.json what it shall say of the network, and in which order that runs the layers ever measured."""
     record = run.read()
-    if record.get("layer_order") != list(order):
-        run.write(record | {"layer_order": list(order)})
+    new = {"layer_order": list(order)} | ({} if network is None else {NETWORK: network})
+    if any(record.get(key) != value for key, value in new.items()):
+        run.write(record | new)
 
 
 def _classifier_of(opened: ProbedRun, features: RunFeatures, embedding: Tap) -> RunClassifier:
@@ -162,7 +171,7 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
         InterruptedRun: a signal came; whole epochs are kept.
     """
     selection, features, extractor, scorer = probing.selection, probing.features, probing.extractor, probing.scorer
-    keep_layer_order(features.run, probing.table.layer_order)
+    keep_layers(features.run, probing.table.layer_order, probing.network)
     if selection.export_index:
         import_faiss()  # told before the work, not after it
     for doubt in doubts_of(selection):

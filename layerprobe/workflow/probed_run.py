@@ -15,6 +15,7 @@ from layerprobe.runs import Run
 from layerprobe.taps import Measured, measure_layers
 from layerprobe.workflow import parts
 from layerprobe.workflow.images import Decoding
+from layerprobe.workflow.run_network import run_network
 from layerprobe.workflow.selection import ProbeRequest
 
 
@@ -49,9 +50,9 @@ def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
         LayerprobeError: no such run or device, or a recipe that cannot be built.
     """
     record = run.read()
-    recipe = recorded_recipe(record, run.record_file)
+    recipe = recorded_recipe(record, run.record_file).at(request.model)
     device = parts.choose_device(request.device)
-    net = parts.build_net(recipe)
+    net = run_network(run, record, recipe)
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
     return ProbedRun(run, record, recipe, net, device)
 

@@ -26,6 +26,7 @@ from layerprobe.workflow.measures import build_measures
 from layerprobe.workflow.members import mean_of_queries
 from layerprobe.workflow.reducing import FITTED_ON
 from layerprobe.workflow.references import Place, probe_fix
+from layerprobe.workflow.run_network import require_recorded_input
 from layerprobe.workflow.searches import Searches
 from layerprobe.workflow.units import require_redrawable, units_of_splits
 
@@ -53,6 +54,7 @@ class Redrawn:
     @cached_property
     def dataset(self) -> Dataset:
         """The run's, with its galleries and rules; no image is read but one."""
+        require_recorded_input(self.place.run, self.recipe)
         dataset = parts.build_dataset(self.recipe)
         images = dataset.splits.get(self.place.split)
         if images is None or tuple(images.ids) != self.place.stored.ids:

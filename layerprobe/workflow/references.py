@@ -15,9 +15,8 @@ from layerprobe.retrieval import SIMILARITIES
 from layerprobe.runs import Run
 from layerprobe.scores import SPLITS, Subject
 from layerprobe.store import StoredRanks, read_stored_ranks
+from layerprobe.workflow.embedding import embedding_among, network_end
 from layerprobe.workflow.members import ranked_as
-from layerprobe.workflow.probed_run import open_for_probing
-from layerprobe.workflow.selection import ProbeRequest, embedding_tap
 
 _FORM = "RUN[#epoch][:layer[@pool][/reduction][~similarity]], such as netA#20:pool5.3"
 
@@ -190,8 +189,11 @@ def _embedding(place: Place) -> str:
             f"{place.run.name} was measured from Python, and its embedding layer is not known",
             fix=f"Name a layer, such as {place.run.name}:{_names(place.layers)[0]}",
         )
-    opened = open_for_probing(place.run, ProbeRequest(device="cpu"))
-    return str(embedding_tap(opened.recipe, opened.measured).key)
+    end = network_end(place.run, place.record)
+    if end is None:  # a network of one layer
+        return str(place.layers[-1].layer)
+    found = embedding_among(end, place.layers, place.similarity, place.record.get("layer_order", []))
+    return end.embedding if found is None else str(found.layer)
 
 
 def _not_ranked(place: Place, reference: Reference, text: str, similarity: str) -> RecipeError:

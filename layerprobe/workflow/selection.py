@@ -44,6 +44,7 @@ class ProbeRequest:
         reduce: reductions, chained by `+`.
         fit: on what those are fitted that learn from features: train, or gallery, what is searched.
         equal_dim: the dimension to which layers are also brought, in several ways; None for none.
+        model: the run's network as the user names it, as for `Recipe.at`; None where the user names none.
 
     Raises:
         UnknownNameError: no such similarity, interval or reduction, or nothing of that name to fit on.
@@ -67,6 +68,7 @@ class ProbeRequest:
     reduce: tuple[str, ...] | None = None
     fit: str = FITTED_ON
     equal_dim: int | None = None
+    model: str | None = None
 
     def __post_init__(self) -> None:
         if self.similarity not in (None, *VECTOR_SIMILARITIES):

@@ -42,6 +42,9 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         LayerprobeError: whatever else a user can mend.
     """
     run = request.target()
+    if request.recipe.found_at is not None and (request.fresh or not run.exists()):
+        fix = f"Set it in the recipe, or by --set net.name={request.recipe.found_at}"
+        raise RecipeError("--model with another path is for a run that exists", file=run.folder, fix=fix)
     damaged = [] if request.fresh else damaged_epochs(run, listener)
     # The last epoch is trained again where its checkpoint is damaged.
     whole = request.recipe.train.epochs not in damaged

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from layerprobe.naming import name_model
 from layerprobe.nets.net import Net
 from layerprobe.registry import SOURCES, load_apart
 from layerprobe.sources.source import Source
@@ -22,6 +23,7 @@ def source(name: str) -> tuple[Source, str]:
 
 
 def build(name: str, **options: Any) -> Net:
+    name_model(name)
     found, argument = source(name)
     return found.build(argument, **options)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from layerprobe.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
+from layerprobe.naming import name_model
 from layerprobe.own_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source
 
@@ -60,6 +61,7 @@ def test_the_function_gives_the_model(file: Path) -> None:
 def test_the_function_may_state_the_input(file: Path) -> None:
     net = build(f"python:{file}:with_input")
     assert net.own_input == OwnInput(32, 36, "bicubic", mean=(0.5, 0.5, 0.5), kept=0.875)
+    name_model(f"python:{file}:build")
     found, argument = source(f"python:{file}:build")
     assert found.own_input(argument) is None
 

@@ -34,17 +34,21 @@ class Small(nn.Module):
 
 # 5 + 108 + 16 + 10 + 60 = 199 parameters; 64 (108 + 16 + 16) + 8 = 8968 multiply-adds
 @pytest.mark.parametrize(
-    ("taps", "parameters", "operations"),
+    ("layer", "parameters", "operations"),
     [
-        ([tap("first")], 86 / 199, (64 * 32 + 8) / 8968),
-        ([tap("again", 1)], 70 / 199, (64 * 16 + 8) / 8968),
-        ([tap("again", 2)], 70 / 199, 8 / 8968),
-        ([tap("again", 2), tap("first")], 70 / 199, 8 / 8968),
-        ([tap("head")], 60 / 199, 0.0),
+        (tap("first"), 86 / 199, (64 * 32 + 8) / 8968),
+        (tap("again", 1), 70 / 199, (64 * 16 + 8) / 8968),
+        (tap("again", 2), 70 / 199, 8 / 8968),
+        (tap("head"), 60 / 199, 0.0),
     ],
 )
-def test_what_begins_after_the_layer_is_left_out(taps: list[Tap], parameters: float, operations: float) -> None:
-    assert shares_after(Small(), taps, 8) == pytest.approx((parameters, operations))
+def test_what_begins_after_the_layer_is_left_out(layer: Tap, parameters: float, operations: float) -> None:
+    assert shares_after(Small(), [layer], 8) == [pytest.approx((parameters, operations))]
+
+
+def test_one_forward_tells_of_all_layers_in_the_order_asked_for() -> None:
+    asked = [tap("again", 2), tap("first"), tap("head")]
+    assert shares_after(Small(), asked, 8) == [shares_after(Small(), [layer], 8)[0] for layer in asked]
 
 
 def test_a_layer_that_does_not_run_is_refused() -> None:
@@ -55,4 +59,4 @@ def test_a_layer_that_does_not_run_is_refused() -> None:
 def test_attention_keeps_the_parts_that_it_uses_without_calling_them() -> None:
     block = nn.Sequential(nn.Flatten(2), nn.TransformerEncoderLayer(64, 1, 8, batch_first=True), nn.Linear(64, 1))
     whole = sum(own.numel() for own in block.parameters())
-    assert shares_after(block, [tap("1")], 8)[0] == pytest.approx(65 / whole)
+    assert shares_after(block, [tap("1")], 8)[0][0] == pytest.approx(65 / whole)

@@ -19,6 +19,7 @@ from layerprobe.store.hdf5 import attribute, opened
 from layerprobe.workflow import parts
 from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.probe import probe
+from layerprobe.workflow.run_network import network_text
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent
@@ -75,9 +76,9 @@ def test_features_of_a_package_that_is_gone_are_not_as_they_would_be_now(
         raise metadata.PackageNotFoundError(name)
 
     recipe = request_for(*CONVNEXT).recipe
-    assert parts.network_text(recipe) == f"timm {timm.__version__}"
+    assert network_text(recipe) == f"timm {timm.__version__}"
     monkeypatch.setattr("importlib.metadata.version", absent)
-    assert parts.network_text(recipe) == "timm is not installed"
+    assert network_text(recipe) == "timm is not installed"
 
 
 def test_a_layer_of_the_model_cannot_start_anew(request_for: Callable[..., TrainRequest]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from torch import nn
 
 from layerprobe.data.loading import plain_batches
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.files import sha256
 from layerprobe.ranking import recall_at_k
 from layerprobe.runs import Run
 from layerprobe.scores import Score
@@ -205,7 +207,7 @@ def test_weights_that_a_changed_file_gave_are_never_measured_as_those_of_now(
 ) -> None:
     frozen_run(asked(weights), Silent())
     model_file.write_text(CODE.replace("return model", "nn.init.ones_(model[0].weight)\n    return model"))
-    with pytest.raises(RecipeError, match=r"mine.py: has changed since .* began, which has the weights of before"):
+    with pytest.raises(RecipeError, match=r"mine.py: has changed since .* began. Restore it"):
         frozen_run(asked(weights), Silent())
     frozen_run(asked(weights, run="now"), Silent())
 
@@ -304,3 +306,48 @@ def test_a_model_without_its_source_is_told_how_to_write_it(asked: Requests) -> 
 def test_only_keys_of_data_are_set(asked: Requests) -> None:
     with pytest.raises(RecipeError, match="--set train.epochs=3: a model is only measured"):
         asked(settings=("train.epochs=3",)).recipe()
+
+
+class Payload:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.marker,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("pipe", "a pipe, socket or device, not a file"),
+        ("folder", "cannot be read"),
+        ("size", r"has 1 bytes, and had [0-9,]+, which epoch 0 of .* is"),
+        ("content", "is not the file that the run wrote"),
+        ("code", "Python code"),
+    ],
+)
+def test_weights_that_a_record_names_are_read_as_tensors_alone(
+    asked: Requests, checkpoints: Path, tmp_path: Path, kind: str, message: str
+) -> None:
+    run = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
+    record, path, marker = run.read(), tmp_path / "named.pt", tmp_path / "marker"
+    named = record["weights_files"][0] | {"path": str(path)}
+    if kind == "pipe":
+        os.mkfifo(path)
+        named["size"] = 0
+    elif kind == "folder":
+        path.mkdir()
+        named["size"] = path.stat().st_size
+    elif kind == "size":
+        path.write_bytes(b"x")
+    elif kind == "content":
+        path.write_bytes(bytes(named["size"]))
+    else:
+        torch.save({"weights": Payload(marker)}, path)
+        named |= {"sha256": sha256(path), "size": path.stat().st_size}
+    run.write(record | {"weights_files": [named, *record["weights_files"][1:]]})
+    with pytest.raises(DataError, match=message):
+        probe(run, ProbeRequest(layers=(LAYER,), epochs="0", device="cpu", workers=0), Silent())
+    assert not marker.exists()

@@ -1,0 +1,142 @@
+"""Which models from elsewhere the user has named: no other file is imported, and nothing else is fetched.
+
+A received run names a model, too, in its run.json; that is not the user's naming. What the user names holds for this
+process and its children, by an environment variable. Of a Python file it is also kept on a list in the user's state
+folder, with the hashes of all that its import took from its own folder tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+PYTHON = "python:"
+_VARIABLE = "LAYERPROBE_NAMED_MODELS"
+
+
+@dataclass(frozen=True)
+class NamedFile:
+    """A Python file that was imported when the user named it.
+
+    Args:
+        file: its path, resolved.
+        function: of the file, which builds the model.
+        modules: path, resolved -> SHA-256 of the file and of each module that its import took from its folder tree.
+    """
+
+    file: str
+    function: str
+    modules: Mapping[str, str]
+
+
+def name_model(model: str) -> None:
+    """Take a model, such as `timm:resnet50`, for named by the user, here and in child processes."""
+    name, known = _resolved(model), _named()
+    if name not in known:
+        os.environ[_VARIABLE] = json.dumps([*known, name])
+
+
+def is_named(model: str) -> bool:
+    """Whether the user has named a model in this process, or in one that started it."""
+    return _resolved(model) in _named()
+
+
+def split_python(name: str) -> tuple[Path, str]:
+    """File and function of `FILE.py:FUNCTION`; the file is not looked at."""
+    file, _, function = name.rpartition(":")
+    with contextlib.suppress(RuntimeError):  # ~ of a user without a home
+        return Path(file).expanduser(), function
+    return Path(file), function
+
+
+def _resolved(model: str) -> str:
+    """The model; a file's links and `..` resolved."""
+    if not model.startswith(PYTHON):
+        return model
+    path, function = split_python(model.removeprefix(PYTHON))
+    return f"{PYTHON}{os.path.realpath(path)}:{function}"
+
+
+def _named() -> list[str]:
+    try:
+        found = json.loads(os.environ.get(_VARIABLE, "[]"))
+    except ValueError:
+        return []
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+
+def run_folder_of(path: Path) -> Path | None:
+    """The run folder that a file lies in; None outside of runs."""
+    return next((folder for folder in Path(os.path.realpath(path)).parents if (folder / "run.json").exists()), None)
+
+
+def named_before(path: Path, function: str) -> list[NamedFile]:
+    """What the user's list has of a file and function, the latest first; nothing where it is missing or not private."""
+    with _opened(os.O_RDONLY) as stream:
+        found = [] if stream is None else list(_entries(stream))
+    return [entry for entry in reversed(found) if (entry.file, entry.function) == (str(path), function)]
+
+
+def keep_named(named: NamedFile) -> None:
+    """Append a file to the user's list, where one can be kept."""
+    import fcntl
+
+    with contextlib.suppress(OSError), _opened(os.O_RDWR | os.O_APPEND | os.O_CREAT) as stream:
+        if stream is None:
+            return
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        if named in _entries(stream):
+            return
+        # What a kill left of a line before ends here.
+        os.write(stream, f"\n{json.dumps(asdict(named))}\n".encode())
+
+
+def _list_file() -> Path | None:
+    folder = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not folder.is_absolute():
+        try:
+            folder = Path.home() / ".local" / "state"
+        except RuntimeError:  # no home
+            return None
+    return folder / "layerprobe" / "python-files.jsonl"
+
+
+@contextlib.contextmanager
+def _opened(flags: int) -> Iterator[int | None]:
+    """The user's list, opened; None where there is none, or others than the user could have written to it."""
+    path = _list_file()
+    descriptor = None if path is None else _open(path, flags)
+    try:
+        yield descriptor if descriptor is not None and _is_private(descriptor) else None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _open(path: Path, flags: int) -> int | None:
+    with contextlib.suppress(OSError):
+        if flags & os.O_CREAT:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    return None
+
+
+def _is_private(descriptor: int) -> bool:
+    found = os.fstat(descriptor)
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+def _entries(descriptor: int) -> Iterator[NamedFile]:
+    with open(descriptor, "rb", closefd=False) as stream:
+        stream.seek(0)
+        lines = stream.read().splitlines()
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError):  # what a kill left of a line
+            entry = NamedFile(**json.loads(line))
+            if isinstance(entry.modules, dict):
+                yield entry
