@@ -154,17 +154,49 @@ def written_whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
         EnvironmentFault: the disk did not take the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    # A link of that name, which came with the folder, would be written through.
-    aside.unlink(missing_ok=True)
-    try:
-        with disk_faults_told(path, needed):
+    with contextlib.suppress(PermissionError):  # a folder may take files and not be listed
+        remove_leftovers(path.parent, names=re.compile(rf"\.{re.escape(path.name)}\.\d+\.tmp"))
+    with disk_faults_told(path, needed):
+        aside, descriptor = _begun(path)
+        try:
             yield aside
             _sync(aside, os.O_RDWR)
             aside.replace(path)
-            _sync(path.parent, os.O_RDONLY)
-    finally:
-        aside.unlink(missing_ok=True)
+        finally:
+            # Only its own: once it is renamed, another machine's writer may have taken the name.
+            if _leads_to(aside, descriptor):
+                aside.unlink()
+            os.close(descriptor)
+        _sync(path.parent, os.O_RDONLY)
+
+
+def _begun(path: Path) -> tuple[Path, int]:
+    """Create the temporary file of a file and hold its lock, which is free once its writer is gone.
+
+    No process number shows that: on a shared disk the writer may run on another machine.
+    """
+    import fcntl
+
+    number = os.getpid()
+    while True:
+        aside = path.with_name(f".{path.name}.{number}.tmp")
+        try:
+            descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:  # another writer's, or a link which came with the folder
+            number += 1
+            continue
+        with contextlib.suppress(OSError):  # a network disk may refuse locks: there nothing is removed
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if _leads_to(aside, descriptor):  # `remove_leftovers` may have been faster
+            return aside, descriptor
+        os.close(descriptor)
+
+
+def _leads_to(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def write_text(path: Path, text: str) -> None:
@@ -176,8 +208,10 @@ def write_text(path: Path, text: str) -> None:
 def remove_leftovers(*folders: Path, names: re.Pattern[str] = _ASIDE) -> int:
     """Remove the temporary files that killed processes left in the folders, and return their number.
 
+    Those that a living process writes to stay: it holds their locks.
+
     Args:
-        folders: those that no living process writes to; some may be absent.
+        folders: some may be absent.
         names: of temporary files; by default those that `written_whole` gives them.
     """
     leftovers = [
@@ -186,9 +220,25 @@ def remove_leftovers(*folders: Path, names: re.Pattern[str] = _ASIDE) -> int:
         for path in (folder.iterdir() if folder.is_dir() else ())
         if names.fullmatch(path.name) and path.is_file() and not path.is_symlink()
     ]
-    for path in leftovers:
-        path.unlink(missing_ok=True)
-    return len(leftovers)
+    return sum(map(_is_removed, leftovers))
+
+
+def _is_removed(leftover: Path) -> bool:
+    import fcntl
+
+    try:
+        descriptor = os.open(leftover, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:  # gone meanwhile, or somebody else's
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if found := _leads_to(leftover, descriptor):
+            leftover.unlink()
+        return found
+    except OSError:  # its writer lives, or the disk has no locks
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def bytes_below(folder: Path) -> int:

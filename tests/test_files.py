@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import NoReturn
@@ -135,6 +136,42 @@ def test_only_files_with_our_temporary_names_are_leftovers(tmp_path: Path) -> No
     (tmp_path / ".link.4711.tmp").symlink_to(tmp_path / ".x.tmp")
     assert remove_leftovers(tmp_path) == 0
     assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_the_next_writer_of_a_name_removes_what_a_killed_one_left_and_nothing_else(tmp_path: Path) -> None:
+    for name in (".x.html.4711.tmp", ".y.html.4711.tmp", ".x.htmlx.4711.tmp"):
+        (tmp_path / name).write_text("half")
+    write_text(tmp_path / "x.html", "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".x.htmlx.4711.tmp", ".y.html.4711.tmp", "x.html"]
+
+
+def test_a_file_that_is_being_written_is_no_leftover(tmp_path: Path) -> None:
+    with written_whole(tmp_path / "x.html") as aside:
+        aside.write_text("first")
+        assert remove_leftovers(tmp_path) == 0
+    assert (tmp_path / "x.html").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.html"]
+
+
+def test_two_writers_of_one_process_number_do_not_meet(tmp_path: Path) -> None:
+    # As on two machines that share a disk.
+    with written_whole(tmp_path / "x.html") as aside:
+        aside.write_text("first")
+        write_text(tmp_path / "x.html", "second")
+        assert (tmp_path / "x.html").read_text() == "second"
+    assert (tmp_path / "x.html").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.html"]
+
+
+def test_writers_at_the_same_time_end_with_one_whole_file(tmp_path: Path) -> None:
+    def write(letter: str) -> None:
+        for _ in range(50):
+            write_text(tmp_path / "x.html", letter * 1000)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, "abcd"))
+    assert (tmp_path / "x.html").read_text() in {letter * 1000 for letter in "abcd"}
+    assert [path.name for path in tmp_path.iterdir()] == ["x.html"]
 
 
 def test_sha256_is_the_standards(tmp_path: Path) -> None:
