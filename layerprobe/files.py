@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from layerprobe.errors import DataError, EnvironmentFault
+from layerprobe.errors import DataError, EnvironmentFault, LayerprobeError
 from layerprobe.wording import as_size
 
 if TYPE_CHECKING:
@@ -75,6 +75,22 @@ def require_file(path: Path) -> None:
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         what = "a pipe, socket or device, not a file"
         raise DataError(what, file=path, fix="Put a file in its place, or remove it", kind="not a file")
+
+
+def require_replaceable(path: Path) -> None:
+    """Refuse what a file that is written whole must not take the place of: by then it would be gone.
+
+    Raises:
+        LayerprobeError: it is a link, folder, pipe, socket or device.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if stat.S_ISREG(mode):
+        return
+    kinds = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    raise LayerprobeError(f"{kinds.get(stat.S_IFMT(mode), 'a device')}, not a file", file=path, fix="Name a file")
 
 
 @contextlib.contextmanager
@@ -256,7 +272,7 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(_existing(folder)).free
 
 
-def require_writable(folder: Path) -> None:
+def require_writable(folder: Path, *, fix: str = "Choose another --cache") -> None:
     """Check that files can be put into a folder, which need not exist yet; nothing is written.
 
     Raises:
@@ -265,7 +281,7 @@ def require_writable(folder: Path) -> None:
     place = _existing(folder)
     # What keeps no files, such as /proc, has a disk of 0 bytes, and lets the system's administrator write.
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK) or not shutil.disk_usage(place).total:
-        raise EnvironmentFault("cannot be written to", file=place, fix="Choose another --cache")
+        raise EnvironmentFault("cannot be written to", file=place, fix=fix)
 
 
 def _existing(folder: Path) -> Path:

@@ -17,11 +17,12 @@ from layerprobe.data import csv_file
 from layerprobe.data.annotation_files import read_rows
 from layerprobe.data.cache import Entry
 from layerprobe.data.images import read_image
-from layerprobe.errors import DataError, EnvironmentFault
+from layerprobe.errors import DataError, EnvironmentFault, LayerprobeError
 from layerprobe.files import (
     disk_fault,
     remove_leftovers,
     require_file,
+    require_replaceable,
     require_writable,
     sha256,
     write_text,
@@ -32,6 +33,7 @@ from layerprobe.nets.checkpoint_files import read_checkpoint
 from layerprobe.runs import Run
 from layerprobe.scores import read_scores
 from layerprobe.store import read_features
+from tests.no_files import NO_FILES
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -172,6 +174,16 @@ def test_writers_at_the_same_time_end_with_one_whole_file(tmp_path: Path) -> Non
         list(pool.map(write, "abcd"))
     assert (tmp_path / "x.html").read_text() in {letter * 1000 for letter in "abcd"}
     assert [path.name for path in tmp_path.iterdir()] == ["x.html"]
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_is_not_replaced(tmp_path: Path, kind: str) -> None:
+    require_replaceable(tmp_path / "free")
+    (tmp_path / "file").touch()
+    require_replaceable(tmp_path / "file")
+    NO_FILES[kind](tmp_path / "x")
+    with pytest.raises(LayerprobeError, match=f"/x: {kind}, not a file. Name a file"):
+        require_replaceable(tmp_path / "x")
 
 
 def test_sha256_is_the_standards(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet, split_names
 from layerprobe.cli.output import Terminal
+from layerprobe.cli.streams import printed_apart
 from layerprobe.registry import PLOTS
 
 
@@ -35,8 +36,12 @@ def plot(
         ),
     ] = None,
     queries: Annotated[int | None, typer.Option("--queries", min=1, help="Of panels: how many.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Write the figure to this .png, .pdf or .svg file.")] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Also write the drawn numbers to this file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the figure to this .png, .pdf or .svg file, or to - (stdout).")
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Also write the drawn numbers to this .csv file, or to - (stdout).")
+    ] = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -57,4 +62,5 @@ def plot(
     ask = Ask(split_names(layers), epoch, query, where, queries)
     path = draw(PlotRequest(kind, found, out, csv, ask))
     values = {"runs": [run.name for run in found], "plot": kind, "file": str(path), "csv": str(csv) if csv else None}
-    terminal.result(values, str(path))
+    with printed_apart(out, csv):
+        terminal.result(values, str(path))

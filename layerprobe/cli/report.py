@@ -9,6 +9,7 @@ import typer
 
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
 from layerprobe.cli.output import Terminal
+from layerprobe.cli.streams import printed_apart
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +22,10 @@ def report(
         list[str] | None, typer.Argument(metavar="RUN", help="Run names (default: the most recent).")
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", help="Write the page to this file.", show_default="./report.html")
+        Path,
+        typer.Option(
+            "--out", help="Write the page to this .html file, or to - (stdout).", show_default="./report.html"
+        ),
     ] = Path("report.html"),
     watch: Annotated[
         bool, typer.Option("--watch", help="Write it again after every epoch, while a run is trained or probed.")
@@ -35,13 +39,10 @@ def report(
 
     Nothing of a run is changed. Control-C ends --watch, and the page stays.
     """
-    from layerprobe.errors import RecipeError
     from layerprobe.runs import find_run
     from layerprobe.workflow.report import write_report
     from layerprobe.workflow.report_watch import watch_report
 
-    if out.is_dir():
-        raise RecipeError(f"--out {out} is a folder", fix=f"Name a file, such as {out / 'report.html'}")
     terminal = Terminal(as_json, quiet)
     found = [find_run(cache, name) for name in runs] if runs else [find_run(cache, None)]
     if not runs:
@@ -55,4 +56,5 @@ def report(
         "findings": list(made.findings),
         "notes": list(made.notes),
     }
-    terminal.result(values, *made.findings, str(out))
+    with printed_apart(out):
+        terminal.result(values, *made.findings, str(out))

@@ -10,6 +10,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 
 def prepare_streams() -> None:
@@ -40,6 +41,16 @@ def prepare_streams() -> None:
             line_buffering=terminal or number == 2,
         )
         setattr(sys, name, stream)
+
+
+@contextlib.contextmanager
+def printed_apart(*outputs: Path | None) -> Iterator[None]:
+    """Print to stderr what is printed in the block, if one of a command's outputs is stdout."""
+    from layerprobe.workflow.outputs import stream_of
+
+    taken = any(stream_of(path) == 1 for path in outputs if path)
+    with contextlib.redirect_stdout(sys.stderr) if taken else contextlib.nullcontext():
+        yield
 
 
 def _bytes_or_escape(error: UnicodeError) -> tuple[str | bytes, int]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.errors import NumericError
-from layerprobe.files import sha256, written_whole
+from layerprobe.files import require_replaceable, sha256, written_whole
 from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.ranking.vectors import comparable, tensor_of
 from layerprobe.retrieval import Similarity
@@ -65,10 +65,14 @@ def export_index(
 
     Raises:
         EnvironmentFault: faiss cannot be imported.
+        LayerprobeError: a link, folder, pipe, socket or device has one of the two names.
         NumericError: a row holds NaN, Inf or what float32 cannot hold; with the number of rows.
         OSError: a file cannot be written.
         ValueError: shapes, types or ids that do not fit together, or an unknown similarity.
     """
+    listing = path.with_name(f"{path.name}.json")
+    for file in (path, listing):
+        require_replaceable(file)
     faiss = import_faiss()
     vectors = _vectors(features, similarity)
     if len(ids) != len(vectors) or len(set(ids)) != len(ids):
@@ -78,7 +82,6 @@ def export_index(
     index = kind(dimensions)
     index.add(vectors)
     write = faiss.write_index_binary if similarity == "hamming" else faiss.write_index
-    listing = path.with_name(f"{path.name}.json")
     with written_whole(listing) as listing_aside, written_whole(path) as aside:
         # Written by Python: given a path, faiss does not notice a full disk.
         with aside.open("wb") as stream:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 from layerprobe import registry
 from layerprobe.errors import DataError, RecipeError
 from layerprobe.facts import DataFacts
-from layerprobe.files import write_text
 from layerprobe.keys import RankedLayer
 from layerprobe.plots.plot import (
     BestPlot,
@@ -23,7 +22,7 @@ from layerprobe.plots.plot import (
     ReductionPlot,
     ScorePlot,
 )
-from layerprobe.plots.saving import save
+from layerprobe.plots.saving import FORMATS, encoded
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score, shared_notes
 from layerprobe.seeds import facts_over_seeds, over_seeds, trainings
@@ -32,6 +31,7 @@ from layerprobe.workflow.dims import stored_reductions
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.gallery_sizes import stored_curves
 from layerprobe.workflow.matrices import COMPARED, comparable, layers_of, matrices_of
+from layerprobe.workflow.outputs import require_output, write_output
 from layerprobe.workflow.plot_layers import asked_layers
 from layerprobe.workflow.told_apart import alike_of, searches_of
 from layerprobe.workflow.unit_views import Choice, Read, choice_of, histograms_of, spectra_of, stored
@@ -66,8 +66,8 @@ class PlotRequest:
     Args:
         kind: a registered plot.
         runs: at least one.
-        out: the figure's file, .png, .pdf or .svg; None puts it into the folder of the first run.
-        csv: file for the numbers drawn; None writes none.
+        out: the figure's file, .png, .pdf or .svg, or a stream, for a .png; None: in the folder of the first run.
+        csv: .csv file or stream for the numbers drawn; None writes none.
         ask: what else is asked of it.
     """
 
@@ -122,13 +122,16 @@ def plot(request: PlotRequest) -> Path:
     """Draw a plot, write its files and return the figure's.
 
     Raises:
-        LayerprobeError: as for `drawn`; a file name with another suffix.
+        LayerprobeError: as for `drawn`; a file that cannot be written.
     """
-    found = drawn(request.kind, request.runs, request.ask)
     out = request.out or request.runs[0].plot_file(request.kind)
-    save(found.figure, out)
+    require_output(out, *FORMATS)
     if request.csv:
-        write_text(request.csv, found.csv)
+        require_output(request.csv, "csv")
+    found = drawn(request.kind, request.runs, request.ask)
+    write_output(out, encoded(found.figure, out.suffix.lower().removeprefix(".") or "png"))
+    if request.csv:
+        write_output(request.csv, found.csv.encode())
     return out
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from layerprobe.errors import DataError, LayerprobeError
 from layerprobe.few import few_layers
-from layerprobe.files import write_text
 from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.report.data import layer_labels
 from layerprobe.report.page import render
@@ -20,6 +19,7 @@ from layerprobe.scores import Score
 from layerprobe.workflow.embedding import NetworkEnd, embedding_among, network_end
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.finding import METRIC, best_on_validation, findings
+from layerprobe.workflow.outputs import require_output, write_output
 from layerprobe.workflow.report_gallery import Galleries, galleries_of
 from layerprobe.workflow.report_made import made_of_page, made_of_run
 from layerprobe.workflow.stored_layers import equal_layers
@@ -82,8 +82,9 @@ def write_report(runs: Sequence[Run], out: Path) -> Report:
     Raises:
         LayerprobeError: as for `made_report`; the file cannot be written.
     """
+    require_output(out, "html")
     made = made_report(runs, Ends())
-    write_text(out, render(made))
+    write_output(out, render(made).encode())
     return made
 
 

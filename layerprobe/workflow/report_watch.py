@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from layerprobe.files import write_text
+from layerprobe.errors import RecipeError
 from layerprobe.progress import Listener
 from layerprobe.report.page import render
 from layerprobe.report.values import Report
 from layerprobe.runs import Run
+from layerprobe.workflow.outputs import require_output, stream_of, write_output
 from layerprobe.workflow.report import Ends, is_training, made_report
 from layerprobe.workflow.signals import stoppable
 
@@ -39,6 +40,9 @@ def watch_report(runs: Sequence[Run], out: Path, listener: Listener) -> Report:
         InterruptedRun: a signal came; the page that was written last stays, and is no longer read again by itself.
         LayerprobeError: as for `made_report`; the file cannot be written.
     """
+    require_output(out, "html")
+    if stream_of(out) is not None:
+        raise RecipeError(f"--watch replaces the page, and {out} is a stream", fix="Name a file, or drop --watch")
     ends, seen, shown = Ends(), None, None
     with stoppable() as stop:
         if not any(map(is_worked_on, runs)):
@@ -48,10 +52,10 @@ def watch_report(runs: Sequence[Run], out: Path, listener: Listener) -> Report:
                 shown, seen = _written(runs, out, ends, listener) or shown, state
             time.sleep(_PAUSE)
             if stop and shown:
-                write_text(out, render(replace(shown, refresh=None)))
+                write_output(out, render(replace(shown, refresh=None)).encode())
             stop.raise_if_asked(f"no longer watched; {out} is whole" if shown else f"{out} was not written yet")
     last = made_report(runs, ends)
-    write_text(out, render(last))
+    write_output(out, render(last).encode())
     return last
 
 
@@ -65,7 +69,7 @@ def _written(runs: Sequence[Run], out: Path, ends: Ends, listener: Listener) -> 
         return None
     made = made_report(having, ends, gallery=False, refresh=REFRESH)
     made = replace(made, notes=(*made.notes, "images and their neighbours are shown when nothing works on the runs"))
-    write_text(out, render(made))
+    write_output(out, render(made).encode())
     listener.say(f"{out}: {_progress(made)}")
     return made
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from layerprobe.cli import main
 from layerprobe.runs import Run
+from tests.cli.test_streams import LAYERPROBE, bash
+from tests.no_files import NO_FILES
 from tests.workflow.rank_files import FC6, POOL5, first_hit, stored, written
 
 Command = Callable[..., tuple[int, str, str]]
@@ -57,7 +59,10 @@ def test_quiet_prints_the_result_alone(report: Command) -> None:
     ("words", "code", "message"),
     [
         (["oen"], 2, "unknown run 'oen'. Did you mean 'one'?"),
-        (["--out", "cache"], 2, "--out cache is a folder. Name a file, such as cache/report.html."),
+        (["--out", "cache"], 2, "cache: a folder, not a file. Name a file."),
+        (["--out", "page.txt"], 2, "page.txt: cannot be written as '.txt'. Name it .html."),
+        (["--out", "cache/one/run.json"], 2, "cache/one/run.json: in the folder of the run one, where only plots/ and"),
+        (["--out", "-", "--watch"], 2, "--watch replaces the page, and - is a stream. Name a file, or drop --watch."),
         (["--cache", "nowhere"], 3, "there is no run yet"),
     ],
 )
@@ -66,3 +71,38 @@ def test_what_cannot_be_is_one_line(report: Command, words: list[str], code: int
     assert (found, out) == (code, "")
     assert message in err.splitlines()[-1]
     assert [path.name for path in Path().iterdir()] == ["cache"]
+
+
+@pytest.mark.parametrize("watch", [(), ("--watch",)])
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_a_page_takes_the_place_of_files_alone(report: Command, kind: str, watch: Sequence[str]) -> None:
+    NO_FILES[kind](Path("x.html"))
+    before = Path("x.html").lstat()
+    code, out, err = report("--out", "x.html", *watch)
+    assert (code, out, err.splitlines()) == (2, "", ["run one", f"error: x.html: {kind}, not a file. Name a file."])
+    assert Path("x.html").lstat() == before
+    assert sorted(path.name for path in Path().iterdir()) == ["cache", "x.html"]
+
+
+def test_what_a_killed_report_left_beside_the_page_is_removed_by_the_next(report: Command) -> None:
+    Path(".report.html.4711.tmp").write_text("half")
+    assert report()[0] == 0
+    assert sorted(path.name for path in Path().iterdir()) == ["cache", "report.html"]
+
+
+def test_the_report_of_a_run_lies_in_its_folder(report: Command) -> None:
+    for _ in range(2):
+        assert report("--out", "cache/one/report.html")[:2] == (0, "cache/one/report.html\n")
+
+
+@pytest.mark.parametrize("stream", ["-", "/dev/fd/3"])
+def test_a_stream_gets_the_page_and_nothing_else(report: Command, stream: str) -> None:
+    del report  # its folder
+    place = "> page" if stream == "-" else "3> page > printed"
+    result = bash(f"{LAYERPROBE} report --out {stream} {place}", Path())
+    assert result.returncode == 0, result.stderr
+    page = Path("page").read_text(encoding="utf-8")
+    assert (page[:15], page[-8:]) == ("<!doctype html>", "</html>\n")
+    printed = result.stderr if stream == "-" else Path("printed").read_bytes()
+    assert printed.splitlines()[-1] == stream.encode()
+    assert not {Path("-"), Path("report.html")} & set(Path().iterdir())

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from layerprobe.errors import EnvironmentFault, NumericError
+from layerprobe.errors import EnvironmentFault, LayerprobeError, NumericError
 from layerprobe.files import sha256
 from layerprobe.ranking import export_index, nearest_neighbours
 from layerprobe.ranking.faiss_search import import_faiss
+from tests.no_files import NO_FILES
 
 IDS = ["bird/ä.jpg", "bird/b.jpg", "car/c d.jpg"]
 FEATURES = np.array([[3.0, 4], [0, 2], [1, 0]])
@@ -135,6 +136,17 @@ def test_a_full_disk_leaves_the_old_pair(fails: str, tmp_path: Path, monkeypatch
         export_index(path, FEATURES * 2 + 1, ["x", "y", "z"])
     assert (path.read_bytes(), beside.read_bytes()) == before
     assert sorted(tmp_path.iterdir()) == [path, beside]
+
+
+@pytest.mark.parametrize("name", ["fc6.faiss", "fc6.faiss.json"])
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_an_index_and_its_listing_take_the_place_of_files_alone(tmp_path: Path, kind: str, name: str) -> None:
+    NO_FILES[kind](tmp_path / name)
+    before = (tmp_path / name).lstat()
+    with pytest.raises(LayerprobeError, match=f"/{name}: {kind}, not a file"):
+        export_index(tmp_path / "fc6.faiss", FEATURES, IDS)
+    assert (tmp_path / name).lstat() == before
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_facts_that_json_does_not_have_leave_nothing_behind(tmp_path: Path) -> None:
