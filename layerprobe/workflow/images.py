@@ -44,8 +44,10 @@ def with_contents(dataset: Dataset, decoding: Decoding) -> Dataset:
 
     Raises:
         DataError: an image cannot be read.
+        InterruptedRun: a signal came; what was hashed until then is kept.
     """
-    return with_digests(dataset, decoding.cache / FOLDER / CONTENTS, decoding.listener)
+    with stoppable(at_once=True):
+        return with_digests(dataset, decoding.cache / FOLDER / CONTENTS, decoding.listener)
 
 
 def with_decoded(

@@ -53,7 +53,7 @@ class Stop:
 
 
 @contextlib.contextmanager
-def stoppable() -> Iterator[Stop]:
+def stoppable(*, at_once: bool = False) -> Iterator[Stop]:
     """Catch SIGINT and SIGTERM inside the block; the former handlers return after it.
 
     The first signal is noted. What computes ends by itself at its next step, where `Stop` is looked at. What waits, for
@@ -62,8 +62,11 @@ def stoppable() -> Iterator[Stop]:
 
     The handlers are installed explicitly because a shell starts background commands with SIGINT ignored.
 
+    Args:
+        at_once: the block may end anywhere: the first signal raises KeyboardInterrupt.
+
     Raises:
-        InterruptedRun: a second signal came, and the block did not catch its KeyboardInterrupt.
+        InterruptedRun: a signal raised KeyboardInterrupt, and the block did not catch it.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
@@ -71,9 +74,10 @@ def stoppable() -> Iterator[Stop]:
         return
 
     def asked(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
-        if stop:
+        again = bool(stop)
+        stop.signal_number = stop.signal_number or number
+        if again or at_once:
             raise KeyboardInterrupt(f"ended by {signal.Signals(number).name}")
-        stop.signal_number = number
 
     arrivals, wakeup = os.pipe()
     os.set_blocking(wakeup, False)

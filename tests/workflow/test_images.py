@@ -253,6 +253,23 @@ def test_a_worker_that_a_signal_to_all_processes_ended_is_no_fault(
         decode(request_for())
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_hashing_at_once_and_what_is_hashed_is_kept(request_for: Make, number: signal.Signals) -> None:
+    request = request_for()
+    built, listener = build(request), Signalled(number)
+    former = signal.signal(number, signal.SIG_IGN)  # as a shell has it for a command in the background
+    try:
+        with pytest.raises(InterruptedRun, match=rf"^stopped \({number.name}\)") as caught:
+            with_hashed_images(built, request, listener)
+    finally:
+        signal.signal(number, former)
+    assert (caught.value.exit_code, listener.left) == (128 + number, 0)
+    again = Signalled(number, left=-1)
+    with_hashed_images(built, request, again)
+    images = sum(map(len, built.loaded.splits.values()))
+    assert again.left == -1 - (images - 3)
+
+
 def bitmap(path: Path, seed: int) -> None:
     """Of one size in bytes whatever is in it."""
     pixels = np.random.default_rng(seed).integers(0, 256, (20, 20, 3), np.uint8)
