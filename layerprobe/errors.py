@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
+from layerprobe.wording import visible
+
 
 class LayerprobeError(Exception):
     """An error that a user can mend, shown in one line: the file, what is wrong, how to mend it.
@@ -26,7 +28,8 @@ class LayerprobeError(Exception):
 
     def __str__(self) -> str:
         head = self.message if self.file is None else f"{self.file}: {self.message}"
-        return " ".join(part if part.endswith("?") else f"{part.rstrip('.')}." for part in (head, self.fix) if part)
+        parts = [part if part.endswith("?") else f"{part.rstrip('.')}." for part in (head, self.fix) if part]
+        return visible(" ".join(parts))
 
     def __reduce__(self) -> tuple[object, ...]:
         # A data worker's error travels to the main process as a pickle. The attributes bring what subclasses add.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from layerprobe.wording import visible
+from layerprobe.wording import one_line, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,7 +58,7 @@ def as_latex(table: TextTable) -> str:
 
     columns = "".join("r" if place in _right(table) else "l" for place in range(len(table.columns)))
     header, *rows = (" & ".join(map(shown, row)) + r" \\" for row in (table.columns, *_cells(table)))
-    before, after = ([f"% {visible(line)}" for line in lines] for lines in (table.heading, table.notes))
+    before, after = ([f"% {one_line(line)}" for line in lines] for lines in (table.heading, table.notes))
     body = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", header, r"\hline", *rows, r"\hline", r"\end{tabular}"]
     return "\n".join([*before, *body, *after])
 
@@ -75,18 +75,19 @@ def as_csv(table: TextTable) -> str:
         for place, cell in enumerate(cells):
             row += [cell, *(table.intervals[place][number] or ("", ""))] if place in table.intervals else [cell]
         rows.append(row)
-    csv.writer(text, lineterminator="\n").writerows([_one_line(cell) for cell in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows([visible(cell.replace("\n", " ")) for cell in row] for row in rows)
     return text.getvalue().removesuffix("\n")
 
 
 def _cells(table: TextTable, between: str = " ") -> list[tuple[str, ...]]:
-    """The rows, with the interval of a value behind it: `89.7 [87.9, 91.2]`."""
+    """The rows as people see them, with the interval of a value behind it: `89.7 [87.9, 91.2]`."""
+
+    def shown(place: int, number: int, cell: str) -> str:
+        cell = one_line(cell, keep="\n" if place in table.multiline else "")
+        return cell if place not in table.intervals else _with_ends(cell, table.intervals[place][number], between)
+
     return [
-        tuple(
-            cell if place not in table.intervals else _with_ends(cell, table.intervals[place][number], between)
-            for place, cell in enumerate(cells)
-        )
-        for number, cells in enumerate(table.rows)
+        tuple(shown(place, number, cell) for place, cell in enumerate(cells)) for number, cells in enumerate(table.rows)
     ]
 
 
@@ -168,7 +169,9 @@ def as_html(table: TextTable) -> str:
     rows = [row(cells, "td", place == table.marked) for place, cells in enumerate(_cells(table))]
     head = row(table.columns, "th", False)
     body = f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
-    heading, notes = (f"<p>{shown(chr(10).join(lines))}</p>" * bool(lines) for lines in (table.heading, table.notes))
+    heading, notes = (
+        f"<p>{shown(chr(10).join(map(one_line, lines)))}</p>" * bool(lines) for lines in (table.heading, table.notes)
+    )
     return heading + body + notes
 
 
@@ -211,7 +214,7 @@ def rendered(table: TextTable, form: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return visible(text.replace("\n", " "))
+    return one_line(text.replace("\n", " "))
 
 
 def _text(cell: str) -> Text:
@@ -223,6 +226,7 @@ def _text(cell: str) -> Text:
 
 def _beside(lines: tuple[str, ...], *, bold: bool = False) -> Text:
     """A title or caption that may be wider than its table; rich would fold it to the table's width."""
+    lines = tuple(map(one_line, lines))
     wide = _text("\n".join(lines))
     wide.no_wrap, wide.overflow = True, "ignore"
     if bold:

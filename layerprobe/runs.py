@@ -22,6 +22,7 @@ from layerprobe.files import bytes_below, disk_faults_told, remove_leftovers, re
 from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.records import record_fault
 from layerprobe.scores import Score, in_network_order, read_scores
+from layerprobe.wording import BYTES, visible
 
 SCHEMA = 1
 # Temporary files of safetensors, which earlier versions let write the checkpoints.
@@ -163,14 +164,15 @@ class Run:
         # `1: FLOCK  ADVISORY  WRITE 4711 00:35:1234 0 EOF`; a waiting process has `->` before FLOCK
         return any(words[1] == "FLOCK" and words[5].endswith(f":{inode}") for words in map(str.split, lines))
 
-    def log(self, text: str) -> None:
-        """Append a line to log.txt."""
+    def log(self, *lines: str) -> None:
+        """Append lines to log.txt, under one time."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         path = self.folder / "log.txt"
         known = b""
         with contextlib.suppress(FileNotFoundError):
             require_file(path)
             known = path.read_bytes()
+        text = "\n".join(visible(line, keep=BYTES) for line in lines)
         # Not appended: a hard link, which came with the folder, would be written to.
         with written_whole(path) as aside:
             aside.write_bytes(known + f"{now} {text}\n".encode(errors="surrogateescape"))

@@ -33,6 +33,7 @@ class TextTable:
         notes: lines below it.
         marked: place of the row that stands out; None for none.
         intervals: column -> for each row the ends of its cell's interval, None where it has none.
+        multiline: places of the columns whose cells line feeds divide; in others, a line feed is a name's.
     """
 
     columns: tuple[str, ...]
@@ -42,6 +43,7 @@ class TextTable:
     notes: tuple[str, ...] = ()
     marked: int | None = None
     intervals: Mapping[int, tuple[Ends | None, ...]] = field(default_factory=dict)
+    multiline: frozenset[int] = frozenset()
 
 
 def layer_table(
@@ -150,14 +152,12 @@ def metric_table(scores: Sequence[Score]) -> TextTable | None:
     )
 
 
-def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> TextTable:
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, multiline: Collection[int] = ()) -> TextTable:
     """A table of texts.
 
-    Args:
-        columns: headers of the C columns.
-        rows: C cells each.
+    Args: as of `TextTable`.
     """
-    return TextTable(tuple(columns), tuple(map(tuple, rows)))
+    return TextTable(tuple(columns), tuple(map(tuple, rows)), multiline=frozenset(multiline))
 
 
 def _row(score: Score) -> _Row:

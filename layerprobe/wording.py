@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
+
+# Of a path that is not UTF-8, the bytes as Python has them, but for those that 8-bit terminals take for controls.
+BYTES = "".join(map(chr, range(0xDCA0, 0xDD00)))
+_LONG_WORD = re.compile(r"[^\s/]{256,}")  # longer than a file's name can be
+_LONG_LINE = 10_000
 
 
 def as_size(count: int) -> str:
@@ -26,8 +32,28 @@ def as_moment(seconds: float) -> str:
 def visible(text: str, *, keep: str = "") -> str:
     """The text with its control characters replaced: a file's name must not steer a terminal or break a figure.
 
+    So are the characters that turn the direction of a text round, and bytes that are not UTF-8.
+
     Args:
         text: any.
-        keep: control characters that stay, such as a line feed.
+        keep: such characters that stay, such as a line feed.
     """
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def one_line(text: str, *, keep: str = "") -> str:
+    """A text with names in it as a line for people: visible, and no name in it is so long that it floods the screen.
+
+    A word longer than any file's name is cut in its middle, and so is a line of more than 10,000 characters.
+
+    Args: as for `visible`.
+    """
+    text = _LONG_WORD.sub(lambda word: _cut(word[0], 255), visible(text, keep=keep))
+    return _cut(text, _LONG_LINE) if len(text) > _LONG_LINE else text
+
+
+def _cut(text: str, length: int) -> str:
+    half = (length - 1) // 2
+    return f"{text[:half]}\N{HORIZONTAL ELLIPSIS}{text[-half:]}"

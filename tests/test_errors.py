@@ -53,3 +53,9 @@ def test_a_file_that_the_system_refuses_is_named_with_its_reason() -> None:
         "a/list.txt: cannot be read (Permission denied). Check that it is there and that you may read it."
     )
     assert DataError.unreadable(refused, file="b").file == "b"
+
+
+def test_an_error_shows_no_control_character_and_keeps_the_name_for_programs() -> None:
+    error = DataError("empty", file="a\x1b[2J\nerror: forged")
+    assert str(error).isprintable()
+    assert error.file == "a\x1b[2J\nerror: forged"

@@ -160,4 +160,4 @@ def test_in_a_narrow_terminal_intervals_stand_under_their_values() -> None:
 
 
 def test_printed_notes_are_not_cut() -> None:
-    assert str(Shown((TextTable(("a",), (("b",),), notes=("n" * 300,)),))).count("n") == 300
+    assert str(Shown((TextTable(("a",), (("b",),), notes=("n" * 250,)),))).count("n") == 250

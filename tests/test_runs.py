@@ -228,3 +228,11 @@ def test_whether_a_run_is_held_is_told_without_touching_its_lock(tmp_path: Path)
     before = (run.folder / ".lock").stat()
     assert run.is_held() is False
     assert (run.folder / ".lock").stat() == before
+
+
+def test_a_name_makes_no_further_line_of_the_log(tmp_path: Path) -> None:
+    run = Run(tmp_path / "a")
+    run.folder.mkdir()
+    run.log("begun: x\x1b[2J\nforged", "note")
+    lines = (run.folder / "log.txt").read_text().split("\n")
+    assert [line.partition(" ")[2] or line for line in lines] == ["begun: x\ufffd[2J\ufffdforged", "note", ""]

@@ -10,6 +10,7 @@ import typer
 
 from layerprobe.cli.options import Debug, Json, Quiet, Workers
 from layerprobe.cli.output import Terminal
+from layerprobe.wording import one_line
 
 if TYPE_CHECKING:
     from layerprobe.data.check import Finding
@@ -43,8 +44,10 @@ def list_(
         values.append({"name": name, **texts, "counts": sizes, "recipes": recipes})
         counts = [f"{split}: {size.images:,} of {size.classes:,} classes" for split, size in spec.counts.items()]
         needs = [spec.holds, *counts, f"needs {spec.layout}" if spec.layout else "", spec.where]
-        rows.append((spec.usage(name), "\n".join(filter(None, needs)), "\n".join(recipes)))
-    Terminal(as_json, quiet).result({"data": values}, plain_table(("--data", "what it is", "recipes"), rows))
+        rows.append((spec.usage(name), "\n".join(filter(None, needs)), "\n".join(map(one_line, recipes))))
+    Terminal(as_json, quiet).result(
+        {"data": values}, plain_table(("--data", "what it is", "recipes"), rows, multiline=(1, 2))
+    )
 
 
 @group.command()
@@ -93,10 +96,16 @@ def _tables(checked: Checked) -> list[TextTable]:
     ]
     tables = [plain_table(("split", "images", "classes", "a class has", "classes of one"), sizes)]
     if checked.errors:
-        tables.append(plain_table(("error", "images", "what is wrong", "such as"), _grouped(checked.errors)))
+        tables.append(_faults("error", "what is wrong", checked.errors))
     if checked.remarks:
-        tables.append(plain_table(("remark", "images", "what is done", "such as"), _grouped(checked.remarks)))
+        tables.append(_faults("remark", "what is done", checked.remarks))
     return tables
+
+
+def _faults(kind: str, what: str, findings: Sequence[Finding]) -> TextTable:
+    from layerprobe.tables import plain_table
+
+    return plain_table((kind, "images", what, "such as"), _grouped(findings), multiline=(3,))
 
 
 def _grouped(findings: Sequence[Finding]) -> list[tuple[str, str, str, str]]:
@@ -112,7 +121,9 @@ def _grouped(findings: Sequence[Finding]) -> list[tuple[str, str, str, str]]:
         if len(found) > _EXAMPLES:
             named.append(f"and {len(found) - _EXAMPLES:,} more, which --json names")
         count = sum(bool(finding.id) for finding in found)
-        rows.append((kind, f"{count:,}" if count else "", ". ".join(filter(None, shared)), "\n".join(named)))
+        rows.append(
+            (kind, f"{count:,}" if count else "", ". ".join(filter(None, shared)), "\n".join(map(one_line, named)))
+        )
     return rows
 
 

@@ -10,7 +10,7 @@ import typer
 from layerprobe.cli.formats import chosen_format
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Format, Json, Quiet
 from layerprobe.cli.output import Terminal
-from layerprobe.wording import as_size
+from layerprobe.wording import as_size, visible
 
 _NAMES = (
     "A network, a recipe, a run, or a model from elsewhere: timm:NAME, hf:ORG/NAME or hf:FOLDER, open_clip:ARCH/TAG,"
@@ -55,7 +55,9 @@ def recipes(
     terminal = Terminal(as_json, quiet)
     if name is not None:
         text = find_recipe(name).read_text(encoding="utf-8")
-        terminal.result({"recipe": name, "text": text}, text.rstrip())
+        terminal.result({"recipe": name, "text": text})
+        if not as_json:
+            print(visible(text.rstrip(), keep="\n\t"))
         return
     rows = [[found, summary(path)] for found, path in list_recipes().items()]
     terminal.result({"recipes": dict(rows)}, plain_table(("recipe", "what it trains"), rows))

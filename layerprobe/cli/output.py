@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from layerprobe.cli.streams import styled
 from layerprobe.errors import InterruptedRun, LayerprobeError, RecipeError
 from layerprobe.formats import TERMINAL, as_rich, rendered
-from layerprobe.wording import as_duration, as_size, visible
+from layerprobe.wording import BYTES, as_duration, as_size, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,12 +50,13 @@ class Terminal:
     def _console(self) -> Console:
         from rich.console import Console
 
-        return Console(stderr=True, highlight=False, soft_wrap=True)
+        return Console(file=styled(sys.stderr), highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
-        """Print a line on stderr."""
+        """Print a line on stderr; a line feed in it is a name's, and is no line of ours."""
         if self.quiet:
             return
+        text = one_line(text, keep=BYTES)
         if sys.stderr.isatty():
             # The console knows the progress bars, and prints above them.
             self._console.print(text, markup=False, emoji=False)
@@ -73,7 +75,7 @@ class Terminal:
             outermost = self._bars is None
             with _bars(self._console) if self._bars is None else contextlib.nullcontext(self._bars) as progress:
                 self._bars = progress
-                identity = progress.add_task(visible(name), total=total, unit=unit, figures="")
+                identity = progress.add_task(one_line(name), total=total, unit=unit, figures="")
                 try:
                     yield _Bar(progress, identity, _Pace(total, outermost))
                 finally:
@@ -91,13 +93,12 @@ class Terminal:
     def result(self, values: dict[str, Any], *shown: TextTable | str) -> None:
         """Print a command's result: `values` with --json, else what is `shown`, tables and lines."""
         if self.as_json:
-            text = json.dumps({"schema": SCHEMA, **values}, ensure_ascii=False)
-            # Bytes of a path that are not UTF-8 become JSON's own escapes.
-            print(text.encode(errors="backslashreplace").decode())
+            # In ASCII: what is no character of a text, such as a byte that is not UTF-8, has JSON's own escape.
+            print(json.dumps({"schema": SCHEMA, **values}))
             shown = ()
         for place, item in enumerate(shown):
             if isinstance(item, str):
-                print(item)
+                print(one_line(item, keep=BYTES))
             elif self.form == TERMINAL:
                 if place:
                     print()
@@ -133,14 +134,14 @@ def show_error(error: LayerprobeError, *, as_json: bool) -> None:
     for line in [f"{problem}." for problem in problems] or [str(error)]:
         # Pressing Ctrl-C is no error.
         prefix = "" if isinstance(error, InterruptedRun) else "error: "
-        print(f"{prefix}{visible(line)}", file=sys.stderr)
+        print(f"{prefix}{one_line(line)}", file=sys.stderr)
 
 
 def _print_table(table: TextTable) -> None:
     from rich.console import Console
 
     # A pipe has no width: nothing may be cut there.
-    console = Console(width=None if sys.stdout.isatty() else 200)
+    console = Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else 200)
     # A terminal wraps what is too long; rich would cut it off.
     console.print(as_rich(table, console.width), crop=False)
 

@@ -10,7 +10,7 @@ import typer
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
 from layerprobe.cli.output import Terminal
 from layerprobe.errors import RecipeError
-from layerprobe.wording import as_size
+from layerprobe.wording import as_size, one_line
 
 if TYPE_CHECKING:
     from layerprobe.workflow.removal import Removal
@@ -54,7 +54,7 @@ def remove(
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise RecipeError(f"{what} would be removed, and nobody can be asked", fix="Give --yes")
-        print(f"Remove {what}? [y/N] ", end="", file=sys.stderr, flush=True)
+        print(f"Remove {one_line(what)}? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             terminal.result({"removed": [], "parts": parts, "bytes": 0}, "nothing was removed")
             return

@@ -1,4 +1,4 @@
-"""Standard streams that can end or be closed without ending the command."""
+"""Standard streams that can end or be closed without ending the command, and that no name can steer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ import contextlib
 import errno
 import io
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, TextIO
+
+from layerprobe.wording import BYTES, visible
+
+# A carriage return is of the progress of a download, on stderr.
+_KEPT = {"stdout": f"\n\t{BYTES}", "stderr": f"\n\t\r{BYTES}"}
+# What rich writes for colours and progress bars: a colour, up some lines, a line erased, the cursor hidden or shown.
+_STYLES = re.compile(r"(\x1b\[[0-9;]*m|\x1b\[[0-9]*A|\x1b\[2K|\x1b\[\?25[lh])")
 
 
 def prepare_streams() -> None:
@@ -18,7 +27,8 @@ def prepare_streams() -> None:
 
     A stream that was closed from the start (`>&-`) leads nowhere; the next file opened would take its place. Text that
     the stream's encoding lacks is escaped, but the bytes of a file's name that is not UTF-8 are written as they are.
-    Streams that somebody has put in the place of the process's own stay.
+    Control characters are replaced, whoever writes them. Streams that somebody has put in the place of the process's
+    own stay.
     """
     for number in range(3):
         try:
@@ -40,6 +50,7 @@ def prepare_streams() -> None:
             errors="layerprobe",
             line_buffering=terminal or number == 2,
         )
+        stream.kept = _KEPT[name]
         setattr(sys, name, stream)
 
 
@@ -63,9 +74,19 @@ def _bytes_or_escape(error: UnicodeError) -> tuple[str | bytes, int]:
 class _WhileRead(io.TextIOWrapper):
     """Text to a file descriptor, to which writing does nothing once nobody can read it any more."""
 
+    kept = ""  # control characters that are written as they are
+
     def write(self, text: str) -> int:
         with self._once():
-            super().write(text)
+            super().write(visible(text, keep=self.kept))
+        return len(text)
+
+    def write_styled(self, text: str) -> int:
+        """Write text of rich, whose own sequences are no name's: `one_line` has gone over the names before."""
+        parts = _STYLES.split(text)
+        parts[::2] = [visible(part, keep=f"\r{self.kept}") for part in parts[::2]]
+        with self._once():
+            super().write("".join(parts))
         return len(text)
 
     def flush(self) -> None:
@@ -85,3 +106,17 @@ class _WhileRead(io.TextIOWrapper):
             gone = isinstance(error, BrokenPipeError | ConnectionResetError)
             if not gone and (error.errno != errno.EIO or is_file):
                 raise
+
+
+def styled(stream: TextIO) -> TextIO:
+    """The stream as rich is to write to it: its colours and the movements of its progress bars pass."""
+    return _Styled(stream)  # type: ignore[return-value] # it has all that the stream has
+
+
+class _Styled:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.write = getattr(stream, "write_styled", stream.write)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -95,7 +95,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
 
 
 def _keep_reason(run: Run, built: Built, error: BaseException, stop: Stop) -> None:
-    run.log("\n".join([str(error), *getattr(error, "__notes__", [])]))
+    run.log(str(error), *getattr(error, "__notes__", []))
     record = run.read()
     if record["epochs_done"] < built.trainer.plan.epochs:
         run.write(record | {"state": "interrupted" if stop else "failed"})

@@ -114,3 +114,22 @@ def test_a_narrow_terminal_wraps_notes_and_cuts_nothing(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     Terminal().result({}, TextTable(("a",), (("b",),), notes=("n" * 90,)))
     assert capsys.readouterr().out.count("n") == 90
+
+
+def test_a_line_feed_in_a_name_makes_no_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a\nerror: forged"
+    terminal = Terminal()
+    terminal.say(f"run {name}")
+    terminal.result({}, f"ship {name}", TextTable(("b", "c"), ((name, name),), heading=(name,), notes=(name,)))
+    show_error(DataError("empty", file=name), as_json=False)
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 2
+    assert [line for line in out.splitlines() if line.startswith("error: forged")] == []
+
+
+def test_json_is_ascii_and_has_every_name_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "\x9b\u202e\x7f\u2028" + "\N{LATIN SMALL LETTER A WITH DIAERESIS}" * 5000
+    Terminal(as_json=True).result({"layer": name})
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert json.loads(out)["layer"] == name

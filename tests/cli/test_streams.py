@@ -83,3 +83,15 @@ def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback(tmp_path:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever a shell left here
     )
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "interrupted.\n")
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_whoever_writes_a_control_character_writes_none(tmp_path: Path, stream: str) -> None:
+    # a colour too, which only rich may write; the bytes 9B and E9 are those of a path
+    program = (
+        "import os, sys; from layerprobe.cli.streams import prepare_streams; prepare_streams();"
+        f"print('a\\x1b[31m\\x9b\\u202e\\t' + os.fsdecode(b'\\x9b\\xe9'), file=sys.{stream})"
+    )
+    replaced = "\N{REPLACEMENT CHARACTER}".encode()
+    expected = b"a" + replaced + b"[31m" + 2 * replaced + b"\t" + replaced + b"\xe9\n"
+    assert getattr(bash(f'{sys.executable} -c "{program}"', tmp_path), stream) == expected
