@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from layerprobe.analysis import layer_notes
+from layerprobe.data.splits import IN_GALLERY
 from layerprobe.errors import NumericError, RecipeError
 from layerprobe.keys import RankedLayer
 from layerprobe.reductions.chain import parse_chain
@@ -18,6 +19,7 @@ from layerprobe.workflow.comparison import Basis, Comparison, Side
 from layerprobe.workflow.comparison_text import inputs_text
 from layerprobe.workflow.evidence import Measure, gather, place_units
 from layerprobe.workflow.facts import data_facts
+from layerprobe.workflow.manifests import have_other_images
 from layerprobe.workflow.reducing import TRANSDUCTIVE
 from layerprobe.workflow.references import Place, Reference, find_layers, open_place, parse_reference
 from layerprobe.workflow.stored_layers import equal_layers
@@ -98,7 +100,7 @@ def compare_pairs(a: Place, b: Place, pairs: Sequence[Pair], measure: Measure) -
 
 
 def require_same_queries(a: Place, b: Place) -> None:
-    """Check that the images of two places, their classes and what they may find are the same.
+    """Check that the images of two places, what they are searched in, their classes and rules are the same.
 
     Raises:
         RecipeError: they differ.
@@ -111,6 +113,9 @@ def require_same_queries(a: Place, b: Place) -> None:
         counts = f"{len(images.ids):,} and {len(others.ids):,} images of the {a.split} split, {shared:,} in both"
         what = counts if set(images.ids) != set(others.ids) else f"the images of the {a.split} split in another order"
         raise RecipeError(f"{names} have {what}", fix=fix)
+    for split in filter(None, (a.split, IN_GALLERY.get(a.split))):
+        if have_other_images(a.record, b.record, split):
+            raise RecipeError(f"{names} have {split} images of the same names and another content", fix=fix)
     unlike = int((images.labels != others.labels).sum())
     if unlike:
         raise RecipeError(f"{names} have {unlike:,} images of the {a.split} split in other classes", fix=fix)
@@ -175,5 +180,11 @@ def layer_notes_of(place: Place, ranked: RankedLayer) -> list[str]:
 
 def input_notes(a: Place, b: Place) -> list[str]:
     """What differs in the inputs of two models, as a note; none where nothing does."""
-    transforms = a.stored.transform, b.stored.transform
-    return [] if transforms[0] == transforms[1] else [inputs_text((a.run.name, b.run.name), transforms)]
+    names, transforms = (a.run.name, b.run.name), (a.stored.transform, b.stored.transform)
+    if transforms[0] != transforms[1]:
+        return [inputs_text(names, transforms)]
+    known = [place.record.get("contents", {}).get(place.split) for place in (a, b)]
+    if None in known or known[0] == known[1]:
+        return []
+    # They come from no files, as the tensors of a loader: `require_same_queries` refuses others.
+    return [f"{names[0]} and {names[1]} were given other numbers: whether of the same images is not known"]

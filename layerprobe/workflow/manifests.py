@@ -62,6 +62,27 @@ def require_same_images(record: Record, dataset: Dataset, splits: Sequence[str],
         )
 
 
+def have_other_images(one: Record, other: Record, split: str) -> bool:
+    """Whether a split of two runs is known to hold other images or classes.
+
+    They are told by content where both records have it, else by names, classes and sizes. Images that come from no
+    files are not compared between two recipes: they may be drawn at the size, or given in the scale, of a network.
+
+    Args:
+        one: a run's record.
+        other: another's.
+        split: that one of them does not have says nothing.
+    """
+    roots = (record["recipe"].get("data", {}).get("root") for record in (one, other))
+    if one["experiment"] != other["experiment"] and not all(roots):
+        return False
+    for field in ("contents", "manifests"):
+        known = {record.get(field, {}).get(split) for record in (one, other)}
+        if None not in known:
+            return len(known) > 1
+    return False
+
+
 def upgrade(run: Run, dataset: Dataset, listener: Listener) -> None:
     """Write the contents of its images into the record of an earlier version's run; the caller holds the lock.
 

@@ -145,6 +145,25 @@ def test_other_images_are_refused(run: Run, tmp_path: Path) -> None:
         compared(tmp_path, "netA:c1", "classes:c1")
 
 
+def test_other_images_of_the_same_names_are_refused(tmp_path: Path) -> None:
+    contents = {"test": "a", "gallery": "g"}
+    store_ranks(write_run(tmp_path, "netA", contents=contents), HITS, LABELS)
+    for name, split in (("other", "test"), ("gallery", "gallery")):
+        store_ranks(write_run(tmp_path, name, contents=contents | {split: "b"}), HITS, LABELS)
+        with pytest.raises(RecipeError, match=f"netA and {name} have {split} images of the same names and another"):
+            compared(tmp_path, "netA:c1", f"{name}:c1")
+
+
+def test_images_that_come_from_no_files_are_another_networks_size(tmp_path: Path) -> None:
+    for name, root in (("a", None), ("b", None), ("c", "there"), ("d", "elsewhere")):
+        recipe = {"data": {"root": root}}
+        store_ranks(write_run(tmp_path, name, experiment=name, recipe=recipe, contents={"test": name}), HITS, LABELS)
+    (found,) = compared(tmp_path, "a:c1", "b:c1")
+    assert found.notes == ("a and b were given other numbers: whether of the same images is not known",)
+    with pytest.raises(RecipeError, match="c and d have test images of the same names and another content"):
+        compared(tmp_path, "c:c1", "d:c1")
+
+
 def test_other_input_is_told(run: Run, tmp_path: Path) -> None:
     store_ranks(write_run(tmp_path, "wide"), HITS, LABELS, transform=INPUT | {"resize": [64, 64, "bicubic"]})
     (found,) = compared(tmp_path, "netA:c1", "wide:fc6")
