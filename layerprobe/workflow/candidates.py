@@ -22,6 +22,7 @@ from layerprobe.runs import Run
 from layerprobe.scores import is_recall
 from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
 from layerprobe.workflow.compare import require_same_queries
+from layerprobe.workflow.experiments import experiments_of
 from layerprobe.workflow.references import Place, open_place, probe_fix
 from layerprobe.workflow.seen import split_to_choose_on
 from layerprobe.workflow.stored_terms import ranked_epochs
@@ -237,11 +238,15 @@ def grouped(choosers: Sequence[Chooser]) -> list[Group]:
     """The trainings of each experiment together, in the order in which they are named.
 
     Raises:
-        RecipeError: runs that do not choose on the same images, or are not tested on the same.
+        RecipeError: runs of one recipe that are of several experiments, that do not choose on the same images, or are
+            not tested on the same.
     """
+    experiments = experiments_of(chooser.run for chooser in choosers)
+    if experiments.notes:
+        raise RecipeError(experiments.notes[0], fix="Choose among those of one experiment")
     found: dict[str, list[Chooser]] = defaultdict(list)
     for chooser in choosers:
-        found[str(chooser.record["experiment"])].append(chooser)
+        found[experiments.names[chooser.run]].append(chooser)
     groups = [Group(tuple(each)) for each in found.values()]
     for group in groups:
         if not group.cells:

@@ -83,12 +83,13 @@ def compare_trainings(
     for pair in pairs:
         sides = side_of(a, pair[0]), side_of(b, pair[1])
         if reason := invalid[pair]:
-            comparisons.append(SeedComparison(*sides, basis, (), None, (reason,)))
+            comparisons.append(SeedComparison(*sides, basis, (), None, (reason,), trainings.one))
             continue
         cell = valid.index(pair)
         each = zip(places, trainings.seeds, evidence, strict=True)
         of_seeds = tuple(_training(runs, seed, one, cell) for runs, seed, one in each)
-        comparisons.append(SeedComparison(*sides, basis, of_seeds, found[cell], (*_layer_notes(places, pair), *notes)))
+        told = (*_layer_notes(places, pair), *notes)
+        comparisons.append(SeedComparison(*sides, basis, of_seeds, found[cell], told, trainings.one))
     return comparisons
 
 

@@ -103,6 +103,7 @@ class SeedComparison:
         trainings: by seed; empty where a layer of one has no valid number, with the reason in `notes`.
         over: a - b over the trainings, both p corrected for all comparisons; None likewise.
         notes: what a reader must know.
+        one: whether all of them are trainings of one experiment.
     """
 
     a: Side
@@ -111,6 +112,7 @@ class SeedComparison:
     trainings: tuple[Training, ...]
     over: OverSeeds | None
     notes: tuple[str, ...] = ()
+    one: bool = True
 
     def as_row(self) -> dict[str, Any]:
         """The fields as JSON has them: low, high and p for another training, and those of these networks apart."""

@@ -21,6 +21,7 @@ from layerprobe.workflow.comparison import Comparison, SeedComparison
 from layerprobe.workflow.comparison_text import sentence, value_text
 from layerprobe.workflow.embedding import LastTwo, NetworkEnd, last_two
 from layerprobe.workflow.evidence import Measure
+from layerprobe.workflow.experiments import experiments_of
 from layerprobe.workflow.references import Place, open_place, probe_fix
 from layerprobe.workflow.seeds_text import seeds_sentence
 from layerprobe.workflow.stored_layers import equal_layers
@@ -282,9 +283,11 @@ def findings(runs: Sequence[tuple[Run, NetworkEnd | None]]) -> Findings:
 def _by_experiment(grounds: Iterable[Ground]) -> list[list[Ground]]:
     """Trainings of one experiment under several seeds together; of several runs of one seed, the others alone."""
     groups: dict[tuple[object, ...], dict[int, Ground]] = {}
+    grounds = list(grounds)
+    names = experiments_of(ground.test.run for ground in grounds).names
     for ground in grounds:
         record, place = ground.test.record, ground.test
-        group = groups.setdefault((record["experiment"], place.epoch, ground.layers, place.stored.ids), {})
+        group = groups.setdefault((names[place.run], place.epoch, ground.layers, place.stored.ids), {})
         if record["seed"] in group:
             group = groups.setdefault((place.run.name,), {})
         group[record["seed"]] = ground

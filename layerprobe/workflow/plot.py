@@ -28,6 +28,7 @@ from layerprobe.scores import Matrix, Score, shared_notes
 from layerprobe.seeds import facts_over_seeds, over_seeds, trainings
 from layerprobe.views import Curve, Histogram, Neighbours, Reductions
 from layerprobe.workflow.dims import stored_reductions
+from layerprobe.workflow.experiments import scores_of
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.gallery_sizes import stored_curves
 from layerprobe.workflow.matrices import COMPARED, comparable, layers_of, matrices_of
@@ -145,7 +146,7 @@ def drawn(kind: str, runs: Sequence[Run], ask: Ask = Ask()) -> Drawn:
     """
     part: Plot = registry.load("plot", registry.PLOTS, kind)
     require_meant(kind, part, ask)
-    scores = [score for run in runs for score in run.scores()]
+    scores = scores_of(runs)
     if not scores:
         raise DataError("no scores", file=runs[0].scores_file, fix="Run layerprobe probe first")
     return draw(part, StoredRuns(runs, scores), ask)

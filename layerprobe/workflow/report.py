@@ -17,6 +17,7 @@ from layerprobe.report.values import Report, RunPage
 from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.workflow.embedding import NetworkEnd, embedding_among, network_end
+from layerprobe.workflow.experiments import experiments_of
 from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.finding import METRIC, best_on_validation, findings
 from layerprobe.workflow.outputs import require_output, write_output
@@ -71,7 +72,7 @@ def made_report(runs: Sequence[Run], ends: Ends, *, gallery: bool = True, refres
         galleries=galleries.galleries,
         pictures=galleries.pictures,
         made=made_of_page(time.time()),
-        notes=(*left_out, *found.missing, *galleries.notes),
+        notes=(*left_out, *found.missing, *experiments_of(runs).notes, *galleries.notes),
         refresh=refresh,
     )
 

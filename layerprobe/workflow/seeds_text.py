@@ -81,17 +81,13 @@ def _ends(found: Difference, share: bool) -> str:
 
 
 def _networks(comparison: SeedComparison) -> str:
-    return "networks" if _one_experiment(comparison) else "pairs of networks"
-
-
-def _one_experiment(comparison: SeedComparison) -> bool:
-    return comparison.a.subject.experiment == comparison.b.subject.experiment
+    return "networks" if comparison.one else "pairs of networks"
 
 
 def _names(comparison: SeedComparison) -> tuple[str, str]:
     """The layers' names, with the named run where the experiments differ, or the epoch where the epochs do."""
     a, b = comparison.a, comparison.b
-    if not _one_experiment(comparison):
+    if not comparison.one:
         return f"{a.name} of {a.subject.run}'s experiment", f"{b.name} of {b.subject.run}'s experiment"
     if a.subject.epoch != b.subject.epoch:
         return f"{a.name} at epoch {a.subject.epoch}", f"{b.name} at epoch {b.subject.epoch}"
@@ -105,7 +101,7 @@ def _trainings_text(comparison: SeedComparison) -> str:
     runs = [" and ".join(dict.fromkeys(one.runs)) for one in comparison.trainings]
     if not runs:
         return f"in the trainings of {comparison.a.subject.run}'s experiment"
-    pairs = "trainings" if _one_experiment(comparison) else "pairs of trainings"
+    pairs = "trainings" if comparison.one else "pairs of trainings"
     return f"over {len(runs)} {pairs} ({', '.join(runs)}{at})"
 
 

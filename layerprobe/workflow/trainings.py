@@ -9,6 +9,7 @@ from typing import Any
 
 from layerprobe.errors import RecipeError
 from layerprobe.runs import Run, list_runs
+from layerprobe.workflow.experiments import Conditions, why_apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,11 +20,13 @@ class Trainings:
         seeds: ascending, at least two.
         pairs: for each seed the run of the first experiment and that of the second; often the same.
         left_out: what was left out and why, in a line each.
+        one: whether the two experiments are the same.
     """
 
     seeds: tuple[int, ...]
     pairs: tuple[tuple[Run, Run], ...]
     left_out: tuple[str, ...]
+    one: bool = True
 
 
 def pair_trainings(cache: Path, a: Run, b: Run, epochs: tuple[int | None, int | None]) -> Trainings:
@@ -45,14 +48,16 @@ def pair_trainings(cache: Path, a: Run, b: Run, epochs: tuple[int | None, int | 
     for seed in sorted(first.keys() ^ second.keys()):
         run = (first.get(seed) or second[seed]).name
         notes.append(f"{run} left out: the other experiment has no training with seed {seed}")
+    notes = list(dict.fromkeys(notes))
+    one = not why_apart(Conditions(a, a.read()), Conditions(b, b.read()))
     if len(shared) < 2:
-        one = a.read()["experiment"] == b.read()["experiment"]
         what = f"{a.name}'s experiment was" if one else f"the experiments of {a.name} and {b.name} were both"
+        count = f"{len(shared)} seed{'s' * (len(shared) != 1)}"
         raise RecipeError(
-            f"--seeds: {what} trained to that epoch with {len(shared)} seed{'s' * (len(shared) != 1)}, and it takes 2",
+            "; ".join([f"--seeds: {what} trained to that epoch with {count}, and it takes 2", *notes]),
             fix="Train and probe others, such as --seed 1 --run NAME, or leave --seeds out",
         )
-    return Trainings(tuple(shared), tuple((first[seed], second[seed]) for seed in shared), tuple(dict.fromkeys(notes)))
+    return Trainings(tuple(shared), tuple((first[seed], second[seed]) for seed in shared), tuple(notes), one)
 
 
 def _by_seed(
@@ -60,16 +65,20 @@ def _by_seed(
 ) -> tuple[dict[int, Run], list[str]]:
     """Seed -> the run of a run's experiment that has the epoch; and what is left out, in a line each."""
     notes: list[str] = []
+    apart: dict[str, list[str]] = {}
     record = named.read()
     wanted = record["epochs_done"] if epoch is None else epoch
     found = {record["seed"]: named}
     for run, other in sorted(known, key=lambda item: item[0].name):
         if other["experiment"] != record["experiment"] or run.folder == named.folder:
             continue
-        if other["epochs_done"] < wanted:
+        if reason := why_apart(Conditions(named, record), Conditions(run, other)):
+            apart.setdefault(reason, []).append(run.name)
+        elif other["epochs_done"] < wanted:
             notes.append(f"{run.name} left out: it has no epoch {wanted}")
         elif other["seed"] in found:
             notes.append(f"{run.name} left out: {found[other['seed']].name} has its seed {other['seed']}")
         else:
             found[other["seed"]] = run
+    notes += [f"{', '.join(runs)} left out: {reason} than {named.name} has" for reason, runs in apart.items()]
     return found, notes

@@ -121,6 +121,14 @@ def test_experiments_compete_and_say_whose_a_candidate_is(tmp_path: Path) -> Non
     assert (found.run, dict(found.shares)) == ("b", {"b#2:c1@max~cosine": 1.0})
 
 
+def test_runs_of_one_recipe_on_other_images_are_not_chosen_among_as_one(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path, name, HELD_OUT, seed=seed, contents={"test": name}) for seed, name in enumerate(("a", "b"))
+    ]
+    with pytest.raises(RecipeError, match="a and b have one recipe, but other test images: no seeds of one experiment"):
+        chosen(*runs)
+
+
 @pytest.mark.parametrize(
     ("other", "data", "message"),
     [

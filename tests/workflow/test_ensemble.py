@@ -16,6 +16,7 @@ from layerprobe.recipe import load_recipe
 from layerprobe.runs import Run
 from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.ensemble import estimate_probe_of, estimate_training_of, probe_any, train_any
+from layerprobe.workflow.experiments import experiments_of
 from layerprobe.workflow.selection import ProbeRequest
 from tests.workflow.conftest import RECIPES, Silent
 
@@ -55,6 +56,7 @@ def test_members_are_runs_of_their_own_with_a_seed_each(request_for: Make) -> No
     assert [record["seed"] for record in records] == [0, 1]
     assert [record["state"] for record in records] == ["finished"] * 2
     assert "ensemble" not in records[0]["recipe"]
+    assert len(set(experiments_of([member(run, number) for number in (1, 2)]).names.values())) == 1
     assert (run.read()["members"], run.read()["epochs_done"]) == (["pair.1", "pair.2"], 1)
 
 

@@ -183,6 +183,14 @@ def test_trainings_of_one_experiment_have_one_finding(tmp_path: Path) -> None:
     assert found.missing == ()
 
 
+def test_runs_on_other_images_have_a_finding_each(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, f"s{seed}", seed=seed) for seed in (0, 1)]
+    for run in runs:
+        run.write(run.read() | {"manifests": {"test": "m", "train": "m"}, "contents": {"test": run.name}})
+    found = findings([(run, END) for run in runs])
+    assert [re.findall(r"\((\w+), epoch 5\)", text) for text in found.sentences] == [["s0"], ["s1"]]
+
+
 def test_several_runs_of_one_seed_are_no_trainings(tmp_path: Path) -> None:
     found = findings([(run_of(tmp_path, name), END) for name in ("a", "b")])
     assert [re.findall(r"\((\w), epoch 5\)", text) for text in found.sentences] == [["a"], ["b"]]

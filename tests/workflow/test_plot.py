@@ -52,6 +52,18 @@ def run_with(cache: Path, name: str, splits: dict[str, list[int]]) -> Run:
     return run
 
 
+def seeds(cache: Path, names: Sequence[str], more: Mapping[str, Mapping[str, object]] | None = None) -> list[Run]:
+    """Runs of one recipe, the first with a score of 0.5 and each with 0.25 more than the one before."""
+    runs = [run_with(cache, name, {"test": [0, 0]}) for name in names]
+    for seed, run in enumerate(runs):
+        known = (
+            RECORD | {"seed": seed, "epochs_done": 1, "manifests": {"test": "m"}} | dict((more or {}).get(run.name, {}))
+        )
+        run.write(known)
+        write_scores(run.scores_file, [replace(SCORE, run=run.name, seed=seed, value=0.5 + seed / 4)])
+    return runs
+
+
 def chance_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> dict[str, float]:
     """The chance levels that the drawing function is given."""
     given: dict[str, float] = {}
@@ -72,11 +84,25 @@ def test_what_means_nothing_for_a_plot_is_refused(tmp_path: Path) -> None:
 
 
 def test_trainings_of_one_experiment_are_drawn_as_one(tmp_path: Path) -> None:
-    runs = [run_with(tmp_path, name, {"test": [0, 0]}) for name in ("one-s0", "one-s1")]
-    for seed, run in enumerate(runs):
-        write_scores(run.scores_file, [replace(SCORE, run=run.name, seed=seed, value=0.5 + seed / 4)])
+    runs = seeds(tmp_path, ("one-s0", "one-s1"))
     (row,) = csv.DictReader(drawn("layers", runs).csv.splitlines())
     assert (row["run"], row["test R@1"], row["test R@1 low"]) == ("one-s* (2 seeds)", "0.625", "0.5")
+
+
+def test_runs_of_one_recipe_on_other_images_are_drawn_apart_with_a_note(tmp_path: Path) -> None:
+    runs = seeds(tmp_path, ("one-s0", "one-s1", "other"), {"other": {"manifests": {"test": "others"}}})
+    found = drawn("layers", runs)
+    rows = csv.DictReader(found.csv.splitlines())
+    assert [(row["run"], row["test R@1"]) for row in rows] == [("one-s* (2 seeds)", "0.625"), ("other", "1.0")]
+    note = "one-s0, one-s1 and other have one recipe, but other test images: no seeds of one experiment"
+    assert any(note in " ".join(text.get_text().split()) for text in found.figure.texts)
+
+
+def test_a_run_whose_record_is_damaged_is_averaged_with_none(tmp_path: Path) -> None:
+    runs = seeds(tmp_path, ("one-s0", "one-s1"))
+    runs[1].record_file.write_text("{")
+    rows = csv.DictReader(drawn("layers", runs).csv.splitlines())
+    assert [row["run"] for row in rows] == ["one-s0", "one-s1"]
 
 
 def test_an_epoch_without_scores_is_told(tmp_path: Path) -> None:

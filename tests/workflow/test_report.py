@@ -113,6 +113,12 @@ def test_a_run_that_is_named_twice_is_there_once(tmp_path: Path) -> None:
     assert [page.name for page in made_report([run, Run(run.folder)], ends()).runs] == ["one"]
 
 
+def test_runs_of_one_recipe_on_other_images_are_told(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, f"s{seed}", seed=seed, manifests={"test": str(seed)}) for seed in (0, 1)]
+    note = "s0 and s1 have one recipe, but other test images: no seeds of one experiment"
+    assert note in made_report(runs, ends()).notes
+
+
 def test_many_runs_are_not_all_in_the_title(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, name) for name in "abcd"]
     assert made_report(runs, ends()).title.startswith("a, b, c and 1 more runs: ")

@@ -31,6 +31,23 @@ def test_a_run_without_the_epoch_and_a_second_one_of_a_seed_are_left_out(tmp_pat
     assert [pair[0].name for pair in pair_trainings(tmp_path, named, named, (1, 1)).pairs] == ["m", "b", "d"]
 
 
+def test_runs_on_other_images_are_no_seeds_of_the_experiment(tmp_path: Path) -> None:
+    a = [write_run(tmp_path, f"a{seed}", seed=seed) for seed in (0, 1)]
+    others = [
+        write_run(tmp_path, f"b{seed}", seed=seed, contents={"test": "y"}, manifests={"test": "y"}) for seed in (1, 2)
+    ]
+    found = pair_trainings(tmp_path, a[0], a[0], (None, None))
+    assert found.seeds == (0, 1)
+    assert found.left_out == ("b1, b2 left out: other test images than a0 has",)
+    assert found.one
+    with pytest.raises(
+        RecipeError, match="with 1 seed, and it takes 2; b1, b2 left out: other test images than a1 has"
+    ):
+        pair_trainings(tmp_path, a[1], others[0], (None, None))
+    write_run(tmp_path, "b0", seed=0, contents={"test": "y"}, manifests={"test": "y"})
+    assert not pair_trainings(tmp_path, a[1], others[0], (None, None)).one
+
+
 def test_a_single_seed_is_refused(tmp_path: Path) -> None:
     a = write_run(tmp_path, "a")
     write_run(tmp_path, "other", experiment="x", seed=1)
