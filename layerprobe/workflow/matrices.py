@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +18,7 @@ from layerprobe.keys import NO_REDUCTION, LayerKey
 from layerprobe.runs import Run
 from layerprobe.scores import Matrix, Score
 from layerprobe.store import read_features, read_index
+from layerprobe.workflow.manifests import have_other_images
 
 COMPARED = "test"  # the split whose features CKA compares
 
@@ -93,12 +95,18 @@ def matrices_of(runs: Sequence[RunLayers]) -> list[Matrix]:
     found = [matrix for own in runs for matrix in _own_matrices(own)]
     images = [own.images(own.last) for own in runs]
     for (first, its), (second, others) in combinations(zip(runs, images, strict=True), 2):
-        if its == others:
+        if its == others and not _have_other_images(first.run, second.run):
             found.append(_between(first, second))
         else:
             note = f"not compared with {second.run.name}, which has other {COMPARED} images"
             found = [replace(each, notes=(*each.notes, note)) if each.run == first.run.name else each for each in found]
     return found
+
+
+def _have_other_images(first: Run, second: Run) -> bool:
+    with contextlib.suppress(DataError):  # a record that cannot be read says nothing
+        return have_other_images(first.read(), second.read(), COMPARED)
+    return False
 
 
 def _own_matrices(own: RunLayers) -> list[Matrix]:

@@ -16,6 +16,7 @@ from layerprobe.plots.plot import Image
 from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.views import Found, Item, Neighbours
+from layerprobe.workflow.manifests import have_other_images
 from layerprobe.workflow.neighbours import RunGallery, neighbours_of, open_gallery
 from layerprobe.workflow.plot import Ask
 from layerprobe.workflow.plot_layers import asked_layers
@@ -83,6 +84,9 @@ def panels_of(runs: Sequence[Run], scores: Sequence[Score], ask: Ask) -> tuple[l
     chosen, notes = _chosen(rule, shown[0], ask)
     for run in runs[1:]:
         place = _place(run, scores, ask.epoch)
+        if have_other_images(first.record, place.record, _SPLIT):
+            what = f"{run.name} has other {_SPLIT} images than {runs[0].name}"
+            raise DataError(what, file=run.folder, fix="Compare runs on the same images")
         shown.append(_Shown(place, open_gallery(run, _SPLIT), _shown_layers(place, ask, rule, like=layers)))
     if len(runs) > 1:
         notes = tuple(f"{note}, by {runs[0].name}" for note in notes)

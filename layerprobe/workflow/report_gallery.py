@@ -21,6 +21,7 @@ from layerprobe.report.pictures import small_picture
 from layerprobe.report.values import Asked, Gallery, RunPage
 from layerprobe.runs import Run
 from layerprobe.views import Item
+from layerprobe.workflow.manifests import have_other_images
 from layerprobe.workflow.neighbours import RunGallery, neighbours_of, open_gallery
 from layerprobe.workflow.query_rules import AtRandom, ByOutcome, Rule, Worst, choose_queries, rule_text
 from layerprobe.workflow.references import Place, open_place
@@ -132,15 +133,23 @@ def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Gal
             shown.append(_shown(run, page, SEARCHED // len(runs)))
         except LayerprobeError as error:
             notes.append(f"no images of {page.name} are shown: {error}")
-    groups: dict[tuple[str, ...], list[_Shown]] = {}
+    groups: list[list[_Shown]] = []
     for each in shown:
-        groups.setdefault(each.opened.queries.ids, []).append(each)
+        group = next((group for group in groups if _have_one_set_of_images(group[0], each)), None)
+        if group is None:
+            groups.append(group := [])
+        group.append(each)
     wanted: dict[str, Wanted] = {}
     with in_threads() as of_each:
-        for group in groups.values():
+        for group in groups:
             queries, pictures = _queries_of(group), _Pictures()
             wanted |= {each.page.name: _wanted(each, queries, of_each, pictures) for each in group}
     return Galleries(*within([wanted[each.page.name] for each in shown], limit), tuple(notes))
+
+
+def _have_one_set_of_images(one: _Shown, other: _Shown) -> bool:
+    named_alike = one.opened.queries.ids == other.opened.queries.ids
+    return named_alike and not have_other_images(one.opened.record, other.opened.record, SPLIT)
 
 
 def _shown(run: Run, page: RunPage, rows: int) -> _Shown:

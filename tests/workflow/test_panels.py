@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +55,14 @@ def test_the_last_two_layers_are_shown_where_they_disagree_or_else_at_random(pro
             "No query has c3 right, fc6 wrong",
             "Queries: random, 4 of 16 at random by seed 0",
         )
+
+
+def test_runs_on_other_images_of_the_same_names_are_not_shown_side_by_side(probed: Run) -> None:
+    shutil.copytree(probed.folder, probed.folder.with_name("other"))
+    other = Run(probed.folder.with_name("other"))
+    other.write(other.read() | {"contents": {"test": "of other images"}})
+    with pytest.raises(DataError, match="other has other test images than tiny. Compare runs on the same images"):
+        panels_of([probed, other], [*probed.scores(), *other.scores()], Ask())
 
 
 def test_a_module_that_gives_the_output_is_not_shown_beside_it(foreign: Callable[..., Run]) -> None:

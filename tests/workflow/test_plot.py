@@ -251,6 +251,17 @@ def test_a_run_without_a_layer_order_has_that_of_its_scores(record: dict[str, ob
     assert [score.layer for score in run.scores()] == ["pool5.3", "fc6"]
 
 
+def test_runs_on_other_images_of_the_same_names_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = [probed(tmp_path, of_epochs(0), name=name) for name in ("one", "two")]
+    for run in runs:
+        run.write(RECORD | {"contents": {"test": f"of {run.name}"}})
+    matrices = matrices_drawn(monkeypatch, *runs)
+    assert [matrix.run for matrix in matrices] == ["one", "two"]
+    assert "not compared with two, which has other test images" in matrices[0].notes
+
+
 def test_every_run_is_compared_with_itself_and_with_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     features = of_epochs(0), of_epochs(0, 1, 2)
     first, second = probed(tmp_path, features[0]), probed(tmp_path, features[1], name="two")

@@ -156,6 +156,15 @@ def test_runs_on_the_same_images_show_the_same_queries_and_share_pictures(run: R
     assert {"worst by fc6 (one)", "worst by fc6 (two)", "random"} <= rules
 
 
+def test_runs_on_other_images_of_the_same_names_share_nothing(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(run.folder, tmp_path / "two")
+    two = Run(tmp_path / "two")
+    two.write(two.read() | {"contents": {"test": "of other images"}})
+    found = galleries_of([(run, page_of(run)), (two, page_of(two))])
+    rules = [{rule for query in each.queries for rule in query.rules} for each in found.galleries]
+    assert all({"worst by fc6", "random"} <= each for each in rules)
+
+
 def test_a_run_without_its_images_says_why_it_has_no_gallery(made: Path, run: Run, tmp_path: Path) -> None:
     shutil.copytree(run.folder, tmp_path / "gone")
     gone = Run(tmp_path / "gone")
