@@ -39,6 +39,7 @@ def compare_seeds(request: CompareRequest) -> list[SeedComparison]:
     """
     first, second = parse_reference(request.a), parse_reference(request.b)
     a, b = (open_place(find_run(request.cache, x.run), x.epoch, request.split) for x in (first, second))
+    require_same_queries(a, b)
     trainings = pair_trainings(request.cache, a.run, b.run, (first.epoch, second.epoch))
     places = [(open_place(x, a.epoch, a.split), open_place(y, b.epoch, b.split)) for x, y in trainings.pairs]
     for one, other in places:

@@ -42,19 +42,20 @@ def pair_trainings(cache: Path, a: Run, b: Run, epochs: tuple[int | None, int | 
         RecipeError: fewer than two seeds that both have.
     """
     known = list_runs(cache)
-    (first, left_out), (second, also) = (_by_seed(known, x, epoch) for x, epoch in zip((a, b), epochs, strict=True))
-    notes = [*left_out, *also]
+    sides = [_by_seed(known, x, epoch) for x, epoch in zip((a, b), epochs, strict=True)]
+    (first, *_), (second, *_) = sides
+    notes = list(dict.fromkeys(note for _, left_out, apart in sides for note in (*left_out, *apart)))
     shared = sorted(first.keys() & second.keys())
     for seed in sorted(first.keys() ^ second.keys()):
         run = (first.get(seed) or second[seed]).name
         notes.append(f"{run} left out: the other experiment has no training with seed {seed}")
-    notes = list(dict.fromkeys(notes))
     one = not why_apart(Conditions(a, a.read()), Conditions(b, b.read()))
     if len(shared) < 2:
         what = f"{a.name}'s experiment was" if one else f"the experiments of {a.name} and {b.name} were both"
         count = f"{len(shared)} seed{'s' * (len(shared) != 1)}"
+        told = dict.fromkeys(note for *_, apart in sides for note in apart)
         raise RecipeError(
-            "; ".join([f"--seeds: {what} trained to that epoch with {count}, and it takes 2", *notes]),
+            "; ".join([f"--seeds: {what} trained to that epoch with {count}, and it takes 2", *told]),
             fix="Train and probe others, such as --seed 1 --run NAME, or leave --seeds out",
         )
     return Trainings(tuple(shared), tuple((first[seed], second[seed]) for seed in shared), tuple(notes), one)
@@ -62,17 +63,18 @@ def pair_trainings(cache: Path, a: Run, b: Run, epochs: tuple[int | None, int | 
 
 def _by_seed(
     known: Sequence[tuple[Run, dict[str, Any]]], named: Run, epoch: int | None
-) -> tuple[dict[int, Run], list[str]]:
-    """Seed -> the run of a run's experiment that has the epoch; and what is left out, in a line each."""
+) -> tuple[dict[int, Run], list[str], list[str]]:
+    """Seed -> the run of a run's experiment that has the epoch; what is left out; and what is of its recipe alone."""
     notes: list[str] = []
     apart: dict[str, list[str]] = {}
     record = named.read()
+    own = Conditions(named, record)
     wanted = record["epochs_done"] if epoch is None else epoch
     found = {record["seed"]: named}
     for run, other in sorted(known, key=lambda item: item[0].name):
         if other["experiment"] != record["experiment"] or run.folder == named.folder:
             continue
-        if reason := why_apart(Conditions(named, record), Conditions(run, other)):
+        if reason := why_apart(own, Conditions(run, other)):
             apart.setdefault(reason, []).append(run.name)
         elif other["epochs_done"] < wanted:
             notes.append(f"{run.name} left out: it has no epoch {wanted}")
@@ -80,5 +82,5 @@ def _by_seed(
             notes.append(f"{run.name} left out: {found[other['seed']].name} has its seed {other['seed']}")
         else:
             found[other["seed"]] = run
-    notes += [f"{', '.join(runs)} left out: {reason} than {named.name} has" for reason, runs in apart.items()]
-    return found, notes
+    told = [f"{', '.join(runs)} left out: {reason} than {named.name} has" for reason, runs in apart.items()]
+    return found, notes, told

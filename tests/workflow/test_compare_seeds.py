@@ -104,6 +104,12 @@ def test_other_images_of_a_seed_are_refused(cache: Path) -> None:
         compared(cache, "s0:c1", "s0:fc6")
 
 
+def test_experiments_on_other_images_are_refused_by_these(cache: Path) -> None:
+    store_ranks(write_run(cache, "other", contents={"test": "b"}, manifests={"test": "b"}), HITS[0], LABELS)
+    with pytest.raises(RecipeError, match="s0 and other have test images of the same names and another content"):
+        compared(cache, "s0:c1", "other:fc6")
+
+
 def test_a_layer_that_one_seed_has_no_ranks_of_is_left_out(cache: Path) -> None:
     store_ranks(write_run(cache, "s3", seed=3), HITS[0] | {C1: None}, LABELS)
     with pytest.raises(NumericError, match="s3, c1: NaN"):
