@@ -183,8 +183,8 @@ def _one_a_row(values: Any, name: str, file: Path | None) -> NDArray[Any]:
     found = _array(values)
     if found.ndim != 1 or not len(found):
         raise DataError(f"{name} has the shape {found.shape}", file=file, fix="Give one for each row, (N,)")
-    if found.dtype.kind == "f" and np.array_equal(found, np.trunc(found)):
-        found = found.astype(np.int64)
+    if found.dtype.kind == "f":
+        found = _whole(found, name, file)
     if found.dtype.kind == "O" and all(isinstance(value, str) for value in found.tolist()):
         found = found.astype(str)
     if found.dtype.kind == "S":
@@ -193,6 +193,16 @@ def _one_a_row(values: Any, name: str, file: Path | None) -> NDArray[Any]:
         expected = "texts" if name == SPLIT else "whole numbers or texts"
         raise DataError(f"{name} holds {found.dtype}", file=file, fix=f"Give {expected}, one for each row")
     return found
+
+
+def _whole(values: NDArray[np.floating], name: str, file: Path | None) -> NDArray[np.int64]:
+    """(N,) floats as whole numbers, if they are exact: beyond a float's digits, neighbours are one number."""
+    limit = 2.0 ** min(np.finfo(values.dtype).nmant + 1, 63)
+    for row in np.flatnonzero(~((np.abs(values) < limit) & (values == np.trunc(values))))[:1]:
+        most = f"{limit:,.0f} (up to there {values.dtype} is exact)"
+        what = f"{name}[{row}] is {values[row]:g}, not a whole number below {most}"
+        raise DataError(what, file=file, fix="Give whole numbers or texts, one for each row")
+    return values.astype(np.int64)
 
 
 def _table(values: Any, name: str, count: int, file: Path | None) -> NDArray[Any]:

@@ -87,6 +87,11 @@ def _labels(labels: object, count: int, split: str) -> NDArray[np.int64]:
             f"labels of the {split} loader are {found.dtype} {found.shape} for {count} images",
             fix="Give a whole number for each image, its class",
         )
+    if found.max() > np.iinfo(np.int64).max:
+        raise DataError(
+            f"labels of the {split} loader hold {found.max()} for {count} images",
+            fix="Give whole numbers of 64 bits with a sign, such as int64",
+        )
     return found.astype(np.int64)
 
 

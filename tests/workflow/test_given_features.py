@@ -33,7 +33,12 @@ def saved(folder: Path, **arrays: Any) -> Path:
         ({"a": GOOD.astype(object), "labels": LABELS}, "array a holds Python objects, which are not read", DataError),
         ({"a": GOOD[..., None], "labels": LABELS}, r"shape \(4, 3, 1\), not \(N, D\). Pool maps", DataError),
         ({"a": GOOD.astype(str), "labels": LABELS}, "array a holds <U.*. Give real numbers", DataError),
-        ({"a": GOOD, "labels": LABELS + 0.5}, "labels holds float64. Give whole numbers or texts", DataError),
+        ({"a": GOOD, "labels": LABELS + 0.5}, r"labels\[0\] is 0.5, .* Give whole numbers or texts", DataError),
+        ({"a": GOOD, "labels": LABELS * 1e20}, r"labels\[2\] is 1e\+20, not a whole number", DataError),
+        ({"a": GOOD, "labels": [0, 0, 1, np.inf]}, r"labels\[3\] is inf, not a whole number", DataError),
+        ({"a": GOOD, "labels": [0, np.nan, 1, 1]}, r"labels\[1\] is nan, not a whole number", DataError),
+        ({"a": GOOD, "labels": LABELS * 1j}, "labels holds complex128. Give whole numbers or texts", DataError),
+        ({"a": GOOD, "labels": LABELS, "group": LABELS * np.nan}, r"group\[0\] is nan, not a whole number", DataError),
         ({"a": GOOD, "labels": LABELS, "split": ["tset"] * 4}, "Did you mean 'test'", LayerprobeError),
         (
             {"a": GOOD, "labels": [0, 1, 0, 1], "split": ["test", "test", "train", "train"]},
@@ -69,6 +74,20 @@ def test_other_suffixes_and_absent_files_are_told(tmp_path: Path) -> None:
         read_given(tmp_path / "f.csv")
     with pytest.raises(DataError, match="no such file"):
         read_given(tmp_path / "f.npz")
+
+
+def test_numbers_that_a_float_cannot_tell_apart_are_no_labels() -> None:
+    # float64 has every whole number up to 2**53, float32 up to 2**24: the next one becomes that
+    for kind, most in ((np.float64, 2**53), (np.float32, 2**24)):
+        whole = np.array([0, 0, most - 1, most - 1], kind)
+        assert given_features({"a": GOOD}, whole).labels.tolist() == [0, 0, 1, 1]
+        with pytest.raises(DataError, match=r"labels\[2\] is .*, not a whole number below"):
+            given_features({"a": GOOD}, np.array([0, 0, most, most + 1], kind))
+
+
+def test_whole_numbers_of_64_bits_stay_apart_as_labels() -> None:
+    labels = np.array([0, 2**63, 2**64 - 1, 2**64 - 1], np.uint64)
+    assert given_features({"a": GOOD}, labels).labels.tolist() == [0, 1, 2, 2]
 
 
 def test_an_empty_group_is_shared_with_none() -> None:

@@ -33,6 +33,8 @@ def test_labels_may_be_a_tensor_an_array_or_a_list(labels: Any) -> None:
         ([(IMAGES, [0, 1]), (IMAGES[..., :2, :2], [0, 1])], "are 2 x 2 pixels after others of 4 x 4"),
         ([(IMAGES, [0])], r"labels of the test loader are int64 \(1,\) for 2 images"),
         ([(IMAGES, torch.tensor([0.5, 1]))], r"labels of the test loader are float32 \(2,\) for 2 images"),
+        ([(IMAGES, np.array([0, 2**63], np.uint64))], "labels of the test loader hold 9223372036854775808"),
+        ([(IMAGES, [0, float("nan")])], r"labels of the test loader are float64 \(2,\) for 2 images"),
         ([(IMAGES, ["cat", "dog"])], r"labels of the test loader are <U3 \(2,\) for 2 images"),
     ],
 )
