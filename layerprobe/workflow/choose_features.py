@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from layerprobe.choice import Choice
 from layerprobe.choosing import Grounds, made_choice
 from layerprobe.choosing_folds import FLATTERED
-from layerprobe.errors import RecipeError
+from layerprobe.errors import DataError, RecipeError
 from layerprobe.keys import NO_REDUCTION, joint_key
+from layerprobe.pooling import NO_POOL
 from layerprobe.ranking.sampled_cosines import SampledCosines, sampled_cosines
 from layerprobe.scores import Subject
 from layerprobe.statistics.choice import CrossFitted, cross_fitted, folds_of, greedy, pick
@@ -26,8 +28,14 @@ from layerprobe.workflow.threads import OfEach, in_threads
 Joint = tuple[tuple[int, ...], bool]  # places of the layers, ascending; whether half-whitened
 
 
-def choose(
-    features: Mapping[str, Any], labels: Any, *, splits: Any = None, within: float = 1.0, seed: int = 0
+def choose(  # noqa: PLR0913 - the rows, what they are to the network, and what is asked of the choice
+    features: Mapping[str, Any],
+    labels: Any,
+    *,
+    splits: Any = None,
+    seen: bool = True,
+    within: float = 1.0,
+    seed: int = 0,
 ) -> Choice:
     """Choose the layer to ship from features of any origin, without looking at the classes that judge it.
 
@@ -39,11 +47,15 @@ def choose(
     What the choice is made on follows from `splits`:
 
     - with validation rows, on these; reductions are fitted on the train rows.
-    - with train and test rows, on the train rows, each fifth of the classes with a reduction that was fitted on the
-      others. This takes the network for one that has not seen these rows. Where it was trained on them, its last layers
-      know them by heart, and the choice is the worst one: give rows of classes that it has not seen as validation.
-    - without splits, or with a single one, cross-fitted over 5 folds of classes: each fold judges what is chosen and
-      fitted on the other four. The gallery is whole in every fold.
+    - with train and test rows, on the test rows, cross-fitted over 5 folds of classes: each fold judges what is chosen
+      on the other four. Reductions are fitted on the train rows. Nothing is chosen on these: the last layers of a
+      network that was trained on them know them by heart.
+    - with train and test rows and `seen=False`, on the train rows, each fifth of the classes with a reduction that was
+      fitted on the others.
+    - without splits, or with a single one, cross-fitted as well, with reductions that are fitted on the other four
+      folds. The gallery is whole in every fold.
+
+    A layer whose rows are all one vector, up to its length, is left out, and a note names it.
 
     >>> import numpy as np, layerprobe
     >>> rng, labels = np.random.default_rng(0), np.repeat(np.arange(30), 4)
@@ -58,6 +70,7 @@ def choose(
             equally large layers the earlier one is cheaper.
         labels: (N,) whole numbers or texts, the class of each row.
         splits: (N,) train, validation or test for each row; None for one split. No class is in two splits.
+        seen: whether the network may have been trained on the train rows.
         within: how many points worse than the best a cheaper candidate may be, at least 0.
         seed: of folds, resamples and the sample on which layers are joined.
 
@@ -65,16 +78,17 @@ def choose(
         What to ship, its Recall@1 where it was chosen and on test, and how sure the choice is.
 
     Raises:
-        DataError: no features, shapes or types that do not fit, fewer than 2 classes, or a class in two splits.
+        DataError: no features, shapes or types that do not fit, fewer than 2 classes, a class in two splits, or no
+            layer that has more than one vector.
         NumericError: NaN or Inf.
-        RecipeError: `within` is below 0.
+        RecipeError: `within` is below 0, or all rows are of train and may have been seen.
         UnknownNameError: a split of another name.
     """
-    return _chosen(given_features(features, labels, splits), within, seed)
+    return _chosen(given_features(features, labels, splits), within, seed, seen=seen)
 
 
 def choose_file(path: Path, *, within: float = 1.0, seed: int = 0) -> Choice:
-    """Choose from the features in a file, as `choose` does.
+    """Choose from the features in a file, as `choose` does where the network may have seen the train rows.
 
     Args:
         path: a .npz or a feature file, as `read_given` takes it.
@@ -84,13 +98,15 @@ def choose_file(path: Path, *, within: float = 1.0, seed: int = 0) -> Choice:
     Raises:
         LayerprobeError: as for `read_given` and `choose`.
     """
-    return _chosen(read_given(path), within, seed)
+    return _chosen(read_given(path), within, seed, file=path)
 
 
-def _chosen(given: GivenFeatures, within: float, seed: int) -> Choice:
+def _chosen(given: GivenFeatures, within: float, seed: int, *, seen: bool = True, file: Path | None = None) -> Choice:
     if not within >= 0:
         raise RecipeError(f"within = {within:g}: it is how much worse a choice may be", fix="Give 0 points or more")
-    division, notes = _terms(given, seed)
+    division, notes = _terms(given, seed, seen, file)
+    division, left_out = _without_collapsed(division, file)
+    given = division.given
     said = {name: _said(given, rows) for name, rows in (("test", division.test), (division.split, division.choosing))}
     with in_threads() as of_each:
         places = range(len(given.features))
@@ -108,7 +124,7 @@ def _chosen(given: GivenFeatures, within: float, seed: int) -> Choice:
         _cells(everything, division.labels, None),
         test,
         _crossed(division, singles, joints, found, within) if division.crossed else None,
-        notes=notes,
+        notes=(*notes, *left_out),
     )
     return made_choice(
         [each.candidate for each in everything],
@@ -125,11 +141,28 @@ def _said(given: GivenFeatures, rows: NDArray[np.intp]) -> tuple[str, ...]:
     return (*given.notes, f"{lone:,} lone queries count as misses") if lone else given.notes
 
 
-def _terms(given: GivenFeatures, seed: int) -> tuple[Division, tuple[str, ...]]:
+def _without_collapsed(division: Division, file: Path | None) -> tuple[Division, tuple[str, ...]]:
+    """Only the layers in which the rows that are chosen on differ, and what is to be said of the others."""
+    collapsed = division.given.collapsed(division.choosing)
+    if not collapsed:
+        return division, ()
+    names = ", ".join(layer.layer if layer.pool == NO_POOL else str(layer) for layer in collapsed)
+    kept = {layer: values for layer, values in division.given.features.items() if layer not in collapsed}
+    if not kept:
+        what = f"all rows are one vector in every layer: {names}"
+        raise DataError(what, file=file, fix="Give features that differ between images")
+    note = f"left out, as all rows are one vector by the cosine: {names}"
+    return replace(division, given=replace(division.given, features=kept)), (note,)
+
+
+def _terms(given: GivenFeatures, seed: int, seen: bool, file: Path | None) -> tuple[Division, tuple[str, ...]]:
     """On which rows the choice is made, and what is to be said of that."""
     rows = {name: given.rows_of(name) for name in ("train", "validation", "test")}
     held = [name for name, found in rows.items() if len(found)]
     none = np.arange(0)
+    if held == ["train"] and seen:
+        fix = "Give test rows of classes that it has not seen; if it has seen none of these, leave the splits out"
+        raise RecipeError("all rows are of train, and the network may have been trained on them", file=file, fix=fix)
     if len(held) < 2:
         everything, folds = np.arange(len(given.labels)), _folds(given.labels, seed)
         said: tuple[str, ...] = (
@@ -145,10 +178,16 @@ def _terms(given: GivenFeatures, seed: int) -> tuple[Division, tuple[str, ...]]:
         else:
             said = ("half-whitening is fitted on the other folds of the validation classes", FLATTERED)
         return Division(given, "validation", rows["validation"], fitted_on, rows["test"], folds, False), said
+    if seen:
+        said = (
+            "each fold of classes is judged by what was chosen on the others, in the whole gallery",
+            "half-whitening is fitted on train, which does not choose: the network may have been trained on it",
+        )
+        folds = _folds(given.labels[rows["test"]], seed)
+        return Division(given, "test", rows["test"], rows["train"], none, folds, True), said
     folds = _folds(given.labels[rows["train"]], seed)
     said = (
-        "chosen on train, taken for classes that the network has not seen: if it was trained on them, this picks the"
-        " worst layer, and classes held out of training are needed as validation",
+        "seen=False: the network was not trained on the train rows; if it was, this picks the worst layer",
         "half-whitening is fitted on the other folds of the training classes",
         FLATTERED,
     )

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.errors import DataError, NotFiniteError, NumericError, RecipeError, UnknownNameError
 from layerprobe.files import require_file
 from layerprobe.keys import LayerKey
+from layerprobe.reductions.l2 import unit
 from layerprobe.scores import SPLITS
 
 LABELS, SPLIT, GROUP = _OWN = ("labels", "split", "group")
@@ -65,6 +67,10 @@ class GivenFeatures:
             what = f"none of {count:,} rows has another of its class to find"
             raise DataError(what, fix="Give two rows or more of a class; check labels, and group if there is one")
         return count
+
+    def collapsed(self, rows: NDArray[np.intp]) -> list[LayerKey]:
+        """The layers in which some rows are all one vector, or multiples of it, which the cosine cannot tell apart."""
+        return [layer for layer, values in self.features.items() if _are_one_vector(values, rows)]
 
 
 def given_features(
@@ -223,6 +229,14 @@ def _table(values: Any, name: str, count: int, file: Path | None) -> NDArray[Any
         what = f"array {name}: {NotFiniteError(bad, count).message}"
         raise NumericError(what, file=file, fix="Leave it out, or compute these rows again")
     return found
+
+
+def _are_one_vector(values: NDArray[Any], rows: NDArray[np.intp]) -> bool:
+    """Whether some rows have one direction, up to the rounding of their type; zero vectors are one, too."""
+    rounding = 4 * float(np.finfo(values.dtype if values.dtype.kind == "f" else np.float64).eps)
+    blocks = (values[rows[start : start + _ROWS]].astype(np.float64) for start in range(0, len(rows), _ROWS))
+    first = unit(torch.from_numpy(values[rows[:1]].astype(np.float64)))
+    return all(unit(torch.from_numpy(block)).isclose(first, rtol=rounding, atol=0).all() for block in blocks)
 
 
 def _array(values: Any) -> NDArray[Any]:

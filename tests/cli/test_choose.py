@@ -119,6 +119,22 @@ def test_a_file_of_features_is_enough(choose: Command, tmp_path: Path) -> None:
     assert not any(name.startswith("#") for name in found["shares"])
 
 
+def test_train_rows_of_a_file_do_not_choose(choose: Command, tmp_path: Path) -> None:
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(40), 3)
+    splits = np.array(["train", "test"])[labels // 20]
+    np.savez(tmp_path / "f.npz", labels=labels, split=splits, a=rng.normal(size=(120, 8)))
+    np.savez(tmp_path / "train.npz", labels=labels, split=np.full(120, "train"), a=rng.normal(size=(120, 8)))
+    code, out, _ = choose("f.npz")
+    assert code == 0
+    assert "  chosen on test, all folds: R@1 " in out
+    assert "half-whitening is fitted on train, which does not choose" in out
+    code, out, err = choose("train.npz")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(
+        "error: train.npz: all rows are of train, and the network may have been trained on them. Give"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

@@ -12,7 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 from layerprobe import choose
 from layerprobe.choice import Choice
 from layerprobe.choosing_folds import FLATTERED
-from layerprobe.errors import DataError
+from layerprobe.errors import DataError, RecipeError
 from layerprobe.statistics.choice import folds_of
 from layerprobe.workflow.choose_features import choose_file
 
@@ -98,7 +98,7 @@ def test_training_classes_choose_out_of_fold_and_test_is_fitted_on_all_of_them()
     layers, labels = some_layers(40)
     splits = np.array(["train", "test"])[labels // 20]
     train, test = splits == "train", splits == "test"
-    choice = choose({"b": layers["b"]}, labels, splits=splits, within=0)
+    choice = choose({"b": layers["b"]}, labels, splits=splits, seen=False, within=0)
     raw = hits(layers["b"][train], labels[train])
     folds, white = folds_of(labels[train])[labels[train]], raw.copy()
     for fold in range(5):
@@ -113,11 +113,50 @@ def test_training_classes_choose_out_of_fold_and_test_is_fitted_on_all_of_them()
     assert FLATTERED in choice.notes
 
 
+def test_classes_that_may_have_been_seen_do_not_choose_but_fit_what_test_chooses_cross_fitted() -> None:
+    layers, labels = some_layers(40)
+    splits = np.array(["train", "test"])[labels // 20]
+    train, test = splits == "train", splits == "test"
+    choice = choose({"b": layers["b"]}, labels, splits=splits, within=0)
+    some, folds = layers["b"][test], folds_of(labels[test])[labels[test] - 20]
+    raw = hits(some, labels[test])
+    white = hits(half_whitened(some, layers["b"][train]), labels[test])
+    judged = raw.copy()
+    for fold in range(5):
+        if white[folds != fold].mean() > raw[folds != fold].mean():
+            judged[folds == fold] = white[folds == fold]
+    assert choice.chosen.split == "test"
+    assert choice.test is not None
+    assert (choice.chosen.value, choice.test.value) == (max(raw.mean(), white.mean()), judged.mean())
+    assert "cross-fitted, 5 folds" in choice.notes
+    assert FLATTERED not in choice.notes
+    assert any("train, which does not choose" in note for note in choice.notes)
+
+
+def test_a_layer_that_knows_the_training_classes_by_heart_is_chosen_only_as_unseen() -> None:
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(40), 5)
+    splits = np.array(["train", "test"])[labels // 20]
+    classes = rng.normal(size=(40, 16))[labels]
+    noise = rng.normal(size=classes.shape)
+    layers = {"early": classes + noise, "late": classes + noise * np.where(splits == "train", 0.1, 3)[:, None]}
+    assert choose(layers, labels, splits=splits).ship.layer == "early"
+    assert choose(layers, labels, splits=splits, seen=False).ship.layer == "late"
+
+
+def test_training_rows_alone_are_refused_where_they_may_have_been_seen(tmp_path: Path) -> None:
+    layers, labels = some_layers()
+    splits = np.full(len(labels), "train")
+    np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, split=splits)
+    with pytest.raises(RecipeError, match=r"f.npz: all rows are of train, .* leave the splits out"):
+        choose_file(tmp_path / "f.npz")
+    assert choose({"b": layers["b"]}, labels, splits=splits, seen=False).ship.layer == "b"
+
+
 def test_nothing_of_the_test_rows_changes_the_choice() -> None:
     layers, labels = some_layers(40)
     splits = np.array(["train", "test"])[labels // 20]
     others = {name: np.where(splits[:, None] == "test", values[::-1], values) for name, values in layers.items()}
-    first, second = (choose(given, labels, splits=splits) for given in (layers, others))
+    first, second = (choose(given, labels, splits=splits, seen=False) for given in (layers, others))
     assert (first.chosen, first.ship, first.shares) == (second.chosen, second.ship, second.shares)
     assert first.test != second.test
 
@@ -158,6 +197,30 @@ def test_constant_features_have_no_half_whitening() -> None:
     layers, labels = some_layers()
     choice = choose({"b": layers["b"], "dead": np.ones((len(labels), 4), np.float32)}, labels)
     assert choice.ship.layer == "b"
+
+
+def pairs_of_two_classes() -> tuple[Array, Array]:
+    """Rows whose nearest other one is always of another class, so that chance is better; and their classes."""
+    rng = np.random.default_rng(0)
+    return np.repeat(rng.normal(size=(30, 8)), 2, axis=0) + 0.01 * rng.normal(size=(60, 8)), np.arange(60) % 20
+
+
+def test_a_layer_of_one_vector_is_named_and_not_shipped_where_it_would_be_the_best() -> None:
+    wrong, labels = pairs_of_two_classes()
+    # By the cosine, numbers above 0 of a single dimension are one direction.
+    lengths = np.linspace(0.1, 9, 60, dtype=np.float32)[:, None]
+    collapsed = {"dead": np.ones((60, 4)), "zero": np.zeros((60, 3)), "single": lengths, "scaled": lengths * wrong[:1]}
+    choice = choose({**collapsed, "wrong": wrong}, labels)
+    assert choice.ship.layer == "wrong"
+    assert not any(name in candidate for name in collapsed for candidate in choice.shares)
+    assert "left out, as all rows are one vector by the cosine: dead, zero, single, scaled" in choice.notes
+
+
+def test_layers_that_are_all_of_one_vector_are_refused_by_name(tmp_path: Path) -> None:
+    dead = np.ones((60, 4), np.float32)
+    np.savez(tmp_path / "f.npz", dead=dead, gone=0 * dead, labels=np.arange(60) % 20)
+    with pytest.raises(DataError, match=r"f.npz: all rows are one vector in every layer: dead, gone\. Give"):
+        choose_file(tmp_path / "f.npz")
 
 
 def test_points_below_0_are_refused() -> None:
