@@ -228,7 +228,8 @@ def _table(values: Any, name: str, count: int, file: Path | None) -> NDArray[Any
     if bad:
         what = f"array {name}: {NotFiniteError(bad, count).message}"
         raise NumericError(what, file=file, fix="Leave it out, or compute these rows again")
-    return found
+    # torch takes neither other byte orders nor negative strides.
+    return np.ascontiguousarray(found, found.dtype.newbyteorder("="))
 
 
 def _are_one_vector(values: NDArray[Any], rows: NDArray[np.intp]) -> bool:

@@ -185,6 +185,17 @@ def test_items_of_one_class_and_group_are_taken_out(tmp_path: Path) -> None:
     assert choice.chosen.value == expected
 
 
+@pytest.mark.parametrize("kind", [">f2", ">f4", ">f8"])
+def test_features_in_another_byte_order_or_read_backwards_are_the_same(tmp_path: Path, kind: str) -> None:
+    layers, labels = some_layers()
+    layers = {name: values.astype(kind) for name, values in layers.items()}
+    same = {name: values.astype(np.dtype(kind).newbyteorder("=")) for name, values in layers.items()}
+    np.savez(tmp_path / "f.npz", labels=labels.astype(">i8"), **layers)  # type: ignore[arg-type] # numpy's stub
+    assert choose_file(tmp_path / "f.npz") == choose(same, labels)
+    backwards = {name: values[::-1] for name, values in same.items()}
+    assert choose(backwards, labels[::-1]).chosen.value == choose(same, labels).chosen.value
+
+
 def test_texts_name_classes_and_splits_as_numbers_do(tmp_path: Path) -> None:
     layers, labels = some_layers(40)
     splits = np.array(["train", "test"])[labels // 20]
