@@ -304,6 +304,9 @@ def _score(row: dict[str, str], place: str) -> Score:
     for column, name in _COLUMNS.items():
         text = row[column]
         number = _NUMBERS.get(column)
+        if text == "" and number is int and column != "seed":
+            what = f"{column} is empty, expected a whole number"
+            raise DataError(what, file=place, fix="Delete the file and run layerprobe probe again")
         values[name] = text if number is None else (None if text == "" else number(text))
         if isinstance(values[name], float) and not math.isfinite(values[name]):
             what = f"{column} is {text}, expected a finite number or an empty cell"

@@ -111,6 +111,15 @@ def test_a_number_that_is_none_is_named_with_its_line(tmp_path: Path, text: str)
         read_scores(path)
 
 
+@pytest.mark.parametrize(("column", "value"), [("epoch", "17"), ("n", "23")])
+def test_a_row_without_an_epoch_or_a_count_is_named_with_its_line(tmp_path: Path, column: str, value: str) -> None:
+    path = tmp_path / "scores.csv"
+    ScoreTable([replace(SCORE, epoch=16, n=16), replace(SCORE, epoch=17, n=23)]).write(path)
+    path.write_text(path.read_text().replace(f",{value},", ",,"))
+    with pytest.raises(DataError, match=rf"scores.csv:3: {column} is empty, expected a whole number"):
+        read_scores(path)
+
+
 @pytest.mark.parametrize("metric", ["R@1", "R@1000", "MAP@R", "NMI", "NMI-sd", "accuracy", "of-tomorrow"])
 def test_recall_and_registered_shares_are_shown_in_percent(metric: str) -> None:
     assert is_fraction(metric)

@@ -194,6 +194,8 @@ def _read(run: Run, cluster: str | None) -> _Stored:
         splits[split], left_out = reading.cells(measured[split])
         notes += left_out
     known = {ranked for cells in splits.values() for ranked, _ in cells.faults}
+    if not known:
+        raise DataError("; ".join(notes), file=run.folder, fix=f"Run layerprobe probe {run.name}")
     layers = [ranked for ranked in dict.fromkeys(score.ranked_layer for score in scores) if ranked in known]
     facts = DataFacts(data.name, {split: data.splits[split] for split in splits}, data.start)
     return _Stored(run, IntervalKind(cluster=cluster), facts, layers, splits, units, offered, tuple(notes), scores)

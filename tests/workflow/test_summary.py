@@ -73,6 +73,15 @@ def test_scores_without_ranks_are_told(tmp_path: Path) -> None:
     assert f"test, epoch 5: {POOL5.layer} left out, as their ranks are not stored; probe them again" in found.notes
 
 
+def test_a_run_of_scores_without_any_ranks_of_them_is_told(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    (score,) = stored(run, 5, "test", {FC6: first_hit(9)})
+    written(run, [replace(score, layer="gone")])
+    for read in (stored_summary, lambda run: summarise(run, SummaryRequest(), Silent())):
+        with pytest.raises(DataError, match=r"test, epoch 5: gone@none left out, .* Run layerprobe probe one"):
+            read(run)
+
+
 def test_a_gap_between_splits_of_the_same_classes_has_no_interval_and_says_why(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     files = [stored(run, 5, split, {FC6: first_hit(6)}, labels=LABELS["train"]) for split in ("train", "test")]
