@@ -33,7 +33,8 @@ def disk_fault(error: OSError, path: Path | None = None, needed: int | None = No
         path: the file that was written, if it is known.
         needed: its bytes, if they are known.
     """
-    disk = "the disk" if path is None else str(_mount_point(path))
+    # A path that is too long cannot be looked up either.
+    disk = "the disk" if path is None or error.errno == errno.ENAMETOOLONG else str(_mount_point(path))
     fix = "Free space, then run the same command again"
     match error.errno:
         case errno.ENOSPC:

@@ -27,6 +27,8 @@ from layerprobe.wording import BYTES, visible
 SCHEMA = 1
 # Temporary files of safetensors, which earlier versions let write the checkpoints.
 _OF_SAFETENSORS = re.compile(r"\.tmp[0-9A-Za-z]{6}")
+# Bytes of the 255 that a folder's name may have, so that `~1` of --fresh and the members of ensembles fit, too.
+_LONGEST = 240
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 
 
@@ -204,6 +206,8 @@ def named_run(cache: Path, name: str) -> Run:
     Raises:
         RecipeError: a name that is no folder name.
     """
+    if len(name) > _LONGEST:
+        raise RecipeError(f"the run's name {name[:20]!r}... has {len(name)} letters", fix=f"Use at most {_LONGEST}")
     if not _NAME.fullmatch(name) or name == "images":
         raise RecipeError(f"{name!r} cannot name a run", fix="Use letters, digits and . _ + ~ -")
     return Run(cache / name)

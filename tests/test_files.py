@@ -92,6 +92,10 @@ def test_an_error_of_another_kind_stays_what_it_is(tmp_path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
 
+def test_a_name_that_is_too_long_is_no_fault_of_a_disk(tmp_path: Path) -> None:
+    assert disk_fault(OSError(errno.ENAMETOOLONG, "File name too long"), tmp_path / ("a" * 300)) is None
+
+
 LIMITED = """
 import resource, sys
 from pathlib import Path

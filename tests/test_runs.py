@@ -144,6 +144,12 @@ def test_a_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: str) -> 
         named_run(tmp_path, name)
 
 
+def test_a_name_that_is_too_long_for_a_folder_is_refused(tmp_path: Path) -> None:
+    assert named_run(tmp_path, "a" * 240).exists() is False
+    with pytest.raises(RecipeError, match="'aaaaaaaaaaaaaaaaaaaa'... has 300 letters. Use at most 240"):
+        named_run(tmp_path, "a" * 300)
+
+
 def test_an_old_run_moves_aside_to_the_first_free_name(tmp_path: Path) -> None:
     for _ in range(2):
         run = Run(tmp_path / "netA")
