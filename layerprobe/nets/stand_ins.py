@@ -16,7 +16,7 @@ import struct
 import sys
 import warnings
 import zipfile
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from pathlib import Path
 from typing import Self
 
@@ -110,7 +110,12 @@ def _is_code(name: str) -> bool:
     if module == "torch":
         return not last.lstrip("_")[:1].isupper()
     standard = module in sys.stdlib_module_names or module == "commands"  # as a file calls subprocess
-    return standard and module not in _DATA and name not in _DATA_NAMES
+    return standard and not _is_data(name)
+
+
+def _is_data(name: str) -> bool:
+    """Whether a name is of a class of Python's own that holds values alone."""
+    return name.partition(".")[0] in _DATA or name in _DATA_NAMES
 
 
 def _require_plain_archive(path: Path) -> None:
@@ -137,7 +142,8 @@ def _foreign_names(path: Path) -> list[str]:
     if _is_archive(path):
         return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
     with path.open("rb") as stream:
-        for _ in range(3):  # a magic number, the format's version, sizes of integers
+        _require_magic_number(path, stream)
+        for _ in range(2):  # the format's version, sizes of integers
             _skip_pickle(stream)
         start = stream.tell()
         _skip_pickle(stream)
@@ -151,6 +157,34 @@ def _foreign_names(path: Path) -> list[str]:
         entries.writestr("archive/data.pkl", content)
     archive.seek(0)
     return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(archive))
+
+
+def _require_magic_number(path: Path, stream: io.BufferedReader) -> None:
+    """Go past the pickle that torch's old format begins with; what somebody else's holds in its place is told.
+
+    Raises:
+        DataError: a plain pickle, of code or of data; code is named also where the pickle ends early.
+    """
+    found = False
+    texts: deque[str] = deque(["", ""], maxlen=2)  # the last two that are put on the stack: a module and a name in it
+    memo: dict[object, str] = {}
+    for opcode, value, _ in pickletools.genops(stream):
+        found |= value == torch.serialization.MAGIC_NUMBER
+        match opcode.name:
+            case "GLOBAL" | "INST" | "STACK_GLOBAL":
+                name = ".".join(texts) if value is None else str(value).replace(" ", ".")
+                if not _is_data(name):
+                    raise _holds_code(path, name)
+            case "MEMOIZE" | "PUT" | "BINPUT" | "LONG_BINPUT":
+                memo[len(memo) if value is None else value] = texts[-1]
+            case "GET" | "BINGET" | "LONG_BINGET":
+                texts.append(memo.get(value, ""))
+            case _:
+                texts.append(value if isinstance(value, str) else "")
+    if not found:
+        raise DataError(
+            "a plain pickle, which torch.save never writes", file=path, fix=f"{_STATE_ALONE}, by torch.save"
+        )
 
 
 def _skip_pickle(stream: io.BufferedReader) -> None:

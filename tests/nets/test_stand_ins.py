@@ -231,12 +231,39 @@ def test_an_attack_that_would_run_is_refused_by_name_or_inert(
     assert not Path("canary").exists()
 
 
-def test_code_in_a_plain_pickle_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("name", ["posix.system", f"{__name__}.Touching"])
+def test_code_in_a_plain_pickle_is_named_and_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, protocol: int
+) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("w.pt").write_bytes(pickle.dumps({"a": Call(touch, "canary")}))
-    with pytest.raises(DataError, match=r"w\.pt: truncated, or no weights file"):
+    attack = Call(os.system, "touch canary") if name == "posix.system" else Touching()
+    Path("w.pt").write_bytes(pickle.dumps({"w": [1.0], "a": attack}, protocol=protocol))
+    what = f"w.pt: holds Python code ({name}); layerprobe does not run it. Ask for a safetensors file."
+    with pytest.raises(DataError, match=re.escape(what)):
         load_inert(Path("w.pt"))
     assert not Path("canary").exists()
+
+
+def test_code_in_a_pickle_that_ends_early_is_named(tmp_path: Path) -> None:
+    # It runs before the end is missed.
+    (tmp_path / "w.pt").write_bytes(pickle.dumps(Call(os.system, "true"), protocol=0)[:-1])
+    with pytest.raises(DataError, match=r"w\.pt: holds Python code \(posix.system\)"):
+        load_inert(tmp_path / "w.pt")
+
+
+def test_a_second_name_of_a_module_is_read_through_its_reference(tmp_path: Path) -> None:
+    # From protocol 4 on, the text `pathlib` is written once, and remembered for the second name.
+    content = [pathlib.PurePosixPath("a"), pathlib.PureWindowsPath("b"), Call(os.system, "true")]
+    (tmp_path / "w.pt").write_bytes(pickle.dumps(content, protocol=4))
+    with pytest.raises(DataError, match=r"w\.pt: holds Python code \(posix.system\)"):
+        load_inert(tmp_path / "w.pt")
+
+
+def test_a_plain_pickle_of_data_is_told_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "w.pt").write_bytes(pickle.dumps({"a": [1.0], "args": argparse.Namespace(rate=0.1)}))
+    with pytest.raises(DataError, match=r"w\.pt: a plain pickle, .* Save the network's state_dict\(\) alone"):
+        load_inert(tmp_path / "w.pt")
 
 
 @pytest.mark.parametrize("call", range(3))
