@@ -126,7 +126,7 @@ def fit(weights: FileWeights | Mapping[str, Tensor], wanted: Wanted) -> Fit:
 
     Raises:
         DataError: no prefix has every tensor; or several have, with different numbers; or there are more tensors than
-            the network has places for; or the file holds fewer numbers than a tensor has by its shape.
+            the network has places for; or the file holds fewer numbers than a tensor has by its shape, or complex ones.
         NumericError: a tensor is not finite.
         UnknownNameError: the file lacks the part asked for.
     """
@@ -147,7 +147,7 @@ def fit(weights: FileWeights | Mapping[str, Tensor], wanted: Wanted) -> Fit:
     for one in whole:
         _require_storage(one.tensors, given.source)
     chosen = _only(whole, wanted, given)
-    _require_finite(chosen.tensors, given.source)
+    _require_finite_reals(chosen.tensors, given.source)
     return Fit(chosen.prefix, chosen.tensors, chosen.left, _notes(chosen, given))
 
 
@@ -294,8 +294,10 @@ def _require_storage(tensors: Mapping[str, Tensor], source: Path | None) -> None
             raise DataError(what, file=source, fix="Download it again")
 
 
-def _require_finite(tensors: Mapping[str, Tensor], source: Path | None) -> None:
+def _require_finite_reals(tensors: Mapping[str, Tensor], source: Path | None) -> None:
     for name, tensor in tensors.items():
+        if tensor.is_complex():  # of which torch would take the real part
+            raise DataError(f"{name} holds complex numbers", file=source, fix="Use weights of real numbers")
         values = tensor.float() if tensor.element_size() == 1 else tensor  # torch cannot ask numbers of 8 bits
         if not values.isfinite().all():
             kind = "NaN" if values.isnan().any() else "infinite"

@@ -51,6 +51,10 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Coll
         raise DataError(f"not a readable checkpoint ({error})", file=path, fix="Train it again with --fresh") from error
     for key, module in modules.items():
         own = {name.removeprefix(f"{key}."): tensor for name, tensor in tensors.items() if name.startswith(f"{key}.")}
+        kinds = {name: tensor.is_complex() for name, tensor in module.state_dict().items()}
+        for name, tensor in own.items():
+            if tensor.is_complex() and not kinds.get(name, True):  # of which torch would take the real part
+                raise DataError(f"{name} holds complex numbers", file=path, fix="Train it again with --fresh")
         try:
             module.load_state_dict(own)
         except RuntimeError as error:

@@ -396,6 +396,14 @@ def test_weights_that_are_not_finite_are_refused_by_tensor(tmp_path: Path, value
     assert caught.value.exit_code == 4
 
 
+@pytest.mark.parametrize("save", [torch.save, safetensors.torch.save_file])
+def test_complex_weights_are_refused_by_tensor(tmp_path: Path, save: Callable[[object, Path], None]) -> None:
+    path = tmp_path / ("w.pt" if save is torch.save else "w.safetensors")
+    save({"weight": torch.ones(1, 2), "bias": torch.ones(1) * 1j}, path)
+    with pytest.raises(DataError, match=r"bias holds complex numbers\. Use"):
+        fitted(read_checkpoint(path), nn.Linear(2, 1))
+
+
 def test_numbers_of_8_bits_are_asked_too() -> None:
     state = {"weight": torch.ones(1, 2).to(torch.float8_e4m3fn), "bias": torch.ones(1)}
     module = nn.Linear(2, 1)

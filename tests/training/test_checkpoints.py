@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from layerprobe.errors import EnvironmentFault
+from layerprobe.errors import DataError, EnvironmentFault
 from layerprobe.training.checkpoints import load_state, load_weights, save_state, save_weights
 
 STATE = {"epoch": 3, "iteration": 6, "optimizer": {"state": {0: {"momentum_buffer": torch.ones(10_000)}}}}
@@ -92,3 +92,17 @@ def test_weights_are_read_from_a_folder_whose_name_is_not_utf8(tmp_path: Path) -
     digest = save_weights(path, {"net": saved})
     load_weights(path, {"net": read}, expected=[digest])
     assert torch.equal(read.weight, saved.weight)
+
+
+class OfKind(nn.Module):
+    def __init__(self, kind: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(2, dtype=kind))
+
+
+def test_complex_numbers_are_no_weights_of_a_real_network(tmp_path: Path) -> None:
+    path = tmp_path / "epoch-0000.safetensors"
+    save_weights(path, {"net": OfKind(torch.complex64)})
+    with pytest.raises(DataError, match="epoch-0000.safetensors: scale holds complex numbers. Train it again"):
+        load_weights(path, {"net": OfKind(torch.float32)}, expected=[])
+    load_weights(path, {"net": OfKind(torch.complex64)}, expected=[])
