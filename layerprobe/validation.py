@@ -49,6 +49,11 @@ def validated(section: str, values: Mapping[str, Any], problems: list[Problem]) 
         problems: what is wrong is added here.
     """
     model = SECTIONS[section]
+    for key, value in values.items():
+        if isinstance(value, str) and value.encode(errors="replace").decode() != value:
+            text = f"{key} = {value!a} is not UTF-8. Rename it, or give a link to it with another name"
+            problems.append(Problem(section, text, (key,)))
+            return None
     if section in _TABLES and isinstance(values.get("name"), str):
         try:
             part, argument = load_apart(*_TABLES[section], values["name"])

@@ -583,3 +583,17 @@ def test_a_recipe_names_its_network_unless_it_lies_in_a_run_folder(
     with contextlib.suppress(RecipeError):
         load_recipe(str(theirs), Overrides(settings=("net.name=python:theirs.py:build",)))
     assert is_named("python:theirs.py:build")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "flag"),
+    [
+        (Overrides("folder:caf\udce9"), "--data folder:caf\udce9 [data]: root"),
+        (Overrides(settings=("net.weights=caf\udce9.pt",)), "--set net.weights=caf\udce9.pt [net]: weights"),
+    ],
+)
+def test_a_path_that_is_not_utf8_is_refused_by_its_flag(overrides: Overrides, flag: str) -> None:
+    with pytest.raises(RecipeError, match=r"caf\\udce9.*' is not UTF-8\. Rename it, or give a link") as caught:
+        load_recipe("quick", overrides)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{flag} = ")
