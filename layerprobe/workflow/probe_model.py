@@ -96,6 +96,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
             from where it is moved back at the end.
         cache: folder of runs, into which a run of this model and these images is written, or one that is there is
             extended: `layerprobe plot` draws it beside others, and `open_run` reads it. Its name is the result's.
+            Images in another order than before replace what is stored, with a warning for scores that are lost.
             Models of one class, with the same parts as they print and the same weights, count as one: if only the code
             of their forward differs, give each a folder of its own. None: no file is written.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,16 @@ from torch import Tensor, nn
 
 from layerprobe import store
 from layerprobe.analysis import search_sha256
+from layerprobe.data.image_files import first_named
 from layerprobe.keys import RankedLayer
 from layerprobe.ranking.ranks import ENGINE
 from layerprobe.ranking.vectors import TIE_WINDOW
 from layerprobe.records import FROM_PYTHON
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.runs import Run, locked, named_run
-from layerprobe.scores import SPLITS, ScoreTable, read_scores
+from layerprobe.scores import SPLITS, Score, ScoreTable, read_scores
 from layerprobe.workflow.layer_search import EPOCH, SEED, Found, LayerSearch, SplitFeatures, gallery_of
+from layerprobe.workflow.members import draws_of
 from layerprobe.workflow.new_record import made_with
 from layerprobe.workflow.reducing import FITTED_ON, fit_text
 
@@ -119,15 +122,39 @@ def store_probe(cache: Path, origin: Origin, search: LayerSearch, found: Found, 
     with locked(run):
         run.remove_leftovers()
         run.write(_record(origin, str(search.device), layer_order))
-        for split in search.splits.values():
-            _write_features(run, split, origin, search)
         before = read_scores(run.scores_file) if run.scores_file.exists() else []
         table = ScoreTable(before, layer_order=layer_order, stored=before)
-        for name in (name for name in search.splits if name in SPLITS):
-            table.drop(EPOCH, name, _write_ranks(run, name, origin, search, found))
+        searched = {name: _rank_key(run, name, origin, search) for name in search.splits if name in SPLITS}
+        for name, key_of in searched.items():
+            stale = store.stale_ranks(run.rank_file(EPOCH, name), key_of)
+            scored = {score.ranked_layer for score in before if score.split == name}
+            table.drop(EPOCH, name, {x for x in scored if stale.intersection(draws_of(x))})
+        table.write(run.scores_file)  # first, so that a kill leaves no score whose features are gone
+        for split in search.splits.values():
+            _write_features(run, split, origin, search)
+        for name, key_of in searched.items():
+            _write_ranks(run, name, key_of, search, found)
         table.add(found.scores)
         table.write(run.scores_file)
+    _warn_of_lost(run, before, table.scores())
     return run
+
+
+def _warn_of_lost(run: Run, before: Sequence[Score], now: Sequence[Score]) -> None:
+    measured = {_measurement(score) for score in now}
+    lost = [score for score in before if _measurement(score) not in measured]
+    if lost:
+        layers = first_named(list(dict.fromkeys(str(score.layer_key) for score in lost)))
+        what = "1 score leaves" if len(lost) == 1 else f"{len(lost)} scores leave"
+        warnings.warn(
+            f"{what} {run.name}, as features or ranks hold no longer: {layers}. They belong to the order of the"
+            " images: give these in the same order each time",
+            stacklevel=4,
+        )
+
+
+def _measurement(score: Score) -> tuple[object, ...]:
+    return score.split, score.ranked_layer, score.metric
 
 
 def _record(origin: Origin, device: str, layer_order: Sequence[str]) -> dict[str, Any]:
@@ -174,8 +201,8 @@ def _write_features(run: Run, split: SplitFeatures, origin: Origin, search: Laye
     store.write_features(path, key, _rows(split, search), columns, [split.features])
 
 
-def _write_ranks(run: Run, name: str, origin: Origin, search: LayerSearch, found: Found) -> set[RankedLayer]:
-    """Store the ranks of a split; gives the layers whose older ranks were made from something else."""
+def _rank_key(run: Run, name: str, origin: Origin, search: LayerSearch) -> Callable[[RankedLayer], store.RankKey]:
+    """What the ranks of a split's layers are made from."""
     gallery, queries = gallery_of(name, search.splits), search.splits[name]
     shared = store.RankKey(
         queries=_key(run, name, origin),
@@ -190,9 +217,14 @@ def _write_ranks(run: Run, name: str, origin: Origin, search: LayerSearch, found
         fitted_on = (gallery or name) if chain.on_gallery else FITTED_ON
         return replace(shared, reduction=fit_text(chain, lambda: _key(run, fitted_on, origin), SEED))
 
+    return key_of
+
+
+def _write_ranks(
+    run: Run, name: str, key_of: Callable[[RankedLayer], store.RankKey], search: LayerSearch, found: Found
+) -> None:
+    """Store the ranks of a split beside those that hold."""
     entries = store.read_ranks(run.rank_file(EPOCH, name), key_of)
-    stale = store.stale_ranks(run.rank_file(EPOCH, name), key_of)
-    ours: set[RankedLayer] = set()
     new = {
         place: store.RankEntry(key_of(place[1]), ranks, values=found.values[place])
         for place, ranks in found.ranks.items()
@@ -200,8 +232,6 @@ def _write_ranks(run: Run, name: str, origin: Origin, search: LayerSearch, found
     new |= {place: store.RankEntry(key_of(place[1]), None, reason) for place, reason in found.reasons.items()}
     for (split, ranked), entry in new.items():
         if split == name:
-            ours.add(ranked)
             known = entries[ranked].values if ranked in entries else {}
             entries[ranked] = replace(entry, values={**known, **entry.values})
-    store.write_ranks(run.rank_file(EPOCH, name), _rows(queries, search), entries)
-    return stale & ours
+    store.write_ranks(run.rank_file(EPOCH, name), _rows(search.splits[name], search), entries)

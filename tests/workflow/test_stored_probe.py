@@ -11,13 +11,14 @@ import torch
 from torch import nn
 
 import layerprobe
+from layerprobe import store
 from layerprobe.cli import main
 from layerprobe.errors import RecipeError
 from layerprobe.runs import Run
 from layerprobe.scores import ScoreTable, read_scores
 from layerprobe.store import read_layers
 from layerprobe.workflow.probed import Probed
-from tests.workflow.test_probe_model import TEST, TRAIN, loader_of, small_model
+from tests.workflow.test_probe_model import TEST, TRAIN, Loader, loader_of, small_model
 
 
 def probed(cache: Path, layers: str = "0.0", **asked: object) -> Probed:
@@ -64,10 +65,16 @@ def test_further_layers_come_into_the_same_run_in_the_order_of_the_network(tmp_p
     assert opened.features(epoch=0, split="test", layer="output").shape == (9, 5)
 
 
+def shuffled() -> Loader:
+    """The images of TEST in another order."""
+    generator = torch.Generator().manual_seed(3)
+    return loader_of(3, 3, 3, 4, 4, 4, 5, 5, 5, seed=1, shuffle=True, generator=generator)
+
+
 def test_images_in_another_order_are_the_same_run_with_features_in_that_order(tmp_path: Path) -> None:
-    shuffled = loader_of(3, 3, 3, 4, 4, 4, 5, 5, 5, seed=1, shuffle=True, generator=torch.Generator().manual_seed(3))
     first = probed(tmp_path, "output", splits={"test": TEST})
-    second = probed(tmp_path, "0.0", splits={"test": shuffled})
+    with pytest.warns(UserWarning, match=r"1 score leaves Sequential-\w+, as .* hold no longer: output@none"):
+        second = probed(tmp_path, "0.0", splits={"test": shuffled()})
     assert first.name == second.name
     # Features of the first order would not belong to the rows of the second.
     opened = layerprobe.open_run(tmp_path / first.name)
@@ -75,8 +82,40 @@ def test_images_in_another_order_are_the_same_run_with_features_in_that_order(tm
     assert "output" not in str(read_layers(opened.run.feature_file(0, "test")))
 
 
+@pytest.mark.parametrize("reduce", ["none", "random:2x2"])
+@pytest.mark.filterwarnings("ignore:.* hold no longer")
+def test_no_score_is_left_whose_features_are_gone(tmp_path: Path, reduce: str) -> None:
+    first = probed(tmp_path, "0.1,output", splits={"train": TRAIN, "test": TEST}, reduce=reduce)
+    probed(tmp_path, "0.0", splits={"train": TRAIN, "test": shuffled()})
+    run = Run(tmp_path / first.name)
+    # The training images came in the same order, so that their features are kept.
+    assert [(score.split, score.layer) for score in run.scores()] == [
+        ("train", "0.0"),
+        ("test", "0.0"),
+        ("train", "0.1"),
+        ("train", "output"),
+    ]
+    for split in ("train", "test"):
+        stored = {str(layer) for layer in read_layers(run.feature_file(0, split))}
+        assert {str(score.layer_key) for score in run.scores() if score.split == split} == stored
+
+
+def test_a_probe_that_is_killed_leaves_no_score_whose_features_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path / probed(tmp_path, "output", splits={"test": TEST}).name)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "write_ranks", killed)
+    with pytest.raises(KeyboardInterrupt):
+        probed(tmp_path, "0.0", splits={"test": shuffled()})
+    assert [str(layer) for layer in read_layers(run.feature_file(0, "test"))] == ["0.0@max"]
+    assert run.scores() == []
+
+
 def test_scores_of_ranks_in_another_order_leave_the_table(tmp_path: Path) -> None:
-    shuffled = loader_of(3, 3, 3, 4, 4, 4, 5, 5, 5, seed=1, shuffle=True, generator=torch.Generator().manual_seed(3))
     first = probed(tmp_path, "output", splits={"test": TEST})
     run = Run(tmp_path / first.name)
     drawn = [replace(score, metric="R@1(2x3)") for score in run.scores()]
@@ -84,7 +123,8 @@ def test_scores_of_ranks_in_another_order_leave_the_table(tmp_path: Path) -> Non
     probed(tmp_path, "output", splits={"test": TEST})
     assert [score.metric for score in run.scores()] == ["R@1", "R@1(2x3)"]
     # Draws are of rows, which are others now.
-    probed(tmp_path, "output", splits={"test": shuffled})
+    with pytest.warns(UserWarning, match="1 score leaves"):
+        probed(tmp_path, "output", splits={"test": shuffled()})
     assert [score.metric for score in run.scores()] == ["R@1"]
 
 
