@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from layerprobe.taps.capture import Tap, outlying_tokens, tapped
     from layerprobe.taps.expressions import LayerInfo, execution_order, find_taps, list_layers, resolve_taps
-    from layerprobe.taps.joint import Joint, Layer, extracted, find_layers
+    from layerprobe.taps.joint import Joint, Layer, extracted, find_layers, pools_left_out
     from layerprobe.taps.measuring import Measured, NamedLayers, measure_layers
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "list_layers",
     "measure_layers",
     "outlying_tokens",
+    "pools_left_out",
     "resolve_taps",
     "tapped",
 ]
@@ -43,6 +44,7 @@ _MODULES = {
     "list_layers": "expressions",
     "measure_layers": "measuring",
     "outlying_tokens": "capture",
+    "pools_left_out": "joint",
     "resolve_taps": "expressions",
     "tapped": "capture",
 }

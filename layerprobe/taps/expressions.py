@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,11 +58,7 @@ def resolve_taps(
 ) -> list[Tap]:
     """As `find_taps`, of a network that was not measured yet.
 
-    Args:
-        expressions: of layers.
-        net: the network.
-        pools: for expressions without a pool.
-        image_size: side of the square images in pixels, which decides the maps' sizes.
+    Args: as there; `image_size` is the side of the square images in pixels, which decides the maps' sizes.
 
     Raises:
         UnknownNameError: no such layer, module or pool, with the near miss.
@@ -92,13 +88,21 @@ def find_taps(expressions: Sequence[str], measured: Measured, *, pools: Sequence
             pooled so.
     """
     found: dict[tuple[int, bool, str], Tap] = {}
-    for expression in expressions:
-        layer, _, pool = expression.partition("@")
-        for kind in [pool] if pool else pools or ():
-            require_pool(kind)
-        for call, tap in _taps(layer, [pool] if pool else pools, measured):
-            found.setdefault((call.order, tap.norm is not None, tap.pool), tap)
+    for each in _asked(expressions, measured, pools):
+        if isinstance(each.tap, Tap):
+            found.setdefault((each.call.order, each.tap.norm is not None, each.pool), each.tap)
     return [tap for _, tap in sorted(found.items(), key=lambda item: item[0][:2])]
+
+
+def unpooled(
+    expressions: Sequence[str], measured: Measured, *, pools: Sequence[str] | None = None
+) -> dict[str, dict[str, str]]:
+    """The pools that `find_taps` leaves out: pool -> layer -> why it cannot have it."""
+    found: dict[str, dict[str, str]] = {}
+    for each in _asked(expressions, measured, pools):
+        if isinstance(each.tap, RecipeError):
+            found.setdefault(each.pool, {}).setdefault(each.layer, each.tap.message)
+    return found
 
 
 def execution_order(names: Iterable[str], measured: Measured) -> list[str]:
@@ -120,37 +124,61 @@ def execution_order(names: Iterable[str], measured: Measured) -> list[str]:
     return sorted(found, key=found.__getitem__)
 
 
-def _taps(layer: str, pools: Sequence[str] | None, measured: Measured) -> list[tuple[Call, Tap]]:
-    """The taps of one expression without its pool."""
+@dataclass(frozen=True)
+class _Asked:
+    """A layer at a call, and a pool: its tap, or why the layer cannot have this pool."""
+
+    layer: str
+    call: Call
+    pool: str
+    tap: Tap | RecipeError
+
+
+def _asked(expressions: Sequence[str], measured: Measured, pools: Sequence[str] | None) -> Iterator[_Asked]:
+    for expression in expressions:
+        layer, _, pool = expression.partition("@")
+        for kind in [pool] if pool else pools or ():
+            require_pool(kind)
+        yield from _named(layer, [pool] if pool else pools, measured)
+
+
+def _named(layer: str, pools: Sequence[str] | None, measured: Measured) -> list[_Asked]:
+    """What an expression without its pool names; at least one tap is among it."""
     plain, normed = _without_normed(layer)
     target, _, number = plain.partition("#")
     path = _path(target, measured)
     if path is not None:
-        return _taps_of(path, number, normed, pools, measured)
+        return _require_tap(_at_call(path, number, normed, pools, measured))
     globbed, lenient = _globbed(target, measured)
     ran = [path for path in globbed if measured.calls.get(path)] or globbed
-    found: list[tuple[Call, Tap]] = []
+    found: list[_Asked] = []
     problems = []
     for path in ran:
         for call in [number] if number else [str(i + 1) for i in range(len(measured.calls.get(path, ())))] or [""]:
             try:
-                found += _taps_of(path, call, normed, pools, measured)
+                of_call = _at_call(path, call, normed, pools, measured)
+                found += of_call if lenient else _require_tap(of_call)
             except RecipeError as error:
                 if not lenient:
                     raise
                 problems.append(error)
     if not found:
         raise problems[0]
+    return _require_tap(found)
+
+
+def _require_tap(found: list[_Asked]) -> list[_Asked]:
+    problems = [each.tap for each in found if isinstance(each.tap, RecipeError)]
+    if len(problems) == len(found):
+        raise problems[0]
     return found
 
 
-def _taps_of(
-    path: str, number: str, normed: bool, pools: Sequence[str] | None, measured: Measured
-) -> list[tuple[Call, Tap]]:
-    """The taps of one call of a module: one for each pool that its output can have.
+def _at_call(path: str, number: str, normed: bool, pools: Sequence[str] | None, measured: Measured) -> list[_Asked]:
+    """One call of a module by each pool.
 
     Raises:
-        RecipeError: it can have none of them.
+        RecipeError: there is no such call, or its output cannot be read.
     """
     name, calls = _name(path, measured.net), measured.calls.get(path, ())
     place = _choose_call(name, path, number, measured)
@@ -159,17 +187,16 @@ def _taps_of(
     name = name if len(calls) == 1 else f"{name}#{place}"
     norm = _final_norm(name, call, measured) if normed else None
     name = f"{_NORMED}{name})" if normed else name
-    found, problems = [], []
+    found: list[_Asked] = []
     for pool in pools or default_pools(layout):
         pool = "none" if layout.kind == "vector" else pool
+        tap: Tap | RecipeError
         try:
             dim = pooled_dim(name, layout, pool, negative=call.negative or normed)
+            tap = Tap(name, path, place, pool, dim, layout, norm)
         except RecipeError as error:
-            problems.append(error)
-        else:
-            found.append((call, Tap(name, path, place, pool, dim, layout, norm)))
-    if not found:
-        raise problems[0]
+            tap = error
+        found.append(_Asked(name, call, pool, tap))
     return found
 
 

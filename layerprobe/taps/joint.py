@@ -9,7 +9,7 @@ from layerprobe.errors import RecipeError
 from layerprobe.keys import LayerKey
 from layerprobe.pooling import NO_POOL, TOKEN_POOLS
 from layerprobe.taps.capture import Tap, require_pool
-from layerprobe.taps.expressions import MODULES, execution_order, find_taps
+from layerprobe.taps.expressions import MODULES, execution_order, find_taps, unpooled
 from layerprobe.taps.measuring import Measured
 
 _GLOB = "*?["
@@ -70,6 +70,12 @@ def find_layers(expressions: Sequence[str], measured: Measured, *, pools: Sequen
     names = [tap.layer for tap in extracted(found)]
     places = {name: place for place, name in enumerate(execution_order(names, measured))}
     return sorted(by_key.values(), key=lambda layer: _place(layer, places))
+
+
+def pools_left_out(expressions: Sequence[str], measured: Measured, *, pools: Sequence[str] | None = None) -> list[str]:
+    """A line for each pool that `find_layers` leaves out at some layers, with the reason of the first of them."""
+    found = unpooled([text for text in expressions if not _is_joint(text, measured)], measured, pools=pools)
+    return [f"{pool} left out of {', '.join(why)}: {next(iter(why.values()))}" for pool, why in found.items()]
 
 
 def extracted(layers: Iterable[Layer]) -> list[Tap]:

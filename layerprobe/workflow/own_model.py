@@ -23,7 +23,16 @@ from layerprobe.layouts import Unclear
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
 from layerprobe.tables import TextTable
-from layerprobe.taps import LayerInfo, Measured, extracted, find_layers, list_layers, measure_layers, outlying_tokens
+from layerprobe.taps import (
+    LayerInfo,
+    Measured,
+    extracted,
+    find_layers,
+    list_layers,
+    measure_layers,
+    outlying_tokens,
+    pools_left_out,
+)
 from layerprobe.taps.hooks import parts_by_path
 from layerprobe.workflow.extractors import BATCH_SIZE
 from layerprobe.workflow.loaders import in_batches
@@ -200,9 +209,10 @@ def extract(
     batches = in_batches(images, BATCH_SIZE)
     first = next(batches)
     with placed(net.module, "auto") as device:
-        asked = find_layers(names_of(layers), measured(net, first.shape[-1]))
+        named, network = names_of(layers), measured(net, first.shape[-1])
+        asked = find_layers(named, network)
         taps = extracted(asked)
-        for doubt in outlying_tokens(taps):
+        for doubt in [*pools_left_out(named, network), *outlying_tokens(taps)]:
             warnings.warn(doubt, stacklevel=2)
         found = list(extraction.extract(net.module, taps, chain([first], batches), device=device))
     values = {tap.key: np.concatenate([batch[tap.key] for batch in found]) for tap in taps}

@@ -20,7 +20,7 @@ from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.records import NETWORK
 from layerprobe.runs import Run, locked
 from layerprobe.scores import Score, ScoreTable, in_network_order, read_scores
-from layerprobe.taps import Tap, execution_order, extracted
+from layerprobe.taps import Tap, execution_order, extracted, pools_left_out
 from layerprobe.workflow import parts
 from layerprobe.workflow.classifiers import (
     RunClassifier,
@@ -111,6 +111,10 @@ def _selected(
     recipe, measured = opened.recipe, opened.measured
     # A misspelt layer is told before images are decoded.
     taps, embedding = select_taps(request, recipe, measured), embedding_tap(recipe, measured)
+    if listener is not None:
+        layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
+        for line in pools_left_out(layers, measured, pools=pools):
+            listener.say(line)
     request = without_accuracy(request, recipe, why_no_classifier(recipe), listener)
     require_classified(request, recipe, embedding, taps)
     built = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))

@@ -21,7 +21,7 @@ from layerprobe.keys import NO_REDUCTION, VECTOR_SIMILARITIES, LayerKey, RankedL
 from layerprobe.nets.net import Net
 from layerprobe.reductions.chain import Chain
 from layerprobe.scores import SPLITS
-from layerprobe.taps import Layer, Tap, execution_order, extracted, find_layers, outlying_tokens
+from layerprobe.taps import Layer, Tap, execution_order, extracted, find_layers, outlying_tokens, pools_left_out
 from layerprobe.workflow.layer_search import Found, LayerSearch, Place, SplitFeatures, gallery_of
 from layerprobe.workflow.loaders import Batch, progress, read_batches
 from layerprobe.workflow.measures import build_measures
@@ -125,14 +125,16 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     with placed(net.module, str(device)) as where, progress() as track:
         size, batches = _opened({name: track(splits[name], f"extracting {name}") for name in order})
         network = measured(net, size)
-        taps = find_layers(names_of(layers), network, pools=None if pools is None else names_of(pools))
+        asked = (names_of(layers), network)
+        named = None if pools is None else names_of(pools)
+        taps, unpooled = find_layers(*asked, pools=named), pools_left_out(*asked, pools=named)
         if cache is not None:
             storable(taps)
         if not taps:
             raise RecipeError("no layer is asked for", fix='Ask for some, such as layers="*"')
         unfit = left_out(taps, chains, taps[0].key, _NO_CLASSIFIER)
         require_some(taps, chains, unfit)
-        for doubt in [*outlying_tokens(extracted(taps)), *map(str, unfit)]:
+        for doubt in [*unpooled, *outlying_tokens(extracted(taps)), *map(str, unfit)]:
             warnings.warn(doubt, stacklevel=2)
         found = _extracted(net.module, extracted(taps), batches, where, hashed=cache is not None)
         _require_classes({name: split.labels for name, split in found.items()})

@@ -6,7 +6,7 @@ import pytest
 
 from layerprobe.errors import LayerprobeError
 from layerprobe.keys import LayerKey
-from layerprobe.taps import extracted, find_layers, measure_layers
+from layerprobe.taps import extracted, find_layers, measure_layers, pools_left_out
 from tests.taps.models import Layers, timm_vit
 
 
@@ -45,6 +45,21 @@ def test_side_by_side_follow_the_last_of_their_layers(net: Layers) -> None:
     assert found(net, "fc6", "pool1+pool2", "pool2", "conv+pool2", "conv") == [
         "conv@max", "pool2@max", "conv+pool2@max", "pool1+pool2@max", "fc6@none",
     ]  # fmt: skip
+
+
+def test_a_pool_that_globbed_layers_cannot_have_is_said(net: Layers) -> None:
+    # Convolution and normalisation go below 0, the ReLU does not; a vector needs no pool.
+    measured = measure_layers(Layers(net.module, {"fc6": "fc6"}), 8)
+    below = "gem left out of conv, norm: conv@gem: the layer has values below 0, which GeM would raise to 0"
+    assert "conv@gem" not in [str(layer.key) for layer in find_layers(["*[!6]@gem", "fc?@gem"], measured)]
+    assert pools_left_out(["*[!6]@gem", "fc?@gem"], measured) == [below]
+
+
+def test_a_pool_is_said_that_a_layer_lacks_beside_another(net: Layers) -> None:
+    assert found(net, "pool1", "fc6", pools=("max", "grid:9")) == ["pool1@max", "fc6@none"]
+    assert pools_left_out(["pool1", "fc6", "pool1+pool2"], measure_layers(net, 8), pools=("max", "grid:9")) == [
+        "grid:9 left out of pool1: pool1@grid:9: the map is 8 x 8"
+    ]
 
 
 def test_a_layer_is_extracted_once(net: Layers) -> None:

@@ -104,6 +104,17 @@ def test_a_maximum_over_tokens_warns() -> None:
     assert warned[0].filename == __file__
 
 
+def test_a_pool_that_a_globbed_layer_cannot_have_is_said() -> None:
+    # of the modules of a block, the ReLU alone has no values below 0
+    said = "gem left out of 0.0.0, 0.0.1, 0.0.3: 0.0.0@gem: the layer has values below 0"
+    with pytest.warns(UserWarning, match=said) as warned:
+        result = layerprobe.probe(small_model(), {"test": TEST}, layers="0.0.*@gem", ks=(1,))
+    assert {str(score.layer_key) for score in result.scores} == {"0.0.2@gem"}
+    assert warned[0].filename == __file__
+    with pytest.warns(UserWarning, match=said):
+        layerprobe.extract(small_model(), "0.0.*@gem", torch.ones(1, 3, 12, 12))
+
+
 @pytest.mark.gpu
 def test_a_model_is_moved_to_a_device_and_back() -> None:
     model = small_model()
