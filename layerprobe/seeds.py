@@ -43,11 +43,14 @@ def trainings(scores: Iterable[Score]) -> dict[str, tuple[str, ...]]:
     Args:
         scores: of any runs.
     """
-    cells: dict[str, set[_Cell]] = {}
+    scores = list(scores)
     groups: dict[str, dict[str, int | None]] = {}
     for score in scores:
-        cells.setdefault(score.run, set()).add(_cell(score))
         groups.setdefault(score.experiment, {})[score.run] = score.seed
+    cells: dict[str, set[_Cell]] = {run: set() for runs in groups.values() if len(runs) > 1 for run in runs}
+    for score in scores:
+        if score.run in cells:
+            cells[score.run].add(_cell(score))
     names: dict[str, tuple[str, ...]] = {}
     for experiment, runs in groups.items():
         together = len(runs) > 1 and bool(set.intersection(*(cells[run] for run in runs)))

@@ -231,7 +231,7 @@ def label_points(
     corner, scale = axes.get_window_extent().min, 72 / axes.figure.dpi
 
     def in_points(places: Sequence[Place]) -> FloatArray:
-        at = np.array([axes.transData.transform(place) for place in places]).reshape(-1, 2)
+        at = axes.transData.transform(np.asarray(places, np.float64).reshape(-1, 2))
         return np.asarray((at - corner) * scale, np.float64)
 
     area = np.array(size_of(axes)) * 72

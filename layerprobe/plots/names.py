@@ -24,12 +24,13 @@ def layer_labels(found: Iterable[tuple[str, RankedLayer]], known: Iterable[Ranke
     # Runs that are each reduced in one way, and searched by one similarity, have these in their titles.
     reduced = len({(run, ranked.reduction) for run, ranked in pairs}) > runs
     several = len({(run, ranked.similarity) for run, ranked in pairs}) > runs
-    every = {ranked.layer for ranked in (*keys, *known)}
+    pools: dict[str, set[str]] = {}
+    for ranked in (*keys, *known):
+        pools.setdefault(ranked.layer.layer, set()).add(ranked.layer.pool)
     labels: dict[RankedLayer, str] = {}
     for ranked in keys:
-        pools = {layer.pool for layer in every if layer.layer == ranked.layer.layer}
         parts = [ranked.layer.layer]
-        parts += [f"@{ranked.layer.pool}"] if len(pools) > 1 else []
+        parts += [f"@{ranked.layer.pool}"] if len(pools[ranked.layer.layer]) > 1 else []
         parts += [f" {ranked.reduction}"] if reduced and ranked.reduction != NO_REDUCTION else []
         parts += [f" {ranked.similarity}"] if several else []
         labels[ranked] = "".join(parts)

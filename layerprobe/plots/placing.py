@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from operator import itemgetter
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
 
 NEAR = 10.0  # a label farther off than this needs a line to its point
 # Distances from a point to its label, and how many places around the point there are at each.
@@ -21,6 +21,7 @@ _PAD = 1.0  # kept free around a label
 _MARKER = 4.0  # radius of a marker
 _CLEAR = 1.5  # how much nearer a label should be to its own point than to others
 _STEP = 2.5  # between the places on a path that are looked at
+_MOST_SAMPLES = 10_000  # with more of them, as thousands of paths have, one in each square is looked at
 # How bad a place is, in points of distance.
 _OVERLAP, _STRUCK, _CROSSING, _MARK, _PASSING, _MISLED, _DOUBT, _PATH = 1e4, 200.0, 50.0, 60.0, 25.0, 13.0, 6.0, 2.0
 _ROOM = 11.0  # an optional label is written where its place is no worse than this
@@ -64,7 +65,8 @@ def placed(
         The lower left corners; None for a label that is left out.
     """
     places = [_around(point, size) for point, size in zip(points, sizes, strict=True)]
-    own = [_own_cost(boxes, i, points, obstacles) for i, boxes in enumerate(places)]
+    samples = Samples.of(obstacles.paths)
+    own = [_own_cost(boxes, i, points, obstacles, samples) for i, boxes in enumerate(places)]
     needed = [i for i, left_out in enumerate(optional) if not left_out]
     # Which of two labels gives way depends on the order, so several are tried.
     tried = max(1, min(len(needed), _TRIES // max(1, len(needed))))
@@ -149,21 +151,21 @@ def _around(point: FloatArray, size: FloatArray) -> FloatArray:
     return np.concatenate([centres - size / 2, centres + size / 2], 1)
 
 
-def _own_cost(boxes: FloatArray, i: int, points: FloatArray, obstacles: Obstacles) -> FloatArray:
+def _own_cost(boxes: FloatArray, i: int, points: FloatArray, obstacles: Obstacles, samples: Samples) -> FloatArray:
     """How bad each of the boxes (C, 4) of label `i` is, whatever the other labels do."""
-    point, samples = points[i], [samples_of(path) for path in obstacles.paths]
+    point = points[i]
     distance = _distance(boxes, point)
     outside = np.maximum(-boxes[:, :2], boxes[:, 2:] - obstacles.area).max(1)
     marks, others = (found[~_same(found, point)] for found in (obstacles.marks, points))
     # A path through the point is its own.
-    foreign = [own for path, own in zip(obstacles.paths, samples, strict=True) if not _same(path, point).any()]
+    own = samples.corner_path[_same(samples.corners, point)]
+    foreign = samples.places[~np.isin(samples.path, own)]
     cost = distance + np.where(outside > 0, _OVERLAP + outside, 0)
     cost += _OVERLAP * _overlapping(boxes, obstacles.boxes).sum(1)
     cost += _MARK * _holding(boxes, marks).sum(1)
     cost += _PASSING * _passing(point, np.clip(point, boxes[:, :2], boxes[:, 2:]), marks)
-    for own in samples:
-        cost += _PATH * _holding(boxes, own).sum(1)
-    for rivals, doubt in ((others, _MISLED), (np.concatenate([np.empty((0, 2)), *foreign]), _DOUBT)):
+    cost += _PATH * _holding(boxes, samples.places).sum(1)
+    for rivals, doubt in ((others, _MISLED), (foreign, _DOUBT)):
         cost += doubt * (_nearest(boxes, rivals) < distance + _CLEAR)
     return cost
 
@@ -232,10 +234,41 @@ def _crossing(start: FloatArray, ends: FloatArray, other: FloatArray, end: Float
     return np.asarray(one & (side(other, end, start) * side(other, end, ends) < 0))
 
 
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Places on some paths.
+
+    Args:
+        places: (S, 2), a step apart on each path; of thousands of paths one in each square of that side.
+        path: (S,) which path each is on.
+        corners: (P, 2) the points that the paths go through.
+        corner_path: (P,) likewise.
+    """
+
+    places: FloatArray
+    path: IntArray
+    corners: FloatArray
+    corner_path: IntArray
+
+    @classmethod
+    def of(cls, paths: Sequence[FloatArray]) -> Samples:
+        """Those of paths of (P, 2) points each."""
+        corners, corner_path = _numbered(paths)
+        places, path = _numbered([samples_of(each) for each in paths])
+        if len(places) > _MOST_SAMPLES:
+            _, first = np.unique(np.floor(places / _STEP), axis=0, return_index=True)
+            places, path = places[first], path[first]
+        return cls(places, path, corners, corner_path)
+
+
+def _numbered(parts: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
+    """(N, 2) the rows of all parts, and (N,) the number of the part that each is of."""
+    return np.concatenate([np.empty((0, 2)), *parts]), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+
+
 def samples_of(path: FloatArray) -> FloatArray:
     """(S, 2) places on a path, a step apart."""
-    found = [path[-1:]]
-    for start, end in pairwise(path):
-        count = int(np.hypot(*(end - start)) // _STEP) + 1
-        found.append(start + np.linspace(0, 1, count, endpoint=False)[:, None] * (end - start))
-    return np.concatenate(found)
+    counts = (np.hypot(*(path[1:] - path[:-1]).T) // _STEP).astype(np.int64) + 1
+    piece = np.repeat(np.arange(len(counts)), counts)
+    shares = (np.arange(len(piece)) - np.repeat(np.cumsum(counts) - counts, counts)) * (1 / counts[piece])
+    return np.concatenate([path[-1:], path[piece] + shares[:, None] * (path[piece + 1] - path[piece])])

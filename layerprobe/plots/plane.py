@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from layerprobe.facts import level_text
 from layerprobe.plots import figure as fig
-from layerprobe.plots.placing import samples_of
+from layerprobe.plots.placing import Samples
 from layerprobe.plots.values import Point
 
 WIDTH = 3.3  # of a panel in inches
@@ -130,7 +130,7 @@ def draw_diagonal(axes: Axes, window: Window, paths: Sequence[Sequence[fig.Place
     start, end = (axes.transData.transform((place, place)) * scale for place in (low, high))
     along = (end - start) / np.hypot(*(end - start))
     across = np.array([-along[1], along[0]])
-    taken = np.concatenate([samples_of(axes.transData.transform(path) * scale) for path in paths])
+    taken = Samples.of([axes.transData.transform(path) * scale for path in paths]).places
     reach = np.array([36 * fig.width_of([_DIAGONAL]) + 4, fig.FONT])  # half a length and height, with room around
     shares = np.linspace(0.15, 0.85, 29)
     off = taken - (start + shares[:, None] * (end - start))[:, None] - across * fig.FONT

@@ -10,7 +10,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from layerprobe.facts import DataFacts, common_chance, common_start, run_lines
@@ -40,6 +42,7 @@ _TOGETHER = 6  # as many layers of several runs share a panel
 _SPLITS = ("train", "test")
 _PALE, _PALE_TEXT = "0.75", "0.5"
 _SMALL = fig.FONT - 2  # size of numbers of epochs and of pale names
+_NAMED = 60  # with more pale layers there is no room for a name
 _BEYOND = 0.55  # inches beside a panel for labels
 _STEP = 30.0  # points along a path from one epoch's number to the next
 
@@ -219,10 +222,9 @@ def _places(layer: Sequence[Point], window: Window) -> list[tuple[int, float, fl
 
 
 def _draw_paths(axes: Axes, paths: Sequence[_Path], window: Window, *, diagonal: bool) -> None:
+    _draw_pale(axes, pale := [path for path in paths if path.style is None])
     for path in paths:
-        if path.style is None:
-            _draw_pale(axes, path)
-        else:
+        if path.style is not None:
             _draw_path(axes, path, path.style)
     lines, bright = [path.line for path in paths], [path for path in paths if path.style]
     bars = [[low, path.line[-1], high] for path in bright for low, high in _bars(path)]
@@ -233,17 +235,19 @@ def _draw_paths(axes: Axes, paths: Sequence[_Path], window: Window, *, diagonal:
         if path.style
         else fig.Label(path.text, *path.line[-1], _PALE_TEXT, _SMALL, optional=True)
         for path in paths
+        if path.style or len(pale) <= _NAMED
     ]
     starts = [path.line[0] for path in bright]
     fig.label_points(axes, named + _numbers(axes, bright), lines + bars, starts, beyond=_BEYOND)
 
 
-def _draw_pale(axes: Axes, path: _Path) -> None:
-    x, y = zip(*path.line, strict=True)
-    (line,) = axes.plot(x, y, color=_PALE, linewidth=0.7, zorder=1.2)
-    line.set(label=path.name)
-    (end,) = axes.plot(x[-1:], y[-1:], color=_PALE, marker="o", markersize=3.5, zorder=1.3)
-    end.set(label=f"_end of {path.name}")
+def _draw_pale(axes: Axes, paths: Sequence[_Path]) -> None:
+    # Two artists for all of them: thousands would take minutes.
+    lines = LineCollection([path.line for path in paths], colors=_PALE, linewidths=0.7, capstyle="projecting")
+    axes.add_collection(lines, autolim=False)
+    lines.set(label="_pale", joinstyle="round", zorder=1.2)
+    ends = np.array([path.line[-1] for path in paths]).reshape(-1, 2)
+    axes.plot(*ends.T, color=_PALE, linestyle="none", marker="o", markersize=3.5, zorder=1.3, label="_pale ends")
 
 
 def _draw_path(axes: Axes, path: _Path, style: fig.Style) -> None:
@@ -267,9 +271,8 @@ def _draw_path(axes: Axes, path: _Path, style: fig.Style) -> None:
 def _bars(path: _Path) -> list[list[fig.Place]]:
     """The ends of the intervals of its last point: across for train, upright for test."""
     point, (x, y) = path.points[-1], path.line[-1]
-    train, test = point.ends("train"), point.ends("test")
-    across = [(end, y) for end in train or ()]
-    upright = [(x, end) for end in test or ()]
+    across = [(end, y) for end in point.ends("train") or ()]
+    upright = [(x, end) for end in point.ends("test") or ()]
     return [bar for bar in (across, upright) if bar]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerprobe.plots.placing import FloatArray, Obstacles, end_of_line, placed, samples_of, spread
+from layerprobe.plots.placing import FloatArray, Obstacles, Samples, end_of_line, placed, samples_of, spread
 
 AREA = (200.0, 100.0)
 
@@ -81,6 +81,16 @@ def test_places_on_a_path_are_at_most_a_step_apart() -> None:
     found = samples_of(np.array([(0.0, 0.0), (10.0, 0.0), (10.0, 4.0)]))
     assert {(0, 0), (10, 0), (10, 4)} <= set(map(tuple, found.tolist()))
     assert max(np.diff(np.sort(found[:, 0]))) <= 2.5
+
+
+def test_of_thousands_of_paths_no_more_places_are_looked_at_than_there_are_squares() -> None:
+    rng = np.random.default_rng(0)
+    paths = [rng.uniform(0, 100, (20, 2)) for _ in range(500)]
+    found = Samples.of(paths)
+    # 100 / 2.5 squares in each direction
+    assert len(found.places) == len(np.unique(found.places // 2.5, axis=0)) == 40 * 40
+    assert len(found.corners) == 500 * 20
+    assert len(Samples.of(paths[:2]).places) == sum(len(samples_of(path)) for path in paths[:2])
 
 
 def test_positions_far_apart_stay() -> None:

@@ -6,9 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
+from numpy.typing import NDArray
 
 from layerprobe.errors import LayerprobeError
 from layerprobe.plots.train_vs_test import draw, table
@@ -52,7 +55,7 @@ def texts(figure: Figure) -> str:
 
 def test_a_path_is_train_and_test_in_percent_over_epochs(make_scores: MakeScores) -> None:
     scores = make_scores()
-    (axes,) = draw(scores).axes
+    (axes,) = draw(scores, layers={score.ranked_layer for score in scores}).axes
     for layer in dict.fromkeys(score.layer for score in scores):
         path = line(axes, layer)
         assert x(path) == pytest.approx(values(scores, layer, "train"), rel=1e-12)
@@ -136,9 +139,42 @@ def coloured(axes: Axes) -> list[str]:
 def test_of_fourteen_layers_a_few_are_in_colour_and_the_others_pale(make_scores: MakeScores) -> None:
     (axes,) = draw(make_scores()).axes
     assert coloured(axes) == FEW
-    assert {line(axes, name).get_color() for name in VGG if name not in FEW} == {"0.75"}
+    assert len(pale(axes)) == len(VGG) - len(FEW)
     assert len({line(axes, name).get_color() for name in FEW}) == 4
     assert set(FEW) <= {text.get_text() for text in axes.texts}
+
+
+def pale(axes: Axes) -> list[NDArray[np.float64]]:
+    """The paths of the pale layers, and the points at their ends."""
+    (lines,) = axes.collections
+    assert isinstance(lines, LineCollection)
+    assert np.allclose(lines.get_color(), to_rgba("0.75"))
+    paths = [np.asarray(path) for path in lines.get_segments()]
+    assert xy(line(axes, "_pale ends")) == [path[-1].tolist() for path in paths]
+    return paths
+
+
+def artists(axes: Axes) -> int:
+    """How many lines and collections there are, but for those that join a label to its point."""
+    return len(axes.collections) + sum(not str(line.get_label()).startswith("_line to") for line in axes.lines)
+
+
+def test_a_pale_path_is_train_and_test_in_percent_over_epochs(make_scores: MakeScores) -> None:
+    scores = make_scores()
+    (axes,) = draw(scores).axes
+    for name, path in zip((name for name in VGG if name not in FEW), pale(axes), strict=True):
+        assert path[:, 0] == pytest.approx(values(scores, name, "train"), rel=1e-12)
+        assert path[:, 1] == pytest.approx(values(scores, name, "test"), rel=1e-12)
+
+
+def test_hundreds_of_layers_are_as_many_artists_as_fourteen(make_scores: MakeScores) -> None:
+    many = [f"block{i}" for i in range(300)]
+    (few_axes,), (axes,) = (draw(make_scores(names, range(3))).axes for names in (VGG, many))
+    assert len(pale(axes)) == 300 - 4
+    assert artists(axes) == artists(few_axes)
+    # Those in colour are named, and no place is looked for the names of the others.
+    assert {text.get_text() for text in axes.texts} & set(many) == {"block0", "block149", "block298", "block299"}
+    assert len(table(make_scores(many, range(3))).splitlines()) == 1 + 300 * 3
 
 
 def test_layers_that_are_asked_for_are_in_colour_instead(make_scores: MakeScores) -> None:
