@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from layerprobe import store
-from layerprobe.errors import DataError
+from layerprobe.errors import BusyError, DataError
 from layerprobe.joint import SideBySide
 from layerprobe.keys import LayerKey, members_of
 from layerprobe.store.features import FeatureArray, StoredFeatures
@@ -57,7 +57,7 @@ def equal_layers(path: Path, layer: str) -> frozenset[LayerKey]:
         path: of the file; what cannot be read of it equals nothing.
         layer: by any pool.
     """
-    with contextlib.suppress(DataError):
+    with contextlib.suppress(DataError, BusyError):
         dims = store.read_dims(path)
         own = [key for key in dims if key.layer == layer]
         others = [key for key in dims if key.layer != layer]
