@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from layerprobe.store.features import (
         Columns,
         StoredFeatures,
+        equal_layers,
         open_features,
         read_features,
         stale_note,
@@ -52,6 +53,7 @@ __all__ = [
     "StoredRanks",
     "add_ranks",
     "add_values",
+    "equal_layers",
     "fitted_on",
     "made_from",
     "open_features",

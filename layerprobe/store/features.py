@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError
+from layerprobe.errors import BusyError, DataError
 from layerprobe.files import written_whole
 from layerprobe.keys import LayerKey
 from layerprobe.store.feature_key import FeatureKey, compared
@@ -29,7 +29,7 @@ from layerprobe.store.hdf5 import (
     stale_passed,
     stored_dataset,
 )
-from layerprobe.store.rows import CHUNK_ROWS, Rows, require_rows, write_rows
+from layerprobe.store.rows import CHUNK_ROWS, Rows, layers_in, require_rows, write_rows
 
 FeatureArray = NDArray[np.float32]  # (N, D)
 
@@ -193,6 +193,28 @@ def open_features(path: Path, layer: LayerKey) -> Iterator[StoredFeatures]:
             require_format(file, "features")
             features = StoredFeatures(path, _features(file, layer))
         yield features
+
+
+def equal_layers(path: Path, layer: str) -> frozenset[LayerKey]:
+    """The layers in a feature file that are another one by a second name: their features are the same numbers.
+
+    Args:
+        path: of the file; what cannot be read of it equals nothing.
+        layer: by any pool.
+    """
+    found = set()
+    with contextlib.suppress(DataError, BusyError), opened(path) as file:
+        tables = {key: _features(file, key) for key in layers_in(file)}
+        own = [table for key, table in tables.items() if key.layer == layer]
+        for key, table in tables.items():
+            if key.layer != layer and any(_are_equal(table, other) for other in own):
+                found.add(key)
+    return frozenset(found)
+
+
+def _are_equal(one: h5py.Dataset, other: h5py.Dataset) -> bool:
+    rows = (slice(start, start + CHUNK_ROWS) for start in range(0, len(one), CHUNK_ROWS))
+    return one.shape == other.shape and all(np.array_equal(one[part], other[part]) for part in rows)
 
 
 def _write_head(file: h5py.File, key: FeatureKey, rows: Rows) -> None:

@@ -15,6 +15,7 @@ from layerprobe.keys import RankedLayer
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.runs import find_run
 from layerprobe.statistics.holm import holm
+from layerprobe.store import equal_layers
 from layerprobe.workflow.comparison import Basis, Comparison, Side
 from layerprobe.workflow.comparison_text import inputs_text
 from layerprobe.workflow.evidence import Measure, gather, place_units
@@ -22,7 +23,6 @@ from layerprobe.workflow.facts import data_facts
 from layerprobe.workflow.manifests import have_other_images
 from layerprobe.workflow.reducing import TRANSDUCTIVE
 from layerprobe.workflow.references import Place, Reference, find_layers, open_place, parse_reference
-from layerprobe.workflow.stored_layers import equal_layers
 
 Pair = tuple[RankedLayer, RankedLayer]
 

@@ -15,6 +15,7 @@ from layerprobe.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.runs import Run
 from layerprobe.scores import Score
+from layerprobe.store import equal_layers
 from layerprobe.workflow.compare import compare_pairs, require_same_queries
 from layerprobe.workflow.compare_seeds import compare_trainings
 from layerprobe.workflow.comparison import Comparison, SeedComparison
@@ -24,7 +25,6 @@ from layerprobe.workflow.evidence import Measure
 from layerprobe.workflow.experiments import experiments_of
 from layerprobe.workflow.references import Place, open_place, probe_fix
 from layerprobe.workflow.seeds_text import seeds_sentence
-from layerprobe.workflow.stored_layers import equal_layers
 from layerprobe.workflow.stored_terms import ranked_epochs
 from layerprobe.workflow.told_apart import alike_of, searches_of
 from layerprobe.workflow.trainings import Trainings

@@ -15,6 +15,7 @@ from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.plots.plot import Image
 from layerprobe.runs import Run
 from layerprobe.scores import Score
+from layerprobe.store import equal_layers
 from layerprobe.views import Found, Item, Neighbours
 from layerprobe.workflow.manifests import have_other_images
 from layerprobe.workflow.neighbours import RunGallery, neighbours_of, open_gallery
@@ -31,7 +32,6 @@ from layerprobe.workflow.query_rules import (
     rule_text,
 )
 from layerprobe.workflow.references import Place, open_place
-from layerprobe.workflow.stored_layers import equal_layers
 
 _SPLIT = "test"  # whose images are searched for
 _QUERIES = 4

@@ -16,6 +16,7 @@ from layerprobe.report.page import render
 from layerprobe.report.values import Report, RunPage
 from layerprobe.runs import Run
 from layerprobe.scores import Score
+from layerprobe.store import equal_layers
 from layerprobe.workflow.embedding import NetworkEnd, embedding_among, network_end
 from layerprobe.workflow.experiments import experiments_of
 from layerprobe.workflow.facts import data_facts
@@ -23,7 +24,6 @@ from layerprobe.workflow.finding import METRIC, best_on_validation, findings
 from layerprobe.workflow.outputs import require_output, write_output
 from layerprobe.workflow.report_gallery import Galleries, galleries_of
 from layerprobe.workflow.report_made import made_of_page, made_of_run
-from layerprobe.workflow.stored_layers import equal_layers
 
 MOST_SCORES = 50_000  # on a page; one takes about 80 characters, with its interval and note
 _NAMED = 3  # runs in a title

@@ -6,14 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from layerprobe import store
-from layerprobe.errors import BusyError, DataError
 from layerprobe.joint import SideBySide
 from layerprobe.keys import LayerKey, members_of
 from layerprobe.store.features import FeatureArray, StoredFeatures
-from layerprobe.store.rows import CHUNK_ROWS
 
 
 @contextlib.contextmanager
@@ -48,27 +44,6 @@ def read_layer(path: Path, layer: LayerKey) -> FeatureArray:
     with open_layer(path, layer) as table:
         found: FeatureArray = table[:]
         return found
-
-
-def equal_layers(path: Path, layer: str) -> frozenset[LayerKey]:
-    """The layers in a feature file that are another one by a second name: their features are the same numbers.
-
-    Args:
-        path: of the file; what cannot be read of it equals nothing.
-        layer: by any pool.
-    """
-    with contextlib.suppress(DataError, BusyError):
-        dims = store.read_dims(path)
-        own = [key for key in dims if key.layer == layer]
-        others = [key for key in dims if key.layer != layer]
-        return frozenset(x for x in others if any(dims[x] == dims[key] and _are_equal(path, x, key) for key in own))
-    return frozenset()
-
-
-def _are_equal(path: Path, one: LayerKey, other: LayerKey) -> bool:
-    with store.open_features(path, one) as first, store.open_features(path, other) as second:
-        slices = (slice(start, start + CHUNK_ROWS) for start in range(0, len(first), CHUNK_ROWS))
-        return all(np.array_equal(first[rows], second[rows]) for rows in slices)
 
 
 def _members(path: Path, layer: LayerKey) -> tuple[LayerKey, ...]:

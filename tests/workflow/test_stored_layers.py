@@ -23,7 +23,7 @@ from layerprobe.workflow.evidence import Measure
 from layerprobe.workflow.plot import drawn
 from layerprobe.workflow.probe import probe
 from layerprobe.workflow.selection import ProbeRequest
-from layerprobe.workflow.stored_layers import equal_layers, open_layer, read_layer
+from layerprobe.workflow.stored_layers import open_layer, read_layer
 from layerprobe.workflow.summary import SummaryRequest, summarise
 from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent
@@ -67,19 +67,6 @@ def test_only_what_is_asked_for_is_scored_and_its_members_alone_are_stored(untra
     np.testing.assert_allclose(read_layer(path, BOTH), by_hand(path), rtol=1e-6)
     assert number(scores, "test") == brute_force(path)
     assert untrained.read()["layer_order"] == ["pool5.3", "fc6"]
-
-
-def test_layers_of_the_same_numbers_are_one_by_several_names(tmp_path: Path) -> None:
-    path, own = tmp_path / "features.h5", np.random.default_rng(0).random((600, 3), np.float32)
-    last_row = own.copy()
-    last_row[-1, -1] += 1
-    values = {"output@none": own, "head@none": own, "c1@max": own * 2, "c1@avg": own, "c2@max": last_row}
-    layers = {LayerKey.parse(text): each for text, each in {**values, "c3@max": own[:, :2]}.items()}
-    columns = store.Columns({layer: each.shape[1] for layer, each in layers.items()}, "cpu", 8)
-    rows = store.Rows(np.zeros(600, np.int64), [str(i) for i in range(600)])
-    store.write_features(path, store.FeatureKey("one", 0, "test", "w", "t", "m"), rows, columns, [layers])
-    assert set(map(str, equal_layers(path, "output"))) == {"head@none", "c1@avg"}
-    assert equal_layers(path, "c3") == equal_layers(tmp_path / "absent.h5", "output") == frozenset()
 
 
 def test_the_order_of_its_layers_makes_no_other_layer(untrained: Run, monkeypatch: pytest.MonkeyPatch) -> None:
