@@ -38,7 +38,7 @@ class PartlyReducedError(NotApplicableError):
         self.scores = list(scores)
 
 
-def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listener) -> list[int]:
+def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listener | None) -> list[int]:
     """The epochs whose checkpoints are those that the run wrote, or were removed on purpose; the others are told.
 
     Raises:
@@ -50,7 +50,8 @@ def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listene
             features.weights_sha256(epoch)
             whole.append(epoch)
         except DataError as error:
-            listener.say(f"epoch {epoch} is left out: {error}")
+            if listener is not None:
+                listener.say(f"epoch {epoch} is left out: {error}")
             damaged.append(error)
     if damaged and not whole:
         raise damaged[0]

@@ -33,9 +33,9 @@ from layerprobe.workflow.manifests import require_same_images, upgrade
 from layerprobe.workflow.new_record import made_by
 from layerprobe.workflow.probe import Probing, known_scores, scorer_of
 from layerprobe.workflow.probed_run import decoding_of, open_for_probing
+from layerprobe.workflow.run_network import embedding_tap
 from layerprobe.workflow.selection import (
     ProbeRequest,
-    embedding_tap,
     select,
 )
 from layerprobe.workflow.train import train

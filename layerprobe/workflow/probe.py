@@ -39,14 +39,13 @@ from layerprobe.workflow.manifests import require_same_images, upgrade
 from layerprobe.workflow.members import draws_of
 from layerprobe.workflow.probed_run import ProbedRun, decoding_of, open_for_probing
 from layerprobe.workflow.reducing import Unfit, none_takes, refusal_lines
-from layerprobe.workflow.run_network import network_facts, with_layers
+from layerprobe.workflow.run_network import embedding_tap, network_facts, with_layers
 from layerprobe.workflow.scoring import Scorer
 from layerprobe.workflow.searches import Searches
 from layerprobe.workflow.selection import (
     ProbeRequest,
     Selection,
     doubts_of,
-    embedding_tap,
     select,
     select_epochs,
     select_taps,
@@ -289,8 +288,8 @@ def probe(
             probing.table.write(run.scores_file)
         with stoppable() as stop:
             record = run.read()
-            dataset, deciding = probing.features.dataset, probing.selection.deciding
-            epochs = select_epochs(request.epochs, run, record, dataset, deciding)
+            deciding = probing.selection.deciding
+            epochs = select_epochs(request.epochs, probing.features, record, deciding, listener)
             run.write(record)
             whole = whole_epochs(probing.features, epochs, listener)
             scores = measure(probing, whole, listener, stop)
@@ -308,7 +307,7 @@ def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
     """Time one batch of the extraction and extend it to all that is missing."""
     opened = open_for_probing(run, request)
     selection, features = _selected(opened, request, None, None)
-    epochs = select_epochs(request.epochs, run, opened.record, features.dataset, selection.deciding)
+    epochs = select_epochs(request.epochs, features, opened.record, selection.deciding, None)
     splits = selection.extracted_splits
     found = [features.missing(epoch, split, selection.taps) for epoch in epochs for split in splits]
     missing = [item for item in found if item.taps]

@@ -13,11 +13,11 @@ from layerprobe.naming import PYTHON, split_python
 from layerprobe.nets.net import Net
 from layerprobe.recipe import Recipe
 from layerprobe.records import NETWORK
+from layerprobe.registry import is_source
 from layerprobe.runs import Run
 from layerprobe.taps import Layer, Measured, Tap, extracted, find_taps
 from layerprobe.taps.cut import shares_after
 from layerprobe.workflow import parts
-from layerprobe.workflow.selection import embedding_tap
 
 
 def network_facts(recipe: Recipe, net: Net, measured: Measured) -> dict[str, Any]:
@@ -35,6 +35,14 @@ def network_facts(recipe: Recipe, net: Net, measured: Measured) -> dict[str, Any
         "input": None if net.own_input is None else asdict(net.own_input),
         "files": dict(net.files),
     }
+
+
+def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:
+    """What the loss takes: the last layer, pooled as the network pools it where it is a map."""
+    pools: list[str] | None = None if recipe.net.pool is None else [recipe.net.pool]
+    if pools is None and is_source(recipe.net.name):
+        pools = ["cls", "avg"]  # the first that its output has, as `sources.readout` reads it
+    return find_taps([list(measured.net.layers)[-1]], measured, pools=pools)[0]
 
 
 def with_layers(facts: Mapping[str, Any], net: Net, image_size: int, layers: Iterable[Layer]) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from layerprobe.data.splits import Dataset
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.intervals import IntervalKind, estimand_of
 from layerprobe.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
+from layerprobe.progress import Listener
 from layerprobe.recipe import Recipe
 from layerprobe.reductions.chain import Chain, parse_chain
-from layerprobe.registry import is_source
-from layerprobe.runs import Run
-from layerprobe.taps import Layer, Measured, Tap, extracted, find_layers, find_taps, outlying_tokens
+from layerprobe.taps import Layer, Measured, Tap, extracted, find_layers, outlying_tokens
+from layerprobe.workflow.damage import whole_epochs
+from layerprobe.workflow.features import RunFeatures
 from layerprobe.workflow.kept import kept_epochs
 from layerprobe.workflow.measures import Measures, build_measures, with_gallery_size
 from layerprobe.workflow.reducing import FITTED_ON, Unfit, asked_chains, left_out, require_fitting, require_some
@@ -172,14 +173,6 @@ def storable(taps: list[Layer]) -> list[Layer]:
     return taps
 
 
-def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:
-    """What the loss takes: the last layer, pooled as the network pools it where it is a map."""
-    pools: list[str] | None = None if recipe.net.pool is None else [recipe.net.pool]
-    if pools is None and is_source(recipe.net.name):
-        pools = ["cls", "avg"]  # the first that its output has, as `sources.readout` reads it
-    return find_taps([list(measured.net.layers)[-1]], measured, pools=pools)[0]
-
-
 def select_splits(asked: Sequence[str] | None, dataset: Dataset) -> list[str]:
     """The splits whose items are searched for; a gallery is none of them.
 
@@ -241,33 +234,33 @@ def splits_to_store(splits: Sequence[str], dataset: Dataset) -> list[str]:
     return list(dict.fromkeys([*splits, *(dataset.search_in.get(name, name) for name in splits)]))
 
 
-def select_epochs(text: str, run: Run, record: dict[str, Any], dataset: Dataset, deciding: RankedLayer) -> list[int]:
+def select_epochs(
+    text: str, features: RunFeatures, record: dict[str, Any], deciding: RankedLayer, listener: Listener | None
+) -> list[int]:
     """The epochs asked for, ascending.
 
     Args:
         text: all, which is all that have a checkpoint; last; best; or epochs with commas between.
-        run: it exists.
+        features: of the run.
         record: its run.json.
-        dataset: the run's.
         deciding: the layer whose validation scores say which epoch is best.
+        listener: hears of damaged checkpoints, of which none is best.
 
     Raises:
         RecipeError: one that was not trained, `best` without validation classes, or no checkpoint left.
+        DataError: `best`, and all checkpoints are damaged.
     """
-    done: int = record["epochs_done"]
+    run, done = features.run, int(record["epochs_done"])
     kept = kept_epochs(run, record)
     if text in ("all", "best") and not kept:
-        raise RecipeError(
-            "all checkpoints were removed",
-            file=run.folder,
-            fix="Name epochs whose features are stored, like --epochs 0,5, or train it again with --fresh",
-        )
+        fix = "Name epochs whose features are stored, like --epochs 0,5, or train it again with --fresh"
+        raise RecipeError("all checkpoints were removed", file=run.folder, fix=fix)
     if text == "all":
         return kept
     if text == "last":
         return [done]
     if text == "best":
-        return [_best_epoch(run, kept, dataset, deciding)]
+        return [_best(features, kept, deciding, listener)]
     numbers = [part.strip() for part in text.split(",")]
     if not all(number.isdecimal() for number in numbers):
         raise RecipeError(
@@ -279,24 +272,22 @@ def select_epochs(text: str, run: Run, record: dict[str, Any], dataset: Dataset,
     return asked
 
 
-def _best_epoch(run: Run, kept: Sequence[int], dataset: Dataset, deciding: RankedLayer) -> int:
-    if "validation" not in dataset.splits:
+def _best(features: RunFeatures, kept: Sequence[int], deciding: RankedLayer, listener: Listener | None) -> int:
+    if "validation" not in features.dataset.splits:
         raise RecipeError("--epochs best needs validation classes, which this run has none of", fix="Use last")
-    layer, wanted = deciding.layer.layer, ("validation", deciding.reduction, deciding.similarity, "R@1")
+    run, whole = features.run, whole_epochs(features, kept, listener)
+    layer = deciding.layer.layer
+    wanted = (layer, "validation", deciding.reduction, deciding.similarity, "R@1")
     rows = [
         score
         for score in (run.scores() if run.scores_file.exists() else [])
-        if score.layer == layer
-        and (score.split, score.reduction, score.similarity, score.metric) == wanted
-        and score.value is not None
-        and score.epoch in kept
+        if (score.layer, score.split, score.reduction, score.similarity, score.metric) == wanted
+        and score.epoch in whole
     ]
-    if len({score.epoch for score in rows}) < len(kept):
-        command = f"layerprobe probe {run.name} --layers {layer} --splits validation"
-        raise RecipeError(
-            f"--epochs best needs {layer} measured on the validation split at every epoch, by {deciding.similarity}",
-            fix=f"First {command} --similarity {deciding.similarity}",
-        )
+    if len({score.epoch for score in rows}) < len(whole):
+        what = f"--epochs best needs {layer} measured on the validation split at every epoch, by {deciding.similarity}"
+        command = f"layerprobe probe {run.name} --layers {layer} --splits validation --similarity {deciding.similarity}"
+        raise RecipeError(what, fix=f"First {command}")
     return max(rows, key=lambda score: (score.value or 0.0, -score.epoch)).epoch
 
 

@@ -16,8 +16,9 @@ from layerprobe.recipe import recorded_recipe
 from layerprobe.runs import Run
 from layerprobe.scores import Score, ScoreTable
 from layerprobe.workflow.building import TrainRequest
+from layerprobe.workflow.damage import PartlyMeasuredError
 from layerprobe.workflow.own_model import measured, net_of
-from layerprobe.workflow.probe import probe
+from layerprobe.workflow.probe import estimate_probe, probe
 from layerprobe.workflow.selection import ProbeRequest, select_taps
 from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent
@@ -116,6 +117,31 @@ def test_classes_held_out_of_training_choose_the_best_epoch(request_for: Request
     assert {score.split for score in scores} == {"train", "validation", "test"}
     assert {score.notes[0] for score in scores} == {"2 of 4 training classes held out for validation"}
     assert len({score.epoch for score in probe(run, replace(REQUEST, epochs="best"), Silent())}) == 1
+
+
+def test_the_best_epoch_is_one_of_those_whose_checkpoints_are_whole(request_for: Requests) -> None:
+    run = train(request_for("data.validation_classes=0.5", "train.batch_size=4"), Silent())
+    run.checkpoint_file(1).write_bytes(b"damaged")
+    request = ProbeRequest(layers=("fc6",), epochs="best", device="cpu", workers=0)
+    with pytest.raises(RecipeError, match="First layerprobe probe tiny --layers fc6 --splits validation"):
+        estimate_probe(run, request)
+    with pytest.raises(PartlyMeasuredError):
+        probe(run, replace(request, splits=("validation",), epochs="all"), Silent())
+    listener = Silent()
+    (epoch,) = {score.epoch for score in probe(run, request, listener)}
+    assert epoch in (0, 2)
+    assert listener.heard[0].startswith("epoch 1 is left out: ")
+    assert estimate_probe(run, replace(request, splits=("test",))).seconds == 0
+
+
+def test_an_epoch_without_a_value_is_measured_and_not_the_best(request_for: Requests) -> None:
+    run = train(request_for("data.validation_classes=0.5", "train.batch_size=4"), Silent())
+    request = ProbeRequest(layers=("fc6",), splits=("validation",), device="cpu", workers=0)
+    scores = probe(run, request, Silent())
+    run.scores_file.unlink()
+    ScoreTable([replace(score, value=None) if score.epoch == 1 else score for score in scores]).write(run.scores_file)
+    (epoch,) = {score.epoch for score in probe(run, replace(request, epochs="best"), Silent())}
+    assert epoch in (0, 2)
 
 
 def test_the_best_epoch_goes_by_no_scores_of_other_groups(request_for: Requests) -> None:
