@@ -58,6 +58,26 @@ def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listene
     return whole
 
 
+def require_measured(run: Run, damaged: Sequence[int], scores: Iterable[Score] = ()) -> None:
+    """End a command that has measured all epochs of a run but the damaged ones, if there are any.
+
+    Args:
+        run: it exists.
+        damaged: the epochs that are left out.
+        scores: of the others, as far as they are shown.
+
+    Raises:
+        PartlyMeasuredError: there are some.
+    """
+    if damaged:
+        raise PartlyMeasuredError(
+            f"not measured: epochs with a damaged checkpoint ({', '.join(map(str, damaged))})",
+            file=run.folder,
+            fix="Restore these checkpoints from a copy; all other epochs are measured",
+            scores=scores,
+        )
+
+
 def damaged_epochs(run: Run, listener: Listener) -> list[int]:
     """The epochs of a run whose checkpoints are not those that it wrote.
 

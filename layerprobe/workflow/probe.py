@@ -29,7 +29,7 @@ from layerprobe.workflow.classifiers import (
     why_no_weight,
     without_accuracy,
 )
-from layerprobe.workflow.damage import PartlyMeasuredError, PartlyReducedError, whole_epochs
+from layerprobe.workflow.damage import PartlyReducedError, require_measured, whole_epochs
 from layerprobe.workflow.estimate import Estimate, peak_memory
 from layerprobe.workflow.export import export
 from layerprobe.workflow.extractors import BATCH_SIZE, Extractor, RunExtractor
@@ -293,13 +293,7 @@ def probe(
             run.write(record)
             whole = whole_epochs(probing.features, epochs, listener)
             scores = measure(probing, whole, listener, stop)
-    if damaged := [epoch for epoch in epochs if epoch not in whole]:
-        raise PartlyMeasuredError(
-            f"not measured: epochs with a damaged checkpoint ({', '.join(map(str, damaged))})",
-            file=run.folder,
-            fix="Restore these checkpoints from a copy; all other epochs are measured",
-            scores=scores,
-        )
+    require_measured(run, [epoch for epoch in epochs if epoch not in whole], scores)
     return scores
 
 

@@ -19,7 +19,7 @@ from layerprobe.training.checkpoints import load_state, load_weights, save_state
 from layerprobe.training.loop import EpochResult
 from layerprobe.workflow import parts
 from layerprobe.workflow.building import Built, TrainRequest, build, with_decoded_images, with_hashed_images
-from layerprobe.workflow.damage import damaged_epochs, whole_epochs
+from layerprobe.workflow.damage import damaged_epochs, require_measured, whole_epochs
 from layerprobe.workflow.estimate import require_space
 from layerprobe.workflow.images import Decoding, with_contents
 from layerprobe.workflow.kept import kept_epochs, remove_checkpoints, require_kept, unwanted_epochs
@@ -85,6 +85,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         try:
             probing = None if request.probe is None else _probing(run, request, built, listener)
             _train_epochs(run, request.recipe.train.keep, built, listener, stop, probing)
+            require_measured(run, [epoch for epoch in damaged if probing and known and epoch < known["epochs_done"]])
         except (LayerprobeError, KeyboardInterrupt) as error:  # the latter: a signal ended a wait
             with contextlib.suppress(EnvironmentFault):  # a full disk takes no word of its being full
                 _keep_reason(run, built, error, stop)

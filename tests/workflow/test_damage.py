@@ -55,12 +55,28 @@ def test_what_was_measured_of_a_checkpoint_before_it_was_damaged_stays(run: Run)
     assert run.scores() == before
 
 
-def test_training_with_probing_goes_on_past_a_damaged_checkpoint(
+@pytest.mark.parametrize(("epochs", "measured"), [(2, {0, 2}), (3, {0, 2, 3})])
+def test_training_with_probing_goes_on_past_a_damaged_checkpoint_and_ends_as_probe_does(
+    request_for: Callable[..., TrainRequest], epochs: int, measured: set[int]
+) -> None:
+    run = train(request_for("train.decay_at=[]"), Silent())
+    damage(run.checkpoint_file(1))
+    with pytest.raises(PartlyMeasuredError) as told:
+        train(request_for(f"train.epochs={epochs}", "train.decay_at=[]", probe=("fc6",)), Silent())
+    assert {score.epoch for score in run.scores()} == measured
+    assert run.read()["epochs_done"] == epochs
+    assert run.read()["state"] == "finished"
+    with pytest.raises(PartlyMeasuredError) as expected:
+        probe(run, REQUEST, Silent())
+    assert (str(told.value), told.value.exit_code) == (str(expected.value), 3)
+
+
+def test_a_damaged_checkpoint_that_training_replaces_is_no_fault(
     run: Run, request_for: Callable[..., TrainRequest]
 ) -> None:
-    damage(run.checkpoint_file(1))
+    damage(run.checkpoint_file(2))
     train(request_for(probe=("fc6",)), Silent())
-    assert {score.epoch for score in run.scores()} == {0, 2}
+    assert {score.epoch for score in run.scores()} == {0, 1, 2}
 
 
 def test_features_of_a_newer_format_are_kept_and_end_the_probe(run: Run) -> None:
