@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from layerprobe.errors import DataError, RecipeError
 from layerprobe.intervals import IntervalKind
 from layerprobe.keys import RankedLayer, network_order
+from layerprobe.retrieval import Ranks
 from layerprobe.runs import Run
 from layerprobe.scores import is_recall
 from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
@@ -174,8 +175,11 @@ def open_chooser(run: Run, epochs: str) -> Chooser:
         raise DataError(f"{run.name} has no classes to choose a layer on", file=run.folder, fix="Give a split test")
     splits = list(dict.fromkeys([split, *(["test"] if "test" in record["manifests"] else [])]))
     found = asked or _ranked(run, record, splits)
-    queries = {name: _queries(run, name, found) for name in splits}
+    queries = {name: _queries(run, name, found, chosen_on=name == split) for name in splits}
     chooser = Chooser(run, record, split, queries[split], queries.get("test"))
+    if queries[split].notes and not queries[split].hits:
+        what = f"no layer can be chosen: {'; '.join(queries[split].notes)}"
+        raise DataError(what, file=run.folder, fix="Probe other layers or epochs")
     if not chooser.cells:
         fix = probe_fix(run, record, found[-1], ",".join(splits))
         raise DataError(f"no layer is ranked on {' and '.join(splits)}", file=run.folder, fix=fix)
@@ -208,8 +212,11 @@ def _ranked(run: Run, record: dict[str, Any], splits: Sequence[str]) -> list[int
     return both
 
 
-def _queries(run: Run, split: str, epochs: Sequence[int]) -> Queries:
-    """The hits of what is scored and ranked: ranks whose scores have left scores.csv hold no longer."""
+def _queries(run: Run, split: str, epochs: Sequence[int], *, chosen_on: bool) -> Queries:
+    """The hits of what is scored and ranked: ranks whose scores have left scores.csv hold no longer.
+
+    Where a layer is chosen on them, those of layers that have collapsed to one vector are left out.
+    """
     scored = {
         (score.epoch, score.ranked_layer): IntervalKind.without(score.notes)
         for score in run.scores()
@@ -227,11 +234,19 @@ def _queries(run: Run, split: str, epochs: Sequence[int]) -> Queries:
         for ranked, ranks in held.items():
             if ranks.open([1]).any():
                 notes.append(f"{run.name}, {place.name(ranked)}: left out, as its ranks are not exact for K = 1")
+            elif chosen_on and _is_one_vector(ranks):
+                notes.append(f"{run.name}, {place.name(ranked)}, epoch {place.epoch}: left out, as it has collapsed")
             else:
                 hits[place.epoch, ranked] = ranks.hits(1)
         invalid = [ranked for ranked in place.stored.invalid if (place.epoch, ranked) in scored]
         notes += [f"{run.name}, {place.name(x)}, epoch {place.epoch}: {place.stored.invalid[x]}" for x in invalid]
     return Queries(last, hits, scored, tuple(dict.fromkeys(notes)))
+
+
+def _is_one_vector(ranks: Ranks) -> bool:
+    """Whether everything is as close to each query as the nearest of its class, as where all features are the same."""
+    paired = ranks.tied_positives > 0
+    return ranks.tied_share == 1 and not ranks.closer[paired].any()
 
 
 def grouped(choosers: Sequence[Chooser]) -> list[Group]:

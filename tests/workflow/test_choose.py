@@ -153,6 +153,21 @@ def test_what_is_not_ranked_on_test_is_no_candidate_and_named(tmp_path: Path) ->
     assert "no candidates, as a has them on validation and not on test: #2:c2@max/none" in found.notes
 
 
+def test_a_layer_that_has_collapsed_is_named_and_not_shipped_where_chance_is_the_best(tmp_path: Path) -> None:
+    # c1 has one vector; in c2 each image shares its vector with one of the next class, so that chance is better.
+    rows = np.arange(80)
+    wrong = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)[rows // 8 * 4 + rows % 4]
+    features = {"c1@max": np.ones((80, 2), np.float32), "c2@max": wrong, "fc6@none": np.ones((80, 4), np.float32)}
+    layers = {split: {C1: GOOD, C2: GOOD} for split in ("validation", "test")}
+    run = write_run(tmp_path, "one", layers, features=dict.fromkeys(layers, features))
+    choice = chosen(run)
+    assert choice.ship.layer == "c2"
+    assert "one, c1, epoch 2: left out, as it has collapsed" in choice.notes
+    dead = write_run(tmp_path, "two", {split: {C1: GOOD} for split in layers}, features=dict.fromkeys(layers, features))
+    with pytest.raises(DataError, match="no layer can be chosen: two, c1, epoch 2: left out, as it has collapsed"):
+        chosen(dead)
+
+
 def test_ranks_whose_scores_are_gone_hold_no_longer(tmp_path: Path) -> None:
     run = write_run(tmp_path, "a", HELD_OUT)
     lines = run.scores_file.read_text().splitlines(keepends=True)
