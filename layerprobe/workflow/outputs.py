@@ -13,6 +13,7 @@ from layerprobe.files import require_replaceable, require_writable, written_whol
 from layerprobe.runs import Run
 
 _STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
+_LONGEST = 240  # bytes of a name: file systems take 255, and the temporary name is longer
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,6})")
 
 
@@ -30,14 +31,16 @@ def require_output(path: Path, *formats: str) -> None:
         formats: suffixes without the dot; a stream needs none.
 
     Raises:
-        LayerprobeError: a link, folder, pipe, socket or device; another suffix; a file of a run that is neither a plot
-            nor its report; a descriptor that nobody has opened to write to.
+        LayerprobeError: a link, folder, pipe, socket or device; another suffix; too long a name; a file of a run that
+            is neither a plot nor its report; a descriptor that nobody has opened to write to.
         EnvironmentFault: its folder cannot be written to.
     """
     number = stream_of(path)
     if number is not None:
         _require_open(path, number)
         return
+    if any(len(os.fsencode(part)) > _LONGEST for part in path.parts):
+        raise LayerprobeError(f"its name is longer than {_LONGEST} bytes", file=path, fix="Choose a shorter one")
     _require_place(path)
     if path.suffix.lower().removeprefix(".") not in formats:
         kind = repr(path.suffix) if path.suffix else "a file without a suffix"

@@ -63,6 +63,19 @@ def test_another_suffix_is_refused(tmp_path: Path, name: str, formats: tuple[str
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["x" * 240 + ".csv", "x" * 300 + "/x.csv"])
+def test_a_name_that_the_disk_does_not_take_is_told_before_the_work(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LayerprobeError, match="its name is longer than 240 bytes"):
+        require_output(tmp_path / name, *FORMATS)
+
+
+def test_the_longest_name_is_written(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 236 + ".csv")
+    require_output(path, *FORMATS)
+    write_output(path, b"new")
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
 def test_a_suffix_in_capitals_is_known(tmp_path: Path) -> None:
     require_output(tmp_path / "PLOT.PNG", *FORMATS)
 
