@@ -12,10 +12,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "layerprobe"
 GROUND = {
-    "best", "choice", "errors", "facts", "few", "files", "imagenet", "intervals", "keys", "label_free", "naming",
-    "numerics",
-    "overrides", "own_input", "pooling", "progress", "recipe_files", "records", "registry", "retrieval", "scores",
-    "sections", "seeds", "views", "wording",
+    "best", "choice", "errors", "facts", "few", "files", "imagenet", "intervals", "keys", "label_free", "memory",
+    "naming", "numerics", "overrides", "own_input", "pooling", "progress", "recipe_files", "records", "registry",
+    "retrieval", "scores", "sections", "seeds", "views", "wording",
 }  # fmt: skip
 ROOMS = {
     "data", "nets", "sources", "losses", "taps", "layouts", "store", "runs", "reductions", "ranking", "metrics",

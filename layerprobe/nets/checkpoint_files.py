@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from layerprobe.errors import DataError
 from layerprobe.files import require_file
+from layerprobe.memory import memory_faults_told, require_memory
 from layerprobe.nets.stand_ins import load_inert
 
 _ALTERNATIVES = "--set net.weights=none, or --set net.weights=PATH"
@@ -45,8 +46,10 @@ def read_checkpoint(path: Path, part: str | None = None) -> FileWeights:
 
     Raises:
         DataError: absent, empty, truncated, compressed, no weights file, or one that holds code or no tensors.
+        EnvironmentFault: it does not fit into memory.
     """
     _require_weights_file(path)
+    require_memory(path.stat().st_size, path)
     content = _read_safetensors(path) if path.suffix == ".safetensors" else load_inert(path)
     tensors: dict[str, Tensor] = {}
     for name, tensor in _tensors(content, "", set(), _DEPTH):
@@ -97,6 +100,7 @@ def _require_weights_file(path: Path) -> None:
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
-        return dict(safetensors.torch.load_file(path))
+        with memory_faults_told(path):
+            return dict(safetensors.torch.load_file(path))
     except safetensors.SafetensorError as error:
         raise DataError(f"truncated, or no safetensors file ({error})", file=path, fix="Download it again") from error

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from layerprobe.errors import BusyError, DataError
 from layerprobe.files import written_whole
 from layerprobe.keys import LayerKey
+from layerprobe.memory import memory_faults_told
 from layerprobe.store.feature_key import FeatureKey, compared
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
@@ -28,6 +29,7 @@ from layerprobe.store.hdf5 import (
     set_attributes,
     stale_passed,
     stored_dataset,
+    whole,
 )
 from layerprobe.store.rows import CHUNK_ROWS, Rows, layers_in, require_rows, write_rows
 
@@ -98,7 +100,7 @@ def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> s
     found = set()
     with stale_passed(), opened(path) as file:
         for name in [] if _difference(file, key) else file["features"]:
-            with contextlib.suppress(DataError, *HDF5_ERRORS):
+            with contextlib.suppress(DataError, *HDF5_ERRORS), memory_faults_told(path):
                 layer = LayerKey.parse(name)
                 dataset = _features(file, layer)
                 for chunk in dataset.iter_chunks():
@@ -131,12 +133,14 @@ def read_features(path: Path, layer: LayerKey) -> FeatureArray:
 
     Raises:
         DataError: the file is absent, damaged, of a newer format or has parts in other files; it lacks the layer.
+        EnvironmentFault: they do not fit into memory.
     """
     _require_layer_names([layer])
     with opened(path) as file:
         dataset = _features(file, layer)
         try:
-            values: FeatureArray = dataset[()]
+            with memory_faults_told(path):
+                values: FeatureArray = whole(dataset)
         except OSError as error:
             fix = f"layerprobe probe {attribute(file, 'run')} --epochs {attribute(file, 'epoch')} rewrites it"
             raise DataError(f"checksum of layer {layer} fails", file=path, fix=fix) from error

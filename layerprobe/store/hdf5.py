@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from layerprobe.errors import BusyError, DataError
 from layerprobe.files import SteadyFile, require_file
+from layerprobe.memory import memory_faults_told, require_memory
 
 SCHEMA = 1
 # h5py chooses one of these by the words of HDF5's error; a damaged file can lead to any of them.
@@ -51,7 +53,8 @@ class NewerFormatError(DataError):
 def reading(path: Path) -> Iterator[None]:
     """Turn HDF5's errors about a file into a DataError, or a BusyError where another program writes to it."""
     try:
-        yield
+        with memory_faults_told(path):
+            yield
     except FileNotFoundError as error:
         raise DataError("no such feature file", file=path, fix="Run layerprobe probe first") from error
     except PermissionError as error:
@@ -106,7 +109,10 @@ def require_format(file: h5py.File, holds: str) -> None:
 
 
 def stored_dataset(file: h5py.File, name: str) -> h5py.Dataset:
-    """A data set whose bytes are all in this file: not behind a link, in external storage, or claimed but missing."""
+    """A data set whose bytes are all in this file: not behind a link, in external storage, or claimed but missing.
+
+    It may be larger than memory: see `whole`.
+    """
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
         raise _elsewhere(file, name)
     dataset = file[name]
@@ -114,9 +120,21 @@ def stored_dataset(file: h5py.File, name: str) -> h5py.Dataset:
         raise _elsewhere(file, name)
     filters = dataset.id.get_create_plist()
     checksum_only = filters.get_nfilters() == 1 and filters.get_filter(0)[0] == h5py.h5z.FILTER_FLETCHER32
-    if not checksum_only or dataset.id.get_storage_size() < dataset.nbytes:
+    held = min(dataset.id.get_storage_size(), file.id.get_filesize())  # chunks may claim the same bytes
+    if not checksum_only or held < dataset.nbytes:
         raise damaged(file.filename, f"{name} is not stored as layerprobe stores it")
     return dataset
+
+
+def whole(dataset: h5py.Dataset) -> NDArray[Any]:
+    """All values of a data set.
+
+    Raises:
+        EnvironmentFault: they do not fit into memory; a file with holes may claim far more than it takes on the disk.
+    """
+    require_memory(dataset.nbytes, dataset.file.filename)
+    values: NDArray[Any] = dataset[()]
+    return values
 
 
 def _elsewhere(file: h5py.File, name: str) -> DataError:

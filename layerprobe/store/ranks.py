@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from layerprobe.errors import DataError
 from layerprobe.files import written_whole
 from layerprobe.keys import LayerKey, RankedLayer
+from layerprobe.memory import memory_faults_told
 from layerprobe.retrieval import Ranks
 from layerprobe.store.feature_key import FeatureKey, compared
 from layerprobe.store.hdf5 import (
@@ -28,6 +29,7 @@ from layerprobe.store.hdf5 import (
     set_attributes,
     stale_passed,
     stored_dataset,
+    whole,
 )
 from layerprobe.store.rows import Rows, read_index, require_rows, write_rows, write_values
 
@@ -185,7 +187,7 @@ def read_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> dict[Ran
         for ranked, group in ranked_groups(file):
             key = key_of(ranked)
             if all(attribute(group, name) == str(value) for name, value in key.facts().items()):
-                with contextlib.suppress(DataError, *HDF5_ERRORS):
+                with contextlib.suppress(DataError, *HDF5_ERRORS), memory_faults_told(path):
                     ranks, invalid, values = _contents(file, group, count)
                     found[ranked] = RankEntry(key, ranks, invalid, values)
     return found
@@ -227,7 +229,7 @@ def read_stored_ranks(path: Path) -> StoredRanks:
     labels, ids = read_index(path, holds="labels")
     with opened(path, holds="labels") as file:
         for ranked, group in ranked_groups(file):
-            with contextlib.suppress(DataError, *HDF5_ERRORS):
+            with contextlib.suppress(DataError, *HDF5_ERRORS), memory_faults_told(path):
                 found, reason, values[ranked] = _contents(file, group, len(labels))
                 if found is None:
                     invalid[ranked] = reason
@@ -292,5 +294,4 @@ def _vector(file: h5py.File, place: str, count: int, kind: type[np.generic]) -> 
     dataset = stored_dataset(file, place)
     if dataset.shape != (count,) or dataset.dtype != kind:
         raise ValueError(f"{place}: not one value for each query")
-    values: NDArray[Any] = dataset[()]
-    return values
+    return whole(dataset)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.keys import LayerKey
-from layerprobe.store.hdf5 import attribute, damaged, fixed_text, opened, set_attributes, stored_dataset
+from layerprobe.store.hdf5 import attribute, damaged, fixed_text, opened, set_attributes, stored_dataset, whole
 
 CHUNK_ROWS = 512
 _DIGEST = "rows_sha256"
@@ -64,7 +64,7 @@ def _digest(file: h5py.File) -> str:
     hashed = hashlib.sha256()
     for name in ("labels", "ids", "class_names", "class_ids"):
         if name in file:
-            values = stored_dataset(file, name)[()]
+            values = whole(stored_dataset(file, name))
             hashed.update(f"{name} {values.dtype.str} {values.shape} ".encode() + values.tobytes())
     return hashed.hexdigest()
 
@@ -89,7 +89,7 @@ def read_index(path: Path, holds: str = "features") -> tuple[NDArray[np.int32], 
         if labels.shape != ids.shape or labels.ndim != 1 or labels.dtype != np.int32 or ids.dtype.kind != "S":
             raise damaged(file.filename, "labels and ids are not two lists of one length")
         require_rows(file)
-        return labels[()], tuple(name.decode(errors="surrogateescape") for name in ids[()])
+        return whole(labels), tuple(name.decode(errors="surrogateescape") for name in whole(ids))
 
 
 def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -153,9 +153,12 @@ def read_dims(path: Path) -> dict[LayerKey, int]:
     Raises:
         DataError: as for `read_features`.
     """
-    layers = read_layers(path)
     with opened(path) as file:
-        return {layer: int(file["features"][str(layer)].shape[1]) for layer in layers}
+        found = {layer: stored_dataset(file, f"features/{layer}").shape for layer in layers_in(file)}
+    for layer, shape in found.items():
+        if len(shape) != 2:
+            raise damaged(path, f"{layer} is not a matrix")
+    return {layer: int(shape[1]) for layer, shape in found.items()}
 
 
 def _texts(file: h5py.File, name: str) -> tuple[str, ...]:
@@ -164,4 +167,4 @@ def _texts(file: h5py.File, name: str) -> tuple[str, ...]:
     dataset = stored_dataset(file, name)
     if dataset.ndim != 1 or dataset.dtype.kind != "S":
         raise damaged(file.filename, f"{name} is not a list of texts")
-    return tuple(text.decode(errors="surrogateescape") for text in dataset[()])
+    return tuple(text.decode(errors="surrogateescape") for text in whole(dataset))

@@ -15,6 +15,7 @@ from torch import nn
 
 from layerprobe.errors import DataError
 from layerprobe.files import SteadyFile, sha256, written_whole
+from layerprobe.memory import memory_faults_told, require_memory
 
 
 def save_weights(path: Path, modules: Mapping[str, nn.Module]) -> str:
@@ -24,6 +25,8 @@ def save_weights(path: Path, modules: Mapping[str, nn.Module]) -> str:
         for key, module in modules.items()
         for name, tensor in module.state_dict().items()
     }
+    # safetensors holds the bytes twice while it makes them, and aborts the process where memory does not suffice.
+    require_memory(2 * sum(tensor.nbytes for tensor in tensors.values()), path)
     # As bytes: writing to a path, safetensors makes a temporary file of its own, which a kill leaves behind, and hides
     # the system's error.
     content = safetensors.torch.save(tensors)
@@ -46,7 +49,8 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Coll
     require_unchanged(path, expected)
     try:
         # safetensors opens no path that is not UTF-8.
-        tensors = load_file(path) if _is_utf8(path) else safetensors.torch.load(path.read_bytes())
+        with memory_faults_told(path):
+            tensors = load_file(path) if _is_utf8(path) else safetensors.torch.load(path.read_bytes())
     except (safetensors.SafetensorError, OSError) as error:
         raise DataError(f"not a readable checkpoint ({error})", file=path, fix="Train it again with --fresh") from error
     for key, module in modules.items():
@@ -94,7 +98,8 @@ def load_state(path: Path, *, expected: Collection[str]) -> dict[str, Any]:
     """
     require_unchanged(path, expected)
     try:
-        state = dict(torch.load(path, weights_only=True, map_location="cpu"))
+        with memory_faults_told(path):
+            state = dict(torch.load(path, weights_only=True, map_location="cpu"))
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError) as error:
         raise DataError("not a readable resume state", file=path, fix="Train it again with --fresh") from error
     for name, kind in (("epoch", int), ("iteration", int), ("optimizer", dict)):

@@ -16,6 +16,7 @@ from layerprobe.choosing import Grounds, made_choice
 from layerprobe.choosing_folds import FLATTERED
 from layerprobe.errors import DataError, RecipeError
 from layerprobe.keys import NO_REDUCTION, joint_key
+from layerprobe.memory import memory_faults_told
 from layerprobe.pooling import NO_POOL
 from layerprobe.ranking.sampled_cosines import SampledCosines, sampled_cosines
 from layerprobe.scores import Subject
@@ -98,7 +99,8 @@ def choose_file(path: Path, *, within: float = 1.0, seed: int = 0) -> Choice:
     Raises:
         LayerprobeError: as for `read_given` and `choose`.
     """
-    return _chosen(read_given(path), within, seed, file=path)
+    with memory_faults_told(path):
+        return _chosen(read_given(path), within, seed, file=path)
 
 
 def _chosen(given: GivenFeatures, within: float, seed: int, *, seen: bool = True, file: Path | None = None) -> Choice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zipfile
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from layerprobe import store
 from layerprobe.errors import DataError, NotFiniteError, NumericError, RecipeError, UnknownNameError
 from layerprobe.files import require_file
 from layerprobe.keys import LayerKey
+from layerprobe.memory import memory_faults_told, require_memory
 from layerprobe.reductions.l2 import unit
 from layerprobe.scores import SPLITS
 
@@ -123,6 +125,7 @@ def read_given(path: Path) -> GivenFeatures:
     Raises:
         DataError: it cannot be read or holds something else, and as for `given_features`.
         NumericError: likewise.
+        EnvironmentFault: it does not fit into memory.
         RecipeError: another kind of file.
     """
     if path.suffix not in SUFFIXES:
@@ -151,9 +154,12 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     found: dict[str, NDArray[Any]] = {}
     name = ""
     try:
-        with zipfile.ZipFile(path):  # numpy would read other formats, too
-            pass
-        with np.load(path, allow_pickle=False) as stored:
+        with zipfile.ZipFile(path) as archive:  # numpy would read other formats, too
+            for entry in archive.infolist():
+                name = entry.filename.removesuffix(".npy")
+                _require_claim(archive, entry)
+            require_memory(sum(entry.file_size for entry in archive.infolist()), path)
+        with memory_faults_told(path), np.load(path, allow_pickle=False) as stored:
             for name in stored.files:
                 found[name] = stored[name]
     except PermissionError as error:
@@ -168,11 +174,28 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     return found
 
 
+def _require_claim(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    """Check that an array has as many bytes as its header claims; by the header, numpy would take its memory.
+
+    Raises:
+        ValueError: it has not, or its header cannot be read.
+    """
+    with archive.open(entry) as stream:
+        if (version := np.lib.format.read_magic(stream)) == (1, 0):
+            shape, _, kind = np.lib.format.read_array_header_1_0(stream)
+        else:
+            shape, _, kind = np.lib.format.read_array_header_2_0(stream)  # also of version 3, but for names of fields
+        if not kind.hasobject and stream.tell() + math.prod(shape) * kind.itemsize != entry.file_size:
+            raise ValueError(f"version {version}: {shape} of {kind} in {entry.file_size} bytes")
+
+
 def _read_h5(path: Path) -> GivenFeatures:
     labels, _ = store.read_index(path)
-    layers = sorted(store.read_layers(path), key=lambda layer: _natural(str(layer)))
+    dims = store.read_dims(path)
+    layers = sorted(dims, key=lambda layer: _natural(str(layer)))
     if not layers:
         raise DataError("it has no features", file=path, fix="Run layerprobe probe, which writes them")
+    require_memory(len(labels) * sum(dims.values()) * np.dtype(np.float32).itemsize, path)
     given = given_features({str(layer): store.read_features(path, layer) for layer in layers}, labels, file=path)
     features = dict(zip(layers, given.features.values(), strict=True))
     epoch = store.read_epoch(path)

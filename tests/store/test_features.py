@@ -482,3 +482,29 @@ def test_layers_of_the_same_numbers_are_one_by_several_names(tmp_path: Path) -> 
     store.write_features(path, store.FeatureKey("one", 0, "test", "w", "t", "m"), rows, columns, [layers])
     assert set(map(str, store.equal_layers(path, "output"))) == {"head@none", "c1@avg"}
     assert store.equal_layers(path, "c3") == store.equal_layers(tmp_path / "absent.h5", "output") == frozenset()
+
+
+def test_too_little_memory_to_read_a_layer_is_no_damage(tmp_path: Path) -> None:
+    # the array of 41 MB fits below the limit; the chunk that HDF5 reads besides does not
+    path = tmp_path / "f.h5"
+    columns = store.Columns({A: 20_000}, "cpu", 512)
+    store.write_features(path, KEY, replace(ROWS, labels=np.arange(512), ids=list(map(str, range(512)))), columns, [
+        {A: np.ones((512, 20_000), np.float32)}
+    ])  # fmt: skip
+    program = f"""
+import resource
+from pathlib import Path
+from layerprobe import store
+from layerprobe.errors import LayerprobeError
+from layerprobe.keys import LayerKey
+path, layer = Path({str(path)!r}), LayerKey("a", "max")
+store.read_layers(path)
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 60_000_000, taken + 60_000_000))
+try:
+    store.read_features(path, layer)
+except LayerprobeError as error:
+    print(error.exit_code, error)
+"""
+    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert told == f"5 {path}: out of memory. Free memory, or run it where there is more.\n"

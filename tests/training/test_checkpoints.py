@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from layerprobe import memory
 from layerprobe.errors import DataError, EnvironmentFault
 from layerprobe.training.checkpoints import load_state, load_weights, save_state, save_weights
 
@@ -106,3 +107,11 @@ def test_complex_numbers_are_no_weights_of_a_real_network(tmp_path: Path) -> Non
     with pytest.raises(DataError, match="epoch-0000.safetensors: scale holds complex numbers. Train it again"):
         load_weights(path, {"net": OfKind(torch.float32)}, expected=[])
     load_weights(path, {"net": OfKind(torch.complex64)}, expected=[])
+
+
+def test_weights_are_not_written_where_memory_does_not_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 3000 x 1000 numbers and 3000 of a bias, 4 bytes each, twice
+    monkeypatch.setattr(memory, "free_memory", lambda: 20_000_000)
+    with pytest.raises(EnvironmentFault, match="a.safetensors: needs 24 MB of memory, 20 MB are free"):
+        save_weights(tmp_path / "a.safetensors", {"net": nn.Linear(1000, 3000)})
+    assert list(tmp_path.iterdir()) == []

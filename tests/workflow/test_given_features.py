@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from layerprobe import store
-from layerprobe.errors import DataError, LayerprobeError, NumericError, RecipeError
+from layerprobe import memory, store
+from layerprobe.errors import DataError, EnvironmentFault, LayerprobeError, NumericError, RecipeError
 from layerprobe.keys import LayerKey
 from layerprobe.workflow.given_features import given_features, read_given
 
@@ -112,3 +114,42 @@ def test_a_feature_file_gives_its_layers_with_their_pools(tmp_path: Path) -> Non
     assert given.epoch == 7
     assert list(given.features) == [LayerKey("conv2", "avg"), LayerKey("conv2", "max"), LayerKey("conv10", "max")]
     assert given.labels.tolist() == LABELS.tolist()
+
+
+def test_an_npz_that_claims_more_than_fits_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f.npz"
+    np.savez_compressed(path, labels=LABELS, a=np.zeros((4, 2**23), np.float32))
+    assert path.stat().st_size < 2**18
+    monkeypatch.setattr(memory, "free_memory", lambda: 100_000_000)
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("read"))
+    with pytest.raises(EnvironmentFault, match=r"f\.npz: needs 134 MB of memory, 100 MB are free"):
+        read_given(path)
+
+
+def test_an_array_whose_header_claims_more_than_it_has_takes_no_memory(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    claimed = {"shape": (4, 10**11), "fortran_order": False, "descr": "<f4"}
+    np.lib.format.write_array_header_1_0(header, claimed)
+    path = saved(tmp_path, labels=LABELS)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("a.npy", header.getvalue() + bytes(64))
+    with pytest.raises(DataError, match=r"f\.npz: array a cannot be read"):
+        read_given(path)
+
+
+def test_a_feature_file_that_claims_more_than_fits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f.h5"
+    key = store.FeatureKey("demo", 4, "test", weights_sha256="abc", transform="", manifest_sha256="def")
+    layers = {LayerKey(name, "max"): 2**21 for name in ("a", "b")}  # each fits, both do not
+    columns = store.Columns(layers, "cpu", 4)
+    store.write_features(
+        path,
+        key,
+        store.Rows(LABELS, list("abcd")),
+        columns,
+        [{k: np.ones((4, d), np.float32) for k, d in layers.items()}],
+    )
+    monkeypatch.setattr(memory, "free_memory", lambda: 50_000_000)
+    monkeypatch.setattr(store, "read_features", lambda *_: pytest.fail("read"))
+    with pytest.raises(EnvironmentFault, match=r"f\.h5: needs 67 MB of memory, 50 MB are free"):
+        read_given(path)
