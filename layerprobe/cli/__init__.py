@@ -22,6 +22,7 @@ from layerprobe.cli.output import show_error
 from layerprobe.cli.streams import prepare_streams
 from layerprobe.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
 from layerprobe.files import disk_fault
+from layerprobe.memory import FIX, is_out_of_memory
 
 app = typer.Typer(
     name="layerprobe",
@@ -65,7 +66,7 @@ def main() -> NoReturn:
     except (Exception, KeyboardInterrupt) as error:  # the one place where every fault ends
         if debug:
             traceback.print_exc()
-        fault = _as_fault(error)
+        fault = _as_fault(error, words)
         show_error(fault, as_json=as_json)
         code = fault.exit_code
     sys.exit(code)
@@ -110,8 +111,8 @@ def _groups(group: typer.Typer) -> list[typer.Typer]:
     return [info.typer_instance for info in group.registered_groups if info.typer_instance is not None]
 
 
-def _as_fault(error: BaseException) -> LayerprobeError:
-    """The error to show for an exception."""
+def _as_fault(error: BaseException, words: Sequence[str]) -> LayerprobeError:
+    """The error to show for an exception of the command that the words name."""
     if isinstance(error, LayerprobeError):
         return error
     if isinstance(error, _UsageError):
@@ -119,8 +120,11 @@ def _as_fault(error: BaseException) -> LayerprobeError:
         return LayerprobeError(error.format_message(), fix=f"{path} --help shows what there is")  # type: ignore[attr-defined] # click's UsageError, under either of its names
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return InterruptedRun("interrupted", signal_number=signal.SIGINT)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "CPUAllocator" in str(error):
-        return EnvironmentFault("out of memory", fix="Lower train.batch_size with --set, or use another --device")
+    if is_out_of_memory(error):
+        training = "Lower train.batch_size with --set, or use another --device"
+        return EnvironmentFault("out of memory", fix=training if "train" in words[:1] else FIX)
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return EnvironmentFault("no further thread can be started", fix="Free memory, or raise `ulimit -u`")
     if isinstance(error, OSError) and (fault := disk_fault(error, error.filename and Path(error.filename))):
         return fault
     if isinstance(error, OSError) and error.filename is not None:

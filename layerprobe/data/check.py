@@ -18,7 +18,7 @@ from layerprobe.data.images import PIL_ERRORS
 from layerprobe.data.processes import serve, start_method
 from layerprobe.data.rules import rules_of
 from layerprobe.data.splits import Dataset, Image, Split
-from layerprobe.errors import DataError
+from layerprobe.errors import DataError, EnvironmentFault
 
 _CHUNK = 8  # images that a process is sent at once
 
@@ -206,7 +206,7 @@ def _examined(image: Callable[[int], Image], place: int, index: int) -> Examined
         pixels = image(place)
     except DataError as error:
         return Examined(index, (Finding(error.kind or "unreadable", True, error.message, error.fix),), None)
-    except MemoryError:
+    except (EnvironmentFault, MemoryError):
         return Examined(index, (Finding("memory", True, "too little memory to read it", "Use fewer --workers"),), None)
     remarks = [] if path is None else _remarks(path)
     # Two corners first, since comparing every pixel takes as much memory as the image.

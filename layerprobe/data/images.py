@@ -19,6 +19,7 @@ from PIL.Image import DecompressionBombError, Transpose
 from layerprobe.data.splits import Image
 from layerprobe.errors import DataError
 from layerprobe.files import require_file
+from layerprobe.memory import memory_faults_told
 
 # What the names of images end in, where a folder is searched for them.
 EXTENSIONS = frozenset(
@@ -63,9 +64,10 @@ def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False)
     Raises:
         DataError: the file is absent, no file, unreadable, empty, truncated, broken, no image, above 89 million pixels,
             or thinner than 1 to 1,000.
+        EnvironmentFault: its pixels do not fit into memory.
     """
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), memory_faults_told(path):
             # PIL warns of metadata, which is not used, and of sizes, which are checked below.
             warnings.simplefilter("ignore")
             require_file(path)

@@ -18,6 +18,7 @@ from layerprobe.data.processes import serve, start_method
 from layerprobe.data.splits import Image, Split
 from layerprobe.data.transforms import AUGMENTATIONS
 from layerprobe.errors import DataError, EnvironmentFault, LayerprobeError, UnknownNameError
+from layerprobe.memory import memory_faults_told
 
 Batch = TypeVar("Batch")
 
@@ -122,7 +123,8 @@ class _Served(TorchDataset[Batch | LayerprobeError]):
 
     def __getitem__(self, indices: Indices) -> Batch | LayerprobeError:
         try:
-            batch = self.read(indices)
+            with memory_faults_told():
+                batch = self.read(indices)
         except LayerprobeError as error:
             return error
         fault = _share(batch) if isinstance(batch, Tensor) else None

@@ -11,6 +11,7 @@ from importlib import metadata
 from types import ModuleType
 
 from layerprobe.errors import EnvironmentFault, RecipeError, near_miss
+from layerprobe.memory import memory_faults_told
 
 
 def imported(package: str, extra: str) -> ModuleType:
@@ -46,14 +47,14 @@ def version(distribution: str, extra: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Show nothing of what libraries log and warn of; what they raise is raised."""
+    """Show nothing of what libraries log and warn of; what they raise is raised, but for too little memory as that."""
     root, before = logging.getLogger(), logging.root.manager.disable
     # `logging.warning`, which open_clip calls, gives the root logger a handler for good where it has none.
     nothing = logging.NullHandler()
     root.addHandler(nothing)
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(action="ignore"), memory_faults_told():
             yield
     finally:
         logging.disable(before)

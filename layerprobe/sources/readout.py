@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from layerprobe.errors import RecipeError
 from layerprobe.layouts import Layout, Unclear
+from layerprobe.memory import memory_faults_told
 from layerprobe.nets.net import Net
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
 from layerprobe.taps.measuring import REFUSALS, measure_layers
@@ -56,7 +57,8 @@ def measured_output(
     with hooked(model, {path: partial(hook, path) for path in norms}), torch.inference_mode():
         before = torch.get_rng_state()
         try:
-            value = model(prepared(torch.zeros(_IMAGES, 3, image_size, image_size), model))
+            with memory_faults_told():
+                value = model(prepared(torch.zeros(_IMAGES, 3, image_size, image_size), model))
         except REFUSALS as error:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise RecipeError(

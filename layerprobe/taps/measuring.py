@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from layerprobe.errors import RecipeError
 from layerprobe.layouts import Layout, Model, Part, Seen, Shape, Unclear, find_layouts
+from layerprobe.memory import memory_faults_told
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
 from layerprobe.taps.outputs import structure, taken, tensor_part
 
@@ -109,7 +110,8 @@ def measure_layers(net: NamedLayers, image_size: int) -> Measured:
     """
     module = net.module
     try:
-        two, three = _outputs(module, 2, image_size), _outputs(module, 3, image_size)
+        with memory_faults_told():
+            two, three = _outputs(module, 2, image_size), _outputs(module, 3, image_size)
     except REFUSALS as error:
         raise RecipeError(
             f"the network does not take images of {image_size} px: {_reason(error)}",

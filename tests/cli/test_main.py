@@ -429,3 +429,47 @@ def test_a_damaged_checkpoint_is_3_and_the_rest_is_shown(layerprobe: Command, tm
     assert json.loads(out)["error"]["message"] == "not measured: epochs with a damaged checkpoint (0)"
     _, _, err = layerprobe("probe", "--layers", "fc6", "--k", "1", "--quiet")
     assert err.startswith("error: cache/tiny: not measured: epochs with a damaged checkpoint (0). Restore these")
+
+
+def test_too_little_memory_names_the_file_and_no_key_of_a_training_that_there_is_not(tmp_path: Path) -> None:
+    # the array of 24 MB fits below the limit; what is computed of it does not
+    labels, rng = np.arange(3000) % 30, np.random.default_rng(0)
+    np.savez(tmp_path / "f.npz", labels=labels, a=rng.normal(size=(3000, 2000)).astype(np.float32))
+    program = """
+import resource, sys
+from pathlib import Path
+import layerprobe.workflow.choose_features
+from layerprobe.cli import main
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 50_000_000, taken + 50_000_000))
+sys.argv = ["layerprobe", "choose", "f.npz"]
+main()
+"""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+    )
+    assert (told.returncode, told.stdout) == (5, "")
+    assert told.stderr.splitlines()[-1] == "error: f.npz: out of memory. Free memory, or run it where there is more."
+
+
+@pytest.mark.parametrize(("command", "fix"), [("train", "Lower train.batch_size"), ("summary", "Free memory,")])
+def test_only_a_training_is_told_of_its_batches(
+    layerprobe: Command, monkeypatch: pytest.MonkeyPatch, command: str, fix: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+
+    monkeypatch.setattr("layerprobe.recipe.load_recipe", fail)
+    monkeypatch.setattr("layerprobe.runs.find_run", fail)
+    code, _, err = layerprobe(command, "netA")
+    assert (code, err.split(". ")[0], err.split(". ")[1].startswith(fix)) == (5, "error: out of memory", True)
+
+
+def test_a_thread_that_cannot_be_started_is_no_bug(layerprobe: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("layerprobe.runs.find_run", fail)
+    code, _, err = layerprobe("summary")
+    assert (code, err.startswith("error: no further thread can be started.")) == (5, True)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerprobe.errors import RecipeError
+from layerprobe.errors import EnvironmentFault, RecipeError
 from layerprobe.layouts import Unclear
 from layerprobe.taps import list_layers, measure_layers, resolve_taps, tapped
 from tests.taps.models import Layers, images, timm_vit
@@ -139,6 +139,12 @@ def refuse(error: Exception) -> Any:
 def test_whatever_a_model_raises_on_the_images_is_one_line(error: Exception, reason: str) -> None:
     message = f"the network does not take images of 8 px: {reason}"
     with pytest.raises(RecipeError, match=re.escape(message)):
+        measure_layers(Layers(Gives(refuse(error))), 8)
+
+
+def test_too_little_memory_is_no_refusal_of_the_images() -> None:
+    error = RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory")
+    with pytest.raises(EnvironmentFault, match="out of memory"):
         measure_layers(Layers(Gives(refuse(error))), 8)
 
 
