@@ -153,7 +153,7 @@ def probe(
     else:
         frozen = frozen_request(model, run, given, cache=cache, device=device, workers=workers)
         if dry_run:
-            terminal.estimate(*estimate_frozen(frozen, request, terminal))
+            terminal.estimate(*estimate_frozen(frozen, request))
             return
         found = frozen_run(frozen, terminal)
     if run is None:

@@ -14,8 +14,9 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -74,8 +75,29 @@ def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> D
                 splits[name] = replace(splits[name], digests=_array(known[file].digest for file in image.names))
     for name, split in splits.items():
         if name not in files:
-            splits[name] = replace(split, digests=_array(_of_pixels(split)))
+            splits[name] = replace(split, digests=_array(_of_pixels(split, range(len(split)))))
     return replace(dataset, splits=splits, rules=rules)
+
+
+def unread(dataset: Dataset, tables: Path) -> list[Callable[[], object]]:
+    """What `with_digests` would read: a call for each image whose content is not known, which reads it.
+
+    Raises:
+        DataError: a file is no longer there or is no regular file.
+    """
+    if all(split.digests is not None for split in dataset.splits.values()):
+        return []
+    found: list[Callable[[], object]] = []
+    for split in dataset.splits.values():
+        if not isinstance(split.image, Files):
+            found += [partial(_of_pixels, split, [index]) for index in range(len(split))]
+            continue
+        root, known = split.image.root, _read_table(table_of(split.image.root, tables))
+        for name, path in ((name, root / name) for name in split.image.names):
+            stamp = _stamp(path)
+            if name not in known or known[name].stamp != stamp:
+                found.append(partial(_of_file, path, stamp))
+    return found
 
 
 def table_of(root: Path, tables: Path) -> Path:
@@ -164,10 +186,13 @@ def _new() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=_DIGEST_SIZE)
 
 
-def _of_pixels(split: Split) -> Iterable[str]:
-    for index in range(len(split)):
+def _of_pixels(split: Split, rows: Iterable[int]) -> list[str]:
+    found = []
+    for index in rows:
         pixels = split.image(index)
-        yield hashlib.blake2b(repr(pixels.shape).encode() + pixels.tobytes(), digest_size=_DIGEST_SIZE).hexdigest()
+        shaped = repr(pixels.shape).encode() + pixels.tobytes()
+        found.append(hashlib.blake2b(shaped, digest_size=_DIGEST_SIZE).hexdigest())
+    return found
 
 
 def _whole(digest: str) -> str:

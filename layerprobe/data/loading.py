@@ -74,6 +74,11 @@ def plain_batches(split: Split, *, batch_size: int, workers: int) -> Generator[T
         np.arange(start, min(start + batch_size, len(split)), dtype=np.int64)
         for start in range(0, len(split), batch_size)
     ]
+    return batches_of(split, batches, workers=workers)
+
+
+def batches_of(split: Split, batches: Sequence[Indices], *, workers: int) -> Generator[Tensor, None, None]:
+    """As `plain_batches`, of images with these indices."""
     return in_order(_Reader(split, "none", seed=0, epoch=0), batches, workers)
 
 

@@ -27,6 +27,7 @@ from layerprobe.workflow import probe as single
 from layerprobe.workflow.building import TrainRequest, build
 from layerprobe.workflow.classifiers import without_accuracy
 from layerprobe.workflow.estimate import Estimate, estimate_training
+from layerprobe.workflow.estimate_probe import estimate_probe
 from layerprobe.workflow.extractors import RunExtractor, Tell
 from layerprobe.workflow.features import Missing, RunFeatures, features_of
 from layerprobe.workflow.manifests import require_same_images, upgrade
@@ -228,4 +229,4 @@ def estimate_probe_of(run: Run, request: ProbeRequest) -> Estimate:
     """
     if "members" in run.read():
         raise RecipeError("--dry-run is for a single run", fix=f"Estimate a member: {run.name}.1")
-    return single.estimate_probe(run, request)
+    return estimate_probe(run, request)

@@ -7,13 +7,12 @@ somebody else's training, measured where they lie, one for each epoch.
 from __future__ import annotations
 
 import re
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from layerprobe.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.files import free_bytes, sha256
+from layerprobe.files import sha256
 from layerprobe.naming import name_model
 from layerprobe.nets.weight_paths import expand
 from layerprobe.overrides import Overrides, overridden
@@ -27,10 +26,10 @@ from layerprobe.workflow import parts
 from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.epoch_weights import ForeignFile, foreign_files, last_weights, load_file
 from layerprobe.workflow.estimate import Estimate
+from layerprobe.workflow.estimate_probe import estimate_new_probe, estimate_probe
 from layerprobe.workflow.images import Decoding, with_contents
 from layerprobe.workflow.manifests import require_same_images
 from layerprobe.workflow.new_record import new_record
-from layerprobe.workflow.probe import estimate_probe
 from layerprobe.workflow.run_network import require_same_files
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import is_done, keep_probing, require_same_data, train
@@ -206,7 +205,6 @@ def _trained_on_others(request: FrozenRequest, transform: str) -> list[str]:
     if not request.weights.startswith("run:"):
         return []
     run = named_run(request.cache, request.weights.removeprefix("run:"))
-    # An estimate has a cache of its own, without the run.
     if not run.exists() or run.read().get("transform") == transform:
         return []
     return [
@@ -214,13 +212,15 @@ def _trained_on_others(request: FrozenRequest, transform: str) -> list[str]:
     ]
 
 
-def estimate_frozen(request: FrozenRequest, wanted: ProbeRequest, listener: Listener) -> tuple[str, Estimate]:
-    """The name of a model's run, and what measuring it takes; nothing is kept."""
-    run = request.target(request.recipe())
+def estimate_frozen(request: FrozenRequest, wanted: ProbeRequest) -> tuple[str, Estimate]:
+    """The name of a model's run, and what measuring it takes; a source's own weights are not loaded."""
+    recipe = request.recipe()
+    run = request.target(recipe)
     if run.exists():
         return run.name, estimate_probe(run, wanted)
-    with tempfile.TemporaryDirectory() as folder:
-        # The weights of run:NAME lie in the cache itself.
-        aside = _run_of(replace(request, cache=Path(folder), run=run.name), _given_files(request), listener)
-        found = estimate_probe(aside, wanted)
-    return run.name, replace(found, free=free_bytes(run.folder))
+    given = _given_files(request)
+    if given:
+        net = parts.build_net(recipe)
+        for path, part in given:  # one that does not fit is told now
+            load_file(net, request.model, path, part)
+    return run.name, estimate_new_probe(run, recipe, wanted, len(given) or 1)

@@ -35,6 +35,16 @@ def feature_manifest(record: Record, dataset: Dataset, split: str) -> str:
     return str(record["manifests"][split]) if by_size else contents
 
 
+def recorded_manifest(record: Record, split: str) -> str:
+    """As `feature_manifest`, if the images are those that the run began with: nothing of them is looked at.
+
+    It is empty for a split that the run does not know.
+    """
+    contents = record.get("contents", {})
+    by_size = split not in contents or split in record.get("features_by_size", [])
+    return str((record["manifests"] if by_size else contents).get(split, ""))
+
+
 def require_same_images(record: Record, dataset: Dataset, splits: Sequence[str], *, fix: str) -> None:
     """Check that the images of some splits are those that a run began with; a split that it does not know passes.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,10 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from layerprobe.analysis import Scored
-from layerprobe.data.loading import plain_batches
 from layerprobe.data.splits import Dataset
-from layerprobe.extraction import extract
-from layerprobe.files import free_bytes
 from layerprobe.progress import Listener, Task
 from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.records import NETWORK
@@ -30,10 +26,9 @@ from layerprobe.workflow.classifiers import (
     without_accuracy,
 )
 from layerprobe.workflow.damage import PartlyReducedError, require_measured, whole_epochs
-from layerprobe.workflow.estimate import Estimate, peak_memory
 from layerprobe.workflow.export import export
-from layerprobe.workflow.extractors import BATCH_SIZE, Extractor, RunExtractor
-from layerprobe.workflow.features import RunFeatures, feature_disk, features_of
+from layerprobe.workflow.extractors import Extractor, RunExtractor
+from layerprobe.workflow.features import RunFeatures, features_of
 from layerprobe.workflow.kept import require_kept
 from layerprobe.workflow.manifests import require_same_images, upgrade
 from layerprobe.workflow.members import draws_of
@@ -94,7 +89,8 @@ def prepare(
         LayerprobeError: of the request, the recipe or the data.
     """
     opened = open_for_probing(run, request)
-    selection, features = _selected(opened, request, dataset, listener)
+    selection, built = selected(opened, request, dataset, listener)
+    features = features_of(opened.run, opened.recipe, built)
     workers = parts.choose_workers(request.workers, opened.device)
     extractor = RunExtractor(features, opened.recipe, opened.net, opened.device, workers)
     scorer = scorer_of(opened, features, selection, _classifier_of(opened, features, selection.embedding))
@@ -104,9 +100,10 @@ def prepare(
     return Probing(selection, features, extractor, scorer, table, network)
 
 
-def _selected(
+def selected(
     opened: ProbedRun, request: ProbeRequest, dataset: Dataset | None, listener: Listener | None
-) -> tuple[Selection, RunFeatures]:
+) -> tuple[Selection, Dataset]:
+    """What is measured, and of which data set; arguments and errors as for `prepare`."""
     recipe, measured = opened.recipe, opened.measured
     # A misspelt layer is told before images are decoded.
     taps, embedding = select_taps(request, recipe, measured), embedding_tap(recipe, measured)
@@ -117,11 +114,10 @@ def _selected(
     request = without_accuracy(request, recipe, why_no_classifier(recipe), listener)
     require_classified(request, recipe, embedding, taps)
     built = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))
-    features, unclassified = features_of(opened.run, recipe, built), why_no_weight(recipe) or ""
-    selection = select(request, recipe, taps, embedding, built, unclassified=unclassified)
+    selection = select(request, recipe, taps, embedding, built, unclassified=why_no_weight(recipe) or "")
     if dataset is None:
         require_same_images(opened.record, built, selection.extracted_splits, fix=OTHER_IMAGES)
-    return selection, features
+    return selection, built
 
 
 def scorer_of(
@@ -295,23 +291,3 @@ def probe(
             scores = measure(probing, whole, listener, stop)
     require_measured(run, [epoch for epoch in epochs if epoch not in whole], scores)
     return scores
-
-
-def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
-    """Time one batch of the extraction and extend it to all that is missing."""
-    opened = open_for_probing(run, request)
-    selection, features = _selected(opened, request, None, None)
-    epochs = select_epochs(request.epochs, features, opened.record, selection.deciding, None)
-    splits = selection.extracted_splits
-    found = [features.missing(epoch, split, selection.taps) for epoch in epochs for split in splits]
-    missing = [item for item in found if item.taps]
-    if not missing:
-        return Estimate(0.0, peak_memory(opened.device), 0, free_bytes(run.folder))
-    batch = next(plain_batches(features.dataset.splits[missing[0].split], batch_size=BATCH_SIZE, workers=0))
-    normalise = parts.build_normalise(opened.recipe)
-    for _ in range(2):  # the first also sets things up
-        started = time.perf_counter()
-        list(extract(opened.net.module, missing[0].taps, [batch], normalise, device=opened.device))
-    seconds = (time.perf_counter() - started) / len(batch) * sum(item.images for item in missing)
-    disk = sum(feature_disk((tap.dim for tap in item.taps), item.images) for item in missing)
-    return Estimate(seconds, peak_memory(opened.device), disk, free_bytes(run.folder))

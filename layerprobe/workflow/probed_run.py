@@ -52,7 +52,16 @@ def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
     record = run.read()
     recipe = recorded_recipe(record, run.record_file).at(request.model)
     device = parts.choose_device(request.device)
-    net = run_network(run, record, recipe)
+    return _opened(run, record, recipe, run_network(run, record, recipe), device)
+
+
+def opened_anew(run: Run, recipe: Recipe, request: ProbeRequest) -> ProbedRun:
+    """As `open_for_probing`, of a run that there is not yet, which has an empty record."""
+    device = parts.choose_device(request.device)
+    return _opened(run, {}, recipe, parts.build_net(recipe), device)
+
+
+def _opened(run: Run, record: dict[str, Any], recipe: Recipe, net: Net, device: torch.device) -> ProbedRun:
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
     return ProbedRun(run, record, recipe, net, device)
 

@@ -281,7 +281,7 @@ def test_without_training_classes_a_split_is_test_alone(asked: Requests) -> None
 
 
 def test_an_estimate_leaves_nothing(asked: Requests, tmp_path: Path) -> None:
-    name, estimate = estimate_frozen(asked(), ProbeRequest(device="cpu", workers=0), Silent())
+    name, estimate = estimate_frozen(asked(), ProbeRequest(device="cpu", workers=0))
     assert name == asked().target(asked().recipe()).name
     assert estimate.disk > 0
     assert not list((tmp_path / "cache").glob("*/run.json"))
@@ -289,7 +289,7 @@ def test_an_estimate_leaves_nothing(asked: Requests, tmp_path: Path) -> None:
 
 def test_an_estimate_finds_the_run_whose_weights_are_measured(asked: Requests) -> None:
     frozen_run(asked(run="first"), Silent())
-    name, _ = estimate_frozen(asked("run:first", run="second"), ProbeRequest(device="cpu", workers=0), Silent())
+    name, _ = estimate_frozen(asked("run:first", run="second"), ProbeRequest(device="cpu", workers=0))
     assert name == "second"
 
 

@@ -24,8 +24,9 @@ from layerprobe.workflow import images as module
 from layerprobe.workflow import parts
 from layerprobe.workflow.building import Built, TrainRequest, build, with_decoded_images, with_hashed_images
 from layerprobe.workflow.cache import list_images
+from layerprobe.workflow.estimate_probe import estimate_probe
 from layerprobe.workflow.images import Decoding
-from layerprobe.workflow.probe import estimate_probe, probe
+from layerprobe.workflow.probe import probe
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent

@@ -10,7 +10,8 @@ from layerprobe.errors import DataError
 from layerprobe.files import sha256
 from layerprobe.runs import Run
 from layerprobe.workflow.building import TrainRequest
-from layerprobe.workflow.probe import estimate_probe, probe
+from layerprobe.workflow.estimate_probe import estimate_probe
+from layerprobe.workflow.probe import probe
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent

@@ -17,7 +17,8 @@ from layerprobe.keys import LayerKey
 from layerprobe.runs import Run, set_aside
 from layerprobe.scores import Score, read_scores
 from layerprobe.workflow.building import TrainRequest
-from layerprobe.workflow.probe import estimate_probe, probe
+from layerprobe.workflow.estimate_probe import estimate_probe
+from layerprobe.workflow.probe import probe
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent
