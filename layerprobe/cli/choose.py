@@ -82,7 +82,7 @@ def choose(
                 raise RecipeError(f"--epochs {epochs}: {file} is of one epoch", fix="Leave it out, or name a run")
             from layerprobe.workflow.choose_features import choose_file
 
-            choice = choose_file(file, within=within, seed=seed or 0)
+            choice = choose_file(file, within=within, seed=seed or 0, listener=terminal)
             terminal.result(choice_values(choice), *choice_lines(choice))
             return
         require_absent({"--seed": seed})

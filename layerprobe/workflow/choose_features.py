@@ -18,12 +18,14 @@ from layerprobe.errors import DataError, RecipeError
 from layerprobe.keys import NO_REDUCTION, joint_key
 from layerprobe.memory import memory_faults_told
 from layerprobe.pooling import NO_POOL
+from layerprobe.progress import Listener
 from layerprobe.ranking.sampled_cosines import SampledCosines, sampled_cosines
 from layerprobe.scores import Subject
 from layerprobe.statistics.choice import CrossFitted, cross_fitted, folds_of, greedy, pick
 from layerprobe.statistics.units import UnitSums, unit_sums
+from layerprobe.workflow.choose_time import counted, say_how_long
 from layerprobe.workflow.given_features import GivenFeatures, given_features, read_given
-from layerprobe.workflow.measured_features import Division, Tried, measured
+from layerprobe.workflow.measured_features import Division, Tried, measured, searches
 from layerprobe.workflow.threads import OfEach, in_threads
 
 Joint = tuple[tuple[int, ...], bool]  # places of the layers, ascending; whether half-whitened
@@ -88,35 +90,51 @@ def choose(  # noqa: PLR0913 - the rows, what they are to the network, and what 
     return _chosen(given_features(features, labels, splits), within, seed, seen=seen)
 
 
-def choose_file(path: Path, *, within: float = 1.0, seed: int = 0) -> Choice:
+def choose_file(path: Path, *, within: float = 1.0, seed: int = 0, listener: Listener | None = None) -> Choice:
     """Choose from the features in a file, as `choose` does where the network may have seen the train rows.
 
     Args:
         path: a .npz or a feature file, as `read_given` takes it.
         within: as for `choose`.
         seed: as for `choose`.
+        listener: hears of progress.
 
     Raises:
         LayerprobeError: as for `read_given` and `choose`.
     """
     with memory_faults_told(path):
-        return _chosen(read_given(path), within, seed, file=path)
+        return _chosen(read_given(path), within, seed, file=path, listener=listener)
 
 
-def _chosen(given: GivenFeatures, within: float, seed: int, *, seen: bool = True, file: Path | None = None) -> Choice:
+def _chosen(  # noqa: PLR0913 - as `choose`, the file to be named, and who hears of progress
+    given: GivenFeatures,
+    within: float,
+    seed: int,
+    *,
+    seen: bool = True,
+    file: Path | None = None,
+    listener: Listener | None = None,
+) -> Choice:
     if not within >= 0:
         raise RecipeError(f"within = {within:g}: it is how much worse a choice may be", fix="Give 0 points or more")
     division, notes = _terms(given, seed, seen, file)
     division, left_out = _without_collapsed(division, file)
     given = division.given
     said = {name: _said(given, rows) for name, rows in (("test", division.test), (division.split, division.choosing))}
+    say_how_long(division, listener)
     with in_threads() as of_each:
         places = range(len(given.features))
-        singles = [found for layer in of_each(lambda place: measured(division, [place]), places) for found in layer]
+        each_layer = searches(division, whitened=False) + searches(division, whitened=True)
+        with counted(listener, "ranking", len(places) * each_layer) as told:
+            layers = of_each(lambda place: measured(division, [place], told=told), places)
+        singles = [found for layer in layers for found in layer]
         joints = _joints(division, singles, within, seed, of_each)
         asked = list(dict.fromkeys(joint for of_fold in joints.values() for joint in of_fold))
         # A set of layers is larger than each of them: its folds are computed at once, not several sets.
-        found = {joint: measured(division, joint[0], [joint[1]], of_each) for joint in asked}
+        with counted(
+            listener, "ranking layers side by side", sum(searches(division, each[1]) for each in asked)
+        ) as told:
+            found = {joint: measured(division, joint[0], [joint[1]], of_each, told) for joint in asked}
     everything = [*singles, *(each for joint in joints[None] for each in found[joint])]
     test: UnitSums | None = None
     if len(division.test):

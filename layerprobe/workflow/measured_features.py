@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,8 +79,18 @@ class Tried:
         return self.hits if fold is None else self.refitted.get(fold, self.hits)
 
 
+def searches(division: Division, whitened: bool) -> int:
+    """How many rankings `measured` makes of a layer, as it is or half-whitened."""
+    of_test = 1 if len(division.test) else 0
+    return of_test + (len(np.unique(division.folds)) if whitened and division.fitted_on is None else 1)
+
+
 def measured(
-    division: Division, members: Sequence[int], reductions: Sequence[bool] = (False, True), of_each: OfEach = in_turn
+    division: Division,
+    members: Sequence[int],
+    reductions: Sequence[bool] = (False, True),
+    of_each: OfEach = in_turn,
+    told: Callable[[int], None] = lambda _: None,
 ) -> list[Tried]:
     """Measure a layer, or several side by side.
 
@@ -89,6 +99,7 @@ def measured(
         members: places of the layers among the given ones, ascending.
         reductions: False for the features as they are, True for half-whitening, where it applies.
         of_each: calls a function on each fold, perhaps several at once.
+        told: hears of rankings that are done, perhaps from several threads.
 
     Raises:
         ValueError: these layers cannot be side by side, as `keys.joint_key` says.
@@ -104,11 +115,13 @@ def measured(
         if whitened:
             fitted = _fitted(division, values, of_each)
             if fitted is None:
+                told(searches(division, whitened))
                 continue
             reduction, dim = fitted.name, fitted.dim
-            parts = _through(division, values, fitted, of_each)
+            parts = _through(division, values, fitted, of_each, told)
         else:
-            parts = _as_it_is(division, values, division.choosing), _as_it_is(division, values, division.test), {}
+            hits, test = (_as_it_is(division, values, rows, told) for rows in (division.choosing, division.test))
+            parts = hits, test, {}
         candidate = Candidate(division.given.epoch, RankedLayer(layer, reduction, SIMILARITY), dim, max(members))
         found.append(Tried(candidate, tuple(members), *parts))
     return found
@@ -123,32 +136,37 @@ def _fitted(division: Division, values: NDArray[Any], of_each: OfEach) -> HalfWh
 
 
 def _through(
-    division: Division, values: NDArray[Any], fitted: HalfWhitening, of_each: OfEach
+    division: Division, values: NDArray[Any], fitted: HalfWhitening, of_each: OfEach, told: Callable[[int], None]
 ) -> tuple[Hits, Hits, dict[int, Hits]]:
+    def hits_of(search: Refitting, fold: int | None, rows: Rows | None = None) -> Hits:
+        found = search.hits(fitted.fits[fold], rows)
+        told(1)
+        return found
+
     search = _search(division, values, division.choosing)
-    test = np.zeros(0)
-    if len(division.test):
-        test = _search(division, values, division.test).hits(fitted.fits[None])
+    test = hits_of(_search(division, values, division.test), None) if len(division.test) else np.zeros(0)
     if division.fitted_on is not None:
-        return search.hits(fitted.fits[None]), test, {}
+        return hits_of(search, None), test, {}
     folds = np.unique(division.folds).tolist()
     rows = {fold: np.flatnonzero(division.folds == fold) for fold in folds}
     # Cross-fitting asks what the other folds' queries find, too: the choice is made on them.
     asked = dict.fromkeys(folds) if division.crossed else rows
-    found = dict(zip(folds, of_each(lambda fold: search.hits(fitted.fits[fold], asked[fold]), folds), strict=True))
+    found = dict(zip(folds, of_each(lambda fold: hits_of(search, fold, asked[fold]), folds), strict=True))
     hits = np.zeros(len(division.choosing))
     for fold in folds:
         hits[rows[fold]] = found[fold][rows[fold]] if division.crossed else found[fold]
     return hits, test, found if division.crossed else {}
 
 
-def _as_it_is(division: Division, values: NDArray[Any], rows: Rows) -> Hits:
+def _as_it_is(division: Division, values: NDArray[Any], rows: Rows, told: Callable[[int], None]) -> Hits:
     if not len(rows):
         return np.zeros(0)
     search = _search(division, values, rows)
-    return rank(
+    ranks = rank(
         Features(search.queries.values, search.queries.labels, ()), None, SIMILARITY, ks=[1], rules=search.rules
-    ).hits(1)
+    )
+    told(1)
+    return ranks.hits(1)
 
 
 def _search(division: Division, values: NDArray[Any], rows: Rows) -> Refitting:

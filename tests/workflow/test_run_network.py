@@ -14,7 +14,8 @@ from layerprobe.runs import Run
 from layerprobe.scores import Score
 from layerprobe.workflow import parts
 from layerprobe.workflow.building import TrainRequest
-from layerprobe.workflow.probe import estimate_probe, probe
+from layerprobe.workflow.estimate_probe import estimate_probe
+from layerprobe.workflow.probe import probe
 from layerprobe.workflow.run_network import network_text, require_recorded_input
 from layerprobe.workflow.selection import ProbeRequest
 from layerprobe.workflow.train import train

@@ -17,8 +17,9 @@ from layerprobe.runs import Run
 from layerprobe.scores import Score, ScoreTable
 from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.damage import PartlyMeasuredError
+from layerprobe.workflow.estimate_probe import estimate_probe
 from layerprobe.workflow.own_model import measured, net_of
-from layerprobe.workflow.probe import estimate_probe, probe
+from layerprobe.workflow.probe import probe
 from layerprobe.workflow.selection import ProbeRequest, select_taps
 from layerprobe.workflow.train import train
 from tests.workflow.conftest import Silent
