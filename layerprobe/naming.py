@@ -21,12 +21,13 @@ _VARIABLE = "LAYERPROBE_NAMED_MODELS"
 
 @dataclass(frozen=True)
 class NamedFile:
-    """A Python file that was imported when the user named it.
+    """A Python file that was imported, or a folder of Hugging Face's that was read, when the user named it.
 
     Args:
         file: its path, resolved.
-        function: of the file, which builds the model.
-        modules: path, resolved -> SHA-256 of the file and of each module that its import took from its folder tree.
+        function: of the file, which builds the model; empty for a folder.
+        modules: path, resolved -> SHA-256 of the file and of each module that its import took from its folder tree; of
+            a folder, of its settings.
     """
 
     file: str
@@ -41,7 +42,7 @@ def name_model(model: str) -> None:
         os.environ[_VARIABLE] = json.dumps([*known, name])
 
 
-def is_named(model: str) -> bool:
+def user_named(model: str) -> bool:
     """Whether the user has named a model in this process, or in one that started it."""
     return _resolved(model) in _named()
 
@@ -49,17 +50,23 @@ def is_named(model: str) -> bool:
 def split_python(name: str) -> tuple[Path, str]:
     """File and function of `FILE.py:FUNCTION`; the file is not looked at."""
     file, _, function = name.rpartition(":")
+    return _expanded(file), function
+
+
+def _expanded(path: str) -> Path:
     with contextlib.suppress(RuntimeError):  # ~ of a user without a home
-        return Path(file).expanduser(), function
-    return Path(file), function
+        return Path(path).expanduser()
+    return Path(path)
 
 
 def _resolved(model: str) -> str:
-    """The model; a file's links and `..` resolved."""
-    if not model.startswith(PYTHON):
-        return model
-    path, function = split_python(model.removeprefix(PYTHON))
-    return f"{PYTHON}{os.path.realpath(path)}:{function}"
+    """The model; the links and `..` of a file or folder resolved."""
+    if model.startswith(PYTHON):
+        path, function = split_python(model.removeprefix(PYTHON))
+        return f"{PYTHON}{os.path.realpath(path)}:{function}"
+    source, colon, name = model.partition(":")
+    folder = _expanded(name)
+    return f"{source}{colon}{os.path.realpath(folder)}" if source == "hf" and folder.is_dir() else model
 
 
 def _named() -> list[str]:
@@ -94,6 +101,20 @@ def keep_named(named: NamedFile) -> None:
             return
         # What a kill left of a line before ends here.
         os.write(stream, f"\n{json.dumps(asdict(named))}\n".encode())
+
+
+def list_fault() -> str:
+    """Why the user's list is not used; empty where it is, or can be begun."""
+    path = _list_file()
+    if path is None:
+        return "there is no home folder to keep a list in"
+    descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+    if descriptor is None:
+        return f"{path} cannot be written to"
+    try:
+        return "" if _is_private(descriptor) else f"{path} is not yours alone: chmod 600 it, or delete it"
+    finally:
+        os.close(descriptor)
 
 
 def _list_file() -> Path | None:

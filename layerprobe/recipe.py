@@ -146,7 +146,7 @@ class Recipe:
         """
         try:
             # Through the same defaults, so that a key that is new in this version is no difference.
-            old = resolve(stored["recipe_name"], stored["recipe"], source="run.json").as_dict()
+            old = resolve(stored["recipe_name"], stored["recipe"], source="run.json", own_size=False).as_dict()
         except LayerprobeError:
             old = stored["recipe"]
         new, found = self.as_dict(), []
@@ -170,9 +170,10 @@ def load_recipe(reference: str, overrides: Overrides | None = None, model: str |
         RecipeError: with every problem of the recipe, one line each.
     """
     path = find_recipe(reference)
-    sections = _read(path)
+    sections, names_net = _read(path), path
     ensemble = sections.get("ensemble")
     if isinstance(ensemble, dict) and isinstance(ensemble.get("of"), str):
+        names_net = path if "net" in sections else find_recipe(ensemble["of"])
         sections = _read(find_recipe(ensemble["of"])) | sections
     overrides = overrides or Overrides()
     given = overridden(sections, overrides, _KNOWN)
@@ -180,7 +181,7 @@ def load_recipe(reference: str, overrides: Overrides | None = None, model: str |
     own = sections.get("net")
     if isinstance(network, dict) and isinstance(name := network.get("name"), str):
         set_by_user = not isinstance(own, dict) or own.get("name") != name
-        if set_by_user or overrides.flags("net", ("name",)) or run_folder_of(path) is None:
+        if set_by_user or overrides.flags("net", ("name",)) or run_folder_of(names_net) is None:
             name_model(name)
     return resolve(path.stem, given, source=path, overrides=overrides, model=model)
 

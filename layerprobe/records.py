@@ -49,6 +49,9 @@ def _is_foreign_file(value: Any) -> bool:
     return _is_text(value["path"]) and _is_text(value["sha256"]) and (value["part"] is None or _is_text(value["part"]))
 
 
+_LARGEST_SIDE = 100_000  # of an image, in pixels
+
+
 def _is_share(value: Any) -> bool:
     return isinstance(value, int | float) and 0 <= value <= 1
 
@@ -66,13 +69,13 @@ def _is_input(value: Any) -> bool:
     channels = [value["mean"], value["std"]]
     return (
         all(type(size) is int for size in sizes)
-        and 1 <= sizes[0] <= sizes[1]
+        and 1 <= sizes[0] <= sizes[1] <= _LARGEST_SIDE
         and value["filter"] in get_args(Filter)
         and value["crop_rounding"] in ("down", "even")
         and isinstance(value["squeezed"], bool)
         and all(isinstance(three, list) and len(three) == 3 for three in channels)
-        and all(isinstance(number, int | float) for three in channels for number in three)
-        and (value["kept"] is None or (isinstance(value["kept"], int | float) and 0 < value["kept"] <= 1))
+        and all(isinstance(number, int | float) and abs(number) <= 1e6 for three in channels for number in three)
+        and (value["kept"] is None or (isinstance(value["kept"], int | float) and 1e-3 <= value["kept"] <= 1))
     )
 
 
@@ -85,6 +88,7 @@ def _is_network(value: Any) -> bool:
         and _section_of(_is_cut)(value.get("cuts"))
         and _is_input(value.get("input"))
         and _section_of(_is_text)(value.get("files"))
+        and not any("\0" in path for path in value["files"])
     )
 
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from layerprobe.naming import name_model
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
 from layerprobe.registry import SOURCES, load_apart
@@ -164,6 +165,7 @@ def net_of(model: Any) -> Net:
 
 def from_source(name: str) -> Net:
     """`timm:NAME`, `hf:FOLDER`, `open_clip:NAME`, `torchvision:NAME`, with random weights."""
+    name_model(name)
     source, model = load_apart("network", SOURCES, name)
     net: Net = source.build(model)
     return net

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.naming import NamedFile, is_named, keep_named, name_model, named_before, run_folder_of
+from layerprobe.naming import NamedFile, keep_named, name_model, named_before, run_folder_of, user_named
 
 MINE = NamedFile("/home/me/mine.py", "build", {"/home/me/mine.py": "ab"})
 
@@ -25,9 +25,11 @@ def listed(tmp_path: Path) -> Path:
 
 def test_a_naming_holds_in_this_process_and_in_its_children() -> None:
     name_model("timm:resnet50")
-    program = "from layerprobe.naming import is_named; print(is_named('timm:resnet50'), is_named('timm:resnet18'))"
+    program = (
+        "from layerprobe.naming import user_named; print(user_named('timm:resnet50'), user_named('timm:resnet18'))"
+    )
     child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert (is_named("timm:resnet50"), is_named("timm:resnet18"), child.stdout) == (True, False, "True False\n")
+    assert (user_named("timm:resnet50"), user_named("timm:resnet18"), child.stdout) == (True, False, "True False\n")
 
 
 def test_a_file_is_named_by_all_its_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,8 +37,8 @@ def test_a_file_is_named_by_all_its_paths(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "link.py").symlink_to(tmp_path / "mine.py")
     monkeypatch.chdir(tmp_path)
     name_model("python:link.py:build")
-    assert is_named(f"python:{tmp_path}/../{tmp_path.name}/mine.py:build")
-    assert not is_named("python:mine.py:other")
+    assert user_named(f"python:{tmp_path}/../{tmp_path.name}/mine.py:build")
+    assert not user_named("python:mine.py:other")
 
 
 def test_the_list_is_the_users_alone_and_has_each_file_once(listed: Path) -> None:

@@ -21,6 +21,7 @@ from layerprobe.records import NETWORK
 from layerprobe.registry import PLOTS
 from layerprobe.runs import Run
 from layerprobe.workflow.frozen import FrozenRequest, frozen_run
+from layerprobe.workflow.layers import layers
 from layerprobe.workflow.probe import probe
 from layerprobe.workflow.selection import ProbeRequest
 from tests.workflow.conftest import Silent
@@ -114,8 +115,8 @@ def layerprobe(received: Path) -> Command:
 
 
 REFUSED = (
-    "error: {home}/cache/m/net.py: lies in the run folder {home}/cache/m, of which nothing is imported. Read it. If you"
-    " trust it, copy it to a folder of yours and name the copy by --model python:COPY.py:FUNCTION.\n"
+    "error: {home}/cache/m/net.py: lies in the run folder {home}/cache/m (by its run.json), of which nothing is"
+    " imported. Read it. If you trust it, copy it to a folder of yours and name the copy by --model.\n"
 )
 
 
@@ -205,6 +206,22 @@ def test_a_file_outside_of_the_run_is_not_imported_before_it_is_named(
     with pytest.raises(RecipeError, match=what):
         probe(Run(Path("cache/m")), ProbeRequest(device="cpu", workers=0), Silent())
     assert not (received / "marker").exists()
+
+
+def test_a_recipe_of_the_runs_name_names_nothing(received: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYERPROBE_NAMED_MODELS", "[]")
+    monkeypatch.chdir(received)
+    shutil.move("cache/m/net.py", "net.py")
+    name_in_record(received, "net.py")
+    Path("recipes").mkdir()
+    Path("recipes/m.toml").write_text(
+        '[data]\nname = "glyphs"\nimage_size = 16\n[net]\nname = "python:net.py:build"\nweights = "none"\n'
+        '[loss]\nname = "triplet"\n[train]\nepochs = 1\n'
+    )
+    with pytest.raises(RecipeError, match="net.py:build .* is a Python file that you have not named"):
+        layers("m", Path("cache"))
+    assert not (received / "marker").exists()
+    assert layers("m", Path("cache"), "python:net.py:build")[-1].layer == "output"
 
 
 def test_a_named_copy_measures_the_run_and_holds_until_it_is_swapped(received: Path, layerprobe: Command) -> None:

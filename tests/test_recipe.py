@@ -8,7 +8,7 @@ import pytest
 
 from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.losses.triplet import Triplet
-from layerprobe.naming import is_named
+from layerprobe.naming import user_named
 from layerprobe.overrides import Overrides
 from layerprobe.recipe import Change, Recipe, is_changed, load_recipe, recorded_recipe
 from layerprobe.recipe_files import find_recipe, list_recipes, summary
@@ -579,10 +579,22 @@ def test_a_recipe_names_its_network_unless_it_lies_in_a_run_folder(
     for path in (mine, theirs):
         with contextlib.suppress(RecipeError):
             load_recipe(str(path))
-    assert (is_named("python:mine.py:build"), is_named("python:theirs.py:build")) == (True, False)
+    assert (user_named("python:mine.py:build"), user_named("python:theirs.py:build")) == (True, False)
     with contextlib.suppress(RecipeError):
         load_recipe(str(theirs), Overrides(settings=("net.name=python:theirs.py:build",)))
-    assert is_named("python:theirs.py:build")
+    assert user_named("python:theirs.py:build")
+
+
+def test_an_ensemble_of_a_recipe_in_a_run_folder_names_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYERPROBE_NAMED_MODELS", "[]")
+    theirs, mine = tmp_path / "m/theirs.toml", tmp_path / "mine.toml"
+    theirs.parent.mkdir()
+    (theirs.parent / "run.json").touch()
+    theirs.write_text((RECIPES / "netA.toml").read_text().replace('name = "vgg16_bn"', 'name = "python:a.py:build"'))
+    mine.write_text(f'[ensemble]\nof = "{theirs}"\nmembers = 2\n')
+    with contextlib.suppress(RecipeError):
+        load_recipe(str(mine))
+    assert not user_named("python:a.py:build")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from layerprobe.cli.formats import chosen_format
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Format, Json, Quiet
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Format, Json, Quiet, RunModel
 from layerprobe.cli.output import Terminal
 from layerprobe.wording import as_size, visible
 
@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
 
 def layers(
     name: Annotated[str, typer.Argument(metavar="NET|RECIPE|RUN|SOURCE", help=_NAMES)],
+    model: RunModel = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -35,7 +36,7 @@ def layers(
     from layerprobe.tables import plain_table
     from layerprobe.workflow.layers import layers as list_layers
 
-    rows = list_layers(name, cache)
+    rows = list_layers(name, cache, model)
     columns = ("layer", "module", "dim", "kind", "pools", *(["weights"] if rows[0].weights else []))
     shown = [{**asdict(row), "pools": ", ".join(row.pools)} for row in rows]
     table = plain_table(columns, [[str(row[column]) for column in columns] for row in shown])

@@ -19,7 +19,7 @@ import torch
 
 from layerprobe.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.files import sha256
-from layerprobe.naming import is_named
+from layerprobe.naming import user_named
 from layerprobe.sources.libraries import quiet
 
 OTHER_WEIGHTS = "--weights none or --weights FILE (in a recipe, net.weights)"
@@ -106,7 +106,7 @@ def require_named(model: str, name: str, origin: str) -> None:
     Raises:
         RecipeError: the user has not named the model.
     """
-    if not is_named(model):
+    if not user_named(model):
         what = f"{model} needs {name}, which would be fetched from {origin}, and you have not named this model"
         raise RecipeError(what, fix=f"If it shall be fetched, add --model {shlex.quote(model)}")
 

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 
 from layerprobe.errors import DataError, RecipeError
 from layerprobe.files import sha256
+from layerprobe.naming import NamedFile, keep_named, named_before, user_named
 from layerprobe.own_input import Filter, OwnInput
 from layerprobe.sources.hub import absent, first_line, require_named, unreachable
 from layerprobe.sources.libraries import imported, quiet, version
 from layerprobe.sources.source import Foreign, Source, interpolated
+from layerprobe.sources.user_code import require_outside_runs
 
 _Found = TypeVar("_Found")
 _FILTERS: dict[int, Filter] = {
@@ -73,6 +75,20 @@ class VisionTower(nn.Module):
         return projected
 
 
+def _require_named_folder(name: str, folder: Path) -> None:
+    """Check that the user names a folder, or has named it with the same settings: these may have others fetched.
+
+    Raises:
+        RecipeError: neither, or it lies in a run folder.
+    """
+    settings = {str(path): sha256(path) for path in sorted(folder.glob("*.json"))}
+    require_outside_runs(folder / "config.json")
+    if user_named(f"hf:{name}"):
+        keep_named(NamedFile(str(folder), "", settings))
+    elif all(entry.modules != settings for entry in named_before(folder, "")):
+        raise RecipeError(f"hf:{name} is a folder that you have not named", fix=f"Name it by --model hf:{folder}")
+
+
 def _loaded(name: str, what: str, load: Callable[..., _Found]) -> _Found:
     """What transformers makes of a folder, or of a repository in the local cache, fetched where it is not there.
 
@@ -82,13 +98,15 @@ def _loaded(name: str, what: str, load: Callable[..., _Found]) -> _Found:
         load: takes where it is, and `local_files_only`.
 
     Raises:
-        RecipeError: it is not in the local cache, and the user has not named the model.
+        RecipeError: it is a folder or not in the local cache, and the user has not named the model.
         EnvironmentFault: it is not in the local cache and cannot be fetched.
         DataError: of a folder, it has not what is wanted.
         RecipeError: it needs Python code of its own, or is of a kind that transformers does not know.
     """
     folder = Path(name).expanduser()
     where = str(folder) if folder.is_dir() else name
+    if folder.is_dir():
+        _require_named_folder(name, folder.resolve())
     options: dict[str, Any] = {"trust_remote_code": False}
     try:
         with _silent():

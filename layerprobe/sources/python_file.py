@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,8 +29,13 @@ def _parsed(name: str) -> tuple[Path, str]:
     path, function = split_python(name)
     if not (colon and file.endswith(".py") and function.isidentifier()):
         raise RecipeError(f"python:{name} is not of the form python:{_SHAPE}", fix="For example python:mine.py:build")
-    if not path.is_file():
-        raise DataError("no such file", file=file, fix=f"Give python:{_SHAPE}, from the folder that you are in")
+    try:
+        found = path.is_file()
+    except (OSError, ValueError):  # too long a name, or one that no file can have
+        found = False
+    if not found:
+        fix = f"Give python:{_SHAPE}, from the folder that you are in; to a run whose file has moved, by --model"
+        raise DataError("no such file", file=file, fix=fix)
     return path.resolve(), function
 
 
@@ -67,7 +71,7 @@ def _called(path: Path, function: str) -> tuple[object, Mapping[str, str]]:
             line.
     """
     try:
-        with imported_file(path, function) as (module, taken):
+        with imported_file(path, function) as (module, files):
             build = getattr(module, function, None)
             if not callable(build):
                 functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
@@ -75,15 +79,13 @@ def _called(path: Path, function: str) -> tuple[object, Mapping[str, str]]:
             given = build()
     except LayerprobeError:
         raise
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         where = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(path) else (where or [None])[-1]
         at = f"line {line}: " if line else ""
         what = f"{at}{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise RecipeError(what, file=path, fix="Correct the file") from error
-    return given, {
-        "" if file == str(path) else os.path.relpath(file, path.parent): digest for file, digest in taken.items()
-    }
+    return given, files
 
 
 def _as_input(name: str, facts: object) -> OwnInput:

@@ -7,20 +7,35 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shlex
 import site
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ExtensionFileLoader, ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from layerprobe.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.files import require_file
-from layerprobe.naming import PYTHON, NamedFile, is_named, keep_named, named_before, run_folder_of
+from layerprobe.naming import PYTHON, NamedFile, keep_named, list_fault, named_before, run_folder_of, user_named
+
+
+def require_outside_runs(path: Path) -> None:
+    """Refuse a file that lies in a run folder: of these nothing is imported, whoever names it.
+
+    Raises:
+        RecipeError: it does.
+    """
+    if (run := run_folder_of(path)) is not None:
+        raise RecipeError(
+            f"lies in the run folder {run} (by its run.json), of which nothing is imported",
+            file=path,
+            fix="Read it. If you trust it, copy it to a folder of yours and name the copy by --model",
+        )
 
 
 def known_modules(path: Path, function: str) -> Mapping[str, str] | None:
@@ -33,9 +48,9 @@ def known_modules(path: Path, function: str) -> Mapping[str, str] | None:
     Raises:
         RecipeError: it lies in a run folder, or the user has not named it, or not as it is now.
     """
-    _require_no_run(path)
+    require_outside_runs(path)
     name = f"{PYTHON}{path}:{function}"
-    if is_named(name):
+    if user_named(name):
         return None
     entries = named_before(path, function)
     for entry in entries:
@@ -44,15 +59,16 @@ def known_modules(path: Path, function: str) -> Mapping[str, str] | None:
     now = (_sha256(str(path)) or "")[:12]
     what = "has changed since you named it" if entries else "is a Python file that you have not named"
     typed = shlex.quote(name)
+    fault = list_fault()
+    once = f" each time ({fault})" if fault else f", or once for all by layerprobe layers {typed}"
     raise RecipeError(
-        f"{name} (sha256 {now}) {what}",
-        fix=f"Read it. If you trust it, name it by --model {typed}, or once for all by layerprobe layers {typed}",
+        f"{name} (sha256 {now}) {what}", fix=f"Read it. If you trust it, name it by --model {typed}{once}"
     )
 
 
 @contextlib.contextmanager
 def imported_file(path: Path, function: str) -> Iterator[tuple[ModuleType, Mapping[str, str]]]:
-    """Import a file; while the block lasts, what else it imports of its own folder tree is checked.
+    """Import a file; from now on, what it imports of its own folder tree is checked, also after the block.
 
     When the block ends without an error, and the user names the file now, it is put on the user's list.
 
@@ -61,60 +77,65 @@ def imported_file(path: Path, function: str) -> Iterator[tuple[ModuleType, Mappi
         function: of the file, for which the user names it.
 
     Yields:
-        The module, and path -> SHA-256 of what was taken, which grows as long as the block lasts.
+        The module, and the SHA-256 of each file of the folder tree that was taken, by its path from the folder, the
+        file itself under the empty path. It grows with what the code imports later.
 
     Raises:
         RecipeError: as for `known_modules`, or a module that was not there when the user named the file.
         BaseException: whatever the file's code raises.
     """
-    tree = _Tree(path.parent, known_modules(path, function))
-    _forget_modules()
+    tree = _Tree(NamedFile(str(path), function, {}), known_modules(path, function))
+    _forget_imports()
     # A name of its own, so that the file hides no package; dataclasses look their module up by name.
     name = f"_layerprobe_{path.stem}"
-    spec = tree.spec(name, path)
+    spec, loader = tree.checked(name, path)
     module = sys.modules[name] = module_from_spec(spec)
     folder = str(path.parent)
     sys.path.insert(0, folder)
-    sys.meta_path.insert(0, tree)
+    sys.meta_path.insert(0, tree)  # it stays: a model's forward may import, too
     try:
-        _Checked.exec_module(spec.loader, module)  # type: ignore[arg-type] # it is one
-        yield module, tree.taken
+        loader.exec_module(module)
+        yield module, tree.files
     except Exception:
         # The file's code may have turned a refusal into an error of its own.
         if tree.refusal is not None:
             raise tree.refusal from None
         raise
     finally:
-        sys.meta_path.remove(tree)
         sys.path.remove(folder)
     if tree.refusal is not None:
         raise tree.refusal
-    if tree.known is None:
-        keep_named(NamedFile(str(path), function, tree.taken))
+    tree.keep()
 
 
-class _Checked(Loader):
+class _Checked(SourceFileLoader):
     """Runs a module's source, which was read and hashed before."""
 
-    def __init__(self, path: Path, source: bytes) -> None:
-        self.path, self.source = path, source
+    def __init__(self, name: str, path: Path, source: bytes) -> None:
+        super().__init__(name, str(path))
+        self._source = source
 
-    def exec_module(self, module: ModuleType) -> None:
-        exec(compile(self.source, str(self.path), "exec", dont_inherit=True), module.__dict__)
+    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 - that of the base class
+        """Never that of a .pyc."""
+        return compile(self._source, self.path, "exec", dont_inherit=True)
 
 
 class _Tree(MetaPathFinder):
-    """Finds modules as Python does, and hashes those in a folder tree.
+    """Finds modules as Python does, and hashes those in a file's folder tree.
 
     Args:
-        folder: resolved.
-        known: path -> SHA-256 of the modules that may be taken from it; None: any.
+        named: the file and the function, for the user's list.
+        known: path -> SHA-256 of what may be taken from the folder tree; None: anything.
     """
 
-    def __init__(self, folder: Path, known: Mapping[str, str] | None) -> None:
-        self.folder, self.known = folder, known
+    def __init__(self, named: NamedFile, known: Mapping[str, str] | None) -> None:
+        self.folder, self.file = Path(named.file).parent, named
+        self.known = known
         self.taken: dict[str, str] = {}
+        self.files: dict[str, str] = {}
+        self.names: list[str] = []
         self.refusal: LayerprobeError | None = None
+        self._kept = False
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """The module as another finder finds it; of the folder tree, with its source hashed."""
@@ -125,33 +146,43 @@ class _Tree(MetaPathFinder):
         spec = next((spec for spec in found if spec is not None), None)
         if spec is None or spec.origin is None or not spec.has_location:
             return spec
-        origin = Path(spec.origin).resolve()
-        if not origin.is_relative_to(self.folder) or any(map(origin.is_relative_to, _installed())):
+        # A link may lead out of the tree.
+        places = [Path(os.path.normpath(Path(spec.origin).absolute())), Path(spec.origin).resolve()]
+        if any(place.is_relative_to(folder) for place in places for folder in _installed()):
             return spec
         try:
-            return self._checked(spec, fullname, origin)
+            require_outside_runs(places[1])
+            if not any(place.is_relative_to(self.folder) for place in places):
+                return spec
+            self.names.append(fullname)
+            if isinstance(spec.loader, ExtensionFileLoader):
+                self._read(places[1])
+                return spec
+            if not isinstance(spec.loader, SourceFileLoader):
+                what = "neither Python source nor an extension module"
+                raise RecipeError(what, file=places[1], fix="Put the module's source in its place")
+            checked, _ = self.checked(fullname, places[1])
+            checked.submodule_search_locations = spec.submodule_search_locations
+            if self._kept:
+                self.keep()
+            return checked
         except LayerprobeError as refusal:
             self.refusal = refusal
             raise
 
-    def spec(self, name: str, path: Path) -> ModuleSpec:
-        """A module's specification, whose source is the file's content now."""
-        found = spec_from_file_location(name, path, loader=_Checked(path, self._read(path)))
+    def checked(self, name: str, path: Path) -> tuple[ModuleSpec, _Checked]:
+        """A module's specification, whose source is the file's content now, and what runs it."""
+        loader = _Checked(name, path, self._read(path))
+        found = spec_from_file_location(name, path, loader=loader)
         if found is None:
             raise RecipeError("cannot be imported", file=path, fix="Give a Python file")
-        return found
+        return found, loader
 
-    def _checked(self, spec: ModuleSpec, name: str, path: Path) -> ModuleSpec:
-        _require_no_run(path)
-        if isinstance(spec.loader, ExtensionFileLoader):
-            self._read(path)
-            return spec
-        if not isinstance(spec.loader, SourceFileLoader):
-            what = "neither Python source nor an extension module"
-            raise RecipeError(what, file=path, fix="Put the module's source in its place")
-        found = self.spec(name, path)
-        found.submodule_search_locations = spec.submodule_search_locations
-        return found
+    def keep(self) -> None:
+        """Put what was taken on the user's list, if the user names the file now."""
+        self._kept = True
+        if self.known is None:
+            keep_named(NamedFile(self.file.file, self.file.function, dict(self.taken)))
 
     def _read(self, path: Path) -> bytes:
         """A file's content, which is what the user named."""
@@ -169,40 +200,31 @@ class _Tree(MetaPathFinder):
                 fix="Read it. If you trust it, name the model again by --model",
             )
         self.taken[str(path)] = digest
+        self.files["" if str(path) == self.file.file else os.path.relpath(path, self.folder)] = digest
         return content
 
 
-def _forget_modules() -> None:
+def _forget_imports() -> None:
     """Forget what earlier imports took from folder trees, theirs or the same: a module in memory is not looked for."""
-    taken = [name for name, module in sys.modules.items() if isinstance(_loader_of(module), _Checked)]
-    packages = {name.rpartition(".")[0] for name in taken}
+    trees = [finder for finder in sys.meta_path if isinstance(finder, _Tree)]
+    names = {name for tree in trees for name in tree.names}
+    packages = {name.rpartition(".")[0] for name in names}
     while packages - {""}:
         name = packages.pop()
         packages.add(name.rpartition(".")[0])
         if getattr(sys.modules.get(name), "__file__", None) is None:  # a namespace, without a source
-            taken.append(name)
-    for name in taken:
+            names.add(name)
+    for name in names:
         sys.modules.pop(name, None)
-
-
-def _loader_of(module: object) -> object:
-    return getattr(getattr(module, "__spec__", None), "loader", None)
-
-
-def _require_no_run(path: Path) -> None:
-    if (run := run_folder_of(path)) is not None:
-        raise RecipeError(
-            f"lies in the run folder {run}, of which nothing is imported",
-            file=path,
-            fix=f"Read it. If you trust it, copy it to a folder of yours and name the copy by --model {PYTHON}COPY.py:"
-            "FUNCTION",
-        )
+    for tree in trees:
+        sys.meta_path.remove(tree)
 
 
 def _installed() -> set[Path]:
     """The folders of installed packages, which may lie below the folder of a user's file."""
     found = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return {Path(folder).resolve() for folder in (*found, *site.getsitepackages(), site.getusersitepackages())}
+    named = [Path(folder) for folder in (*found, *site.getsitepackages(), site.getusersitepackages())]
+    return {*named, *(folder.resolve() for folder in named)}
 
 
 def _sha256(path: str) -> str | None:
@@ -210,5 +232,5 @@ def _sha256(path: str) -> str | None:
     try:
         require_file(Path(path))
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except (OSError, DataError):
+    except (OSError, ValueError, DataError):
         return None

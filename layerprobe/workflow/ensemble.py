@@ -34,7 +34,7 @@ from layerprobe.workflow.manifests import require_same_images, upgrade
 from layerprobe.workflow.new_record import made_by
 from layerprobe.workflow.probe import Probing, known_scores, scorer_of
 from layerprobe.workflow.probed_run import decoding_of, open_for_probing
-from layerprobe.workflow.run_network import embedding_tap
+from layerprobe.workflow.run_network import embedding_tap, network_facts
 from layerprobe.workflow.selection import (
     ProbeRequest,
     select,
@@ -195,7 +195,9 @@ def prepare_ensemble(
     require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
     extractor = EnsembleExtractor(features, members, opened.device)
     scorer = scorer_of(opened, features, selection)
-    return Probing(selection, features, extractor, scorer, known_scores(opened, features, selection, listener))
+    network = network_facts(recipe, opened.net, opened.measured) | {"cuts": {}}
+    table = known_scores(opened, features, selection, listener)
+    return Probing(selection, features, extractor, scorer, table, network)
 
 
 def _member(run: Run, name: str, embedding: Tap, request: ProbeRequest, dataset: Dataset) -> Member:

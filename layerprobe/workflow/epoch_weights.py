@@ -54,11 +54,18 @@ def foreign_files(record: Mapping[str, Any]) -> list[ForeignFile]:
 
 
 def last_weights(run: Run) -> tuple[Path, str | None]:
-    """The file that holds the weights of a run's last epoch, and the part of it that is meant."""
+    """The file that holds the weights of a run's last epoch, and the part of it that is meant.
+
+    Raises:
+        DataError: it is absent, or not what the run began with or wrote.
+    """
     record = run.read()
     if files := foreign_files(record):
+        _require_same_file(run, record["epochs_done"], files[-1])
         return Path(files[-1].path), files[-1].part
-    return run.checkpoint_file(record["epochs_done"]), None
+    path = run.checkpoint_file(record["epochs_done"])
+    require_unchanged(path, [record["hashes"].get(path.name, "")])
+    return path, None
 
 
 def weights_sha256(run: Run, epoch: int) -> str:
@@ -91,20 +98,22 @@ def load_net(run: Run, epoch: int, net: Net) -> None:
         load_checkpoint(run, epoch, {"net": net.module})
         return
     file = files[epoch]
-    try:
-        _require_size(file)
-        require_unchanged(Path(file.path), [file.sha256])
-    except DataError as error:
-        fix = f"Restore it, or measure what is there now with --run NAME; {run.name} keeps what it has measured"
-        raise DataError(f"{error.message}, which epoch {epoch} of {run.name} is", file=error.file, fix=fix) from error
+    _require_same_file(run, epoch, file)
     load_file(net, record["recipe"]["net"]["name"], Path(file.path), file.part)
 
 
-def _require_size(file: ForeignFile) -> None:
-    with contextlib.suppress(OSError):  # what is not there, or cannot be read, is told by reading it
-        size = Path(file.path).stat().st_size
-        if file.size not in (None, size):
-            raise DataError(f"has {size:,} bytes, and had {file.size:,}", file=file.path)
+def _require_same_file(run: Run, epoch: int, file: ForeignFile) -> None:
+    """Check that a file is the one that a run began with: first its size, then its hash."""
+    path = Path(file.path)
+    try:
+        with contextlib.suppress(OSError):  # what is not there, or cannot be read, is told by reading it
+            size = path.stat().st_size
+            if file.size not in (None, size):
+                raise DataError(f"has {size:,} bytes, and had {file.size:,}", file=path)
+        require_unchanged(path, [file.sha256])
+    except DataError as error:
+        fix = f"Restore it, or measure what is there now with --run NAME; {run.name} keeps what it has measured"
+        raise DataError(f"{error.message}, which epoch {epoch} of {run.name} is", file=error.file, fix=fix) from error
 
 
 def load_file(net: Net, name: str, path: Path, part: str | None) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ class FrozenRequest:
 
         Raises:
             UnknownNameError: no such source or data set.
-        RecipeError: no source and model, a setting of another section than [data], or one that it does not take.
+            RecipeError: no source and model, a setting of another section than [data], or one that it does not take.
         """
         source, colon, name = self.model.partition(":")
         if not (source and colon and name):

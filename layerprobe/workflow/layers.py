@@ -41,15 +41,30 @@ class LayerRow:
     weights: str
 
 
-def layers(name: str, cache: Path) -> list[LayerRow]:
+def layers(name: str, cache: Path, model: str | None = None) -> list[LayerRow]:
     """The layers of a network, model from elsewhere, recipe or run, in execution order.
 
-    A model from elsewhere is built without its weights, for images of its own size.
+    A model from elsewhere is built without its weights, for images of its own size. Of a run and a recipe of one name,
+    the run is meant.
+
+    Args:
+        name: of it.
+        cache: folder of all runs.
+        model: a run's network as the user names it, as for `Recipe.at`.
 
     Raises:
         UnknownNameError: it is none of them.
         LayerprobeError: of the model's library.
     """
+    runs = [run.name for run, _ in list_runs(cache)]
+    if name in runs:
+        run = named_run(cache, name)
+        record = run.read()
+        recipe = recorded_recipe(record, run.record_file).at(model)
+        trained = replace(run_network(run, record, recipe), new_parameters=frozenset(record["new_parameters"]))
+        return _rows(trained, recipe.data.image_size, known=True)
+    if model is not None:
+        raise UnknownNameError("run", name, runs)
     if name in NETS:
         return _rows(load("network", NETS, name)(), _OWN_NETS_SIZE, known=False)
     if is_source(name):
@@ -57,14 +72,7 @@ def layers(name: str, cache: Path) -> list[LayerRow]:
     if name in list_recipes() or name.endswith(".toml"):
         recipe = load_recipe(str(find_recipe(name)), Overrides(settings=("data.root=.",)))  # no image is read
         return _rows(build_net(recipe, cache=cache), recipe.data.image_size, known=True)
-    runs = [run.name for run, _ in list_runs(cache)]
-    if name not in runs:
-        raise UnknownNameError("network, recipe, run or source", name, [*NETWORKS, *list_recipes(), *runs])
-    run = named_run(cache, name)
-    record = run.read()
-    recipe = recorded_recipe(record, run.record_file)
-    trained = replace(run_network(run, record, recipe), new_parameters=frozenset(record["new_parameters"]))
-    return _rows(trained, recipe.data.image_size, known=True)
+    raise UnknownNameError("network, recipe, run or source", name, [*NETWORKS, *list_recipes(), *runs])
 
 
 def _of_source(name: str) -> list[LayerRow]:

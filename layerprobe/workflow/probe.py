@@ -61,7 +61,7 @@ class Probing:
         extractor: computes what is missing of them.
         scorer: scores them.
         table: the scores of the run, to which new ones are added.
-        network: what run.json shall say of the network; None for ensembles.
+        network: what run.json shall say of the network.
     """
 
     selection: Selection
@@ -69,7 +69,7 @@ class Probing:
     extractor: Extractor
     scorer: Scorer
     table: ScoreTable
-    network: Mapping[str, Any] | None = None
+    network: Mapping[str, Any]
 
 
 def prepare(
@@ -148,10 +148,10 @@ def known_scores(
     return ScoreTable(scores, layer_order=order, stored=stored)
 
 
-def keep_layers(run: Run, order: Sequence[str], network: Mapping[str, Any] | None) -> None:
+def keep_layers(run: Run, order: Sequence[str], network: Mapping[str, Any]) -> None:
     """Write into run.json what it shall say of the network, and in which order that runs the layers ever measured."""
     record = run.read()
-    new = {"layer_order": list(order)} | ({} if network is None else {NETWORK: network})
+    new = {"layer_order": list(order), NETWORK: network}
     if any(record.get(key) != value for key, value in new.items()):
         run.write(record | new)
 

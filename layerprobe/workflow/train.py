@@ -146,7 +146,7 @@ def keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
     old = record["recipe"]
     with contextlib.suppress(LayerprobeError):
         # Through the same defaults, so that a key that is new in this version is no change.
-        old = resolve(record["recipe_name"], old, source=run.record_file).as_dict()
+        old = resolve(record["recipe_name"], old, source=run.record_file, own_size=False).as_dict()
     sections = [name for name in ("probe", "metrics") if old.get(name) != new[name]]
     keys = [key for key in SEARCH_KEYS if old.get("data", {}).get(key) != new["data"][key]]
     if sections or keys:
@@ -186,7 +186,7 @@ def _require_same_images(record: Record, built: Built) -> None:
 
 
 def _same_so_far(record: dict[str, Any], built: Built) -> bool:
-    old = resolve(record["recipe_name"], record["recipe"], source="run.json")
+    old = resolve(record["recipe_name"], record["recipe"], source="run.json", own_size=False)
     plan = built.trainer.plan
     per_epoch = plan.steps_per_epoch
     return build_schedule(old, per_epoch).agrees(plan.schedule, per_epoch * record["epochs_done"])

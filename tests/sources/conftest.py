@@ -52,6 +52,7 @@ def saved(tmp_path: Path) -> Callable[..., str]:
             model.save_pretrained(folder)
             if processor is not None:
                 processor.save_pretrained(folder)
+        name_model(f"hf:{folder}")
         return f"hf:{folder}"
 
     return save

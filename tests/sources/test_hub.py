@@ -66,3 +66,35 @@ def test_a_file_in_the_cache_needs_no_naming(asked_for: list[str], tmp_path: Pat
     with pytest.raises(LayerprobeError, match="sha256 differs from the one in its name"):  # it was looked at
         url_file("torchvision:resnet18", URL)
     assert asked_for == []
+
+
+def test_a_folder_of_hugging_faces_is_read_when_the_user_has_named_it_with_these_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    own_input, name = source(f"hf:{folder}")[0].own_input, str(folder)
+    unnamed = "is a folder that you have not named. Name it by --model hf:"
+    with pytest.raises(RecipeError, match=unnamed):
+        own_input(name)
+    name_model(f"hf:{folder}")
+    with pytest.raises(LayerprobeError, match="hf:.*/mine cannot be loaded"):  # transformers has read it
+        own_input(name)
+    monkeypatch.setenv("LAYERPROBE_NAMED_MODELS", "[]")
+    with pytest.raises(LayerprobeError, match="hf:.*/mine cannot be loaded"):
+        own_input(name)
+    (folder / "config.json").write_text('{"backbone": "evil/backbone"}')
+    with pytest.raises(RecipeError, match=unnamed):
+        own_input(name)
+
+
+def test_a_folder_of_hugging_faces_in_a_run_folder_is_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "m/hf"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (tmp_path / "m/run.json").touch()
+    name_model(f"hf:{folder}")
+    with pytest.raises(RecipeError, match="lies in the run folder"):
+        source(f"hf:{folder}")[0].own_input(str(folder))

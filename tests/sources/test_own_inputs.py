@@ -14,6 +14,7 @@ import PIL.Image
 import pytest
 from sklearn.datasets import load_sample_image
 
+from layerprobe.naming import name_model
 from layerprobe.own_input import OwnInput
 from layerprobe.registry import NETWORKS, load_apart
 
@@ -21,6 +22,7 @@ Library = Callable[[PIL.Image.Image], Any]  # an image -> (3, size, size), norma
 
 
 def own_input(model: str) -> OwnInput | None:
+    name_model(model)
     source, name = load_apart("network", NETWORKS, model)
     found: OwnInput | None = source.own_input(name)
     return found

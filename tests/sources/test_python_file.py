@@ -32,6 +32,9 @@ def fails():
 def a_number():
     return 3
 
+def ends():
+    raise SystemExit(0)
+
 def wrong_input():
     return build(), {"size": "32"}
 
@@ -85,6 +88,7 @@ def test_the_seed_decides_what_the_function_draws(file: Path) -> None:
     [
         ("fails", RecipeError, "mine.py: line 17: ZeroDivisionError: division by zero. Correct the file"),
         ("buil", UnknownNameError, "mine.py: unknown function 'buil'. Did you mean 'build'? Known: "),
+        ("ends", RecipeError, "mine.py: line 23: SystemExit: 0. Correct the file"),
         ("a_number", RecipeError, "mine.py:a_number gives int. Return a torch.nn.Module, or (module, {size, ...})"),
         ("wrong_input", RecipeError, "states its input as {'size': '32'}. size is a number of pixels"),
         ("unknown_input", RecipeError, "states its input as {'sise': 32}. Give a dict with size"),
@@ -109,6 +113,8 @@ def test_a_name_of_another_form_is_refused(name: str) -> None:
         build(f"python:{name}")
 
 
-def test_a_file_that_is_absent_is_said(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="none.py: no such file"):
-        build(f"python:{tmp_path}/none.py:build")
+@pytest.mark.parametrize("name", ["none.py", "no\0ne.py", f"{'n' * 5000}.py"])
+def test_a_file_that_is_absent_is_said(tmp_path: Path, name: str) -> None:
+    found, argument = source(f"python:{tmp_path}/{name}:build")
+    with pytest.raises(DataError, match="no such file. Give .* to a run whose file has moved, by --model"):
+        found.files(argument)

@@ -138,28 +138,98 @@ def test_a_link_is_the_file_that_it_leads_to(file: Path, later: Value, tmp_path:
     (run / "run.json").touch()
     file.rename(run / "net.py")
     file.symlink_to(run / "net.py")
-    with pytest.raises(RecipeError, match=r"net.py: lies in the run folder .*/cache/m, of which nothing is imported"):
+    with pytest.raises(
+        RecipeError, match=r"net.py: lies in the run folder .*/cache/m \(by its run.json\), of which nothing"
+    ):
         imported_file(file.resolve(), "build").__enter__()
 
 
 def test_a_module_in_a_run_folder_is_refused_though_the_user_names_the_file(file: Path, value: Value) -> None:
     (file.parent / "parts/run.json").touch()
     name_model(f"python:{file}:build")
-    with pytest.raises(RecipeError, match=r"lies in the run folder .*/parts, of which nothing is imported"):
+    with pytest.raises(RecipeError, match=r"lies in the run folder .*/parts \(by its run.json\), of which nothing"):
         value()
 
 
 def test_what_was_imported_is_told_with_its_hash(file: Path) -> None:
     name_model(f"python:{file}:build")
     with imported_file(file, "build") as (_, taken):
-        assert {Path(path).name for path in taken} == {"net.py", "__init__.py", "beside.py"}
+        assert set(taken) == {"", "parts/__init__.py", "parts/beside.py"}
 
 
-def test_nothing_stays_behind_on_the_path_of_python(file: Path, value: Value) -> None:
-    before = list(sys.path), list(sys.meta_path)
+def test_of_all_imports_only_the_last_one_checks(file: Path, value: Value) -> None:
     name_model(f"python:{file}:build")
     value()
-    assert (list(sys.path), list(sys.meta_path)) == before
+    before = list(sys.path), len(sys.meta_path)
+    value()
+    assert (list(sys.path), len(sys.meta_path)) == before
+
+
+def test_what_a_forward_imports_is_checked_too(file: Path, value: Value, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file.parent / "parts/model.py").write_text("def forward():\n    from .extra import VALUE\n    return VALUE\n")
+    extra = file.parent / "parts/extra.py"
+    extra.write_text("VALUE = 1\n")
+    file.write_text("from parts import model\n\ndef build():\n    return model.forward\n")
+
+    def forward() -> object:
+        built = value()
+        assert callable(built)
+        return built()
+
+    name_model(f"python:{file}:build")
+    assert forward() == 1
+    monkeypatch.setenv("LAYERPROBE_NAMED_MODELS", "[]")
+    assert forward() == 1
+    extra.write_text("VALUE = 2\n")
+    with pytest.raises(RecipeError, match="extra.py: was not imported when you named the model"):
+        forward()
+
+
+@pytest.mark.parametrize("place", ["common", "cache/m"])
+def test_a_linked_module_is_checked_as_the_file_it_leads_to(
+    file: Path, value: Value, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    folder = tmp_path / place
+    folder.mkdir(parents=True)
+    if place == "cache/m":
+        (folder / "run.json").touch()
+    beside = file.parent / "parts/beside.py"
+    beside.rename(folder / "beside.py")
+    beside.symlink_to(folder / "beside.py")
+    name_model(f"python:{file}:build")
+    if place == "cache/m":
+        with pytest.raises(RecipeError, match="beside.py: lies in the run folder"):
+            value()
+        return
+    assert value() == 1
+    monkeypatch.setenv("LAYERPROBE_NAMED_MODELS", "[]")
+    (folder / "beside.py").write_text("VALUE = 5\n")
+    with pytest.raises(RecipeError, match="has changed since you named it"):
+        value()
+
+
+def test_a_module_elsewhere_on_the_path_is_not_taken_from_a_run_folder(
+    file: Path, value: Value, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache/m"
+    folder.mkdir(parents=True)
+    (folder / "run.json").touch()
+    (folder / "theirs.py").write_text("VALUE = 6\n")
+    monkeypatch.syspath_prepend(folder)
+    file.write_text("import theirs\n\ndef build():\n    return theirs.VALUE\n")
+    name_model(f"python:{file}:build")
+    with pytest.raises(RecipeError, match="theirs.py: lies in the run folder"):
+        value()
+
+
+def test_files_beside_a_module_can_be_read(file: Path, value: Value) -> None:
+    (file.parent / "parts/sizes.txt").write_text("7")
+    file.write_text(
+        "import importlib.resources, parts\n\ndef build():\n"
+        "    return importlib.resources.files('parts').joinpath('sizes.txt').read_text()\n"
+    )
+    name_model(f"python:{file}:build")
+    assert value() == "7"
 
 
 def test_two_files_with_a_module_of_the_same_name_take_their_own(file: Path, value: Value, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from layerprobe.keys import LayerKey
 from layerprobe.overrides import Overrides
 from layerprobe.ranking import recall_at_k
 from layerprobe.recipe import load_recipe
+from layerprobe.records import NETWORK
 from layerprobe.runs import Run
 from layerprobe.workflow.building import TrainRequest
 from layerprobe.workflow.ensemble import estimate_probe_of, estimate_training_of, probe_any, train_any
@@ -169,3 +170,13 @@ def test_an_ensemble_has_no_classifier_whose_accuracy_could_be_measured(request_
     scores = probe_any(run, request(metrics=("accuracy",), ks=(1,), similarity="euclidean"), listener)
     assert {(score.metric, score.similarity) for score in scores} == {("R@1", "euclidean")}
     assert "accuracy left out: an ensemble has no classifier" in listener.heard
+
+
+def test_a_probe_records_the_network_of_an_ensemble_that_an_earlier_version_trained(request_for: Make) -> None:
+    run = train_any(request_for(), Silent())
+    record = run.read()
+    known = record.pop(NETWORK)
+    run.write(record)
+    probe_any(run, request(ks=(1,)), Silent())
+    assert run.read()[NETWORK] == known
+    assert (known["embedding"], known["cuts"]) == (["fc6", "none"], {})

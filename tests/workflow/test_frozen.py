@@ -243,6 +243,15 @@ def test_the_weights_of_a_run_are_its_last_epochs(asked: Requests, checkpoints: 
     assert r1(found, 0, "test") == r1(scores, 2, "test")
 
 
+def test_the_weights_of_a_run_are_those_that_it_recorded(asked: Requests, checkpoints: Path) -> None:
+    run = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
+    record = run.read()
+    last = record["weights_files"][-1] | {"sha256": "0" * 64}
+    run.write(record | {"weights_files": [*record["weights_files"][:-1], last]})
+    with pytest.raises(DataError, match="epoch10.pt: is not the file that the run wrote, which epoch 2 of"):
+        frozen_run(asked(f"run:{run.name}", run="other"), Silent())
+
+
 def test_weights_of_a_run_that_saw_other_images_are_told(asked: Requests, checkpoints: Path) -> None:
     seen = frozen_run(asked(f"{checkpoints}/epoch2.pt"), Silent())
     same, other = Silent(), Silent()
