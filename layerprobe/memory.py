@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,8 @@ FIX = "Free memory, or run it where there is more"
 
 def free_memory() -> int:
     """Bytes that this process can still take: of the machine, of its control groups, and by `ulimit -v`."""
+    import resource  # not needed by `layerprobe --help`, which imports this module
+
     limits = [os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()]
     with contextlib.suppress(OSError):  # no Linux
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -52,6 +52,13 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
+def nothing_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who has named no model yet."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("LAYERPROBE_NAMED_MODELS", "[]")
+
+
+@pytest.fixture
 def real_images() -> Path:
     """The folder of real test images; a test that needs it is skipped where it is absent."""
     folder = Path(os.environ.get("LAYERPROBE_TEST_DATA", "../shared/data"))

@@ -9,13 +9,8 @@ import pytest
 
 from layerprobe.naming import NamedFile, keep_named, name_model, named_before, run_folder_of, user_named
 
+pytestmark = pytest.mark.usefixtures("nothing_named")
 MINE = NamedFile("/home/me/mine.py", "build", {"/home/me/mine.py": "ab"})
-
-
-@pytest.fixture(autouse=True)
-def nothing_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("LAYERPROBE_NAMED_MODELS", "[]")
 
 
 @pytest.fixture

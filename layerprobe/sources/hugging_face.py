@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import shlex
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -86,7 +87,9 @@ def _require_named_folder(name: str, folder: Path) -> None:
     if user_named(f"hf:{name}"):
         keep_named(NamedFile(str(folder), "", settings))
     elif all(entry.modules != settings for entry in named_before(folder, "")):
-        raise RecipeError(f"hf:{name} is a folder that you have not named", fix=f"Name it by --model hf:{folder}")
+        raise RecipeError(
+            f"hf:{name} is a folder that you have not named", fix=f"Name it by --model {shlex.quote(f'hf:{folder}')}"
+        )
 
 
 def _loaded(name: str, what: str, load: Callable[..., _Found]) -> _Found:

@@ -195,7 +195,7 @@ def prepare_ensemble(
     require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
     extractor = EnsembleExtractor(features, members, opened.device)
     scorer = scorer_of(opened, features, selection)
-    network = network_facts(recipe, opened.net, opened.measured) | {"cuts": {}}
+    network = opened.record.get(NETWORK) or network_facts(recipe, opened.net, opened.measured) | {"cuts": {}}
     table = known_scores(opened, features, selection, listener)
     return Probing(selection, features, extractor, scorer, table, network)
 

@@ -13,9 +13,11 @@ from tests.sources.conftest import source
 URL = "https://127.0.0.1:9/weights-12345678.pth"
 
 
+pytestmark = pytest.mark.usefixtures("nothing_named")
+
+
 @pytest.fixture(autouse=True)
-def nothing_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAYERPROBE_NAMED_MODELS", "[]")
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: tmp_path)
 
 
@@ -71,7 +73,6 @@ def test_a_file_in_the_cache_needs_no_naming(asked_for: list[str], tmp_path: Pat
 def test_a_folder_of_hugging_faces_is_read_when_the_user_has_named_it_with_these_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "config.json").write_text("{}")

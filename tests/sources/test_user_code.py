@@ -14,12 +14,7 @@ from layerprobe.naming import name_model
 from layerprobe.sources.user_code import imported_file
 
 Value = Callable[[], object]
-
-
-@pytest.fixture(autouse=True)
-def nothing_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("LAYERPROBE_NAMED_MODELS", "[]")
+pytestmark = pytest.mark.usefixtures("nothing_named")
 
 
 @pytest.fixture
