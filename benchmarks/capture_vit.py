@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from layerprobe.data.transforms import Normalise
-from layerprobe.extraction import extract
+from layerprobe.measure.extraction import extract
 from layerprobe.nets.net import Net
 from layerprobe.taps import find_taps, measure_layers
 

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from layerprobe.intervals import Difference, Interval
 from layerprobe.statistics.bootstrap import bands, between, differences, intervals
 from layerprobe.statistics.holm import holm
 from layerprobe.statistics.seeds import over_seeds
 from layerprobe.statistics.units import UnitSums
+from layerprobe.values.intervals import Difference, Interval
 
 FloatArray = NDArray[np.float64]
 Sizes = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.int64]]

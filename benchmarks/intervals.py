@@ -24,12 +24,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.analysis import query_values
-from layerprobe.keys import LayerKey, RankedLayer
-from layerprobe.retrieval import Ranks
+from layerprobe.measure.analysis import query_values
 from layerprobe.statistics.bootstrap import bands, between, differences, intervals
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.store import FeatureKey, RankEntry, RankKey, Rows, read_stored_ranks, write_ranks
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.retrieval import Ranks
 
 LAYERS, SPLITS, KS = 10, 2, (1, 2, 4, 8, 16, 32)
 KEY = RankKey(FeatureKey("run", 0, "test", "weights", "transform", "images"), None, "search", 1e-12)

@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import layerprobe
-from layerprobe.errors import NumericError
-from layerprobe.keys import NO_REDUCTION
 from layerprobe.metrics.geometry import EffectiveRank
 from layerprobe.ranking import retrieval
-from layerprobe.workflow.opened_run import OpenedRun
+from layerprobe.system.errors import NumericError
+from layerprobe.values.keys import NO_REDUCTION
+from layerprobe.workflow.run.opened_run import OpenedRun
 
 FloatArray = NDArray[np.float64]
 

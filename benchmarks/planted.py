@@ -37,10 +37,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.keys import LayerKey
 from layerprobe.statistics.choice import pick
 from layerprobe.statistics.units import UnitSums
 from layerprobe.store import read_features
+from layerprobe.values.keys import LayerKey
 
 Array = NDArray[np.float64]
 RUN, EPOCHS, CLASSES, IMAGES, LAYER = "planted", 6, 400, 20, LayerKey("pool5", "none")

@@ -26,8 +26,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from layerprobe import store
-from layerprobe.keys import LayerKey
 from layerprobe.store.features import FeatureArray
+from layerprobe.values.keys import LayerKey
 
 LAYER = LayerKey("layer4.3", "avg")
 ROWS, TRAIN_SHARE, CLASS_SIZE = 60_502, 59_551 / 60_502, 5.3

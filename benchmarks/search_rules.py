@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from layerprobe import nearest_positive_ranks
-from layerprobe.retrieval import Ranks, SearchRules
+from layerprobe.values.retrieval import Ranks, SearchRules
 
 DIM, PER_CLASS, GROUPS, LISTED = 256, 10, 6, 10
 

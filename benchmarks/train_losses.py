@@ -21,14 +21,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: spinning wa
 
 import torch
 
-from layerprobe.overrides import Overrides
-from layerprobe.progress import Task
-from layerprobe.recipe import load_recipe
+from layerprobe.recipe.overrides import Overrides
+from layerprobe.recipe.recipe import load_recipe
 from layerprobe.registry import LOSSES
-from layerprobe.workflow.building import TrainRequest
-from layerprobe.workflow.probe import probe
-from layerprobe.workflow.selection import ProbeRequest
-from layerprobe.workflow.train import train
+from layerprobe.system.progress import Task
+from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.train.building import TrainRequest
+from layerprobe.workflow.train.train import train
 
 COMMON = (
     "data.image_size=32", "data.invert=true", "data.mean=0.08", "data.std=0.25", "data.augment=affine",

@@ -8,13 +8,15 @@ if TYPE_CHECKING:
     from layerprobe import registry
     from layerprobe.losses.by_name import loss
     from layerprobe.ranking import nearest_neighbours, nearest_positive_ranks, recall_at_k
-    from layerprobe.workflow.choose_features import choose
-    from layerprobe.workflow.opened_run import open_run
-    from layerprobe.workflow.own_model import extract, layers
-    from layerprobe.workflow.probe_model import probe
+    from layerprobe.values.retrieval import SearchRules
+    from layerprobe.workflow.choose.choose_features import choose
+    from layerprobe.workflow.python.own_model import extract, layers
+    from layerprobe.workflow.python.probe_model import probe
+    from layerprobe.workflow.run.opened_run import open_run
 
 __version__ = "0.1.0"
 __all__ = [
+    "SearchRules",
     "__version__",
     "choose",
     "extract",
@@ -29,14 +31,15 @@ __all__ = [
 ]
 
 _MODULES = {
-    "choose": "workflow.choose_features",
-    "extract": "workflow.own_model",
-    "layers": "workflow.own_model",
+    "SearchRules": "values.retrieval",
+    "choose": "workflow.choose.choose_features",
+    "extract": "workflow.python.own_model",
+    "layers": "workflow.python.own_model",
     "loss": "losses.by_name",
     "nearest_neighbours": "ranking",
     "nearest_positive_ranks": "ranking",
-    "open_run": "workflow.opened_run",
-    "probe": "workflow.probe_model",
+    "open_run": "workflow.run.opened_run",
+    "probe": "workflow.python.probe_model",
     "recall_at_k": "ranking",
 }
 

@@ -8,7 +8,7 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
-from layerprobe.errors import UnknownNameError
+from layerprobe.system.errors import UnknownNameError
 
 DATASETS = {
     "glyphs": "layerprobe.data.glyphs:SPEC",

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.naming import name_model
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
 from layerprobe.registry import SOURCES, load_apart
+from layerprobe.system.naming import name_model
 from layerprobe.taps import list_layers, resolve_taps, tapped
 
 MAP = ("max", "avg", "grid:2")

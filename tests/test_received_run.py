@@ -16,14 +16,14 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from layerprobe.errors import RecipeError
-from layerprobe.records import NETWORK
 from layerprobe.registry import PLOTS
-from layerprobe.runs import Run
-from layerprobe.workflow.frozen import FrozenRequest, frozen_run
-from layerprobe.workflow.layers import layers
-from layerprobe.workflow.probe import probe
-from layerprobe.workflow.selection import ProbeRequest
+from layerprobe.system.errors import RecipeError
+from layerprobe.values.records import NETWORK
+from layerprobe.workflow.manage.layers import layers
+from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.train.frozen import FrozenRequest, frozen_run
 from tests.workflow.conftest import Silent
 
 CODE = """

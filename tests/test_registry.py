@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from layerprobe.errors import UnknownNameError
 from layerprobe.registry import load
+from layerprobe.system.errors import UnknownNameError
 
 # Real functions as parts: what is printed shows what they were given.
 PARTS = {"plain": "builtins:dict", "timm:": "builtins:print"}

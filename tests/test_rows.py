@@ -14,17 +14,17 @@ import torch
 
 from layerprobe.data.splits import Image, Split
 from layerprobe.nets.net import Net
-from layerprobe.overrides import Overrides
-from layerprobe.recipe import Recipe, load_recipe
-from layerprobe.recipe_files import list_recipes
+from layerprobe.recipe.overrides import Overrides
+from layerprobe.recipe.recipe import Recipe, load_recipe
+from layerprobe.recipe.recipe_files import list_recipes
 from layerprobe.registry import LOSSES, load
 from layerprobe.taps import Tap, resolve_taps
 from layerprobe.training.loop import Trainer
-from layerprobe.workflow import parts
-from layerprobe.workflow.classifiers import why_no_weight
-from layerprobe.workflow.plan import build_plan
-from layerprobe.workflow.reducing import asked_chains, left_out
-from layerprobe.workflow.selection import ProbeRequest
+from layerprobe.workflow.probe.classifiers import why_no_weight
+from layerprobe.workflow.probe.reducing import asked_chains, left_out
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.train.plan import build_plan
 
 TABLE = Path(__file__).parents[1] / "recipes" / "README.md"
 SETS = ("cub200", "cars196", "sop", "inshop")

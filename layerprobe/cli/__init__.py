@@ -20,9 +20,9 @@ from layerprobe import __version__
 from layerprobe.cli import cache, choose, compare, data, demo, inspect, plot, probe, remove, report, summary, train
 from layerprobe.cli.output import show_error
 from layerprobe.cli.streams import prepare_streams
-from layerprobe.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
-from layerprobe.files import disk_fault
-from layerprobe.memory import FIX, is_out_of_memory
+from layerprobe.system.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
+from layerprobe.system.files import disk_fault
+from layerprobe.system.memory import FIX, is_out_of_memory
 
 app = typer.Typer(
     name="layerprobe",

@@ -10,11 +10,11 @@ import typer
 
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
 from layerprobe.cli.output import Terminal
-from layerprobe.wording import as_size
+from layerprobe.system.wording import as_size
 
 if TYPE_CHECKING:
-    from layerprobe.tables import TextTable
-    from layerprobe.workflow.cache import Kept
+    from layerprobe.tables.tables import TextTable
+    from layerprobe.workflow.manage.cache import Kept
 
 group = typer.Typer(name="cache", help="List or remove the decoded images that all runs share.")
 
@@ -32,7 +32,7 @@ def list_(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """List the decoded images of each data set and split; those used last come first."""
-    from layerprobe.workflow.cache import list_images
+    from layerprobe.workflow.manage.cache import list_images
 
     kept = list_images(cache)
     _show(Terminal(as_json, quiet), "images", kept, f"{_count(kept)} in {cache / 'images'}")
@@ -50,7 +50,7 @@ def clean(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """Remove decoded images. A run that needs them decodes them again; runs themselves are never removed."""
-    from layerprobe.workflow.cache import clean_images, list_images
+    from layerprobe.workflow.manage.cache import clean_images, list_images
 
     removed = clean_images(cache, ids or ())
     left = list_images(cache)
@@ -63,7 +63,7 @@ def _show(terminal: Terminal, key: str, kept: Sequence[Kept], summary: str) -> N
 
 
 def _table(kept: Sequence[Kept]) -> TextTable:
-    from layerprobe.tables import plain_table
+    from layerprobe.tables.tables import plain_table
 
     rows = [
         (k.id, k.data, k.split, f"{k.images:,}", as_size(k.size), k.used, "whole" if k.complete else "begun")

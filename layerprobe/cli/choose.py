@@ -24,7 +24,7 @@ from layerprobe.cli.options import (
 )
 from layerprobe.cli.output import Terminal
 from layerprobe.cli.probe import frozen_request, require_absent
-from layerprobe.errors import RecipeError
+from layerprobe.system.errors import RecipeError
 
 
 def register(app: typer.Typer) -> None:
@@ -69,9 +69,9 @@ def choose(
     With --model, a model from elsewhere is measured on the images of --data first. A file of features needs no model:
     an .npz has `labels` (N,), `split` and `group` if there are any, and every other array (N, D) is a layer.
     """
-    from layerprobe.records import FROM_PYTHON
-    from layerprobe.runs import find_run
-    from layerprobe.workflow.choice_text import choice_lines, choice_values, next_step
+    from layerprobe.values.records import FROM_PYTHON
+    from layerprobe.workflow.choose.choice_text import choice_lines, choice_values, next_step
+    from layerprobe.workflow.run.runs import find_run
 
     terminal = Terminal(as_json, quiet)
     given = {"--weights": weights, "--data": data, "--set": settings, "--run": name}
@@ -80,13 +80,13 @@ def choose(
         if file := _file_of(runs or []):
             if epochs != "all":
                 raise RecipeError(f"--epochs {epochs}: {file} is of one epoch", fix="Leave it out, or name a run")
-            from layerprobe.workflow.choose_features import choose_file
+            from layerprobe.workflow.choose.choose_features import choose_file
 
             choice = choose_file(file, within=within, seed=seed or 0, listener=terminal)
             terminal.result(choice_values(choice), *choice_lines(choice))
             return
         require_absent({"--seed": seed})
-    from layerprobe.workflow.choose import ChooseRequest, choose_runs  # a file does without what it imports
+    from layerprobe.workflow.choose.choose import ChooseRequest, choose_runs  # a file does without what it imports
 
     request = ChooseRequest(epochs, within, device)
     if model is None:
@@ -95,7 +95,7 @@ def choose(
             terminal.say(f"run {found[0].name}")
         choice = choose_runs(found, request, terminal)
     else:
-        from layerprobe.workflow.choose_model import choose_model
+        from layerprobe.workflow.choose.choose_model import choose_model
 
         asked = given | {"--seed": seed}
         named = runs[0] if runs else None

@@ -9,11 +9,11 @@ import typer
 
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
 from layerprobe.cli.output import Terminal
-from layerprobe.intervals import ESTIMANDS, IntervalKind, estimand_of
+from layerprobe.values.intervals import ESTIMANDS, IntervalKind, estimand_of
 
 if TYPE_CHECKING:
-    from layerprobe.tables import TextTable
-    from layerprobe.workflow.comparison import Comparison, SeedComparison
+    from layerprobe.tables.tables import TextTable
+    from layerprobe.workflow.compare.comparison import Comparison, SeedComparison
 
 _LAYER = "RUN[#epoch][:layer[@pool][/reduction][~similarity]]"
 
@@ -47,13 +47,13 @@ def compare(
 
     What A and B leave out is the last epoch, the embedding layer, and the run's similarity.
     """
-    from layerprobe.workflow.compare import CompareRequest
-    from layerprobe.workflow.compare import compare as compared
-    from layerprobe.workflow.compare_seeds import compare_seeds
-    from layerprobe.workflow.comparison_text import comparison_table, sentence
-    from layerprobe.workflow.evidence import Measure
-    from layerprobe.workflow.references import parse_reference
-    from layerprobe.workflow.seeds_text import seeds_sentence, seeds_table
+    from layerprobe.workflow.compare.compare import CompareRequest
+    from layerprobe.workflow.compare.compare import compare as compared
+    from layerprobe.workflow.compare.compare_seeds import compare_seeds
+    from layerprobe.workflow.compare.comparison_text import comparison_table, sentence
+    from layerprobe.workflow.compare.evidence import Measure
+    from layerprobe.workflow.compare.seeds_text import seeds_sentence, seeds_table
+    from layerprobe.workflow.run.references import parse_reference
 
     request = CompareRequest(cache, a, b, split, Measure(metric, IntervalKind(estimand_of(interval), cluster)))
     several = any(parse_reference(text).is_glob for text in (a, b))

@@ -10,12 +10,12 @@ import typer
 
 from layerprobe.cli.options import Debug, Json, Quiet, Workers
 from layerprobe.cli.output import Terminal
-from layerprobe.wording import one_line
+from layerprobe.system.wording import one_line
 
 if TYPE_CHECKING:
     from layerprobe.data.check import Finding
-    from layerprobe.tables import TextTable
-    from layerprobe.workflow.data import Checked
+    from layerprobe.tables.tables import TextTable
+    from layerprobe.workflow.manage.data import Checked
 
 _EXAMPLES = 3  # images that are named in a row of errors or remarks
 
@@ -34,8 +34,8 @@ def list_(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """List the data sets: what each needs, where to get it, which recipes use it."""
-    from layerprobe.tables import plain_table
-    from layerprobe.workflow.data import list_data
+    from layerprobe.tables.tables import plain_table
+    from layerprobe.workflow.manage.data import list_data
 
     values, rows = [], []
     for name, (spec, recipes) in list_data().items():
@@ -62,7 +62,7 @@ def check(
 
     Every image is read once. The size of each split is reported, too.
     """
-    from layerprobe.workflow.data import check_data
+    from layerprobe.workflow.manage.data import check_data
 
     terminal = Terminal(as_json, quiet)
     checked = check_data(data, terminal, workers=workers)
@@ -88,7 +88,7 @@ def _value(finding: Finding) -> dict[str, object]:
 
 
 def _tables(checked: Checked) -> list[TextTable]:
-    from layerprobe.tables import plain_table
+    from layerprobe.tables.tables import plain_table
 
     sizes = [
         (s.split, f"{s.images:,}", f"{s.classes:,}", f"{s.fewest}-{s.most}", f"{s.singletons:,}")
@@ -103,7 +103,7 @@ def _tables(checked: Checked) -> list[TextTable]:
 
 
 def _faults(kind: str, what: str, findings: Sequence[Finding]) -> TextTable:
-    from layerprobe.tables import plain_table
+    from layerprobe.tables.tables import plain_table
 
     return plain_table((kind, "images", what, "such as"), _grouped(findings), multiline=(3,))
 

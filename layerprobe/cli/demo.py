@@ -23,8 +23,8 @@ def demo(
 
     The images are drawn by layerprobe; nothing is downloaded.
     """
-    from layerprobe.workflow.demo import demo as run_demo
-    from layerprobe.workflow.facts import score_tables
+    from layerprobe.workflow.manage.demo import demo as run_demo
+    from layerprobe.workflow.run.facts import score_tables
 
     terminal = Terminal(as_json, quiet)
     shown = run_demo(cache, terminal)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from layerprobe.errors import RecipeError, UnknownNameError
-from layerprobe.formats import FORMATS, TERMINAL
+from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.tables.formats import FORMATS, TERMINAL
 
 
 def chosen_format(name: str | None, *, as_json: bool) -> str:

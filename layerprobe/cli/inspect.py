@@ -10,7 +10,7 @@ import typer
 from layerprobe.cli.formats import chosen_format
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Format, Json, Quiet, RunModel
 from layerprobe.cli.output import Terminal
-from layerprobe.wording import as_size, visible
+from layerprobe.system.wording import as_size, visible
 
 _NAMES = (
     "A network, a recipe, a run, or a model from elsewhere: timm:NAME, hf:ORG/NAME or hf:FOLDER, open_clip:ARCH/TAG,"
@@ -33,8 +33,8 @@ def layers(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """List the layers that can be probed, in execution order."""
-    from layerprobe.tables import plain_table
-    from layerprobe.workflow.layers import layers as list_layers
+    from layerprobe.tables.tables import plain_table
+    from layerprobe.workflow.manage.layers import layers as list_layers
 
     rows = list_layers(name, cache, model)
     columns = ("layer", "module", "dim", "kind", "pools", *(["weights"] if rows[0].weights else []))
@@ -50,8 +50,8 @@ def recipes(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """List the recipes, or print one."""
-    from layerprobe.recipe_files import find_recipe, list_recipes, summary
-    from layerprobe.tables import plain_table
+    from layerprobe.recipe.recipe_files import find_recipe, list_recipes, summary
+    from layerprobe.tables.tables import plain_table
 
     terminal = Terminal(as_json, quiet)
     if name is not None:
@@ -76,8 +76,8 @@ def runs(
 
     A run that is called remove is shown by `layerprobe runs -- remove`.
     """
-    from layerprobe.runs import damaged_runs, find_run, list_runs
-    from layerprobe.tables import plain_table
+    from layerprobe.tables.tables import plain_table
+    from layerprobe.workflow.run.runs import damaged_runs, find_run, list_runs
 
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
     if name is not None:
@@ -111,8 +111,8 @@ def doctor(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """Check versions, devices, disk space and pretrained weights."""
-    from layerprobe.tables import plain_table
-    from layerprobe.workflow.doctor import doctor as examine
+    from layerprobe.tables.tables import plain_table
+    from layerprobe.workflow.manage.doctor import doctor as examine
 
     checks = examine(cache)
     rows = [[check.subject, check.found, check.fix] for check in checks]

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.errors import RecipeError
+from layerprobe.system.errors import RecipeError
 
 Cache = Annotated[
     Path, typer.Option("--cache", envvar="LAYERPROBE_CACHE", help="Folder that holds all runs.", show_default="./cache")

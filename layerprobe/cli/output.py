@@ -12,17 +12,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from layerprobe.cli.streams import styled
-from layerprobe.errors import InterruptedRun, LayerprobeError, RecipeError
-from layerprobe.formats import TERMINAL, as_rich, rendered
-from layerprobe.wording import BYTES, as_duration, as_size, one_line
+from layerprobe.system.errors import InterruptedRun, LayerprobeError, RecipeError
+from layerprobe.system.wording import BYTES, as_duration, as_size, one_line
+from layerprobe.tables.formats import TERMINAL, as_rich, rendered
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-    from layerprobe.progress import Task
-    from layerprobe.tables import TextTable
-    from layerprobe.workflow.estimate import Estimate
+    from layerprobe.system.progress import Task
+    from layerprobe.tables.tables import TextTable
+    from layerprobe.values.estimate import Estimate
 
 SCHEMA = 1
 # Seconds between two lines of progress where there is no terminal.
@@ -31,7 +31,7 @@ _PLAIN_INTERVAL = 15.0
 
 @dataclass
 class Terminal:
-    """Shows progress and results; a `layerprobe.progress.Listener`.
+    """Shows progress and results; a `layerprobe.system.progress.Listener`.
 
     Args:
         as_json: show results as one JSON object instead of tables.

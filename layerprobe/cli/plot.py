@@ -48,10 +48,11 @@ def plot(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """Draw the scores of runs, their features, or the images found."""
-    from layerprobe.errors import UnknownNameError
-    from layerprobe.runs import find_run
-    from layerprobe.workflow.plot import Ask, PlotRequest
-    from layerprobe.workflow.plot import plot as draw
+    from layerprobe.system.errors import UnknownNameError
+    from layerprobe.workflow.plot.options import Ask
+    from layerprobe.workflow.plot.plot import PlotRequest
+    from layerprobe.workflow.plot.plot import plot as draw
+    from layerprobe.workflow.run.runs import find_run
 
     if kind not in PLOTS:
         raise UnknownNameError("plot", kind, PLOTS)

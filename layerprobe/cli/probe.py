@@ -29,10 +29,10 @@ from layerprobe.cli.options import (
     split_names,
 )
 from layerprobe.cli.output import Terminal, error_values, show_error
-from layerprobe.errors import RecipeError
+from layerprobe.system.errors import RecipeError
 
 if TYPE_CHECKING:
-    from layerprobe.workflow.frozen import FrozenRequest
+    from layerprobe.workflow.train.frozen import FrozenRequest
 
 
 def register(app: typer.Typer) -> None:
@@ -114,16 +114,16 @@ def probe(
 
     With --model and no RUN, a model from elsewhere is measured as it is, on the images of --data.
     """
-    from layerprobe.label_free import agreement_values, agreements
-    from layerprobe.runs import find_run
-    from layerprobe.scores import is_recall
     from layerprobe.summary.table import summary_tables, summary_values
-    from layerprobe.workflow.damage import PartlyMeasuredError, PartlyReducedError
-    from layerprobe.workflow.ensemble import estimate_probe_of, probe_any
-    from layerprobe.workflow.facts import score_tables
-    from layerprobe.workflow.frozen import estimate_frozen, frozen_run
-    from layerprobe.workflow.selection import ProbeRequest
-    from layerprobe.workflow.summary import stored_summary
+    from layerprobe.values.label_free import agreement_values, agreements
+    from layerprobe.values.scores import is_recall
+    from layerprobe.workflow.probe.selection import ProbeRequest
+    from layerprobe.workflow.run.damage import PartlyMeasuredError, PartlyReducedError
+    from layerprobe.workflow.run.facts import score_tables
+    from layerprobe.workflow.run.runs import find_run
+    from layerprobe.workflow.summary.summary import stored_summary
+    from layerprobe.workflow.train.ensemble import estimate_probe_of, probe_any
+    from layerprobe.workflow.train.frozen import estimate_frozen, frozen_run
 
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
     request = ProbeRequest(
@@ -213,7 +213,7 @@ def frozen_request(model: str, run: str | None, given: Mapping[str, Any], **wher
     Raises:
         RecipeError: a run, or no data.
     """
-    from layerprobe.workflow.frozen import FrozenRequest
+    from layerprobe.workflow.train.frozen import FrozenRequest
 
     if run is not None:
         raise RecipeError(f"{run} and --model {model}: one of them", fix=f"Name the model's run by --run {run}")

@@ -9,11 +9,11 @@ import typer
 
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
 from layerprobe.cli.output import Terminal
-from layerprobe.errors import RecipeError
-from layerprobe.wording import as_size, one_line
+from layerprobe.system.errors import RecipeError
+from layerprobe.system.wording import as_size, one_line
 
 if TYPE_CHECKING:
-    from layerprobe.workflow.removal import Removal
+    from layerprobe.workflow.run.removal import Removal
 
 # The command `runs` takes the name of a run; `main` looks for `remove` first.
 group = typer.Typer(name="runs", help="List the runs, or remove one.")
@@ -45,8 +45,8 @@ def remove(
     Scores and ranks stay where only features or checkpoints are removed. Features are computed again when they are
     needed. A run without checkpoints can neither go on training nor measure further layers.
     """
-    from layerprobe.workflow.removal import plan_removal
-    from layerprobe.workflow.removal import remove as carry_out
+    from layerprobe.workflow.run.removal import plan_removal
+    from layerprobe.workflow.run.removal import remove as carry_out
 
     parts = [part for part, asked in (("features", features), ("checkpoints", checkpoints)) if asked]
     planned = plan_removal(cache, name, parts)

@@ -39,9 +39,9 @@ def report(
 
     Nothing of a run is changed. Control-C ends --watch, and the page stays.
     """
-    from layerprobe.runs import find_run
-    from layerprobe.workflow.report import write_report
-    from layerprobe.workflow.report_watch import watch_report
+    from layerprobe.workflow.report.report import write_report
+    from layerprobe.workflow.report.report_watch import watch_report
+    from layerprobe.workflow.run.runs import find_run
 
     terminal = Terminal(as_json, quiet)
     found = [find_run(cache, name) for name in runs] if runs else [find_run(cache, None)]

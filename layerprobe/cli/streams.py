@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from layerprobe.wording import BYTES, visible
+from layerprobe.system.wording import BYTES, visible
 
 # A carriage return is of the progress of a download, on stderr.
 _KEPT = {"stdout": f"\n\t{BYTES}", "stderr": f"\n\t\r{BYTES}"}
@@ -57,7 +57,7 @@ def prepare_streams() -> None:
 @contextlib.contextmanager
 def printed_apart(*outputs: Path | None) -> Iterator[None]:
     """Print to stderr what is printed in the block, if one of a command's outputs is stdout."""
-    from layerprobe.workflow.outputs import stream_of
+    from layerprobe.workflow.run.outputs import stream_of
 
     taken = any(stream_of(path) == 1 for path in outputs if path)
     with contextlib.redirect_stdout(sys.stderr) if taken else contextlib.nullcontext():

@@ -37,9 +37,9 @@ def summary(
 
     Splits are compared on equal terms: as many classes and images of each, the mean over 20 draws. Draws are stored.
     """
-    from layerprobe.runs import find_run
     from layerprobe.summary.table import summary_tables, summary_values
-    from layerprobe.workflow.summary import SummaryRequest, summarise
+    from layerprobe.workflow.run.runs import find_run
+    from layerprobe.workflow.summary.summary import SummaryRequest, summarise
 
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
     found = find_run(cache, run)

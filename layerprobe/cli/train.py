@@ -56,15 +56,15 @@ def train(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """Train a recipe; the same command again resumes its run."""
-    from layerprobe.overrides import Overrides
-    from layerprobe.recipe import is_changed, load_recipe
+    from layerprobe.recipe.overrides import Overrides
+    from layerprobe.recipe.recipe import is_changed, load_recipe
 
     overrides = Overrides(data, tuple(settings or ()), seed)
     loaded = load_recipe(recipe, overrides, model)
 
-    from layerprobe.workflow.building import TrainRequest
-    from layerprobe.workflow.ensemble import estimate_training_of, train_any
-    from layerprobe.workflow.plan import rates_apart
+    from layerprobe.workflow.train.building import TrainRequest
+    from layerprobe.workflow.train.ensemble import estimate_training_of, train_any
+    from layerprobe.workflow.train.plan import rates_apart
 
     terminal = Terminal(as_json, quiet)
     if overrides.flags("train", ("learning_rate",)):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.data.splits import LabelArray
-from layerprobe.errors import RecipeError
+from layerprobe.system.errors import RecipeError
 
 Indices = NDArray[np.int64]  # (B,)
 

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.data.splits import Image
-from layerprobe.errors import DataError
-from layerprobe.files import require_file
+from layerprobe.system.errors import DataError
+from layerprobe.system.files import require_file
 
 SCHEMA = 2
 FOLDER = "images"  # of all entries, in the folder of all runs

@@ -17,8 +17,8 @@ from layerprobe.data.counts import Count
 from layerprobe.data.images import EXTENSIONS
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset
-from layerprobe.errors import DataError
-from layerprobe.files import require_file
+from layerprobe.system.errors import DataError
+from layerprobe.system.files import require_file
 
 Protocol = Literal["retrieval", "classification"]
 _LAST_TRAIN_CLASS = 98

@@ -18,7 +18,7 @@ from layerprobe.data.images import PIL_ERRORS
 from layerprobe.data.processes import serve, start_method
 from layerprobe.data.rules import rules_of
 from layerprobe.data.splits import Dataset, Image, Split
-from layerprobe.errors import DataError, EnvironmentFault
+from layerprobe.system.errors import DataError, EnvironmentFault
 
 _CHUNK = 8  # images that a process is sent at once
 

@@ -28,9 +28,9 @@ from layerprobe.data.image_files import Files
 from layerprobe.data.images import PIL_ERRORS
 from layerprobe.data.rules import rules_of
 from layerprobe.data.splits import Dataset, Split
-from layerprobe.errors import DataError
-from layerprobe.files import remove_leftovers, require_file, write_text
-from layerprobe.progress import Listener
+from layerprobe.system.errors import DataError
+from layerprobe.system.files import remove_leftovers, require_file, write_text
+from layerprobe.system.progress import Listener
 
 FOLDER = "contents"  # of all tables, in the folder of the decoded images
 _SCHEMA = 1

@@ -15,8 +15,8 @@ from layerprobe.data.annotation_files import Annotations, every_image
 from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
-from layerprobe.errors import DataError
-from layerprobe.files import require_file
+from layerprobe.system.errors import DataError
+from layerprobe.system.files import require_file
 
 _LAYOUT = "FILE with the columns path,label,split[,is_query,is_gallery][,...], separated by commas"
 _EXPECTED = f"Expected {_LAYOUT}; split is train, validation or test"

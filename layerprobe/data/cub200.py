@@ -11,7 +11,7 @@ from layerprobe.data.annotation_files import Annotations, Member, whole_number
 from layerprobe.data.counts import Count
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 
 Protocol = Literal["retrieval", "classification"]
 _LAST_TRAIN_CLASS = 100

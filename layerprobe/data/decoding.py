@@ -16,8 +16,8 @@ from layerprobe.data.batches import Indices
 from layerprobe.data.cache import ROW, SCHEMA, Digests, Entry, index_of, offsets
 from layerprobe.data.loading import in_order
 from layerprobe.data.splits import Image, Split
-from layerprobe.files import write_text
-from layerprobe.progress import Task
+from layerprobe.system.files import write_text
+from layerprobe.system.progress import Task
 
 _BATCH = 16  # images that a worker decodes at once
 _COMMIT = 512  # images between two syncs; after a power failure, decoding goes on from the last sync

@@ -13,7 +13,7 @@ from layerprobe.data.image_files import Files, file_sizes, first_named, require_
 from layerprobe.data.images import EXTENSIONS
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
-from layerprobe.errors import DataError, RecipeError
+from layerprobe.system.errors import DataError, RecipeError
 
 _LAYOUT = (
     "DIR/CLASS/IMAGE, classes at any depth; or DIR/query/CLASS/IMAGE and DIR/gallery/CLASS/IMAGE, with or without"

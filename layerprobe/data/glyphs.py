@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from layerprobe.data.counts import Count
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Image, Split
-from layerprobe.errors import RecipeError
+from layerprobe.system.errors import RecipeError
 
 Points = NDArray[np.float64]  # (P, 2): x to the right, y downwards; 0 ... 1 inside the character's box
 Pixels = NDArray[np.uint8]  # (H, W)

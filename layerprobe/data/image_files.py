@@ -10,7 +10,7 @@ from pathlib import Path
 
 from layerprobe.data.images import read_image
 from layerprobe.data.splits import Dataset, Image, Split
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 
 _NAMED = 5  # so many names stand in an error
 

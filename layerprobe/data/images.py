@@ -17,9 +17,9 @@ import PIL.ImageOps
 from PIL.Image import DecompressionBombError, Transpose
 
 from layerprobe.data.splits import Image
-from layerprobe.errors import DataError
-from layerprobe.files import require_file
-from layerprobe.memory import memory_faults_told
+from layerprobe.system.errors import DataError
+from layerprobe.system.files import require_file
+from layerprobe.system.memory import memory_faults_told
 
 # What the names of images end in, where a folder is searched for them.
 EXTENSIONS = frozenset(

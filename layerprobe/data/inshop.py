@@ -12,7 +12,7 @@ from layerprobe.data.annotation_files import Annotations, Member
 from layerprobe.data.counts import Count
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 
 _COUNTS = {
     "train": Count(25882, 3997, (1, 162)),

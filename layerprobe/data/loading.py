@@ -17,8 +17,8 @@ from layerprobe.data.batches import Indices
 from layerprobe.data.processes import serve, start_method
 from layerprobe.data.splits import Image, Split
 from layerprobe.data.transforms import AUGMENTATIONS
-from layerprobe.errors import DataError, EnvironmentFault, LayerprobeError, UnknownNameError
-from layerprobe.memory import memory_faults_told
+from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError, UnknownNameError
+from layerprobe.system.memory import memory_faults_told
 
 Batch = TypeVar("Batch")
 

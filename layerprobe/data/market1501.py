@@ -13,7 +13,7 @@ from layerprobe.data.counts import Count
 from layerprobe.data.images import EXTENSIONS
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, ClassId, Dataset
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 
 # The gallery's folder has 19,732 images; 3,819 of them are junk. 750 people and the distractors are left.
 _COUNTS = {"train": Count(12936, 751), "test": Count(3368, 750), "gallery": Count(15913, 751)}

@@ -9,7 +9,7 @@ import numpy as np
 import PIL.Image
 
 from layerprobe.data.splits import Dataset, Image
-from layerprobe.own_input import OwnInput
+from layerprobe.values.own_input import OwnInput
 
 
 def own_framed(dataset: Dataset, own: OwnInput) -> Dataset:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from PIL.Image import Resampling
 
 from layerprobe.data.splits import Image
-from layerprobe.own_input import Filter
+from layerprobe.values.own_input import Filter
 
 Method = Literal["exact", "fast"]
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.data.splits import Dataset, Split
-from layerprobe.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.files import require_file
-from layerprobe.retrieval import SearchRules
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.system.files import require_file
+from layerprobe.values.retrieval import SearchRules
 
 _HEADER = ["query", "item"]
 _EXPECTED = "Expected the columns query,item and an image's id in each cell"

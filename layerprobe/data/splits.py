@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError
-from layerprobe.retrieval import SearchRules
+from layerprobe.system.errors import DataError
+from layerprobe.values.retrieval import SearchRules
 
 LabelArray = NDArray[np.int64]  # (N,)
 Image = NDArray[np.uint8]  # (H, W, 3), RGB

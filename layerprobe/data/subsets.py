@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.data.splits import Dataset, Image, LabelArray, Split
-from layerprobe.errors import RecipeError
+from layerprobe.system.errors import RecipeError
 
 
 @dataclass(frozen=True, eq=False)

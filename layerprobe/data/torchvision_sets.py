@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing, sizes_of
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Image, Split, distinct_names
-from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 
 # Beside torch's weights, which are in hub/.
 _CACHE = os.environ.get("TORCH_HOME") or str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "torch")

@@ -14,11 +14,11 @@ import torch
 from PIL.Image import Resampling, Transform
 from torch import Tensor
 
-from layerprobe import imagenet
 from layerprobe.data import resizing
 from layerprobe.data.splits import Dataset, Image, Split
-from layerprobe.errors import RecipeError
-from layerprobe.own_input import Filter
+from layerprobe.system.errors import RecipeError
+from layerprobe.values import imagenet
+from layerprobe.values.own_input import Filter
 
 Channels = float | Sequence[float] | str
 Augmentation = Callable[[Image, np.random.Generator], Image]

@@ -1,0 +1,1 @@
+"""What a training minimises, one module a family of papers. Enter by `registry.LOSSES`."""

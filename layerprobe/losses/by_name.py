@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from layerprobe.errors import RecipeError
 from layerprobe.losses.loss import Loss
 from layerprobe.registry import LOSSES, load
+from layerprobe.system.errors import RecipeError
 
 
 def loss(name: str, embedding_dim: int, num_classes: int, *, seed: int = 0, **options: Any) -> Loss:

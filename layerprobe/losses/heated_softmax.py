@@ -13,7 +13,7 @@ from layerprobe.losses.loss import Loss, ParameterGroup
 from layerprobe.losses.options import positive, share
 from layerprobe.losses.proxies import uniform
 from layerprobe.losses.unit_vectors import unit
-from layerprobe.sections import Network, Problem, Train
+from layerprobe.values.sections import Network, Problem, Train
 
 # A learnt scale below this is used as this, and may rise again.
 _SMALLEST_SCALE = 0.01

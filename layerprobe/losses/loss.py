@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from layerprobe.sections import Network, Problem, Train
+from layerprobe.values.sections import Network, Problem, Train
 
 # More than any data set has: a number of classes that no option is too large for.
 _MANY_CLASSES = 2**31

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss
-from layerprobe.sections import Network, Problem, Train
+from layerprobe.values.sections import Network, Problem, Train
 
 
 class Prototypical(Loss):

@@ -10,7 +10,7 @@ from layerprobe.losses.loss import Loss
 from layerprobe.losses.options import positive
 from layerprobe.losses.proxies import uniform
 from layerprobe.losses.unit_vectors import unit
-from layerprobe.sections import Network, Problem, Train
+from layerprobe.values.sections import Network, Problem, Train
 
 
 class SubsampledSoftmax(Loss):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from layerprobe.errors import NumericError
-from layerprobe.retrieval import Retrieval
+from layerprobe.system.errors import NumericError
+from layerprobe.values.retrieval import Retrieval
 
 _ROWS = 4096
 

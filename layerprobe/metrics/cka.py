@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.errors import DataError, NumericError
+from layerprobe.system.errors import DataError, NumericError
 
 FloatArray = NDArray[np.float64]
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.errors import DataError
 from layerprobe.metrics.kmeans import kmeans
 from layerprobe.ranking.items import items_of
 from layerprobe.ranking.vectors import form_of
-from layerprobe.retrieval import Retrieval
+from layerprobe.system.errors import DataError
+from layerprobe.values.retrieval import Retrieval
 
 if TYPE_CHECKING:
     from torch import Tensor

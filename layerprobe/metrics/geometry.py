@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError, NumericError
 from layerprobe.ranking.vectors import TIE_WINDOW, comparable
-from layerprobe.retrieval import Retrieval
+from layerprobe.system.errors import DataError, NumericError
+from layerprobe.values.retrieval import Retrieval
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from layerprobe.errors import DataError, NumericError
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.vectors import comparable, similarity_blocks
-from layerprobe.retrieval import Retrieval
+from layerprobe.system.errors import DataError, NumericError
+from layerprobe.values.retrieval import Retrieval
 
 NEIGHBOURS = 10
 # A standard deviation of the counts below this is rounding error.

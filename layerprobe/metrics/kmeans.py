@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.errors import NotFiniteError
 from layerprobe.metrics.centroids import Points, Search, points_of
-from layerprobe.numerics import full_precision
 from layerprobe.ranking.items import BLOCK_ROWS
 from layerprobe.ranking.vectors import tensor_of
+from layerprobe.system.errors import NotFiniteError
+from layerprobe.system.numerics import full_precision
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError
 from layerprobe.metrics.precision import means_of
 from layerprobe.ranking.neighbours import nearest_neighbours
-from layerprobe.retrieval import Neighbours, Retrieval
+from layerprobe.system.errors import DataError
+from layerprobe.values.retrieval import Neighbours, Retrieval
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.vectors import comparable, similarity_blocks
-from layerprobe.retrieval import Lone, Ranks, Retrieval, counted_queries
+from layerprobe.values.retrieval import Lone, Ranks, Retrieval, counted_queries
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.ranking.items import own_items
 from layerprobe.ranking.relevance import relevance_of
-from layerprobe.retrieval import Ranks, SearchRules
+from layerprobe.values.retrieval import Ranks, SearchRules
 
 
 def recall_name(k: int) -> str:

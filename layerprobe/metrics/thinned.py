@@ -12,9 +12,9 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import RecipeError
 from layerprobe.metrics.recall import recall_name
-from layerprobe.retrieval import Ranks
+from layerprobe.system.errors import RecipeError
+from layerprobe.values.retrieval import Ranks
 
 Counts = NDArray[np.int64]
 

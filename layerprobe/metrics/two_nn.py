@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from layerprobe.errors import DataError, NumericError
 from layerprobe.metrics.geometry import unit_vectors
 from layerprobe.ranking.neighbours import nearest_neighbours
-from layerprobe.retrieval import Retrieval
+from layerprobe.system.errors import DataError, NumericError
+from layerprobe.values.retrieval import Retrieval
 
 # Share of the items that the line is fitted to: Facco et al. discard the tenth of the largest ratios.
 _KEPT = 0.9

@@ -10,12 +10,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.nets.checkpoint_files import FileWeights
 from layerprobe.nets.fitting import Fit, Translate, Wanted, as_they_are, fit, shapes, unused, with_versions
 from layerprobe.nets.freezing import freeze_batch_norm
 from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
+from layerprobe.system.errors import RecipeError, UnknownNameError
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from layerprobe.errors import DataError
-from layerprobe.files import require_file
-from layerprobe.memory import memory_faults_told, require_memory
 from layerprobe.nets.stand_ins import load_inert
+from layerprobe.system.errors import DataError
+from layerprobe.system.files import require_file
+from layerprobe.system.memory import memory_faults_told, require_memory
 
 _ALTERNATIVES = "--set net.weights=none, or --set net.weights=PATH"
 # No trainer nests deeper; a file that does could make names of any length.

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from layerprobe.errors import DataError, NumericError, UnknownNameError
 from layerprobe.nets.checkpoint_files import FileWeights
+from layerprobe.system.errors import DataError, NumericError, UnknownNameError
 
 # What wrappers put before the names of what they wrap: several devices, torch.compile.
 _WRAPPERS = ("module", "_orig_mod")

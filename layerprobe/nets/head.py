@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from torch import nn
 
-from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.nets.pooling import GlobalPool
+from layerprobe.system.errors import RecipeError, UnknownNameError
 
 NORMS = ("none", "layer", "batch")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from layerprobe import imagenet
+from layerprobe.values import imagenet
 
 _MEAN, _DEVIATION = torch.tensor([imagenet.MEAN, imagenet.DEVIATION], dtype=torch.float64)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from layerprobe.own_input import OwnInput
+from layerprobe.values.own_input import OwnInput
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from layerprobe.errors import UnknownNameError
-from layerprobe.pooling import POOLS, gem
+from layerprobe.system.errors import UnknownNameError
+from layerprobe.values.pooling import POOLS, gem
 
 
 class GlobalPool(nn.Module):
     """(B, C, H, W) -> (B, C): one number a channel, whatever the map's size.
 
     Args:
-        kind: `max`, `avg`, or `gem` (see `layerprobe.pooling.gem`).
+        kind: `max`, `avg`, or `gem` (see `layerprobe.values.pooling.gem`).
 
     Raises:
         UnknownNameError: another kind.

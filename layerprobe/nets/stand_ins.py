@@ -22,7 +22,7 @@ from typing import Self
 
 import torch
 
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 
 # Exceptions that torch may raise on bytes that are no checkpoint.
 _UNREADABLE = (

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 
 
 def split_part(text: str) -> tuple[Path, str | None]:

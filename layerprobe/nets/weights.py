@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from layerprobe.errors import DataError, EnvironmentFault
-from layerprobe.files import sha256
 from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
 from layerprobe.registry import IMAGENET_WEIGHTS, load
+from layerprobe.system.errors import DataError, EnvironmentFault
+from layerprobe.system.files import sha256
 
 _ALTERNATIVES = "--set net.weights=none, or --set net.weights=PATH"
 

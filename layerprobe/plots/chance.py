@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 
-from layerprobe.facts import level_text
 from layerprobe.plots.figure import FONT, GREY
+from layerprobe.values.facts import level_text
 
 
 def draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:

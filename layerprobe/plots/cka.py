@@ -12,12 +12,12 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from layerprobe.facts import DataFacts, image_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import MatrixPlot
 from layerprobe.plots.values import matrices_csv
-from layerprobe.scores import Matrix, shared_notes
-from layerprobe.wording import visible
+from layerprobe.system.wording import visible
+from layerprobe.values.facts import DataFacts, image_lines
+from layerprobe.values.scores import Matrix, shared_notes
 
 _SIDE = 3.6  # least side of a panel in inches
 _ROOMY = 6.5  # a panel grows up to this side so that each cell has room for its number

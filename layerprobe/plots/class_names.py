@@ -7,7 +7,7 @@ import functools
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ft2font import LoadFlags
 
-from layerprobe.wording import visible
+from layerprobe.system.wording import visible
 
 _ELLIPSIS = "…"
 _TAIL = 3  # characters at the end of a shortened name

@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from layerprobe.facts import DataFacts, common_chance, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.plot import Layers, ScorePlot
@@ -29,8 +28,9 @@ from layerprobe.plots.values import (
     points_csv,
     shared,
 )
-from layerprobe.scores import Score
-from layerprobe.wording import visible
+from layerprobe.system.wording import visible
+from layerprobe.values.facts import DataFacts, common_chance, run_lines
+from layerprobe.values.scores import Score
 
 _WIDTH, _HEIGHT = 2.6, 3.1  # inches
 _LABEL = 0.165  # inches of height that a label needs

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 from matplotlib.figure import Figure
 
-from layerprobe.facts import DataFacts, run_lines
-from layerprobe.intervals import IntervalKind, ShownKind
-from layerprobe.keys import NO_REDUCTION
 from layerprobe.plots import dims_by_layer, dims_by_size
 from layerprobe.plots.plot import ReductionPlot
 from layerprobe.plots.reducers import MANY, Reducer, reducer_names, reducer_of
 from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import said_once
-from layerprobe.scores import note_text, shared_notes
-from layerprobe.views import Reductions, Sized, equal_dimensions
+from layerprobe.values.facts import DataFacts, run_lines
+from layerprobe.values.intervals import IntervalKind, ShownKind
+from layerprobe.values.keys import NO_REDUCTION
+from layerprobe.values.scores import note_text, shared_notes
+from layerprobe.values.views import Reductions, Sized, equal_dimensions
 
 _KEY = ("run", "epoch", "split", "layer", "pool", "reduction", "similarity")
 

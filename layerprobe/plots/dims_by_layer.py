@@ -9,12 +9,12 @@ from dataclasses import replace
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.plots import figure as fig
 from layerprobe.plots.names import layer_labels
 from layerprobe.plots.reducers import Reducer, reducer_of, reducer_styles
-from layerprobe.views import Reductions
-from layerprobe.wording import visible
+from layerprobe.system.wording import visible
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.views import Reductions
 
 _FIGURE, _LEFT = 4.6, 0.75  # inches of a figure of one panel, and of what is left of its axes
 _LEAST, _MOST, _HEIGHT = 2.4, 9.0, 3.0

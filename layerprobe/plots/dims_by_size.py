@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.plots import figure as fig
 from layerprobe.plots.names import layer_labels
 from layerprobe.plots.reducers import Reducer, reducer_of
-from layerprobe.views import Reductions, Sized
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.views import Reductions, Sized
 
 _FIGURE, _LEFT = 4.6, 0.75  # inches of a figure of one panel, and of what is left of its axes
 _NARROW, _HEIGHT = 2.1, 2.6

@@ -19,7 +19,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from layerprobe.plots.placing import NEAR, FloatArray, Obstacles, end_of_line, placed, spread
-from layerprobe.wording import visible
+from layerprobe.system.wording import visible
 
 FONT = 9.0  # points
 GREY = "0.35"

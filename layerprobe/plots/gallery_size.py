@@ -10,16 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from layerprobe.facts import DataFacts, run_lines
-from layerprobe.intervals import IntervalKind, ShownKind
-from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
 from layerprobe.plots.names import common_pool, layer_labels
 from layerprobe.plots.plot import CurvePlot
 from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import said_once
-from layerprobe.scores import note_text, shared_notes
-from layerprobe.views import Curve
+from layerprobe.values.facts import DataFacts, run_lines
+from layerprobe.values.intervals import IntervalKind, ShownKind
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.scores import note_text, shared_notes
+from layerprobe.values.views import Curve
 
 _FIGURE = 4.6  # inches that a figure of one panel has
 _LEAST, _HEIGHT = 2.4, 3.0

@@ -12,8 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError
-from layerprobe.facts import EPOCH_0, DataFacts, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Layers, ScorePlot
 from layerprobe.plots.saving import csv_text
@@ -29,8 +27,10 @@ from layerprobe.plots.values import (
     points,
     shared,
 )
-from layerprobe.scores import Score, note_text
-from layerprobe.wording import visible
+from layerprobe.system.errors import DataError
+from layerprobe.system.wording import visible
+from layerprobe.values.facts import EPOCH_0, DataFacts, run_lines
+from layerprobe.values.scores import Score, note_text
 
 _SEEN, _UNSEEN = "train", "test"  # the gap is the first - the second
 _WIDTHS = (2.4, 3.2)  # inches of a panel's cells, least and most

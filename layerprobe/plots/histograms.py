@@ -12,14 +12,14 @@ from matplotlib.patches import StepPatch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from layerprobe.facts import DataFacts, image_lines, level_text
-from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
 from layerprobe.plots.names import common_pool, layer_labels
 from layerprobe.plots.plot import HistogramPlot
 from layerprobe.plots.saving import csv_text
-from layerprobe.scores import note_text, shared_notes
-from layerprobe.views import Histogram
+from layerprobe.values.facts import DataFacts, image_lines, level_text
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.scores import note_text, shared_notes
+from layerprobe.values.views import Histogram
 
 _WIDTH, _ALONE, _HEIGHT = 1.75, 3.5, 0.62  # inches; a panel alone in its row is wider
 _PAD = 6  # points between the axes and the number over them

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 
-from layerprobe.best import Best, apart_text, best_layer, worse_text
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Alike
 from layerprobe.plots.values import Series, search_name
-from layerprobe.scores import Score
-from layerprobe.wording import visible
+from layerprobe.system.wording import visible
+from layerprobe.values.best import Best, apart_text, best_layer, worse_text
+from layerprobe.values.scores import Score
 
 _LAYER = 0.185  # inches of width for each layer
 _WIDTHS = (2.6, 9.0)

@@ -8,8 +8,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from layerprobe.best import best_text
-from layerprobe.facts import DataFacts, common_chance, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.layer_axis import (
@@ -39,7 +37,9 @@ from layerprobe.plots.values import (
     points_csv,
     shared,
 )
-from layerprobe.scores import Score
+from layerprobe.values.best import best_text
+from layerprobe.values.facts import DataFacts, common_chance, run_lines
+from layerprobe.values.scores import Score
 
 _HEIGHT = 3.2  # inches
 _TOGETHER = 3  # as many runs share a panel

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from layerprobe.best import best_text
-from layerprobe.facts import DataFacts, common_chance, run_lines
 from layerprobe.plots import figure as fig
 from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.layer_axis import (
@@ -33,8 +31,10 @@ from layerprobe.plots.values import (
     search_name,
     shared,
 )
-from layerprobe.scores import Score
-from layerprobe.wording import visible
+from layerprobe.system.wording import visible
+from layerprobe.values.best import best_text
+from layerprobe.values.facts import DataFacts, common_chance, run_lines
+from layerprobe.values.scores import Score
 
 _WIDTH, _HEIGHT = 3.1, 3.2  # inches; the width is the least
 _BAR = 3.0  # points from the bar of one run to that of the next

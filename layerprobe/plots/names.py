@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from layerprobe.keys import NO_REDUCTION, RankedLayer
-from layerprobe.pooling import NO_POOL
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.pooling import NO_POOL
 
 
 def layer_labels(found: Iterable[tuple[str, RankedLayer]], known: Iterable[RankedLayer] = ()) -> dict[RankedLayer, str]:

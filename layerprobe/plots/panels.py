@@ -12,15 +12,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from layerprobe.facts import DataFacts, run_lines
-from layerprobe.keys import NO_REDUCTION
 from layerprobe.plots import figure as fig
 from layerprobe.plots.class_names import in_lines, shortened
 from layerprobe.plots.plot import Image, NeighbourPlot
 from layerprobe.plots.saving import csv_text
-from layerprobe.pooling import NO_POOL
-from layerprobe.scores import note_text
-from layerprobe.views import Neighbours
+from layerprobe.values.facts import DataFacts, run_lines
+from layerprobe.values.keys import NO_REDUCTION
+from layerprobe.values.pooling import NO_POOL
+from layerprobe.values.scores import note_text
+from layerprobe.values.views import Neighbours
 
 
 @dataclass(frozen=True)

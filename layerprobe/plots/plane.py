@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 
-from layerprobe.facts import level_text
 from layerprobe.plots import figure as fig
 from layerprobe.plots.placing import Samples
 from layerprobe.plots.values import Point
+from layerprobe.values.facts import level_text
 
 WIDTH = 3.3  # of a panel in inches
 _HEIGHT = 3.1  # of axes with different scales

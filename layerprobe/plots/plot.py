@@ -2,7 +2,7 @@
 
 A module of plots ends in `PLOT = ScorePlot(draw, gap_csv)`, `BestPlot(draw, layers_csv)` if it names a best layer,
 or `MatrixPlot(draw, matrices_csv)` and so on, and `layerprobe.registry.PLOTS` points at it.
-`layerprobe.workflow.plot.draw` gets the values of each class.
+`layerprobe.workflow.plot.plot.draw` gets the values of each class.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from layerprobe.facts import DataFacts
-from layerprobe.keys import RankedLayer
-from layerprobe.scores import Matrix, Score
-from layerprobe.views import Curve, Histogram, Neighbours, Reductions
+from layerprobe.values.facts import DataFacts
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.scores import Matrix, Score
+from layerprobe.values.views import Curve, Histogram, Neighbours, Reductions
 
 if TYPE_CHECKING:
     import numpy as np

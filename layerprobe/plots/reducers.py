@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from matplotlib.colors import to_rgb
 
-from layerprobe.keys import NO_REDUCTION
 from layerprobe.plots.figure import Style
-from layerprobe.views import Reductions, Sized
+from layerprobe.values.keys import NO_REDUCTION
+from layerprobe.values.views import Reductions, Sized
 
 MANY = 3  # of so many equal dimensions on, there are lines over them
 AS_IT_IS = "as it is"

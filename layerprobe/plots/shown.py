@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import fmean
 
-from layerprobe.few import few_layers
-from layerprobe.keys import RankedLayer
 from layerprobe.plots.values import Series, layer_names
+from layerprobe.values.few import few_layers
+from layerprobe.values.keys import RankedLayer
 
 
 def few(runs: Mapping[str, Series]) -> list[str]:

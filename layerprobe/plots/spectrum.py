@@ -10,14 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from layerprobe.facts import DataFacts, image_lines
-from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
 from layerprobe.plots.names import common_pool, layer_labels
 from layerprobe.plots.plot import CurvePlot
 from layerprobe.plots.saving import csv_text
-from layerprobe.scores import note_text, shared_notes
-from layerprobe.views import Curve
+from layerprobe.values.facts import DataFacts, image_lines
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.scores import note_text, shared_notes
+from layerprobe.values.views import Curve
 
 _WIDTH, _HEIGHT = 3.75, 3.4  # inches
 _ROOM = 1.4  # a panel is so many times as wide as its widest label

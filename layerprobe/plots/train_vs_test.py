@@ -15,8 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from layerprobe.facts import DataFacts, common_chance, common_start, run_lines
-from layerprobe.keys import RankedLayer
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plane import WIDTH, Window, draw_chance, draw_diagonal, set_axes, window_of
 from layerprobe.plots.plot import Layers, ScorePlot
@@ -35,7 +33,9 @@ from layerprobe.plots.values import (
     points_csv,
     shared,
 )
-from layerprobe.scores import Score
+from layerprobe.values.facts import DataFacts, common_chance, common_start, run_lines
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.scores import Score
 
 _ALL = 5  # as many layers are all shown in colour
 _TOGETHER = 6  # as many layers of several runs share a panel

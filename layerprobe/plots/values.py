@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from layerprobe.errors import LayerprobeError
-from layerprobe.intervals import Interval, IntervalKind, ShownKind
-from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.plots.names import layer_labels
 from layerprobe.plots.saving import csv_text
-from layerprobe.scores import SPLITS, Matrix, Score, note_text, shared_notes
+from layerprobe.system.errors import LayerprobeError
+from layerprobe.values.intervals import Interval, IntervalKind, ShownKind
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.scores import SPLITS, Matrix, Score, note_text, shared_notes
 
 _KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from layerprobe.errors import EnvironmentFault
+from layerprobe.system.errors import EnvironmentFault
 
 if TYPE_CHECKING:
     from torch import Tensor

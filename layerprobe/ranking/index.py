@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.errors import NumericError
-from layerprobe.files import require_replaceable, sha256, written_whole
 from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.ranking.vectors import comparable, tensor_of
-from layerprobe.retrieval import Similarity
+from layerprobe.system.errors import NumericError
+from layerprobe.system.files import require_replaceable, sha256, written_whole
+from layerprobe.values.retrieval import Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from layerprobe.retrieval import Similarity
+    from layerprobe.values.retrieval import Similarity
 
 # Rows prepared at once: with 512 dimensions 4 MiB in float64, which fit into the CPU's caches.
 BLOCK_ROWS = 1024

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.numerics import full_precision
 from layerprobe.ranking.items import label_array, own_items
 from layerprobe.ranking.ranks import whole_k
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.vectors import comparable, similarity_blocks
-from layerprobe.retrieval import Lone, Ranks, SearchRules, Similarity, counted_queries
+from layerprobe.system.numerics import full_precision
+from layerprobe.values.retrieval import Lone, Ranks, SearchRules, Similarity, counted_queries
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.errors import EnvironmentFault
-from layerprobe.numerics import full_precision
 from layerprobe.ranking.faiss_search import Finder, faiss_finder, import_faiss
 from layerprobe.ranking.items import BLOCK_ROWS, Items, items_of, label_array, own_items
 from layerprobe.ranking.products import Product, float32
@@ -24,7 +22,9 @@ from layerprobe.ranking.relevance import Relevance, relevance_of
 from layerprobe.ranking.rounded import Rounded
 from layerprobe.ranking.tiles import cuts
 from layerprobe.ranking.vectors import Form, form_of
-from layerprobe.retrieval import Neighbours, SearchRules, Similarity
+from layerprobe.system.errors import EnvironmentFault
+from layerprobe.system.numerics import full_precision
+from layerprobe.values.retrieval import Neighbours, SearchRules, Similarity
 
 if TYPE_CHECKING:
     import torch

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.numerics import full_precision
 from layerprobe.ranking.items import BLOCK_ROWS, Items, Table, items_of, label_array, own_items
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.search import Search
 from layerprobe.ranking.team import Team
 from layerprobe.ranking.vectors import form_of
-from layerprobe.retrieval import Ranks, Retrieval, SearchRules, Similarity
+from layerprobe.system.numerics import full_precision
+from layerprobe.values.retrieval import Ranks, Retrieval, SearchRules, Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from numpy.typing import ArrayLike
 
 from layerprobe.ranking.ranks import nearest_positive_ranks, whole_k
-from layerprobe.retrieval import Lone, SearchRules, Similarity, Ties
+from layerprobe.values.retrieval import Lone, SearchRules, Similarity, Ties
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.retrieval import SearchRules
+from layerprobe.values.retrieval import SearchRules
 
 if TYPE_CHECKING:
     import torch

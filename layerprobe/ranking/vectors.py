@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from layerprobe.errors import NotFiniteError
 from layerprobe.ranking.items import Items, items_of
-from layerprobe.retrieval import SIMILARITIES, Similarity
+from layerprobe.system.errors import NotFiniteError
+from layerprobe.values.retrieval import SIMILARITIES, Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor

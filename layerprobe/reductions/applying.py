@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from layerprobe.errors import NotFiniteError
 from layerprobe.reductions.reduction import Reduce
+from layerprobe.system.errors import NotFiniteError
 
 _ROWS = 4096  # of a block: 64 MiB at 2,048 dimensions in float64
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from layerprobe.errors import RecipeError
 from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.system.errors import RecipeError
 
 
 def dimensions(name: str, text: str, *, like: str) -> int:

@@ -8,10 +8,10 @@ from functools import reduce as folded
 from itertools import product
 from typing import TYPE_CHECKING
 
-from layerprobe.errors import RecipeError
-from layerprobe.keys import NO_REDUCTION
 from layerprobe.reductions.reduction import Reduce, Reduction
 from layerprobe.registry import REDUCTIONS, load
+from layerprobe.system.errors import RecipeError
+from layerprobe.values.keys import NO_REDUCTION
 
 if TYPE_CHECKING:
     from torch import Tensor

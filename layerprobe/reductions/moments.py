@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layerprobe.errors import NotFiniteError
+from layerprobe.system.errors import NotFiniteError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from layerprobe.errors import RecipeError
 from layerprobe.reductions.arguments import at_most, dimensions
+from layerprobe.system.errors import RecipeError
 
 if TYPE_CHECKING:
     from torch import Tensor

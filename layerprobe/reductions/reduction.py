@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from layerprobe.errors import RecipeError
+from layerprobe.system.errors import RecipeError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from layerprobe.errors import RecipeError
 from layerprobe.reductions.arguments import at_most, dimensions
 from layerprobe.reductions.pca import leading
+from layerprobe.system.errors import RecipeError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,1 +1,1 @@
-"""The report: one HTML file of what is stored of some runs, that opens without a network."""
+"""How the page of a report is written: values -> one HTML file without links. Enter by `page.render`."""

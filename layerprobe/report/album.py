@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.keys import RankedLayer
 from layerprobe.report.values import Asked, Gallery
-from layerprobe.views import Item
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.views import Item
 
 LIMIT = 5_000_000  # characters of the page for all pictures and neighbours
 _MOST_ITEMS = 32_767  # places of items are written with 16 bits

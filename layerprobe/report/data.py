@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from layerprobe.intervals import ShownKind
-from layerprobe.keys import NO_REDUCTION, RankedLayer
 from layerprobe.report.values import Gallery, Report, RunPage
-from layerprobe.scores import SPLITS, Score, is_fraction, note_text
-from layerprobe.wording import visible
+from layerprobe.system.wording import visible
+from layerprobe.values.intervals import ShownKind
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.scores import SPLITS, Score, is_fraction, note_text
 
 SCHEMA = 1
 _BANDS = "intervals"  # what they are called in a line that says why there are none

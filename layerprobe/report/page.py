@@ -10,10 +10,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from layerprobe.facts import run_lines
 from layerprobe.report.data import page_data
 from layerprobe.report.values import Report
-from layerprobe.wording import visible
+from layerprobe.system.wording import visible
+from layerprobe.values.facts import run_lines
 
 _HERE = Path(__file__).parent
 _STYLES = ("page.css", "gallery.css")

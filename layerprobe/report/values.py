@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.facts import DataFacts
-from layerprobe.keys import RankedLayer
-from layerprobe.scores import Score
-from layerprobe.views import Item
+from layerprobe.values.facts import DataFacts
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.scores import Score
+from layerprobe.values.views import Item
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""How a model of another library or of the user's file becomes a `Net`. Enter by `source.Source.build`."""

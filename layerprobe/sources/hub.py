@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 
-from layerprobe.errors import DataError, EnvironmentFault, RecipeError
-from layerprobe.files import sha256
-from layerprobe.naming import user_named
 from layerprobe.sources.libraries import quiet
+from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
+from layerprobe.system.files import sha256
+from layerprobe.system.naming import user_named
 
 OTHER_WEIGHTS = "--weights none or --weights FILE (in a recipe, net.weights)"
 _SECONDS = 5  # that a connection may take

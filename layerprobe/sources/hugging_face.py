@@ -16,14 +16,14 @@ import PIL.Image
 import torch
 from torch import Tensor, nn
 
-from layerprobe.errors import DataError, RecipeError
-from layerprobe.files import sha256
-from layerprobe.naming import NamedFile, keep_named, named_before, user_named
-from layerprobe.own_input import Filter, OwnInput
 from layerprobe.sources.hub import absent, first_line, require_named, unreachable
 from layerprobe.sources.libraries import imported, quiet, version
 from layerprobe.sources.source import Foreign, Source, interpolated
 from layerprobe.sources.user_code import require_outside_runs
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.files import sha256
+from layerprobe.system.naming import NamedFile, keep_named, named_before, user_named
+from layerprobe.values.own_input import Filter, OwnInput
 
 _Found = TypeVar("_Found")
 _FILTERS: dict[int, Filter] = {

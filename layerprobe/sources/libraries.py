@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from types import ModuleType
 
-from layerprobe.errors import EnvironmentFault, RecipeError, near_miss
-from layerprobe.memory import memory_faults_told
+from layerprobe.system.errors import EnvironmentFault, RecipeError, near_miss
+from layerprobe.system.memory import memory_faults_told
 
 
 def imported(package: str, extra: str) -> ModuleType:

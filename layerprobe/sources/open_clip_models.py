@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import nn
 
-from layerprobe.errors import RecipeError, UnknownNameError
-from layerprobe.own_input import OwnInput
 from layerprobe.sources.hub import OTHER_WEIGHTS, absent, first_line, hub_file, require_named, unreachable
 from layerprobe.sources.libraries import imported, quiet, unknown_model, version
 from layerprobe.sources.source import Foreign, Source, interpolated
+from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.values.own_input import OwnInput
 
 _FINAL_NORMS = ("ln_post", "trunk.norm", "trunk.fc_norm")
 # The smallest text model that can be built: only the part that sees images is wanted.

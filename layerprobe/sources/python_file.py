@@ -11,13 +11,13 @@ from typing import get_args
 import torch
 from torch import nn
 
-from layerprobe.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
-from layerprobe.files import sha256
-from layerprobe.imagenet import DEVIATION, MEAN
-from layerprobe.naming import split_python
-from layerprobe.own_input import Filter, OwnInput
 from layerprobe.sources.source import Foreign, Source
 from layerprobe.sources.user_code import imported_file
+from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
+from layerprobe.system.files import sha256
+from layerprobe.system.naming import split_python
+from layerprobe.values.imagenet import DEVIATION, MEAN
+from layerprobe.values.own_input import Filter, OwnInput
 
 _KEYS = ("size", "filter", "crop", "mean", "std")
 _SHAPE = "FILE.py:FUNCTION"

@@ -9,11 +9,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from layerprobe.errors import RecipeError
-from layerprobe.layouts import Layout, Unclear
-from layerprobe.memory import memory_faults_told
 from layerprobe.nets.net import Net
+from layerprobe.system.errors import RecipeError
+from layerprobe.system.memory import memory_faults_told
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+from layerprobe.taps.layouts import Layout, Unclear
 from layerprobe.taps.measuring import REFUSALS, measure_layers
 from layerprobe.taps.outputs import structure, taken, tensor_part
 

@@ -10,14 +10,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from layerprobe.errors import UnknownNameError
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.checkpoint_files import FileWeights
 from layerprobe.nets.fitting import Wanted, fit, shapes, unused, with_versions
 from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
-from layerprobe.own_input import OwnInput
 from layerprobe.sources.readout import Readout, measured_output
+from layerprobe.system.errors import UnknownNameError
+from layerprobe.values.own_input import OwnInput
 
 _MODEL, _READOUT = "model", "readout"
 _NO_OWN_SIZE = 224  # of a model that says nothing of its input

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from layerprobe.errors import RecipeError
 from layerprobe.nets.checkpoint_files import read_checkpoint
-from layerprobe.own_input import OwnInput
 from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, hub_file, url_file
 from layerprobe.sources.libraries import imported, quiet, unknown_model, version
 from layerprobe.sources.source import Foreign, Source, interpolated
+from layerprobe.system.errors import RecipeError
+from layerprobe.values.own_input import OwnInput
 
 _FILES = ("model.safetensors", "pytorch_model.bin")
 _NESTED = ("state_dict", "model")  # keys of files under which the tensors may lie

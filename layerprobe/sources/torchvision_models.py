@@ -11,13 +11,13 @@ from torchvision import models
 from torchvision.models.vision_transformer import interpolate_embeddings
 from torchvision.transforms import InterpolationMode
 
-from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.nets.checkpoint_files import read_checkpoint
 from layerprobe.nets.fitting import with_versions
-from layerprobe.own_input import OwnInput
 from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, url_file
 from layerprobe.sources.libraries import quiet, unknown_model
 from layerprobe.sources.source import Foreign, Source, interpolated
+from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.values.own_input import OwnInput
 
 _FILTERS = {
     InterpolationMode.NEAREST: "nearest",

@@ -19,9 +19,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from layerprobe.errors import DataError, LayerprobeError, RecipeError
-from layerprobe.files import require_file
-from layerprobe.naming import PYTHON, NamedFile, keep_named, list_fault, named_before, run_folder_of, user_named
+from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
+from layerprobe.system.files import require_file
+from layerprobe.system.naming import PYTHON, NamedFile, keep_named, list_fault, named_before, run_folder_of, user_named
 
 
 def require_outside_runs(path: Path) -> None:

@@ -6,9 +6,9 @@ from itertools import combinations
 
 import numpy as np
 
-from layerprobe.intervals import FEWEST_UNITS
 from layerprobe.statistics.bootstrap import RESAMPLES, bands
 from layerprobe.statistics.units import UnitSums
+from layerprobe.values.intervals import FEWEST_UNITS
 
 _MOST = 2**25  # numbers of a table of all pairs: 256 MiB
 

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.intervals import FEWEST_UNITS, Difference, Interval
 from layerprobe.statistics.units import UnitSums
+from layerprobe.values.intervals import FEWEST_UNITS, Difference, Interval
 
 FloatArray = NDArray[np.float64]
 

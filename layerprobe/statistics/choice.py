@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
-from layerprobe.choice import FOLDS
-from layerprobe.errors import NumericError
-from layerprobe.intervals import FEWEST_UNITS
 from layerprobe.statistics.units import UnitSums
+from layerprobe.system.errors import NumericError
+from layerprobe.values.choice import FOLDS
+from layerprobe.values.intervals import FEWEST_UNITS
 
 FloatArray = NDArray[np.float64]
 Cost = tuple[int, ...]

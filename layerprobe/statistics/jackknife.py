@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit, stdtr, stdtrit
 
-from layerprobe.intervals import FEWEST_UNITS, Difference, Interval, OverSeeds
 from layerprobe.statistics.seeds import add_trainings
+from layerprobe.values.intervals import FEWEST_UNITS, Difference, Interval, OverSeeds
 
 FloatArray = NDArray[np.float64]
 

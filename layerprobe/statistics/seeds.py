@@ -7,9 +7,9 @@ import math
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from layerprobe.intervals import Difference, OverSeeds
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.units import UnitSums
+from layerprobe.values.intervals import Difference, OverSeeds
 
 
 def over_seeds(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> OverSeeds:

@@ -13,14 +13,14 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError
-from layerprobe.files import written_whole
-from layerprobe.keys import RankedLayer, members_of
-from layerprobe.retrieval import Ranks
 from layerprobe.store.feature_key import FeatureKey
 from layerprobe.store.hdf5 import HDF5_ERRORS, attribute, created, opened, reading
 from layerprobe.store.ranks import KEY, place_of, ranked_groups, write_entry
 from layerprobe.store.rows import layers_in, write_values
+from layerprobe.system.errors import DataError
+from layerprobe.system.files import written_whole
+from layerprobe.values.keys import RankedLayer, members_of
+from layerprobe.values.retrieval import Ranks
 
 
 def add_values(path: Path, values: Mapping[RankedLayer, Mapping[str, NDArray[np.float64]]]) -> None:

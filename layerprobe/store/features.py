@@ -12,10 +12,6 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import BusyError, DataError
-from layerprobe.files import written_whole
-from layerprobe.keys import LayerKey
-from layerprobe.memory import memory_faults_told
 from layerprobe.store.feature_key import FeatureKey, compared
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
@@ -32,6 +28,10 @@ from layerprobe.store.hdf5 import (
     whole,
 )
 from layerprobe.store.rows import CHUNK_ROWS, Rows, layers_in, require_rows, write_rows
+from layerprobe.system.errors import BusyError, DataError
+from layerprobe.system.files import written_whole
+from layerprobe.system.memory import memory_faults_told
+from layerprobe.values.keys import LayerKey
 
 FeatureArray = NDArray[np.float32]  # (N, D)
 

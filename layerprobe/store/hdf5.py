@@ -12,9 +12,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import BusyError, DataError
-from layerprobe.files import SteadyFile, require_file
-from layerprobe.memory import memory_faults_told, require_memory
+from layerprobe.system.errors import BusyError, DataError
+from layerprobe.system.files import SteadyFile, require_file
+from layerprobe.system.memory import memory_faults_told, require_memory
 
 SCHEMA = 1
 # h5py chooses one of these by the words of HDF5's error; a damaged file can lead to any of them.

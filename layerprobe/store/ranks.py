@@ -14,11 +14,6 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError
-from layerprobe.files import written_whole
-from layerprobe.keys import LayerKey, RankedLayer
-from layerprobe.memory import memory_faults_told
-from layerprobe.retrieval import Ranks
 from layerprobe.store.feature_key import FeatureKey, compared
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
@@ -32,6 +27,11 @@ from layerprobe.store.hdf5 import (
     whole,
 )
 from layerprobe.store.rows import Rows, read_index, require_rows, write_rows, write_values
+from layerprobe.system.errors import DataError
+from layerprobe.system.files import written_whole
+from layerprobe.system.memory import memory_faults_told
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.retrieval import Ranks
 
 _COUNTS = ("closer", "closer_high", "tied_negatives", "tied_positives")
 KEY = ("queries", "gallery", "search_sha256", "tie_window", "engine", "reduction")  # attributes, as `RankKey.facts`

@@ -13,8 +13,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.keys import LayerKey
 from layerprobe.store.hdf5 import attribute, damaged, fixed_text, opened, set_attributes, stored_dataset, whole
+from layerprobe.values.keys import LayerKey
 
 CHUNK_ROWS = 512
 _DIGEST = "rows_sha256"

@@ -1,1 +1,4 @@
-"""Summary of a run: per layer recall, gap, what training added to it, and the epochs that matter."""
+"""What recalls of all epochs show of a layer: gap, gain and the epochs that matter.
+
+Enter by `layers.layer_summaries`.
+"""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.keys import RankedLayer
-from layerprobe.retrieval import Ranks
 from layerprobe.statistics.units import UnitSums, unit_sums
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.retrieval import Ranks
 
 Place = tuple[RankedLayer, int]  # a layer at an epoch
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from layerprobe.best import best_layer
-from layerprobe.facts import DataFacts
-from layerprobe.intervals import Difference, Interval, IntervalKind
-from layerprobe.keys import NO_REDUCTION, RankedLayer
-from layerprobe.label_free import Agreement
 from layerprobe.statistics.best_of_many import not_told_apart
 from layerprobe.statistics.bootstrap import RESAMPLES, between, intervals
 from layerprobe.statistics.draws import Terms
 from layerprobe.summary.cells import Cells, Faults, Place, SplitCells
 from layerprobe.summary.processed import PostProcessing
 from layerprobe.summary.reduced import Reduced
+from layerprobe.values.best import best_layer
+from layerprobe.values.facts import DataFacts
+from layerprobe.values.intervals import Difference, Interval, IntervalKind
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.label_free import Agreement
 
 _SEEN, _UNSEEN = "train", "test"  # the gap is the first - the second
 

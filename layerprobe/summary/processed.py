@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from layerprobe.intervals import Difference, Interval
-from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.statistics.best_of_many import not_told_apart
 from layerprobe.statistics.bootstrap import differences, intervals
 from layerprobe.summary.cells import Cells
 from layerprobe.summary.reduced import Way
+from layerprobe.values.intervals import Difference, Interval
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 
 
 @dataclass(frozen=True)

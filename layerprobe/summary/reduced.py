@@ -8,13 +8,13 @@ from itertools import combinations
 
 import numpy as np
 
-from layerprobe.best import Best, best_layer
-from layerprobe.intervals import FEWEST_UNITS, Interval
-from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.statistics.best_of_many import not_told_apart
 from layerprobe.statistics.bootstrap import bands, intervals
 from layerprobe.statistics.units import UnitSums
 from layerprobe.summary.cells import Cells
+from layerprobe.values.best import Best, best_layer
+from layerprobe.values.intervals import FEWEST_UNITS, Interval
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 
 _SHOWN = ("test", "validation", "train")  # the first that is measured is shown
 _MOST = 2**25  # numbers of a table of all pairs: 256 MiB

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from layerprobe.best import Best, best_text
-from layerprobe.intervals import Interval, ShownKind
-from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.summary.layers import RunSummary
 from layerprobe.summary.processed import PostProcessing
 from layerprobe.summary.reduced import Reduced, Side, Swap, Way
-from layerprobe.tables import Ends, TextTable
+from layerprobe.tables.tables import Ends, TextTable
+from layerprobe.values.best import Best, best_text
+from layerprobe.values.intervals import Interval, ShownKind
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 
 _ABSENT, _BEST, _RAW = "-", "*", "raw"
 _NAMED = 2  # pairs of layers that a line names

@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from layerprobe.best import best_layer, best_text
-from layerprobe.facts import fact_lines
-from layerprobe.intervals import FEW_UNITS, FEWEST_UNITS, Difference, Interval, ShownKind
-from layerprobe.keys import NO_REDUCTION, RankedLayer
-from layerprobe.label_free import agreement_lines, agreement_values
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import Gap, LayerSummary, Level, RunSummary, end_values
 from layerprobe.summary.reduced import Reduced
 from layerprobe.summary.reduced_table import processed_table, processed_values, reduced_table, reduced_values
-from layerprobe.tables import Ends, TextTable
+from layerprobe.tables.tables import Ends, TextTable
+from layerprobe.values.best import best_layer, best_text
+from layerprobe.values.facts import fact_lines
+from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, Interval, ShownKind
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.label_free import agreement_lines, agreement_values
 
 _ABSENT, _BEST, _NEVER = "-", "*", "never"
 _SHORT = {"validation": "valid."}

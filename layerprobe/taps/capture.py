@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerprobe.errors import NumericError, RecipeError, UnknownNameError
-from layerprobe.keys import LayerKey
-from layerprobe.layouts import Layout
-from layerprobe.pooling import NO_POOL, POOLS, TOKEN_POOLS, gem
+from layerprobe.system.errors import NumericError, RecipeError, UnknownNameError
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+from layerprobe.taps.layouts import Layout
 from layerprobe.taps.outputs import taken
+from layerprobe.values.keys import LayerKey
+from layerprobe.values.pooling import NO_POOL, POOLS, TOKEN_POOLS, gem
 
 _NEGATIVE = "the layer has values below 0, which GeM would raise to 0"
 

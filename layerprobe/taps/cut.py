@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from layerprobe.errors import RecipeError
+from layerprobe.system.errors import RecipeError
 from layerprobe.taps.capture import Tap
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
 

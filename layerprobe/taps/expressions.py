@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from layerprobe.errors import RecipeError, UnknownNameError
-from layerprobe.layouts import Layout, Unclear
+from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.taps.capture import Tap, default_pools, pooled_dim, possible_pools, require_pool
 from layerprobe.taps.hooks import hooked, parts_by_path, plain_path, prepared
+from layerprobe.taps.layouts import Layout, Unclear
 from layerprobe.taps.measuring import REFUSALS, Call, Measured, NamedLayers, measure_layers
+from layerprobe.values.keys import OUTPUT
 
-_OUTPUT = "output"  # the model's own output, where no layer and no module is called so
 MODULES = "modules"  # every named layer and every named part of one
 _NORMED = "normed("  # `normed(NAME)`: the layer's output through the model's final norm
 
@@ -216,7 +216,7 @@ def _name(path: str, net: NamedLayers) -> str:
     if path in names:
         return names[path]
     if path == net.root:
-        return _OUTPUT
+        return OUTPUT
     return path.removeprefix(f"{net.root}.") if net.root else path
 
 
@@ -229,7 +229,7 @@ def _path(target: str, measured: Measured) -> str | None:
     path = _absolute(plain_path(target), net)
     if path in measured.calls:
         return path
-    return net.root if target == _OUTPUT else None
+    return net.root if target == OUTPUT else None
 
 
 def _globbed(target: str, measured: Measured) -> tuple[list[str], bool]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from layerprobe.errors import RecipeError
-from layerprobe.keys import LayerKey
-from layerprobe.pooling import NO_POOL, TOKEN_POOLS
+from layerprobe.system.errors import RecipeError
 from layerprobe.taps.capture import Tap, require_pool
 from layerprobe.taps.expressions import MODULES, execution_order, find_taps, unpooled
 from layerprobe.taps.measuring import Measured
+from layerprobe.values.keys import LayerKey
+from layerprobe.values.pooling import NO_POOL, TOKEN_POOLS
 
 _GLOB = "*?["
 

@@ -12,10 +12,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from layerprobe.errors import RecipeError
-from layerprobe.layouts import Layout, Model, Part, Seen, Shape, Unclear, find_layouts
-from layerprobe.memory import memory_faults_told
+from layerprobe.system.errors import RecipeError
+from layerprobe.system.memory import memory_faults_told
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+from layerprobe.taps.layouts import Layout, Model, Part, Seen, Shape, Unclear, find_layouts
 from layerprobe.taps.outputs import structure, taken, tensor_part
 
 # What models raise on images that they do not take.

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 
 from torch import Tensor
 
-from layerprobe.layouts import Part, part_name
+from layerprobe.taps.layouts import Part, part_name
 
 # In outputs of several parts, these come first: what their libraries call the image's embedding or last layer.
 _PARTS = ("image_embeds", "image_features", "pooler_output", "last_hidden_state")

@@ -1,0 +1,1 @@
+"""How weights change from epoch to epoch. Enter by `loop.Trainer`."""

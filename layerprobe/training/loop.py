@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from layerprobe.data.loading import load_batches
 from layerprobe.data.splits import Split
-from layerprobe.errors import NumericError, RecipeError
 from layerprobe.losses.loss import Loss, ParameterGroup
 from layerprobe.nets.net import Net
+from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.training.optimizers import build_optimizer, gradients
 from layerprobe.training.schedule import Schedule
 

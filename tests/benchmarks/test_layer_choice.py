@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
 from benchmarks.layer_choice import effective_ranks, loes_scores, of_one_dimension, picks, regrets
-from layerprobe.errors import NumericError
+from layerprobe.system.errors import NumericError
 
 
 @pytest.mark.parametrize("dim", [12, 520])

@@ -11,7 +11,7 @@ import pytest
 from layerprobe.cli import main
 from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Dataset, Image, Split
-from layerprobe.workflow.images import Decoding, with_contents, with_decoded
+from layerprobe.workflow.run.images import Decoding, with_contents, with_decoded
 from tests.workflow.conftest import Silent
 
 Outcome = tuple[int, str, str]

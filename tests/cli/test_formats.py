@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from layerprobe.cli.formats import chosen_format
-from layerprobe.errors import RecipeError, UnknownNameError
+from layerprobe.system.errors import RecipeError, UnknownNameError
 
 
 def test_a_format_that_is_none_has_the_near_miss() -> None:

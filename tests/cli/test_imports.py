@@ -14,10 +14,10 @@ import typer
 
 from layerprobe import store
 from layerprobe.cli import app
-from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.registry import PLOTS
-from layerprobe.runs import Run
-from layerprobe.scores import Score, ScoreTable
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.scores import Score, ScoreTable
+from layerprobe.workflow.run.runs import Run
 from tests.workflow.rank_files import ranks_of, stored
 
 HEAVY = {

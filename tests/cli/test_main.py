@@ -20,8 +20,8 @@ from PIL import Image
 from layerprobe import __version__ as version
 from layerprobe.cli import main
 from layerprobe.data.cache import entries
-from layerprobe.files import sha256
-from layerprobe.runs import Run
+from layerprobe.system.files import sha256
+from layerprobe.workflow.run.runs import Run
 
 Outcome = tuple[int, str, str]
 
@@ -152,7 +152,7 @@ def test_an_interrupt_is_told(
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("layerprobe.recipe_files.list_recipes", interrupted)
+    monkeypatch.setattr("layerprobe.recipe.recipe_files.list_recipes", interrupted)
     assert layerprobe("recipes", *more) == (130, out, err)
 
 
@@ -319,7 +319,7 @@ def test_a_busy_run_is_exit_6(layerprobe: Command, tmp_path: Path) -> None:
     root = folder(tmp_path / "root", 8)
     layerprobe(*train_words(root))
     holder = (
-        "import time, sys; from pathlib import Path; from layerprobe.runs import Run, locked\n"
+        "import time, sys; from pathlib import Path; from layerprobe.workflow.run.runs import Run, locked\n"
         "with locked(Run(Path('cache/tiny'))): print(1, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, cwd=tmp_path) as process:
@@ -438,7 +438,7 @@ def test_too_little_memory_names_the_file_and_no_key_of_a_training_that_there_is
     program = """
 import resource, sys
 from pathlib import Path
-import layerprobe.workflow.choose_features
+import layerprobe.workflow.choose.choose_features
 from layerprobe.cli import main
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + 50_000_000, taken + 50_000_000))
@@ -460,8 +460,8 @@ def test_only_a_training_is_told_of_its_batches(
     def fail(*_: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
 
-    monkeypatch.setattr("layerprobe.recipe.load_recipe", fail)
-    monkeypatch.setattr("layerprobe.runs.find_run", fail)
+    monkeypatch.setattr("layerprobe.recipe.recipe.load_recipe", fail)
+    monkeypatch.setattr("layerprobe.workflow.run.runs.find_run", fail)
     code, _, err = layerprobe(command, "netA")
     assert (code, err.split(". ")[0], err.split(". ")[1].startswith(fix)) == (5, "error: out of memory", True)
 
@@ -470,6 +470,6 @@ def test_a_thread_that_cannot_be_started_is_no_bug(layerprobe: Command, monkeypa
     def fail(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("layerprobe.runs.find_run", fail)
+    monkeypatch.setattr("layerprobe.workflow.run.runs.find_run", fail)
     code, _, err = layerprobe("summary")
     assert (code, err.startswith("error: no further thread can be started.")) == (5, True)

@@ -9,8 +9,8 @@ import pytest
 
 from layerprobe.cli import output
 from layerprobe.cli.output import Terminal, show_error
-from layerprobe.errors import DataError, InterruptedRun, RecipeError
-from layerprobe.tables import TextTable
+from layerprobe.system.errors import DataError, InterruptedRun, RecipeError
+from layerprobe.tables.tables import TextTable
 
 
 def test_an_interruption_is_told_without_the_word_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from layerprobe.cli import main
-from layerprobe.runs import Run
+from layerprobe.workflow.run.runs import Run
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from layerprobe.cli import main
-from layerprobe.runs import Run
+from layerprobe.workflow.run.runs import Run
 from tests.cli.test_streams import LAYERPROBE, bash
 from tests.no_files import NO_FILES
 from tests.workflow.rank_files import FC6, POOL5, first_hit, stored, written

@@ -22,7 +22,7 @@ from PIL import Image
 
 from layerprobe import store
 from layerprobe.cli import app
-from layerprobe.keys import LayerKey
+from layerprobe.values.keys import LayerKey
 from tests.store.test_features import KEY
 
 # Clears the screen, sets the title, a colour by C1, turns the text round, deletes, overwrites, makes a line of its own.

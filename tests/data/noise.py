@@ -10,7 +10,7 @@ import numpy as np
 from layerprobe.data.cache import Digests, Entry
 from layerprobe.data.decoding import fill
 from layerprobe.data.splits import Image, Split
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 
 
 @dataclass

@@ -17,7 +17,7 @@ from layerprobe.data.annotation_files import (
 )  # fmt: skip
 from layerprobe.data.counts import Count
 from layerprobe.data.splits import ClassId, Dataset
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 from tests.data.fabricated import write_image
 
 COLUMNS: Mapping[str, Callable[[str], Any]] = {"number": whole_number, "name": str}

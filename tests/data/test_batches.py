@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from layerprobe.data.batches import Indices, class_batches, shuffled_batches
-from layerprobe.errors import RecipeError
+from layerprobe.system.errors import RecipeError
 
 
 def labels_of(*sizes: int) -> NDArray[np.int64]:

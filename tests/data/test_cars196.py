@@ -13,7 +13,7 @@ from layerprobe.data import cars196
 from layerprobe.data.cars196 import load
 from layerprobe.data.counts import Count
 from layerprobe.data.splits import Dataset, Split, require_retrieval
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 from tests.data import fabricated
 from tests.data.fabricated import cars_devkit, cars_named, cars_numbered, cars_one_folder, spread
 

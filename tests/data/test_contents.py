@@ -11,7 +11,7 @@ import pytest
 from layerprobe.data.contents import table_of, with_digests
 from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Dataset, Split
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 from tests.data.spoiled import moving, transparent, turned
 from tests.workflow.conftest import Silent
 

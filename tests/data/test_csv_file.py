@@ -8,7 +8,7 @@ import pytest
 
 from layerprobe.data.csv_file import load
 from layerprobe.data.splits import manifest_sha256, require_retrieval
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 
 PLAIN = """path,label,split
 b/1.png,bee,train

@@ -10,7 +10,7 @@ from layerprobe.data.counts import Count
 from layerprobe.data.cub200 import load
 from layerprobe.data.image_files import file_sizes
 from layerprobe.data.splits import Dataset, manifest_sha256, require_retrieval
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 from tests.data import fabricated
 from tests.data.fabricated import spread
 

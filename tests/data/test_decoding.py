@@ -15,7 +15,7 @@ from layerprobe.data import decoding
 from layerprobe.data.cache import Entry, Stored
 from layerprobe.data.decoding import begun, dropped
 from layerprobe.data.splits import Image
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 from tests.data.noise import DIGESTS, Noise, filled
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from layerprobe.data.folder import load
 from layerprobe.data.splits import manifest_sha256, require_retrieval
-from layerprobe.errors import DataError, RecipeError
+from layerprobe.system.errors import DataError, RecipeError
 
 
 def add_image(path: Path, level: int = 0, size: int = 4) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from layerprobe.data import glyphs
 from layerprobe.data.glyphs import SPEC, draw, load
 from layerprobe.data.splits import Dataset, Split, manifest_sha256, require_retrieval
-from layerprobe.errors import RecipeError
+from layerprobe.system.errors import RecipeError
 
 
 @pytest.fixture(scope="module")

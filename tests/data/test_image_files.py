@@ -14,7 +14,7 @@ from layerprobe.data.image_files import (
     require_inside,
     sizes_of,
 )  # fmt: skip
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 
 
 def test_the_fingerprint_is_a_hash_of_the_sizes_in_order(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from layerprobe.data.images import EXTENSIONS, read_image
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 
 
 def saved(image: PIL.Image.Image, path: Path, format: str | None = None, **options: object) -> Path:

@@ -8,7 +8,7 @@ from layerprobe.data import inshop
 from layerprobe.data.counts import Count
 from layerprobe.data.inshop import load
 from layerprobe.data.splits import Dataset, require_retrieval
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 from tests.data import fabricated
 from tests.data.fabricated import spread
 

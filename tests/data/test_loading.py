@@ -21,7 +21,7 @@ from layerprobe.data import folder, glyphs
 from layerprobe.data.batches import Indices, class_batches
 from layerprobe.data.loading import _next, _Reader, _Served, in_order, load_batches, plain_batches
 from layerprobe.data.splits import Split
-from layerprobe.errors import DataError, EnvironmentFault, UnknownNameError
+from layerprobe.system.errors import DataError, EnvironmentFault, UnknownNameError
 from tests.data.blocked import Blocked
 
 

@@ -8,7 +8,7 @@ from layerprobe.data import market1501
 from layerprobe.data.counts import Count
 from layerprobe.data.market1501 import load
 from layerprobe.data.splits import Dataset, require_retrieval
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 from tests.data import fabricated
 
 SMALL = {"train": Count(8, 3), "test": Count(4, 3), "gallery": Count(13, 4)}

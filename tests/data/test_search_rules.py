@@ -9,7 +9,7 @@ import pytest
 from layerprobe.data.search_rules import Searching, read_searching, with_search_rules
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.data.subsets import with_share, with_validation
-from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 
 
 def black(index: int) -> Image:

@@ -8,7 +8,7 @@ from layerprobe.data import sop
 from layerprobe.data.counts import Count
 from layerprobe.data.sop import load
 from layerprobe.data.splits import Dataset, manifest_sha256, require_retrieval
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 from tests.data import fabricated
 from tests.data.fabricated import spread
 

@@ -10,7 +10,7 @@ from layerprobe.data.glyphs import load as glyphs
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset
 from layerprobe.registry import DATASETS
-from layerprobe.sections import Data
+from layerprobe.values.sections import Data
 from tests.data import fabricated
 from tests.data.spoiled import photo
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from layerprobe.data.splits import Dataset, Image, Split, contents_sha256, manifest_sha256, overlaps, require_retrieval
-from layerprobe.errors import DataError
+from layerprobe.system.errors import DataError
 
 
 def black(index: int) -> Image:

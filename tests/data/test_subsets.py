@@ -8,7 +8,7 @@ import pytest
 
 from layerprobe.data.splits import Dataset, Image, Split, manifest_sha256, require_retrieval
 from layerprobe.data.subsets import meta_classes, with_share, with_validation, with_validation_fold
-from layerprobe.errors import RecipeError
+from layerprobe.system.errors import RecipeError
 
 
 def number(index: int) -> Image:

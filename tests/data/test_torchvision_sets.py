@@ -18,7 +18,7 @@ from layerprobe.data.check import examined
 from layerprobe.data.images import read_image
 from layerprobe.data.splits import Dataset, Split, require_retrieval
 from layerprobe.data.torchvision_sets import SETS, SPEC, load, unchecked
-from layerprobe.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 
 Patch = pytest.MonkeyPatch
 

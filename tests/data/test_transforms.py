@@ -14,7 +14,7 @@ from torchvision.transforms import functional
 
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.data.transforms import AUGMENTATIONS, Channels, Normalise, describe_transform, inverted, resized
-from layerprobe.errors import RecipeError
+from layerprobe.system.errors import RecipeError
 
 DRAWS = 300
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import layerprobe
-from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.losses.triplet import Triplet
 from layerprobe.registry import LOSSES
+from layerprobe.system.errors import RecipeError, UnknownNameError
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -7,7 +7,7 @@ from layerprobe.losses.cross_batch_memory import CrossBatchMemory
 from layerprobe.losses.loss import Loss
 from layerprobe.losses.triplet import Triplet
 from layerprobe.registry import LOSSES, load
-from layerprobe.sections import Network, Train
+from layerprobe.values.sections import Network, Train
 
 NET = Network.model_validate({"name": "vgg16_bn"})
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score
 
-from layerprobe.errors import NumericError
 from layerprobe.metrics.accuracy import Accuracy
 from layerprobe.ranking import retrieval
-from layerprobe.retrieval import Classifier, Retrieval
+from layerprobe.system.errors import NumericError
+from layerprobe.values.retrieval import Classifier, Retrieval
 
 CLASSES = np.array([2, 5, 7])
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.errors import DataError, NumericError
 from layerprobe.metrics import cka
 from layerprobe.metrics.cka import cka_vector
+from layerprobe.system.errors import DataError, NumericError
 from tests.metrics.oracles import direct_cka, hsic_1, units
 
 Array = NDArray[np.float64]

@@ -10,10 +10,10 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
 
-from layerprobe.errors import DataError, NumericError
 from layerprobe.metrics.clustering import ClusterAgreement, agreement, expected_information
 from layerprobe.metrics.kmeans import first_rows
 from layerprobe.ranking import retrieval
+from layerprobe.system.errors import DataError, NumericError
 
 NAMES = {"NMI", "NMI-sd", "NMI-geometric", "NMI-chance", "AMI", "AMI-sd"}
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from layerprobe.analysis import score_metric
-from layerprobe.errors import DataError, NumericError
-from layerprobe.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.measure.analysis import score_metric
 from layerprobe.metrics.few_shot import Prototypes
 from layerprobe.ranking import retrieval
-from layerprobe.retrieval import Retrieval, SearchRules
-from layerprobe.scores import Subject
+from layerprobe.system.errors import DataError, NumericError
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.retrieval import Retrieval, SearchRules
+from layerprobe.values.scores import Subject
 
 
 def on_circle(*degrees: float) -> NDArray[np.float64]:

@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import entropy
 from torch.nn.functional import pdist
 
-from layerprobe.errors import DataError, NumericError
 from layerprobe.metrics import geometry
 from layerprobe.metrics.geometry import Alignment, EffectiveRank, IntraInter, SpectralDecay, Uniformity
 from layerprobe.ranking import retrieval
+from layerprobe.system.errors import DataError, NumericError
 
 ALL = (IntraInter, Alignment, Uniformity, SpectralDecay, EffectiveRank)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import skew
 
-from layerprobe.errors import DataError, NumericError
 from layerprobe.metrics.hubness import Hubness
 from layerprobe.ranking import retrieval
+from layerprobe.system.errors import DataError, NumericError
 
 
 def measured(features: Any, similarity: Any = "cosine") -> float:

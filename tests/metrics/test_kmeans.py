@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
-from layerprobe.errors import NumericError
 from layerprobe.metrics import kmeans as module
 from layerprobe.metrics.centroids import Points
 from layerprobe.metrics.kmeans import Clustering, first_rows, kmeans
+from layerprobe.system.errors import NumericError
 
 
 def blobs(count: int, dim: int, classes: int, spread: float, seed: int = 0) -> NDArray[np.float32]:

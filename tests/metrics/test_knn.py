@@ -7,11 +7,11 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.neighbors import KNeighborsClassifier
 
-from layerprobe.errors import DataError, NumericError, RecipeError
 from layerprobe.metrics.knn import WeightedVotes
 from layerprobe.ranking import retrieval
-from layerprobe.retrieval import SearchRules
-from layerprobe.workflow.measures import build_measures
+from layerprobe.system.errors import DataError, NumericError, RecipeError
+from layerprobe.values.retrieval import SearchRules
+from layerprobe.workflow.probe.measures import build_measures
 
 
 def on_circle(*degrees: float) -> NDArray[np.float64]:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score
 
-from layerprobe.errors import DataError, NumericError
 from layerprobe.metrics.precision import PrecisionAtPositives, ReciprocalRank, precision_of_queries, reciprocal_ranks
 from layerprobe.ranking import retrieval, vectors
-from layerprobe.retrieval import Ranks
+from layerprobe.system.errors import DataError, NumericError
+from layerprobe.values.retrieval import Ranks
 
 Array = NDArray[np.float64]
 NAMES = ("MAP@R", "R-precision", "mAP", "MRR")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from layerprobe.metrics.recall import chance_recall, recall_name
-from layerprobe.retrieval import SearchRules
+from layerprobe.values.retrieval import SearchRules
 
 
 def test_the_name_is_the_papers() -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from layerprobe.errors import RecipeError
 from layerprobe.metrics.recall import positives_and_negatives
 from layerprobe.metrics.thinned import require_gallery_size, thinned_hits, thinned_name
 from layerprobe.ranking import nearest_positive_ranks
-from layerprobe.retrieval import Ranks, SearchRules
+from layerprobe.system.errors import RecipeError
+from layerprobe.values.retrieval import Ranks, SearchRules
 
 Counts = NDArray[np.int64]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError, NumericError
 from layerprobe.metrics.two_nn import TwoNN
 from layerprobe.ranking import retrieval
+from layerprobe.system.errors import DataError, NumericError
 
 
 def measured(features: Any, similarity: Any = "cosine") -> float:

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.errors import DataError, UnknownNameError
 from layerprobe.nets.bn_inception import HalvingPool, build
+from layerprobe.system.errors import DataError, UnknownNameError
 
 # Block -> channels and side of its map for images of 224: Ioffe and Szegedy, Figure 5, with the Caffe network's widths.
 MAPS = {

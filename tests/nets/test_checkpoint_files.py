@@ -11,8 +11,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from layerprobe.errors import DataError
 from layerprobe.nets.checkpoint_files import read_checkpoint
+from layerprobe.system.errors import DataError
 
 WEIGHTS = {"conv1.weight": torch.arange(6.0).reshape(2, 3), "bn1.num_batches_tracked": torch.tensor(4)}
 

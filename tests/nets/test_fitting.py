@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torchvision.models import mnasnet0_5, resnet
 
-from layerprobe.errors import DataError, NumericError, UnknownNameError
 from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
 from layerprobe.nets.fitting import Fit, Wanted, fit, fitted, shapes, with_versions
+from layerprobe.system.errors import DataError, NumericError, UnknownNameError
 
 
 class Narrow(nn.Module):

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 from torchvision import models
 
-from layerprobe.errors import UnknownNameError
 from layerprobe.nets.googlenet import build
+from layerprobe.system.errors import UnknownNameError
 
 LAYERS = ("3a", "3b", "4a", "4b", "4c", "4d", "4e", "5a", "5b")
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerprobe.errors import RecipeError
 from layerprobe.nets.googlenet_caffe import build
+from layerprobe.system.errors import RecipeError
 
 # Block -> channels and side of its map for images of 224: Szegedy et al., Table 1.
 MAPS = {

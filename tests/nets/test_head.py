@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision import models
 
-from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.nets.head import Head
 from layerprobe.nets.lenet import build
 from layerprobe.nets.net import Net
 from layerprobe.nets.resnet18 import build as build_resnet18
 from layerprobe.nets.vgg16_bn import build as build_vgg16_bn
+from layerprobe.system.errors import RecipeError, UnknownNameError
 
 IMAGES = torch.randn(6, 3, 28, 28, generator=torch.Generator().manual_seed(2))
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from layerprobe.errors import UnknownNameError
 from layerprobe.nets.pooling import GlobalPool
+from layerprobe.system.errors import UnknownNameError
 
 # One image, two channels of 2 x 2.
 MAPS = torch.tensor([[[[1.0, 2.0], [3.0, 6.0]], [[-1.0, -2.0], [-3.0, -4.0]]]])

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 from torchvision import models
 
-from layerprobe.errors import DataError, UnknownNameError
 from layerprobe.nets.resnet50 import build
+from layerprobe.system.errors import DataError, UnknownNameError
 
 
 @pytest.fixture(scope="module")

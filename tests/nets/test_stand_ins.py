@@ -26,8 +26,8 @@ import torch
 from torch import nn
 from torchvision import tv_tensors
 
-from layerprobe.errors import DataError
 from layerprobe.nets.stand_ins import load_inert
+from layerprobe.system.errors import DataError
 
 FORMATS = pytest.mark.parametrize("as_zip", [True, False], ids=["zip", "legacy"])
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.vgg import cfgs, make_layers
 
-from layerprobe.errors import DataError, UnknownNameError
 from layerprobe.nets.vgg16_bn import build
+from layerprobe.system.errors import DataError, UnknownNameError
 
 # Paper's name -> index of the ReLU in torchvision's features, by its own listing.
 RELUS = {

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.errors import DataError
 from layerprobe.nets.weight_paths import expand, natural_order, split_part
+from layerprobe.system.errors import DataError
 
 
 def touched(folder: Path, *names: str) -> list[Path]:

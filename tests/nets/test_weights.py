@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torchvision import models
 
-from layerprobe.errors import DataError, EnvironmentFault, UnknownNameError
-from layerprobe.files import sha256
 from layerprobe.nets.resnet50 import build
 from layerprobe.nets.weights import imagenet_weights, weights_file
+from layerprobe.system.errors import DataError, EnvironmentFault, UnknownNameError
+from layerprobe.system.files import sha256
 
 WEIGHTS = {"conv1.weight": torch.arange(6.0).reshape(2, 3), "bn1.num_batches_tracked": torch.tensor(4)}
 

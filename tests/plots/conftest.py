@@ -12,8 +12,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from layerprobe.facts import DataFacts, SplitFacts
-from layerprobe.scores import Score
+from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.scores import Score
 
 VGG = [
     "pool1.1", "pool1.2", "pool2.1", "pool2.2", "pool3.1", "pool3.2", "pool3.3", "pool4.1", "pool4.2", "pool4.3",

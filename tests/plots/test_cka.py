@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from layerprobe.facts import DataFacts, SplitFacts
 from layerprobe.plots.cka import draw
-from layerprobe.scores import Matrix
+from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.scores import Matrix
 
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
 NAMES = [f"layer{i}.{j}" for i in range(1, 16) for j in range(4)]

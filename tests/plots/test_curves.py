@@ -11,11 +11,11 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from layerprobe.errors import LayerprobeError
-from layerprobe.intervals import IntervalKind
-from layerprobe.keys import RankedLayer
 from layerprobe.plots.curves import curves_csv, draw
-from layerprobe.scores import Score
+from layerprobe.system.errors import LayerprobeError
+from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG, sure, with_chance
 
 MakeScores = Callable[..., list[Score]]

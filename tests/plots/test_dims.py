@@ -9,10 +9,10 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from layerprobe.facts import DataFacts, SplitFacts
 from layerprobe.plots.dims import draw, table
-from layerprobe.scores import Score
-from layerprobe.views import Reductions, Sized
+from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.scores import Score
+from layerprobe.values.views import Reductions, Sized
 
 RANDOM = "random:64x5+l2"
 

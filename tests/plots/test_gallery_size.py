@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from layerprobe.facts import DataFacts, SplitFacts
-from layerprobe.intervals import IntervalKind
-from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.plots.gallery_size import draw, table
-from layerprobe.views import Curve
+from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.views import Curve
 
 PLACES = (20.0, 100.0, 1000.0)
 OVER = "Bands: 95 % interval over classes, against this gallery"

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError
-from layerprobe.facts import DataFacts, SplitFacts
 from layerprobe.plots.gap import draw, gap_csv
-from layerprobe.scores import Score
+from layerprobe.system.errors import DataError
+from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.scores import Score
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 
-from layerprobe.facts import DataFacts, SplitFacts
-from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.plots.histograms import PLOT, draw
-from layerprobe.views import Histogram
+from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.views import Histogram
 
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
 SAME, DIFFERENT = "same class", "different class"

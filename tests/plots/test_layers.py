@@ -11,11 +11,11 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from layerprobe.errors import LayerprobeError
-from layerprobe.facts import DataFacts
-from layerprobe.keys import RankedLayer
 from layerprobe.plots.layers import draw, layers_csv
-from layerprobe.scores import Score
+from layerprobe.system.errors import LayerprobeError
+from layerprobe.values.facts import DataFacts
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.scores import Score
 from tests.plots.conftest import sure, with_chance
 
 MakeScores = Callable[..., list[Score]]

@@ -10,9 +10,9 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from layerprobe.intervals import IntervalKind
 from layerprobe.plots.layers import draw
-from layerprobe.scores import Score
+from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.scores import Score
 from tests.plots.conftest import sure, with_chance
 
 MakeScores = Callable[..., list[Score]]

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.plots.names import common_pool, layer_labels
+from layerprobe.values.keys import LayerKey, RankedLayer
 
 
 def pooled(layer: str, pool: str) -> RankedLayer:

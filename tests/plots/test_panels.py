@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from layerprobe.facts import DataFacts, SplitFacts
-from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.plots.panels import PLOT, draw, neighbours_csv
-from layerprobe.views import Found, Item, Neighbours
+from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.views import Found, Item, Neighbours
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
 BINARY = RankedLayer(LayerKey("fc6", "none"), "binary", "hamming")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from layerprobe.plots.shown import few
 from layerprobe.plots.values import by_run, points
-from layerprobe.scores import Score
+from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG
 
 MakeScores = Callable[..., list[Score]]

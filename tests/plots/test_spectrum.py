@@ -8,10 +8,10 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from layerprobe.facts import DataFacts, SplitFacts
-from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.plots.spectrum import PLOT, draw
-from layerprobe.views import Curve
+from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.views import Curve
 from tests.plots.conftest import VGG
 
 Overlaps = Callable[[Figure], list[tuple[str, str]]]

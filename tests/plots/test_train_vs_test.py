@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
-from layerprobe.errors import LayerprobeError
 from layerprobe.plots.train_vs_test import draw, table
-from layerprobe.scores import Score
+from layerprobe.system.errors import LayerprobeError
+from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG, sure, with_chance
 
 MakeScores = Callable[..., list[Score]]

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from layerprobe.errors import LayerprobeError
-from layerprobe.intervals import IntervalKind, ShownKind
 from layerprobe.plots.values import (
     as_they_are,
     by_run,
@@ -23,7 +21,9 @@ from layerprobe.plots.values import (
     shared,
     unreduced_csv,
 )
-from layerprobe.scores import Matrix, Score
+from layerprobe.system.errors import LayerprobeError
+from layerprobe.values.intervals import IntervalKind, ShownKind
+from layerprobe.values.scores import Matrix, Score
 from tests.plots.conftest import sure
 
 MakeScores = Callable[..., list[Score]]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.retrieval import Ranks
+from layerprobe.values.retrieval import Ranks
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]

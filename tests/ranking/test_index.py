@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from layerprobe.errors import EnvironmentFault, LayerprobeError, NumericError
-from layerprobe.files import sha256
 from layerprobe.ranking import export_index, nearest_neighbours
 from layerprobe.ranking.faiss_search import import_faiss
+from layerprobe.system.errors import EnvironmentFault, LayerprobeError, NumericError
+from layerprobe.system.files import sha256
 from tests.no_files import NO_FILES
 
 IDS = ["bird/ä.jpg", "bird/b.jpg", "car/c d.jpg"]

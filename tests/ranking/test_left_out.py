@@ -7,11 +7,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from layerprobe.errors import DataError, NotFiniteError
 from layerprobe.metrics.precision import reciprocal_ranks
 from layerprobe.ranking import nearest_positive_ranks, vectors
 from layerprobe.ranking.left_out import divided_class, left_out_means, left_out_recall
-from layerprobe.retrieval import Ranks, SearchRules, Similarity
+from layerprobe.system.errors import DataError, NotFiniteError
+from layerprobe.values.retrieval import Ranks, SearchRules, Similarity
 from tests.ranking.conftest import KINDS, make
 
 Array = NDArray[np.float64]

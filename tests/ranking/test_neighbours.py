@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from layerprobe import nearest_neighbours
-from layerprobe.errors import EnvironmentFault, NumericError
 from layerprobe.ranking import faiss_search
 from layerprobe.ranking import neighbours as module
 from layerprobe.ranking.rounded import Rounded
-from layerprobe.retrieval import Neighbours
+from layerprobe.system.errors import EnvironmentFault, NumericError
+from layerprobe.values.retrieval import Neighbours
 from tests.ranking.conftest import KINDS, Array, alike, make, window
 
 Similarity = Literal["cosine", "dot", "euclidean", "hamming"]

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from layerprobe.errors import NumericError
 from layerprobe.ranking import nearest_positive_ranks
 from layerprobe.ranking import vectors as module
+from layerprobe.system.errors import NumericError
 from tests.ranking.conftest import KINDS, Array, clustered, counts, exponential_labels, loop, make
 
 Similarity = Literal["cosine", "dot", "euclidean"]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import layerprobe
-from layerprobe.errors import DataError
 from layerprobe.ranking import recall_at_k
 from layerprobe.ranking.recall import recall_at_k as from_module
+from layerprobe.system.errors import DataError
 
 ANGLES = np.radians([0, 10, 15, 90])
 FEATURES = np.stack([np.cos(ANGLES), np.sin(ANGLES)], 1)

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe import nearest_neighbours, recall_at_k
-from layerprobe.errors import NumericError
 from layerprobe.metrics.precision import precision_of_queries, reciprocal_ranks
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.ranking import nearest_positive_ranks, neighbours, pairs, retrieval, search
-from layerprobe.retrieval import SIMILARITIES, Ranks, SearchRules, Similarity
+from layerprobe.system.errors import NumericError
+from layerprobe.values.retrieval import SIMILARITIES, Ranks, SearchRules, Similarity
 from tests.ranking.conftest import Array, Labels, alike, counts, window
 from tests.ranking.test_search import Table, small_tiles
 

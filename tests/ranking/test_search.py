@@ -12,10 +12,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from layerprobe.errors import NumericError
 from layerprobe.ranking import items, nearest_positive_ranks, positives, products, ranks, search, sweep
 from layerprobe.ranking.products import Product
-from layerprobe.retrieval import Ranks
+from layerprobe.system.errors import NumericError
+from layerprobe.values.retrieval import Ranks
 from tests.ranking.conftest import KINDS, Array, Labels, counts, exponential_labels, loop, make
 
 FLOATS = ("cosine", "dot", "euclidean")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from layerprobe.ranking import nearest_positive_ranks
-from layerprobe.retrieval import SearchRules
+from layerprobe.values.retrieval import SearchRules
 
 # What each of two processes runs: it knows its rank and shares nothing but the features and a file to meet at.
 PROCESS = """

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from layerprobe.errors import NotFiniteError
 from layerprobe.reductions.applying import Blocks, reduced
 from layerprobe.reductions.chain import parse_chain
+from layerprobe.system.errors import NotFiniteError
 from tests.reductions.fitting import CPU, features, stored
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layerprobe.errors import NotFiniteError, RecipeError
 from layerprobe.ranking import nearest_positive_ranks
 from layerprobe.reductions.chain import parse_chain
+from layerprobe.system.errors import NotFiniteError, RecipeError
 from tests.reductions.fitting import features, stored
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layerprobe.errors import RecipeError, UnknownNameError
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.system.errors import RecipeError, UnknownNameError
 from tests.reductions.fitting import features, fitted
 
 

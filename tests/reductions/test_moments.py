@@ -7,8 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from layerprobe.errors import NotFiniteError
 from layerprobe.reductions.moments import leading_of, moments_of, rank_of_fit, spectrum_of
+from layerprobe.system.errors import NotFiniteError
 from tests.reductions.fitting import features
 
 

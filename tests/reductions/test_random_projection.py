@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from layerprobe.errors import RecipeError
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.system.errors import RecipeError
 from tests.reductions.fitting import features, fitted
 
 NOTHING = np.full((1, 12), np.nan)  # features that nothing can be fitted on

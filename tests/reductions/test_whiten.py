@@ -7,9 +7,9 @@ import pytest
 from scipy.spatial.distance import pdist
 from sklearn import decomposition
 
-from layerprobe.errors import RecipeError
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.system.errors import RecipeError
 from tests.reductions.fitting import features, fitted
 
 

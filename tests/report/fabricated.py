@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from layerprobe.facts import DataFacts, SplitFacts
-from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.report.values import Report, RunPage
-from layerprobe.scores import Score
+from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.scores import Score
 
 HOSTILE = "<script>alert(1)</script>"
 LAYERS = tuple(

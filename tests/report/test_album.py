@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.report.album import Wanted, within
 from layerprobe.report.values import Asked
-from layerprobe.views import Item
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.views import Item
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
 # Six images; the queries 4, 0 and 2 each find two at the epochs 0 and 3.

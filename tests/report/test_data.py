@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layerprobe.facts import DataFacts, SplitFacts
-from layerprobe.keys import LayerKey, RankedLayer
 from layerprobe.report.data import layer_labels, page_data
 from layerprobe.report.values import Asked, Gallery, Report, RunPage
-from layerprobe.scores import Score, ScoreTable
-from layerprobe.views import Item
+from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.scores import Score, ScoreTable
+from layerprobe.values.views import Item
 
 PNG = b"\x89PNG\r\n\x1a\n rest"
 POOL, FC6 = (RankedLayer(LayerKey(*key), "none", "cosine") for key in (("pool5", "max"), ("fc6", "none")))

@@ -13,7 +13,7 @@ import pytest
 from layerprobe.report.page import render
 from layerprobe.report.pictures import small_picture
 from layerprobe.report.values import Asked, Gallery, Report
-from layerprobe.views import Item
+from layerprobe.values.views import Item
 from tests.report.fabricated import HOSTILE, LAYERS, report_of, run_page
 
 if TYPE_CHECKING:

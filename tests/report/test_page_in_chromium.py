@@ -13,7 +13,7 @@ import pytest
 
 from layerprobe.report.page import render
 from layerprobe.report.values import Report
-from layerprobe.scores import ScoreTable
+from layerprobe.values.scores import ScoreTable
 from tests.report.fabricated import HOSTILE, report_of, run_page
 
 if TYPE_CHECKING:

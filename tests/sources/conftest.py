@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerprobe.naming import name_model
 from layerprobe.nets.net import Net
 from layerprobe.registry import SOURCES, load_apart
 from layerprobe.sources.source import Source
+from layerprobe.system.naming import name_model
 
 
 def source(name: str) -> tuple[Source, str]:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from layerprobe.errors import EnvironmentFault, LayerprobeError, RecipeError
-from layerprobe.naming import name_model
 from layerprobe.sources.hub import hub_file, url_file
+from layerprobe.system.errors import EnvironmentFault, LayerprobeError, RecipeError
+from layerprobe.system.naming import name_model
 from tests.sources.conftest import source
 
 URL = "https://127.0.0.1:9/weights-12345678.pth"

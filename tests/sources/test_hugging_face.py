@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerprobe.errors import DataError, EnvironmentFault, RecipeError
-from layerprobe.own_input import OwnInput
 from layerprobe.sources.libraries import quiet
+from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
+from layerprobe.values.own_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source
 
 with quiet():

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from layerprobe.errors import EnvironmentFault, RecipeError, UnknownNameError
-from layerprobe.own_input import OwnInput
 from layerprobe.sources.libraries import quiet
+from layerprobe.system.errors import EnvironmentFault, RecipeError, UnknownNameError
+from layerprobe.values.own_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source
 
 with quiet():

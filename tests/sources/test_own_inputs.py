@@ -14,9 +14,9 @@ import PIL.Image
 import pytest
 from sklearn.datasets import load_sample_image
 
-from layerprobe.naming import name_model
-from layerprobe.own_input import OwnInput
 from layerprobe.registry import NETWORKS, load_apart
+from layerprobe.system.naming import name_model
+from layerprobe.values.own_input import OwnInput
 
 Library = Callable[[PIL.Image.Image], Any]  # an image -> (3, size, size), normalised
 

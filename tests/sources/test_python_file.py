@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from layerprobe.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
-from layerprobe.naming import name_model
-from layerprobe.own_input import OwnInput
+from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
+from layerprobe.system.naming import name_model
+from layerprobe.values.own_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source
 
 CODE = """

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerprobe.errors import RecipeError
 from layerprobe.sources.readout import Readout, measured_output
+from layerprobe.system.errors import RecipeError
 from tests.sources.conftest import noise
 
 

@@ -9,9 +9,9 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from layerprobe.errors import DataError, EnvironmentFault, RecipeError
-from layerprobe.own_input import OwnInput
 from layerprobe.sources import hub
+from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
+from layerprobe.values.own_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source
 
 VIT = "timm:test_vit"

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torchvision import models
 
-from layerprobe.errors import DataError, EnvironmentFault, RecipeError, UnknownNameError
-from layerprobe.own_input import OwnInput
+from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError, UnknownNameError
+from layerprobe.values.own_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source
 
 RESNET = "torchvision:resnet18/IMAGENET1K_V1"

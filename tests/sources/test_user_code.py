@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.errors import RecipeError
-from layerprobe.naming import name_model
 from layerprobe.sources.user_code import imported_file
+from layerprobe.system.errors import RecipeError
+from layerprobe.system.naming import name_model
 
 Value = Callable[[], object]
 pytestmark = pytest.mark.usefixtures("nothing_named")

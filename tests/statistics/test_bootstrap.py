@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from layerprobe.intervals import Difference, Interval
 from layerprobe.statistics import bootstrap
 from layerprobe.statistics.bootstrap import bands, between, differences, intervals
 from layerprobe.statistics.units import UnitSums, unit_sums
+from layerprobe.values.intervals import Difference, Interval
 
 FloatArray = NDArray[np.float64]
 Drawn = tuple[float, float]

@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, stats
 
-from layerprobe.errors import NumericError
 from layerprobe.statistics.choice import cross_fitted, folds_of, greedy, optimism, pick, shares
 from layerprobe.statistics.units import UnitSums
+from layerprobe.system.errors import NumericError
 
 Array = NDArray[np.float64]
 

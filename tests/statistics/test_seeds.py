@@ -5,10 +5,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from layerprobe.intervals import Difference
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.seeds import add_trainings, over_seeds
 from layerprobe.statistics.units import UnitSums
+from layerprobe.values.intervals import Difference
 
 
 def trainings(means: NDArray[np.float64]) -> UnitSums:

@@ -7,9 +7,6 @@ import h5py
 import numpy as np
 import pytest
 
-from layerprobe.errors import DataError
-from layerprobe.keys import LayerKey, RankedLayer
-from layerprobe.retrieval import Ranks
 from layerprobe.store import (
     Columns,
     FeatureKey,
@@ -26,6 +23,9 @@ from layerprobe.store import (
     write_features,
     write_ranks,
 )
+from layerprobe.system.errors import DataError
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.retrieval import Ranks
 
 FEATURES = FeatureKey("a", 3, "test", "w", "resize", "m")
 KEY = RankKey(FEATURES, None, "s", 1e-12)

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from layerprobe import store
-from layerprobe.errors import BusyError, DataError, EnvironmentFault
-from layerprobe.keys import LayerKey
 from layerprobe.store.features import FeatureArray
+from layerprobe.system.errors import BusyError, DataError, EnvironmentFault
+from layerprobe.values.keys import LayerKey
 
 FC6 = LayerKey("fc6", "none")
 POOL = LayerKey("pool5.3", "max")
@@ -495,8 +495,8 @@ def test_too_little_memory_to_read_a_layer_is_no_damage(tmp_path: Path) -> None:
 import resource
 from pathlib import Path
 from layerprobe import store
-from layerprobe.errors import LayerprobeError
-from layerprobe.keys import LayerKey
+from layerprobe.system.errors import LayerprobeError
+from layerprobe.values.keys import LayerKey
 path, layer = Path({str(path)!r}), LayerKey("a", "max")
 store.read_layers(path)
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

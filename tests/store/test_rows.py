@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from layerprobe import store
-from layerprobe.errors import DataError
-from layerprobe.keys import LayerKey
+from layerprobe.system.errors import DataError
+from layerprobe.values.keys import LayerKey
 from tests.store.test_features import DIMS, KEY, ROWS, values, write
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from layerprobe.intervals import Difference, Interval
-from layerprobe.keys import RankedLayer
 from layerprobe.summary.cells import Faults, SplitCells
 from layerprobe.summary.layers import LayerSummary, Level, Opening, alike_layers, layer_summaries, opens_at
+from layerprobe.values.intervals import Difference, Interval
+from layerprobe.values.keys import RankedLayer
 from tests.summary.made_up import CLASSES, FC6, POOL5, split_of
 
 

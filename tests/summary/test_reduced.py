@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from layerprobe.keys import RankedLayer
 from layerprobe.summary.cells import Cells
 from layerprobe.summary.reduced import Reduced, Way, reduced_sections
+from layerprobe.values.keys import RankedLayer
 from tests.summary.made_up import CLASSES, FC6, POOL5
 
 RAW, PCA, L2 = Way("none", "cosine"), Way("pca:8", "cosine", 8), Way("l2", "cosine")

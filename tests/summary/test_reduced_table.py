@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from layerprobe.formats import as_csv, as_latex, as_markdown
-from layerprobe.intervals import Difference, Interval
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import LayerSummary, Level
 from layerprobe.summary.processed import PostProcessing, Processed
 from layerprobe.summary.reduced import Reduced, Side, Swap, Way
 from layerprobe.summary.table import summary_tables, summary_values
+from layerprobe.tables.formats import as_csv, as_latex, as_markdown
+from layerprobe.values.intervals import Difference, Interval
 from tests.summary.made_up import FC6, POOL5
 from tests.summary.test_table import LAYER, OTHER, SUMMARY
 

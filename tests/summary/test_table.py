@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from layerprobe.facts import DataFacts, SplitFacts
-from layerprobe.formats import as_csv, as_markdown
-from layerprobe.intervals import Difference, Interval, IntervalKind
-from layerprobe.keys import RankedLayer
-from layerprobe.label_free import Agreement, agreement_values
 from layerprobe.statistics.draws import Terms
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import Gap, LayerSummary, Level, Opening, RunSummary
 from layerprobe.summary.table import summary_table, summary_values
+from layerprobe.tables.formats import as_csv, as_markdown
+from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.intervals import Difference, Interval, IntervalKind
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.label_free import Agreement, agreement_values
 from tests.summary.made_up import FC6, POOL5
 
 DATA = DataFacts("glyphs", {"train": SplitFacts(400, 40, None, 0.02), "test": SplitFacts(100, 40, None, 0.01)})

@@ -13,11 +13,11 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from layerprobe.errors import NumericError
-from layerprobe.keys import LayerKey
-from layerprobe.layouts import Layout
 from layerprobe.nets import vgg16_bn
+from layerprobe.system.errors import NumericError
 from layerprobe.taps import Tap, list_layers, resolve_taps, tapped
+from layerprobe.taps.layouts import Layout
+from layerprobe.values.keys import LayerKey
 from tests.taps.models import Layers, TorchEncoder, images, timm_vit
 
 FC6 = LayerKey("fc6", "none")

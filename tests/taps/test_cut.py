@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerprobe.errors import RecipeError
-from layerprobe.layouts import Layout
+from layerprobe.system.errors import RecipeError
 from layerprobe.taps import Tap
 from layerprobe.taps.cut import shares_after
+from layerprobe.taps.layouts import Layout
 
 MAP = Layout("map", shape=(4, 8, 8))
 

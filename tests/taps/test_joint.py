@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from layerprobe.errors import LayerprobeError
-from layerprobe.keys import LayerKey
+from layerprobe.system.errors import LayerprobeError
 from layerprobe.taps import extracted, find_layers, measure_layers, pools_left_out
+from layerprobe.values.keys import LayerKey
 from tests.taps.models import Layers, timm_vit
 
 

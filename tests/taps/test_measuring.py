@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerprobe.errors import EnvironmentFault, RecipeError
-from layerprobe.layouts import Unclear
+from layerprobe.system.errors import EnvironmentFault, RecipeError
 from layerprobe.taps import list_layers, measure_layers, resolve_taps, tapped
+from layerprobe.taps.layouts import Unclear
 from tests.taps.models import Layers, images, timm_vit
 
 

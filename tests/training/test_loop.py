@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.data.splits import Split
-from layerprobe.errors import NumericError, RecipeError
 from layerprobe.losses.loss import Loss, ParameterGroup
 from layerprobe.losses.softmax import Softmax
 from layerprobe.nets.net import Net
+from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.training.loop import Plan, Trainer
 from layerprobe.training.schedule import Schedule
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from layerprobe import store
-from layerprobe.analysis import Features, rank, search_sha256
-from layerprobe.keys import LayerKey, RankedLayer
-from layerprobe.retrieval import Ranks
-from layerprobe.runs import SCHEMA, Run
-from layerprobe.scores import Score, ScoreTable, Subject
+from layerprobe.measure.analysis import Features, rank, search_sha256
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.retrieval import Ranks
+from layerprobe.values.scores import Score, ScoreTable, Subject
+from layerprobe.workflow.run.runs import SCHEMA, Run
 from tests.workflow.stored_ranks import ranked, ranks_of
 
 C1, C2, FC6 = ranked("c1@max"), ranked("c2@max"), ranked("fc6@none")

@@ -11,14 +11,14 @@ import pytest
 from PIL import Image
 
 from layerprobe import registry
-from layerprobe.overrides import Overrides
-from layerprobe.progress import Task
-from layerprobe.recipe import load_recipe
-from layerprobe.runs import Run
-from layerprobe.workflow.building import TrainRequest
-from layerprobe.workflow.probe import probe
-from layerprobe.workflow.selection import ProbeRequest
-from layerprobe.workflow.train import train
+from layerprobe.recipe.overrides import Overrides
+from layerprobe.recipe.recipe import load_recipe
+from layerprobe.system.progress import Task
+from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.train.building import TrainRequest
+from layerprobe.workflow.train.train import train
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

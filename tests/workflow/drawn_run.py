@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.analysis import Features, rank, score_recall, search_sha256
-from layerprobe.keys import LayerKey, RankedLayer
-from layerprobe.retrieval import SearchRules
-from layerprobe.runs import Run
-from layerprobe.scores import Score, ScoreTable, Subject
+from layerprobe.measure.analysis import Features, rank, score_recall, search_sha256
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.retrieval import SearchRules
+from layerprobe.values.scores import Score, ScoreTable, Subject
+from layerprobe.workflow.run.runs import Run
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
 POOL = RankedLayer(LayerKey("pool5.3", "max"), "none", "euclidean")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from layerprobe import store
-from layerprobe.analysis import Features, search_sha256
-from layerprobe.keys import LayerKey, RankedLayer
-from layerprobe.retrieval import Ranks
-from layerprobe.runs import Run
-from layerprobe.scores import Score, ScoreTable, Subject
+from layerprobe.measure.analysis import Features, search_sha256
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.retrieval import Ranks
+from layerprobe.values.scores import Score, ScoreTable, Subject
+from layerprobe.workflow.run.runs import Run
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
 POOL5 = RankedLayer(LayerKey("pool5", "max"), "none", "cosine")

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from layerprobe.keys import LayerKey, RankedLayer
-from layerprobe.retrieval import Ranks
-from layerprobe.runs import SCHEMA, Run
 from layerprobe.store import FeatureKey, RankEntry, RankKey, Rows, write_ranks
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.retrieval import Ranks
+from layerprobe.workflow.run.runs import SCHEMA, Run
 
 INPUT = {"resize": [32, 32, "bilinear"], "invert": False}
 INVALID = "NaN (3 rows)"

@@ -12,16 +12,16 @@ import safetensors.torch
 import timm
 import torch
 
-from layerprobe.errors import UnknownNameError
-from layerprobe.own_input import OwnInput
-from layerprobe.runs import Run
 from layerprobe.store.hdf5 import attribute, opened
-from layerprobe.workflow import parts
-from layerprobe.workflow.building import TrainRequest
-from layerprobe.workflow.probe import probe
-from layerprobe.workflow.run_network import network_text
-from layerprobe.workflow.selection import ProbeRequest
-from layerprobe.workflow.train import train
+from layerprobe.system.errors import UnknownNameError
+from layerprobe.values.own_input import OwnInput
+from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.run_network import network_text
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.train.building import TrainRequest
+from layerprobe.workflow.train.train import train
 from tests.workflow.conftest import Silent
 
 CONVNEXT = ("net.name=timm:test_convnext", "net.weights=none", "data.image_size=32", "train.epochs=1")

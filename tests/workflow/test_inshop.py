@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 
 from layerprobe.cli import main
-from layerprobe.runs import Run
 from layerprobe.store import read_classes
+from layerprobe.workflow.run.runs import Run
 from tests.data import fabricated
 
 SETTINGS = (

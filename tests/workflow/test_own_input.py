@@ -16,17 +16,17 @@ from sklearn.datasets import load_sample_images
 from torch import nn
 
 from layerprobe import store
-from layerprobe.errors import RecipeError
-from layerprobe.keys import LayerKey
-from layerprobe.overrides import Overrides
-from layerprobe.recipe import load_recipe, recorded_recipe
-from layerprobe.runs import Run
-from layerprobe.workflow import parts
-from layerprobe.workflow.building import TrainRequest
-from layerprobe.workflow.images import Decoding
-from layerprobe.workflow.probe import probe
-from layerprobe.workflow.selection import ProbeRequest
-from layerprobe.workflow.train import train
+from layerprobe.recipe.overrides import Overrides
+from layerprobe.recipe.recipe import load_recipe, recorded_recipe
+from layerprobe.system.errors import RecipeError
+from layerprobe.values.keys import LayerKey
+from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.images import Decoding
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.train.building import TrainRequest
+from layerprobe.workflow.train.train import train
 from tests.workflow.conftest import RECIPES, Silent
 
 Make = Callable[..., TrainRequest]

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from layerprobe.cli import main
-from layerprobe.runs import Run
+from layerprobe.workflow.run.runs import Run
 from tests.data import fabricated
 
 SETTINGS = ("data.image_size=28", "net.name=lenet", "net.fc=[8]", "train.epochs=0", "train.batch_size=6",

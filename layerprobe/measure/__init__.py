@@ -1,0 +1,1 @@
+"""Which numbers features give. Enter by `analysis`: features -> ranks -> `Score`; `extraction`: images -> features."""

@@ -1,0 +1,308 @@
+"""Stored features -> ranks -> Score rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.metrics.precision import means_of
+from layerprobe.metrics.recall import positives_and_negatives, recall_name
+from layerprobe.metrics.thinned import THINNED_NOTE, thinned_hits, thinned_name
+from layerprobe.ranking import nearest_positive_ranks, retrieval
+from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.system.errors import DataError, NumericError
+from layerprobe.values.intervals import Interval
+from layerprobe.values.retrieval import Ranks, Retrieval, SearchRules
+from layerprobe.values.scores import Score, Subject, is_recall
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from layerprobe.ranking.items import Table
+
+Metric = Callable[[Retrieval], Mapping[str, float]]
+ItemCounts = tuple[NDArray[np.int64], NDArray[np.int64]]  # right and wrong items of each query
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """One layer's features of a split.
+
+    Args:
+        values: (N, D) float32, in memory or left on disk.
+        labels: (N,) class indices.
+        ids: N image names.
+    """
+
+    values: NDArray[np.float32] | Tensor | Table
+    labels: NDArray[np.int64]
+    ids: Sequence[str]
+
+
+class Labelled(Protocol):
+    """Items with a class and a name each."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(N,) class indices."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """N names."""
+
+
+def search_sha256(queries: Labelled, gallery: Labelled | None, rules: SearchRules | None = None) -> str:
+    """Hash of what decides which items each query may find: rows, classes, rules, and the rule for lone queries.
+
+    Args:
+        queries: searched for in `gallery`, or among themselves without the query where that is None.
+        gallery: what is searched.
+        rules: which items are right, or taken out, where the class does not say. Lists are hashed in whatever order;
+            without any rule the hash is that of None.
+    """
+    digest = hashlib.sha256(b"lone queries count as misses")
+    for items in (queries, gallery):
+        digest.update(b"\0\0")
+        if items is not None:
+            digest.update(np.ascontiguousarray(items.labels, np.int64).data)
+            digest.update("\0".join(items.ids).encode(errors="surrogateescape"))
+    for rule in fields(rules) if rules else ():
+        values = getattr(rules, rule.name)
+        if values is not None:
+            digest.update(f"\0\0{rule.name}\0".encode())
+            ordered = values if values.ndim == 1 else values[np.lexsort(values.T[::-1])]
+            digest.update(np.ascontiguousarray(ordered, np.int64).data)
+    return digest.hexdigest()
+
+
+def rank(  # noqa: PLR0913 - what is searched, how exactly, and in how much memory
+    queries: Features,
+    gallery: Features | None,
+    similarity: str = "cosine",
+    *,
+    ks: Collection[int] | None = None,
+    known: Ranks | None = None,
+    memory: int | None = None,
+    rules: SearchRules | None = None,
+) -> Ranks:
+    """Rank of each query's nearest same-class item, among the other queries or in a gallery of its own.
+
+    Args:
+        queries: searched for in `gallery`, or among themselves without the query where that is None.
+        gallery: what is searched, for data sets that have one.
+        similarity: cosine, dot, euclidean or hamming.
+        ks: K of Recall@K for which the counts must be exact; None for all counts.
+        known: ranks of the same features by the same rules that may be exact for fewer.
+        memory: bytes that the search may take.
+        rules: which items are right, or taken out, where the class does not say; None: the classes alone.
+
+    Raises:
+        NumericError: a feature is not finite.
+    """
+    return nearest_positive_ranks(
+        queries.values,
+        queries.labels,
+        **_search(queries, gallery, similarity, rules),
+        resolve="all" if ks is None else ks,
+        known=known,
+        memory=memory,
+    )
+
+
+def _search(queries: Features, gallery: Features | None, similarity: str, rules: SearchRules | None) -> dict[str, Any]:
+    """What ranking takes beside the queries."""
+    if gallery is None:
+        return {"similarity": similarity, "rules": rules}
+    return {
+        "gallery": gallery.values,
+        "gallery_labels": gallery.labels,
+        "ids": queries.ids,
+        "gallery_ids": gallery.ids,
+        "similarity": similarity,
+        "rules": rules,
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Scores of a layer, and what those of them that are means over the queries are the means of.
+
+    Args:
+        scores: each of another metric.
+        values: metric -> (Q,) what each query adds to it; NaN where the metric leaves the query out.
+        redrawn: metric -> its interval for another draw of classes, where that is asked for and there is one.
+        refused: why there are no scores, where the layer cannot take the reduction; else None.
+    """
+
+    scores: Sequence[Score] = ()
+    values: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    redrawn: Mapping[str, Interval] = field(default_factory=dict)
+    refused: NotApplicableError | None = None
+
+    def __add__(self, other: Scored) -> Scored:
+        redrawn = {**self.redrawn, **other.redrawn}
+        return Scored([*self.scores, *other.scores], {**self.values, **other.values}, redrawn)
+
+
+def score_recall(ranks: Ranks, subject: Subject, ks: Sequence[int]) -> Scored:
+    """Recall@K of one layer, a score for each K.
+
+    Args:
+        ranks: exact for these K.
+        subject: whose ranks they are.
+        ks: each below the number of items searched.
+
+    Returns:
+        Values with lone queries as misses and the expected value under random order of ties.
+    """
+    notes = recall_notes(ranks)
+    values = {recall_name(k): ranks.hits(k) for k in ks}
+    return Scored([subject.score(name, value, len(ranks), notes) for name, value in means_of(values).items()], values)
+
+
+def hits_in_draws(features: Features, similarity: str, drawn: Iterable[NDArray[np.intp]]) -> NDArray[np.float64]:
+    """Recall@1 of each query, ranked anew in every draw that it is in: the mean of its hits over these.
+
+    Args:
+        features: in memory.
+        similarity: as for `rank`.
+        drawn: rows of each draw, ascending; they are searched among themselves.
+
+    Returns:
+        (Q,) in [0, 1]; NaN where a query is in no draw.
+
+    Raises:
+        NumericError: a feature that is drawn is not finite.
+    """
+    hits, often = np.zeros(len(features.labels)), np.zeros(len(features.labels))
+    for rows in drawn:
+        values = features.values[rows]  # type: ignore[index] # in memory
+        part = Features(values, features.labels[rows], [features.ids[row] for row in rows])
+        hits[rows] += rank(part, None, similarity, ks=[1]).hits(1)
+        often[rows] += 1
+    hits[often == 0] = np.nan
+    means: NDArray[np.float64] = hits / np.maximum(often, 1)
+    return means
+
+
+def score_thinned(ranks: Ranks, subject: Subject, ks: Sequence[int], size: int, items: ItemCounts) -> Scored:
+    """Recall@K of one layer in a smaller gallery, a score for each K.
+
+    Args:
+        ranks: every count exact.
+        subject: whose ranks they are.
+        ks: as for `thinned_hits`.
+        size: how many items a query searches there.
+        items: right and wrong ones of each query in the whole gallery.
+    """
+    values = {thinned_name(k, size): thinned_hits(ranks, k, size, *items) for k in ks}
+    notes = [THINNED_NOTE, *recall_notes(ranks)]
+    return Scored([subject.score(name, value, len(ranks), notes) for name, value in means_of(values).items()], values)
+
+
+def item_counts(queries: Labelled, gallery: Labelled | None, rules: SearchRules | None = None) -> ItemCounts:
+    """(Q,) how many items each query may find that are right, and (Q,) how many that are wrong.
+
+    Args:
+        queries: searched for in `gallery`, or among themselves where that is None.
+        gallery: what is searched.
+        rules: as for `rank`.
+    """
+    if gallery is None:
+        return positives_and_negatives(queries.labels, rules=rules)
+    names = {"ids": queries.ids, "gallery_ids": gallery.ids}
+    return positives_and_negatives(queries.labels, gallery.labels, rules=rules, **names)
+
+
+def query_values(ranks: Ranks, values: Mapping[str, NDArray[np.float64]], metric: str) -> NDArray[np.float64]:
+    """(Q,) what each query adds to a metric that is their mean; NaN where the metric leaves a query out.
+
+    Args:
+        ranks: of the queries.
+        values: what is stored of other metrics than R@K.
+        metric: R@K, or one of `values`.
+
+    Raises:
+        DataError: the metric is not among them, or the ranks are not exact for its K.
+    """
+    if not is_recall(metric):
+        if metric not in values:
+            raise DataError(f"no {metric} of each query is stored", fix=f"Run layerprobe probe --metrics {metric}")
+        return values[metric]
+    k = int(metric.removeprefix("R@"))
+    if ranks.open([k]).any():
+        raise DataError(f"the stored ranks are not exact for K = {k}", fix=f"Run layerprobe probe --k {k}")
+    return ranks.hits(k)
+
+
+def without_value(metrics: Sequence[str], subject: Subject, n: int, reason: str) -> list[Score]:
+    """A score for each metric that has no valid number, with the reason as its note."""
+    return [subject.score(name, None, n, [reason]) for name in metrics]
+
+
+def searched(
+    queries: Features, gallery: Features | None, similarity: str, ranks: Ranks, rules: SearchRules | None = None
+) -> Retrieval:
+    """What a metric takes.
+
+    Args:
+        queries: in memory.
+        gallery: in memory; None for the queries themselves.
+        similarity: as for `rank`.
+        ranks: of the same, perhaps not exact for every K: completed when a metric asks for them.
+        rules: as for `rank`.
+    """
+    made = retrieval(queries.values, queries.labels, **_search(queries, gallery, similarity, rules))  # type: ignore[arg-type] # in memory
+    return replace(made, count=partial(rank, queries, gallery, similarity, known=ranks, rules=rules))
+
+
+def score_metric(
+    metric: Metric, names: Sequence[str], given: Retrieval, subject: Subject, notes: Sequence[str] = ()
+) -> Scored:
+    """What one metric gives of a layer, a score for each of its numbers that was asked for.
+
+    Args:
+        metric: gives a number for each of its names; its `notes`, if it has any, say how, and `notes_on` what of the
+            layer is left out. One whose numbers are means over the queries also has `of_queries`, which gives what
+            they are the means of.
+        names: those asked for; `NMI` brings `NMI-sd` and whatever else begins with `NMI-`.
+        given: the layer.
+        subject: whose numbers they are.
+        notes: what is to be said of every number of this layer.
+
+    Returns:
+        No value, and the reason as the note, where the metric is not defined on these features.
+    """
+    of_queries = getattr(metric, "of_queries", None)
+    try:
+        values = {} if of_queries is None else of_queries(given)
+        numbers = metric(given) if of_queries is None else means_of(values)
+    except (DataError, NumericError) as error:
+        return Scored(without_value(names, subject, len(given.labels), error.message))
+    wanted = [name for name in numbers if any(name == asked or name.startswith(f"{asked}-") for asked in names)]
+    of_layer = metric.notes_on(given) if hasattr(metric, "notes_on") else ()
+    notes = (*notes, *getattr(metric, "notes", ()), *of_layer)
+    scores = [subject.score(name, numbers[name], len(given.labels), notes) for name in wanted]
+    return Scored(scores, {name: values[name] for name in wanted if name in values})
+
+
+def recall_notes(ranks: Ranks) -> list[str]:
+    """What is to be said of Recall@K in a whole gallery."""
+    lone = [f"{ranks.lone} lone queries count as misses"] if ranks.lone else []
+    return [*layer_notes(ranks), *lone]
+
+
+def layer_notes(ranks: Ranks) -> list[str]:
+    """What is to be said of a layer, whatever is measured: that it has collapsed, and its zero vectors."""
+    notes = []
+    if ranks.collapsed:
+        notes.append(f"collapsed: {ranks.tied_share:.0%} tied")
+    if ranks.zeros:
+        notes.append(f"{ranks.zeros} zero vectors")
+    return notes

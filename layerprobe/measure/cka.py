@@ -1,0 +1,185 @@
+"""Linear CKA of stored features' unit vectors: how alike layers are, each layer at different epochs, and two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.metrics.cka import FloatArray, cka_vector
+from layerprobe.system.errors import NumericError
+from layerprobe.values.keys import LayerKey
+from layerprobe.values.scores import Matrix
+
+# The most images that are compared: linear CKA of these is within about 0.01 of that of all.
+MAX_IMAGES = 4096
+# Images in a batch of CKA; with the number above, a layer's vector takes 8 MB.
+BATCH_SIZE = 256
+MEASURE = "linear CKA"
+
+Faults = dict[str, list[int]]  # reason why numbers are missing -> the epochs
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One of two runs whose layers are compared.
+
+    Args:
+        run: its name.
+        epoch: of its features.
+        layers: L of them.
+        read: layer -> (N, D) features of the same images for every layer.
+    """
+
+    run: str
+    epoch: int
+    layers: Sequence[LayerKey]
+    read: Callable[[LayerKey], NDArray[np.float32]]
+
+
+def layer_cka(
+    layers: Sequence[LayerKey], read: Callable[[LayerKey], NDArray[np.float32]], *, run: str, split: str, epoch: int
+) -> Matrix:
+    """Linear CKA of every two layers at one epoch.
+
+    Args:
+        layers: L layers, in the order of the rows and columns.
+        read: layer -> (N, D) features of the same images for every layer.
+        run: the run's name.
+        split: of the images.
+        epoch: of the features.
+
+    Returns:
+        (L, L). Of more than 4096 images, 4096 are drawn at random, always the same. A layer with NaN, or whose features
+        do not vary, has no values.
+
+    Raises:
+        DataError: fewer than 4 images.
+    """
+    vectors: list[FloatArray | None] = []
+    faults: Faults = {}
+    count = 0
+    for layer, name in zip(layers, _names(layers), strict=True):
+        features = read(layer)
+        count = len(features)
+        vectors.append(_vector(features, name, epoch, faults))
+    values = tuple(tuple(_product(first, second) for second in vectors) for first in vectors)
+    names = _names(layers)
+    title = f"{MEASURE} of the layers at epoch {epoch}"
+    used = min(count, MAX_IMAGES)
+    return Matrix(run, split, MEASURE, title, "layer", "layer", names, names, values, used, _notes(count, faults))
+
+
+def epoch_cka(
+    stored: Mapping[int, Sequence[LayerKey]],
+    read: Callable[[int, LayerKey], NDArray[np.float32]],
+    *,
+    run: str,
+    split: str,
+) -> Matrix:
+    """Linear CKA of each layer at every epoch with itself at the last.
+
+    Args:
+        stored: epoch -> the layers whose features are stored, for E epochs in ascending order.
+        read: epoch and layer -> (N, D) features of the same images for all.
+        run: the run's name.
+        split: of the images.
+
+    Returns:
+        (L, E) for the L layers of the last epoch, whose column is 1; images are drawn as for `layer_cka`. There is no
+        value where a layer was not stored, has NaN, or does not vary.
+
+    Raises:
+        DataError: fewer than 4 images.
+    """
+    last = max(stored)
+    names, faults, rows = _names(stored[last]), Faults(), []
+    count = 0
+    for layer, name in zip(stored[last], names, strict=True):
+        features = read(last, layer)
+        count = len(features)
+        final = _vector(features, name, last, faults)
+        row = []
+        for epoch, layers in stored.items():
+            vector = None
+            if epoch == last or final is None:
+                vector = final
+            elif layer in layers:
+                vector = _vector(read(epoch, layer), name, epoch, faults)
+            else:
+                faults.setdefault(f"{name}: not probed", []).append(epoch)
+            row.append(_product(vector, final))
+        rows.append(tuple(row))
+    title = f"{MEASURE} of each layer with itself at epoch {last}"
+    epochs, used = tuple(map(str, stored)), min(count, MAX_IMAGES)
+    return Matrix(run, split, MEASURE, title, "layer", "epoch", names, epochs, tuple(rows), used, _notes(count, faults))
+
+
+def run_cka(first: Side, second: Side, *, split: str) -> Matrix:
+    """Linear CKA of every layer of one run with every layer of another.
+
+    Args:
+        first: gives the rows.
+        second: gives the columns; its features are of the same images, in the same order.
+        split: of the images.
+
+    Returns:
+        (L, M); images are drawn as for `layer_cka`, and values missing as there.
+
+    Raises:
+        DataError: fewer than 4 images.
+    """
+    vectors: list[list[FloatArray | None]] = []
+    notes: dict[str, None] = {}
+    count = 0
+    for side in (first, second):
+        faults: Faults = {}
+        vectors.append([])
+        for layer, name in zip(side.layers, _names(side.layers), strict=True):
+            features = side.read(layer)
+            count = len(features)
+            vectors[-1].append(_vector(features, name, side.epoch, faults))
+        notes |= dict.fromkeys(f"{side.run}: {note}" for note in _notes(0, faults))
+    return Matrix(
+        run=f"{first.run} and {second.run}",
+        split=split,
+        measure=MEASURE,
+        title=f"{MEASURE} of the layers of two runs",
+        row_axis=f"layer of {first.run}, epoch {first.epoch}",
+        column_axis=f"layer of {second.run}, epoch {second.epoch}",
+        rows=_names(first.layers),
+        columns=_names(second.layers),
+        values=tuple(tuple(_product(row, column) for column in vectors[1]) for row in vectors[0]),
+        n=min(count, MAX_IMAGES),
+        notes=(*_notes(count, {}), *notes),
+    )
+
+
+def _vector(features: NDArray[np.float32], name: str, epoch: int, faults: Faults) -> FloatArray | None:
+    """The CKA vector of a layer's features; None, and an entry in `faults`, if they have none."""
+    if len(features) > MAX_IMAGES:
+        features = features[np.sort(np.random.default_rng(0).permutation(len(features))[:MAX_IMAGES])]
+    try:
+        return cka_vector(features, batch_size=BATCH_SIZE, name=name)
+    except NumericError as error:
+        faults.setdefault(error.message, []).append(epoch)
+        return None
+
+
+def _product(first: FloatArray | None, second: FloatArray | None) -> float | None:
+    return None if first is None or second is None else min(float(first @ second), 1.0)
+
+
+def _notes(count: int, faults: Faults) -> tuple[str, ...]:
+    notes = [f"{MAX_IMAGES} of {count} images, drawn at random"] if count > MAX_IMAGES else []
+    for reason, epochs in faults.items():
+        notes.append(f"{reason} (epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))})")
+    return tuple(notes)
+
+
+def _names(layers: Sequence[LayerKey]) -> tuple[str, ...]:
+    """The layers' names, with the pool for those layers that occur with several pools."""
+    plain = [key.layer for key in layers]
+    return tuple(key.layer if plain.count(key.layer) == 1 else str(key) for key in layers)

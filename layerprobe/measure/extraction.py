@@ -1,0 +1,46 @@
+"""Images -> batches of pooled features per layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from layerprobe.system.numerics import full_precision
+from layerprobe.taps import Tap, tapped
+from layerprobe.values.keys import LayerKey
+
+
+def extract(
+    module: nn.Module,
+    taps: Sequence[Tap],
+    batches: Iterable[Tensor],
+    normalise: Callable[[Tensor], Tensor] | None = None,
+    *,
+    device: torch.device,
+) -> Iterator[dict[LayerKey, NDArray[np.float32]]]:
+    """Run batches of images through a network and yield the features at its taps.
+
+    Between two batches the module is as it was: no hook, its own modes. Float32 is computed as float32:
+    no TF32, no autocast.
+
+    Args:
+        module: on `device`.
+        taps: of this module.
+        batches: of images, in the order of the split; the last may be smaller.
+        normalise: a batch on `device`, such as bytes (B, H, W, 3) -> float32 (B, 3, H, W); None where the batches are
+            already what the network takes.
+        device: where the network runs; batches travel there as they are.
+
+    Yields:
+        For each batch {tap.key: float32 (B, dim)}.
+    """
+    for batch in batches:
+        with full_precision(device), tapped(module, taps) as features_of:
+            placed = batch.to(device)
+            features = features_of(normalise(placed) if normalise else placed)
+            arrays = {key: values.cpu().numpy() for key, values in features.items()}
+        yield arrays

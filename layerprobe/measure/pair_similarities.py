@@ -1,0 +1,161 @@
+"""How alike the images of one class are, and those of different classes: histograms of the cosine over all pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.metrics.cka import FloatArray, unit_rows
+from layerprobe.system.errors import NumericError
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.views import Histogram
+
+SAME, DIFFERENT = "same class", "different class"
+# Cosines are counted by steps of this many to 1, and bins are made of whole steps.
+STEPS = 1_000_000
+# About so many bins take the middle 98 % of all pairs of a layer, and of the kind that is closest together; and in all.
+_BINS, _FEWEST_BINS, _MOST_BINS = 40, 16, 400
+# Cosines held at once: 32 MiB.
+_BLOCK = 2**22
+_ONE_BIN = (0, 2 * STEPS)
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """The features of a split.
+
+    Args:
+        features: (N, D).
+        labels: (N,) class indices.
+        notes: what a reader must know of the split.
+    """
+
+    features: NDArray[np.floating]
+    labels: NDArray[np.integer]
+    notes: tuple[str, ...] = ()
+
+
+Counts = dict[str, NDArray[np.int64]]  # kind of pairs -> how many have a cosine in each step from -1 to 1
+
+
+def pair_histograms(splits: Mapping[str, Labelled], *, run: str, epoch: int, ranked: RankedLayer) -> list[Histogram]:
+    """Two histograms for each split, of same-class and different-class pairs; all of a layer have the same bins.
+
+    Zhang et al., Heated-Up Softmax Embedding (2018), Fig. 4. Every two images of a split are a pair, each counted once.
+    Vectors are L2-normalised, whatever similarity they are searched by, and a zero vector has the cosine 0 with all.
+    Medians are within 1e-6.
+
+    Args:
+        splits: split -> its features; of which none is searched in another.
+        run: the run's name.
+        epoch: of the features.
+        ranked: the layer and how it is searched.
+
+    Returns:
+        In the order of the splits. A split with NaN or Inf has counts of 0, and the reason as a note.
+    """
+    counted: dict[str, Counts] = {}
+    notes = {split: found.notes for split, found in splits.items()}
+    for split, found in splits.items():
+        try:
+            counted[split] = count_pairs(unit_rows(found.features), found.labels)
+        except NumericError as error:
+            notes[split] = (*notes[split], error.message)
+    steps = _edges([counts for own in counted.values() for counts in own.values()])
+    edges = tuple((step - STEPS) / STEPS for step in steps)
+    histograms = []
+    for split, found in splits.items():
+        own = counted.get(split, {})
+        middle = _middle(own[SAME]) if own else None
+        for pairs in (SAME, DIFFERENT):
+            counts = [0] * (len(steps) - 1)
+            if own:
+                counts = [int(own[pairs][low:high].sum()) for low, high in pairwise(steps)]
+            histograms.append(
+                Histogram(
+                    run=run,
+                    epoch=epoch,
+                    split=split,
+                    ranked=ranked,
+                    pairs=pairs,
+                    edges=edges,
+                    counts=tuple(counts),
+                    n=len(found.labels),
+                    median=_median(own[pairs]) if own else None,
+                    above=_above(own[pairs], middle) if own else None,
+                    notes=notes[split],
+                )
+            )
+    return histograms
+
+
+def count_pairs(units: FloatArray, labels: NDArray[np.integer]) -> Counts:
+    """How many pairs have a cosine in each step, of images of the same and of different classes.
+
+    Args:
+        units: (N, D) vectors of length 1 or 0.
+        labels: (N,).
+
+    Returns:
+        (2,000,000,) each. A step has its lower end, not the upper one; the last one has both.
+    """
+    found = {pairs: np.zeros(2 * STEPS, np.int64) for pairs in (SAME, DIFFERENT)}
+    rows = max(1, _BLOCK // len(units))
+    for start in range(0, len(units), rows):
+        block = slice(start, start + rows)
+        cosines = units[block] @ units[start:].T
+        steps = np.clip(((cosines + 1) * STEPS).astype(np.int64), 0, 2 * STEPS - 1)
+        later = np.triu(np.ones(steps.shape, bool), 1)  # each pair once, and no image with itself
+        alike = labels[block, None] == labels[None, start:]
+        for pairs, kind in ((SAME, later & alike), (DIFFERENT, later & ~alike)):
+            found[pairs] += np.bincount(steps[kind], minlength=2 * STEPS)
+    return found
+
+
+def _edges(counts: list[NDArray[np.int64]]) -> list[int]:
+    """Ends of bins that hold all pairs, in steps; the bins' width is 1, 2 or 5 times a power of ten."""
+    counts = [each for each in counts if each.any()]
+    if not counts:
+        return list(_ONE_BIN)
+    taken = [np.flatnonzero(each)[[0, -1]] for each in counts]
+    middle = [np.searchsorted(np.cumsum(each), np.array([0.01, 0.99]) * each.sum()) for each in counts]
+    (low, high), (first, last) = ((min(x[0] for x in ends), max(x[1] for x in ends) + 1) for ends in (taken, middle))
+    narrowest = min(ends[1] - ends[0] + 1 for ends in middle)
+    wanted = max(min((last - first) / _BINS, narrowest / _FEWEST_BINS), (high - low) / _MOST_BINS)
+    power = 10 ** max(0, math.floor(math.log10(wanted))) if wanted > 1 else 1
+    width = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= wanted)
+    # From a cosine of 0, so that the ends are round numbers.
+    places = range((int(low) - STEPS) // width, -((STEPS - int(high)) // width) + 1)
+    return [min(max(STEPS + place * width, 0), 2 * STEPS) for place in places]
+
+
+def _middle(counts: NDArray[np.int64]) -> tuple[int, int] | None:
+    """The steps of the two middle ones of all pairs; one and the same where their number is odd; None without pairs."""
+    below = np.cumsum(counts)
+    total = int(below[-1])
+    if not total:
+        return None
+    first, second = np.searchsorted(below, [(total - 1) // 2, total // 2], side="right")
+    return int(first), int(second)
+
+
+def _median(counts: NDArray[np.int64]) -> float | None:
+    middle = _middle(counts)
+    return None if middle is None else (sum(middle) + 1 - 2 * STEPS) / (2 * STEPS)
+
+
+def _above(counts: NDArray[np.int64], middle: tuple[int, int] | None) -> float | None:
+    """Share of the pairs above the median step, and half of those in it; None without any pair."""
+    total = int(counts.sum())
+    if middle is None or not total:
+        return None
+    first, second = middle
+    median = (first + second) / 2
+    above = int(counts[math.floor(median) + 1 :].sum())
+    tied = int(counts[int(median)]) if median == int(median) else 0
+    return (above + tied / 2) / total

@@ -1,0 +1,192 @@
+"""Stored features -> what a layer's metrics are without each unit, for intervals of another draw of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.metrics.precision import ReciprocalRank, reciprocal_ranks
+from layerprobe.metrics.recall import recall_name
+from layerprobe.ranking import retrieval
+from layerprobe.ranking.left_out import left_out_means, left_out_recall
+from layerprobe.system.errors import DataError
+from layerprobe.values.retrieval import Retrieval, SearchRules
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Metric = Callable[[Retrieval], Mapping[str, float]]
+
+# With more units, so many random groups of them are left out: an interval nearly as good, and tables of 2 MB.
+MOST_UNITS = 500
+# Metrics that are computed again without each unit: so many groups at most.
+MOST_COMPUTED = 50
+
+
+class InMemory(Protocol):
+    """One layer's features of a split, such as `analysis.Features`, in memory."""
+
+    @property
+    def values(self) -> Any:
+        """(N, D) array or tensor."""
+
+    @property
+    def labels(self) -> IntArray:
+        """(N,) class indices."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """N names."""
+
+
+def left_out_values(  # noqa: PLR0913 - what is searched, by which rules, and what is measured
+    queries: InMemory,
+    gallery: InMemory | None,
+    units: IntArray,
+    gallery_units: IntArray | None = None,
+    *,
+    ks: Sequence[int] = (),
+    metrics: Sequence[tuple[Metric, Sequence[str]]] = (),
+    similarity: str = "cosine",
+    rules: SearchRules | None = None,
+    seed: int = 0,
+) -> dict[str, FloatArray]:
+    """Metrics of a layer without each unit, its items left out of queries and gallery together.
+
+    R@K and MRR are counted in one pass over all pairs each. Other metrics that are means over queries are computed
+    again without each unit, or without each of 50 random groups of units where there are more; R@K and MRR without
+    each of 500 groups likewise. The groups depend on units and seed alone: layers that are compared have the same.
+
+    Args:
+        queries: searched for in `gallery`, or among themselves where that is None.
+        gallery: what is searched, for data sets that have one.
+        units: (Q,) whole classes or clusters of them.
+        gallery_units: (G,) likewise; units that only the gallery has stay in it.
+        ks: K of Recall@K; lone queries count as misses.
+        metrics: each with those of its names that were asked for; those that are no means over queries are passed over.
+        similarity: cosine, dot, euclidean or hamming.
+        rules: which items are taken out, where the class does not say; None: none but the query itself.
+        seed: of the groups.
+
+    Returns:
+        Metric -> (U, U) for `statistics.jackknife`: [u, i] is what the queries of unit i add to the metric without unit
+        u; the sum over i is that metric, NaN where no query is left. No table of a metric that is not defined without
+        a unit.
+
+    Raises:
+        DataError: MRR with lone queries where they are an error, or with nothing else where it leaves them out.
+        NumericError: a feature is not finite.
+        ValueError: a class in two units, or lists of right items.
+    """
+    if rules is not None and rules.positives is not None:
+        raise ValueError("lists of right items name items of units that are left out")
+    search: dict[str, Any] = {"similarity": similarity, "rules": rules}
+    if gallery is not None:
+        named = {"ids": queries.ids, "gallery_ids": gallery.ids}
+        search |= {"gallery": gallery.values, "gallery_labels": gallery.labels, **named}
+    most = groups_of(units, gallery_units, MOST_UNITS, seed)
+    counted = {**search, "gallery_units": most[1]}
+    found: dict[str, FloatArray] = {}
+    if ks:
+        recalls = left_out_recall(queries.values, queries.labels, most[0], ks=ks, **counted)
+        found |= {recall_name(k): table for k, table in zip(ks, recalls, strict=True)}
+    for metric, names in metrics:
+        if isinstance(metric, ReciprocalRank):
+            tables = left_out_means(
+                queries.values,
+                queries.labels,
+                most[0],
+                values=lambda ranks: reciprocal_ranks(ranks)[None],
+                lone=metric.lone,
+                **counted,
+            )
+            found["MRR"] = tables[0]
+        elif hasattr(metric, "of_queries"):
+            fewer = groups_of(units, gallery_units, MOST_COMPUTED, seed)
+            again = _computed_again(metric, queries, fewer, search)
+            found |= {name: table for name, table in again.items() if name in names}
+    return found
+
+
+def groups_of(
+    units: IntArray, gallery_units: IntArray | None, most: int, seed: int
+) -> tuple[IntArray, IntArray | None]:
+    """Number the units of queries, or where there are too many, random groups of units of about one size.
+
+    Args:
+        units: (Q,).
+        gallery_units: (G,); those without a query become -1. None without a gallery.
+        most: groups at most.
+        seed: of the groups.
+    """
+    names, places = np.unique(units, return_inverse=True)
+    numbers = np.arange(len(names))
+    if len(names) > most:
+        order = np.random.default_rng(seed).permutation(len(names))
+        numbers[order] = np.arange(len(names)) * most // len(names)
+    if gallery_units is None:
+        return numbers[places], None
+    found = np.searchsorted(names, gallery_units).clip(max=len(names) - 1)
+    return numbers[places], np.where(names[found] == gallery_units, numbers[found], -1)
+
+
+def _computed_again(
+    metric: Metric, queries: InMemory, groups: tuple[IntArray, IntArray | None], search: Mapping[str, Any]
+) -> dict[str, FloatArray]:
+    """(U, U) parts of each mean over queries that a metric gives, computed without each group.
+
+    Nothing of a metric that is not defined without one of the groups: kNN@200 of 201 items, for example.
+    """
+    size = int(groups[0].max()) + 1
+    found: dict[str, FloatArray] = {}
+    for group, (made, places) in enumerate(_without_each(queries, groups, search)):
+        try:
+            of_queries = metric.of_queries(made)  # type: ignore[attr-defined] # asked by the caller
+        except DataError:  # too few items or classes are left
+            return {}
+        for name, values in of_queries.items():
+            there = ~np.isnan(values)
+            table = found.setdefault(name, np.full((size, size), np.nan))
+            table[group] = np.bincount(places[there], values[there], size) / there.sum()
+    return found
+
+
+def _without_each(
+    queries: InMemory, groups: tuple[IntArray, IntArray | None], search: Mapping[str, Any]
+) -> Iterator[tuple[Retrieval, IntArray]]:
+    """What is left of a search without each group, and the groups of the queries that are left."""
+    places, searched_places = groups
+    for group in range(int(places.max()) + 1):
+        rest = np.flatnonzero(places != group)
+        items = rest if searched_places is None else np.flatnonzero(searched_places != group)
+        left = {**search, "rules": _rules_without(search["rules"], rest, items)}
+        if searched_places is not None:
+            left |= {
+                "gallery": _rows(search["gallery"], items),
+                "gallery_labels": search["gallery_labels"][items],
+                "ids": [search["ids"][row] for row in rest],
+                "gallery_ids": [search["gallery_ids"][row] for row in items],
+            }
+        yield retrieval(_rows(queries.values, rest), queries.labels[rest], **left), places[rest]
+
+
+def _rules_without(rules: SearchRules | None, rest: IntArray, items: IntArray) -> SearchRules | None:
+    """The rules of some queries and items, which are called by their place among these."""
+    if rules is None:
+        return None
+    groups, searched, ignored = rules.groups, rules.gallery_groups, rules.ignored
+    if ignored is not None:
+        ignored = ignored[np.isin(ignored[:, 0], rest) & np.isin(ignored[:, 1], items)]
+        ignored = np.stack([np.searchsorted(rest, ignored[:, 0]), np.searchsorted(items, ignored[:, 1])], 1)
+    return SearchRules(None if groups is None else groups[rest], None if searched is None else searched[items], ignored)
+
+
+def _rows(values: Any, rows: IntArray) -> NDArray[Any] | Tensor:
+    """Some rows of features in memory, an array or a tensor on any device."""
+    found: NDArray[Any] | Tensor = values[rows if isinstance(values, np.ndarray) else rows.tolist()]
+    return found

@@ -1,0 +1,313 @@
+"""Recipes: TOML -> a frozen, validated Recipe, before the first image is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from layerprobe.recipe.overrides import Overrides, overridden
+from layerprobe.recipe.recipe_files import find_recipe
+from layerprobe.recipe.validation import (
+    batch_problems,
+    checked_loss,
+    data_problems,
+    ensemble_problems,
+    metric_options,
+    metric_problems,
+    own_input_problems,
+    schedule_problems,
+    seen_problems,
+    validated,
+    with_defaults_of,
+    with_own_size,
+)
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.registry import LOSSES
+from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, near_miss
+from layerprobe.system.naming import PYTHON, name_model, run_folder_of, split_python
+from layerprobe.values.own_input import OwnInput
+from layerprobe.values.records import FROM_PYTHON, recorded_input
+from layerprobe.values.sections import (
+    SEARCH_KEYS,
+    SECTIONS,
+    Data,
+    Ensemble,
+    LossSection,
+    Network,
+    Probe,
+    Problem,
+    Train,
+)
+
+_KNOWN = (*SECTIONS, "metrics")
+# What decides the trained weights, without the keys that say where images come from, what is kept on the disk and how
+# queries are searched.
+_DECIDING = ("data", "net", "loss", "train", "ensemble")
+_NOT_DECIDING = {("data", "root"), ("data", "download"), ("data", "cache"), ("train", "keep")} | {
+    ("data", key) for key in SEARCH_KEYS
+}
+
+# What the trainings of one experiment differ in.
+_WITHIN_EXPERIMENT = {("train", "seed"), ("data", "validation_fold")}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A key that has another value in another recipe; None where one of them lacks the key."""
+
+    section: str
+    key: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.section}.{self.key}: {json.dumps(self.before)} -> {json.dumps(self.after)}"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An experiment, resolved: every default filled in, every name known.
+
+    Args:
+        name: the file's name without .toml.
+        data: of type Data, with the data set's own options beside the common keys.
+        net: of type Network, likewise.
+        loss: of type LossSection, likewise.
+        train: schedule and seed.
+        probe: what to measure.
+        ensemble: how many members are trained with this recipe; None for a single run.
+        metrics: name -> options of those metrics that have any set.
+        found_at: where the user says that the network's Python file is, as `python:FILE:FUNCTION`; None: where
+            `net.name` says. It is no part of the experiment.
+        own_input: the model's own input as run.json has it, so that nobody has to ask the model; None where it does
+            not.
+    """
+
+    name: str
+    data: Data
+    net: Network
+    loss: LossSection
+    train: Train
+    probe: Probe
+    metrics: Mapping[str, Mapping[str, Any]]
+    ensemble: Ensemble | None = None
+    found_at: str | None = None
+    own_input: OwnInput | None = None
+
+    @property
+    def network(self) -> str:
+        """The network's name, by which it can be built here."""
+        return self.found_at or self.net.name
+
+    def at(self, model: str | None) -> Recipe:
+        """The recipe with its network as the user names it.
+
+        Args:
+            model: the same name, or its Python file at another path, whose content is compared where it is built; None
+                where the user names none.
+
+        Raises:
+            RecipeError: another network.
+        """
+        if model is None:
+            return self
+        name_model(model)
+        if model == self.net.name:
+            return self
+        functions = [split_python(name)[1] for name in (model, self.net.name) if name.startswith(PYTHON)]
+        if len(functions) == 2 and functions[0] == functions[1]:
+            return replace(self, found_at=model)
+        raise RecipeError(f"--model {model}: the run's network is {self.net.name}", fix=f"Name it: {self.net.name}")
+
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        """Sections of plain JSON values, as run.json stores them."""
+        sections = {name: getattr(self, name).model_dump(mode="json") for name in SECTIONS if name != "ensemble"}
+        sections["metrics"] = {name: dict(options) for name, options in self.metrics.items()}
+        return sections if self.ensemble is None else sections | {"ensemble": self.ensemble.model_dump(mode="json")}
+
+    def member(self, number: int) -> Recipe:
+        """What a member of the ensemble trains, counted from 1; ensembles of two seeds share none."""
+        members = self.ensemble.members if self.ensemble else 1
+        train = self.train.model_copy(update={"seed": self.train.seed * members + number - 1})
+        return replace(self, train=train, ensemble=None)
+
+    def identity(self, *, with_seed: bool = True) -> str:
+        """Hex hash of all that decides the trained weights; without the seed and validation fold, of the experiment.
+
+        A key at the default that it was first released with is left out, so that a key that a later version adds
+        renames no run.
+        """
+        found = {name: getattr(self, name).without_defaults() for name in _DECIDING if getattr(self, name) is not None}
+        left_out = _NOT_DECIDING if with_seed else _NOT_DECIDING | _WITHIN_EXPERIMENT
+        for section, key in left_out:
+            found[section].pop(key, None)
+        return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+
+    def changes_since(self, stored: Mapping[str, Any]) -> list[Change]:
+        """The keys that decide the weights and differ from those that a run was trained with.
+
+        Args:
+            stored: the run's record: `recipe_name` and `recipe`.
+        """
+        try:
+            # Through the same defaults, so that a key that is new in this version is no difference.
+            old = resolve(stored["recipe_name"], stored["recipe"], source="run.json", own_size=False).as_dict()
+        except LayerprobeError:
+            old = stored["recipe"]
+        new, found = self.as_dict(), []
+        for section in _DECIDING:
+            before, after = old.get(section, {}), new.get(section, {})
+            for key in dict.fromkeys([*before, *after]):
+                if before.get(key) != after.get(key) and (section, key) not in _NOT_DECIDING:
+                    found.append(Change(section, key, before.get(key), after.get(key)))
+        return found
+
+
+def load_recipe(reference: str, overrides: Overrides | None = None, model: str | None = None) -> Recipe:
+    """Read, override and validate a recipe; the user names its network by it, unless its file lies in a run folder.
+
+    Args:
+        reference: a name or a path, as for `find_recipe`.
+        overrides: what the command line changes.
+        model: where the user says that its network is, as for `Recipe.at`.
+
+    Raises:
+        RecipeError: with every problem of the recipe, one line each.
+    """
+    path = find_recipe(reference)
+    sections, names_net = _read(path), path
+    ensemble = sections.get("ensemble")
+    if isinstance(ensemble, dict) and isinstance(ensemble.get("of"), str):
+        names_net = path if "net" in sections else find_recipe(ensemble["of"])
+        sections = _read(find_recipe(ensemble["of"])) | sections
+    overrides = overrides or Overrides()
+    given = overridden(sections, overrides, _KNOWN)
+    network = given.get("net")
+    own = sections.get("net")
+    if isinstance(network, dict) and isinstance(name := network.get("name"), str):
+        set_by_user = not isinstance(own, dict) or own.get("name") != name
+        if set_by_user or overrides.flags("net", ("name",)) or run_folder_of(names_net) is None:
+            name_model(name)
+    return resolve(path.stem, given, source=path, overrides=overrides, model=model)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"not UTF-8: {error}", file=path, fix="Save the recipe as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"not a TOML file: {error}", file=path, fix="Correct that place") from error
+
+
+def is_changed(reference: str, recipe: Recipe) -> bool:
+    """Whether a recipe, as resolved, would train something else than its file says; where the data lie aside."""
+    plain = load_recipe(reference, Overrides(settings=(f"data.root={recipe.data.root or '.'}",)), recipe.found_at)
+    return plain.identity() != recipe.identity()
+
+
+def recorded_recipe(record: Mapping[str, Any], file: Path) -> Recipe:
+    """The recipe in a run's record. It fetches no data set, and nothing is asked of the model.
+
+    Args:
+        record: its `recipe_name` and `recipe`.
+        file: where it stands.
+
+    Raises:
+        DataError: it is no recipe; with the first problem.
+        RecipeError: the run was measured from Python, and has none.
+    """
+    if record.get(FROM_PYTHON):
+        raise RecipeError(
+            "measured from Python: the run has no model and no images to go on with",
+            file=file,
+            fix="Measure it there again, by layerprobe.probe(model, splits, cache=...)",
+        )
+    sections = record["recipe"]
+    if "download" in sections.get("data", {}):
+        sections = sections | {"data": sections["data"] | {"download": False}}
+    try:
+        recipe = resolve(record["recipe_name"], sections, source=file, own_size=False)
+        return replace(recipe, own_input=recorded_input(record))
+    except RecipeError as error:
+        what = error.message.removeprefix(f"{file} ")
+        raise DataError(what, file=file, fix="Correct it, or train it again with --fresh") from error
+
+
+def resolve(  # noqa: PLR0913 - what is resolved, where it comes from, and what of it the user changes
+    name: str,
+    sections: Mapping[str, Any],
+    *,
+    source: object,
+    overrides: Overrides | None = None,
+    model: str | None = None,
+    own_size: bool = True,
+) -> Recipe:
+    """A recipe from plain sections: both gates, all problems at once.
+
+    Args:
+        name: what the recipe is called.
+        sections: section -> keys, as TOML gives them.
+        source: what the problems name, usually the file.
+        overrides: what the command line changed; a problem that it caused names the flag instead.
+        model: where the user says that the network is, as for `Recipe.at`.
+        own_size: whether the model is asked for the size of its images, where none is given.
+
+    Raises:
+        RecipeError: with `problems`, one line each.
+    """
+    problems: list[Problem] = []
+    parts: dict[str, Any] = {}
+    for section in sections:
+        if section not in _KNOWN:
+            problems.append(Problem(section, f"unknown section. {near_miss(section, _KNOWN)}"))
+    for section in SECTIONS:
+        if section == "ensemble" and section not in sections:
+            continue
+        values = sections.get(section, {})
+        if isinstance(values, Mapping):
+            parts[section] = validated(section, values, problems)
+        else:
+            problems.append(Problem(section, f"not a section. Write [{section}] and its keys below it", (section,)))
+    parts["metrics"] = metric_options(sections.get("metrics", {}), problems)
+    complete = not problems
+    named = parts.get("loss")
+    loss = checked_loss(named, problems) if named is not None and named.name in LOSSES else None
+    if complete:
+        parts["train"] = with_defaults_of(parts["loss"], parts["train"])
+        recipe = Recipe(name=name, **parts).at(model)
+        if own_size:
+            given = sections.get("data", {})
+            recipe = replace(recipe, data=with_own_size(recipe.data, recipe.network, given))
+        problems += [
+            *data_problems(recipe.data),
+            *seen_problems(recipe.data, recipe.train),
+            *own_input_problems(recipe.data, recipe.net),
+            *schedule_problems(recipe.train),
+            *metric_problems(recipe.probe.metrics),
+            *_reduction_problems(recipe.probe.reduce),
+            *batch_problems(recipe.train, recipe.loss),
+            *ensemble_problems(recipe.train, recipe.ensemble),
+            *(loss.contradictions(recipe.train, recipe.net) if loss else []),
+        ]
+    if problems:
+        flags = [(overrides or Overrides()).flags(problem.section, problem.keys) for problem in problems]
+        lines = [f"{flag or source} {problem}" for flag, problem in zip(flags, problems, strict=True)]
+        raise RecipeError(lines[0], problems=lines)
+    return recipe
+
+
+def _reduction_problems(names: tuple[str, ...]) -> list[Problem]:
+    """Names in [probe] reduce that mean nothing."""
+    found = []
+    for name in names:
+        try:
+            parse_chain(name)
+        except LayerprobeError as error:
+            found.append(Problem("probe", str(error).rstrip("."), ("reduce",)))
+    return found

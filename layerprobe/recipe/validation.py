@@ -1,0 +1,317 @@
+"""Sections of a recipe -> validated sections, or what is wrong with them.
+
+Two gates, whose problems are reported together: first keys, types and registered names; then the keys that belong to a
+data set, network or loss, which its own parameters define.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from pydantic import ValidationError, create_model
+
+from layerprobe.registry import DATASETS, LOSSES, METRICS, NETWORKS, is_source, load, load_apart
+from layerprobe.system.errors import LayerprobeError, near_miss
+from layerprobe.values.sections import (
+    LARGEST_SEED,
+    SECTIONS,
+    Data,
+    Ensemble,
+    LossSection,
+    Network,
+    Problem,
+    Section,
+    SourceNetwork,
+    Train,
+)
+
+if TYPE_CHECKING:
+    from layerprobe.losses.loss import Loss
+
+# Parameters of a data set, network or loss that no recipe states.
+_NOT_OPTIONS = {"self", "root", "embedding_dim", "num_classes", "seed", "weights", "image_size"}
+# What a loss's constructor raises: its own ValueError, and torch's errors about a number that fits into no tensor.
+_REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError)
+_TABLES = {"data": ("data set", DATASETS), "net": ("network", NETWORKS), "loss": ("loss", LOSSES)}
+
+
+def validated(section: str, values: Mapping[str, Any], problems: list[Problem]) -> Section | None:
+    """A section with the options of the part that it names; None, and problems, where it cannot be read.
+
+    Args:
+        section: its name.
+        values: its keys, as TOML gives them.
+        problems: what is wrong is added here.
+    """
+    model = SECTIONS[section]
+    for key, value in values.items():
+        if isinstance(value, str) and value.encode(errors="replace").decode() != value:
+            text = f"{key} = {value!a} is not UTF-8. Rename it, or give a link to it with another name"
+            problems.append(Problem(section, text, (key,)))
+            return None
+    if section in _TABLES and isinstance(values.get("name"), str):
+        try:
+            part, argument = load_apart(*_TABLES[section], values["name"])
+        except LayerprobeError as error:
+            problems.append(Problem(section, str(error).rstrip("."), ("name",)))
+            values = {key: value for key, value in values.items() if key in model.model_fields}
+        else:
+            first_released = getattr(part, "first_released", {})
+            if section == "data":
+                values, part = {**part.defaults, **values}, part.load
+            if section == "net" and is_source(values["name"]):
+                model, part = SourceNetwork, partial(part.build, argument)
+                values = _with_weights(values, problems)
+            model = create_model(values["name"], __base__=model, **_option_fields(part, model))
+            model.first_released = {**model.first_released, **first_released}
+    try:
+        return model.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        problems += [_problem(section, item, model) for item in error.errors()]
+        return None
+
+
+def _with_weights(values: Mapping[str, Any], problems: list[Problem]) -> Mapping[str, Any]:
+    """[net] of a model from elsewhere; a problem where its weights are not stated, or are another network's."""
+    given = values.get("weights")
+    if given not in (None, "imagenet"):
+        return values
+    what = "weights is missing" if given is None else 'weights = "imagenet" is for the networks of layerprobe'
+    text = f'{what}. Set it to "model" for those of {values["name"]} itself, to "none", a file or "run:NAME"'
+    problems.append(Problem("net", text, ("name", "weights")))
+    return {**values, "weights": "none"}
+
+
+def metric_options(values: Any, problems: list[Problem]) -> dict[str, dict[str, Any]]:
+    """The options of each [metrics.NAME], checked against what the metric takes."""
+    if not isinstance(values, Mapping):
+        text = "not a section. Write [metrics.NAME] and its keys below it"
+        problems.append(Problem("metrics", text, ("metrics",)))
+        return {}
+    found: dict[str, dict[str, Any]] = {}
+    for name, options in values.items():
+        section = f"metrics.{name}"
+        if name not in METRICS:
+            problems.append(Problem(section, f"unknown metric {name!r}. {near_miss(name, METRICS)}"))
+        elif not isinstance(options, Mapping):
+            problems.append(
+                Problem("metrics", f"{name} is not a section. Write [{section}] and its keys below it", (name,))
+            )
+        else:
+            factory = load("metric", METRICS, name)
+            now = {old: new for new, old in getattr(factory, "formerly", {}).items() if new not in options}
+            given = {now.get(option, option): value for option, value in options.items()}
+            model = create_model(name, __base__=Section, **_option_fields(factory, Section))
+            try:
+                found[name] = model.model_validate_json(json.dumps(given, default=str)).model_dump(mode="json")
+                factory(**found[name])  # refuses an option out of its range
+            except ValidationError as error:
+                problems += [_problem(section, item, model) for item in error.errors()]
+            except ValueError as error:
+                problems.append(Problem(section, f"{error}. Change it, or leave it out"))
+    return found
+
+
+def _option_fields(factory: Any, model: type[Section]) -> dict[str, Any]:
+    """The parameters of a part's factory that are keys of its section: name -> type and default."""
+    function = factory.func if isinstance(factory, partial) else factory
+    hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    return {
+        name: (hints[name], parameter.default)
+        for name, parameter in inspect.signature(factory).parameters.items()
+        if name not in model.model_fields and (name not in _NOT_OPTIONS or (model is Data and name == "seed"))
+    }
+
+
+def _problem(section: str, error: Any, model: type[Section]) -> Problem:
+    """What pydantic found, in words."""
+    first, *rest = error["loc"] or (section,)
+    key = f"{first}{''.join(f'[{index}]' for index in rest if isinstance(index, int))}"
+    if error["type"] == "extra_forbidden":
+        return Problem(section, f"unknown key {key!r}. {near_miss(key, model.model_fields)}", (str(first),))
+    if error["type"] == "missing":
+        return Problem(section, f"{key} is missing", (str(first),))
+    given = json.dumps(error["input"])
+    text = error["msg"][0].lower() + error["msg"][1:]
+    if error["type"] == "tuple_type":
+        text = f"a list is expected. Write {key} = [{given}]"
+    return Problem(section, f"{key} = {given}: {text}", (str(first),))
+
+
+def checked_loss(section: LossSection, problems: list[Problem]) -> Loss | None:
+    """The loss without values; None, and a problem, where it refuses an option."""
+    factory: type[Loss] = load(*_TABLES["loss"], section.name)
+    try:
+        return factory.checked(section.options())
+    except _REFUSALS as error:
+        # The options that are refused on their own; none where only several together are.
+        refused = tuple(name for name, value in section.options().items() if not _is_accepted(factory, {name: value}))
+        text = str(error)
+        if not isinstance(error, ValueError):  # torch's words say less, in fifty lines
+            given = [f"{name} = {section.options()[name]}" for name in refused]
+            text = f"{', '.join(given) or 'all options together'}: too large"
+        problems.append(Problem("loss", f"{text}. Change it, or leave it out", refused))
+        return None
+
+
+def _is_accepted(factory: type[Loss], options: Mapping[str, Any]) -> bool:
+    try:
+        factory.checked(options)
+    except _REFUSALS:
+        return False
+    return True
+
+
+def with_defaults_of(loss: LossSection, train: Train) -> Train:
+    """[train] with what it leaves to the loss and the optimiser filled in."""
+    factory = load(*_TABLES["loss"], loss.name)
+    sampler = train.sampler or factory.sampler
+    update: dict[str, Any] = {"sampler": sampler}
+    if sampler == "shuffled":
+        update |= {"images_per_class": None, "replacement": None}
+    else:
+        default = 2 if sampler == "n_pairs" else factory.images_per_class
+        update["images_per_class"] = train.images_per_class or default
+        update["replacement"] = sampler == "balanced" if train.replacement is None else train.replacement
+    if train.momentum is None:
+        update["momentum"] = {"sgd": 0.9, "rmsprop": 0.0}.get(train.optimizer)
+    # A record of a run that was trained without a limit states None.
+    if "clip_gradient" not in train.model_fields_set and train.optimizer == "sgd":
+        update["clip_gradient"] = factory.clip_gradient
+    elif train.clip_gradient == 0:
+        update["clip_gradient"] = None
+    return train.model_copy(update=update)
+
+
+def data_problems(data: Data) -> list[Problem]:
+    """Keys of [data] that contradict each other."""
+    found = []
+    if data.transform not in ("square", "model") and data.augment == "affine":
+        text = f'transform = "{data.transform}" frames training images by itself. Set augment = "photo" or "none"'
+        found.append(Problem("data", text, ("transform", "augment")))
+    if data.transform == "D3" and (data.mean, data.std) not in (("imagenet", "imagenet"), (0.5, 0.5)):
+        text = 'transform = "D3" scales pixels to -1 ... 1. Leave mean and std out'
+        found.append(Problem("data", text, ("transform", "mean", "std")))
+    if load(*_TABLES["data"], data.name).takes_root and not data.root:
+        found.append(Problem("data", f"{data.name} needs a root. Give --data {data.name}:PATH", ("name", "root")))
+    return [*found, *_fold_problems(data)]
+
+
+def _fold_problems(data: Data) -> list[Problem]:
+    folds, fold = data.validation_folds, data.validation_fold
+    if folds == 1:
+        text = "validation_folds = 1 leaves nothing to train on. Set it to 2 or more, or leave it out"
+        return [Problem("data", text, ("validation_folds",))]
+    if folds and data.validation_classes:
+        text = "validation_folds and validation_classes both hold classes out. Leave one of them out"
+        return [Problem("data", text, ("validation_folds", "validation_classes"))]
+    if fold >= max(folds, 1):
+        right = f"0 to {folds - 1}" if folds else "0, or set validation_folds"
+        return [Problem("data", f"validation_fold = {fold}: must be {right}", ("validation_fold", "validation_folds"))]
+    return []
+
+
+def seen_problems(data: Data, train: Train) -> list[Problem]:
+    """`seen = false` where the network is trained here, on the classes that it is said not to have seen."""
+    if data.seen or not train.epochs:
+        return []
+    text = f"seen = false: a network that is trained for {train.epochs} epochs sees the training classes. Leave it out"
+    return [Problem("data", text, ("seen",))]
+
+
+def own_input_problems(data: Data, net: Network) -> list[Problem]:
+    """Keys that contradict `transform = "model"`."""
+    if data.transform != "model":
+        return []
+    found = []
+    if not is_source(net.name):
+        text = f'transform = "model": {net.name} has no input of its own. Set it to "square", D1, D2 or D3'
+        found.append(Problem("data", text, ("transform", "net.name")))
+    if data.resize == "fast":
+        text = 'transform = "model" resizes as the model\'s library does. Leave resize = "fast" out'
+        found.append(Problem("data", text, ("transform", "resize")))
+    usual = load(*_TABLES["data"], data.name).defaults
+    given = tuple(key for key in ("mean", "std") if getattr(data, key) not in ("imagenet", usual.get(key)))
+    if given:
+        text = f'transform = "model" has a mean and std of its own. Leave {" and ".join(given)} out'
+        found.append(Problem("data", text, ("transform", *given)))
+    return found
+
+
+def with_own_size(data: Data, network: str, given: Mapping[str, Any]) -> Data:
+    """[data] with the size of the model's own input where it takes that, no size is given and one is known.
+
+    Args:
+        data: with every default filled in.
+        network: the model's name.
+        given: what was given of [data].
+
+    Raises:
+        LayerprobeError: of the source.
+    """
+    if data.transform != "model" or "image_size" in given or not is_source(network):
+        return data
+    source, name = load_apart("network", NETWORKS, network)
+    own = source.own_input(name)
+    return data if own is None else data.model_copy(update={"image_size": own.size})
+
+
+def metric_problems(metrics: tuple[str, ...]) -> list[Problem]:
+    """Names in [probe] metrics that mean nothing."""
+    return [
+        Problem("probe", f"unknown metric {name!r}. {near_miss(name, METRICS)}", ("metrics",))
+        for name in metrics
+        if name not in METRICS and not re.fullmatch(r"R@[1-9][0-9]*", name)
+    ]
+
+
+def schedule_problems(train: Train) -> list[Problem]:
+    """Keys of [train] that say one thing twice, or that the optimiser does not take."""
+    found = []
+    for what, names in (
+        ("when the learning rate falls", ("decay_at", "decay_epochs", "decay_iterations")),
+        ("when the loss is heated", ("heat_at", "heat_epochs")),
+        ("how long the warm-up is", ("warmup_iterations", "warmup_epochs")),
+    ):
+        given = tuple(name for name in names if getattr(train, name))
+        if len(given) > 1:
+            found.append(Problem("train", f"{' and '.join(given)} both say {what}. Keep one", given))
+        if names[0] == "decay_at" and given and train.decay == "cosine":
+            text = f'{given[0]} is for decay = "steps". Leave it out, or decay = "cosine"'
+            found.append(Problem("train", text, (*given, "decay")))
+    if train.momentum is not None and train.optimizer in ("adam", "adamw"):
+        found.append(Problem("train", f"{train.optimizer} has no momentum. Leave it out", ("momentum", "optimizer")))
+    if train.epsilon is not None and train.optimizer == "sgd":
+        found.append(Problem("train", "sgd has no epsilon. Leave it out", ("epsilon", "optimizer")))
+    return found
+
+
+def batch_problems(train: Train, loss: LossSection) -> list[Problem]:
+    """What the sampler cannot draw. A loss that needs positives asks for more, and says so itself."""
+    k, found = train.images_per_class, []
+    needs_positives = load(*_TABLES["loss"], loss.name).needs_positives
+    if k is None:
+        return []
+    if train.sampler == "n_pairs" and k != 2:
+        text = f"images_per_class = {k}: n_pairs takes 2 of a class. Leave it out"
+        found.append(Problem("train", text, ("images_per_class", "sampler")))
+    elif k < 2 and train.sampler != "balanced" and not needs_positives:
+        text = f"images_per_class = {k}: {train.sampler} needs each class twice. Set 2 or more"
+        found.append(Problem("train", text, ("images_per_class", "sampler")))
+    if train.batch_size < k and not needs_positives:
+        text = f"batch_size = {train.batch_size} holds no class of images_per_class = {k}. Raise it"
+        found.append(Problem("train", text, ("batch_size", "images_per_class")))
+    return found
+
+
+def ensemble_problems(train: Train, ensemble: Ensemble | None) -> list[Problem]:
+    """A seed from which the last member of an ensemble would get a seed that is too large."""
+    if ensemble is None or (train.seed + 1) * ensemble.members - 1 <= LARGEST_SEED:
+        return []
+    text = f"seed = {train.seed} is too large for {ensemble.members} members. Set it below 2^64 / {ensemble.members}"
+    return [Problem("train", text, ("seed", "ensemble.members"))]

@@ -1,0 +1,109 @@
+"""Memory: how much of it is free, and errors that say so where it does not suffice."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from layerprobe.system.errors import EnvironmentFault
+from layerprobe.system.wording import as_size
+
+if TYPE_CHECKING:
+    import torch
+
+# Words of the system, torch, oneDNN, HDF5, PIL and C++, where the exception's type does not say it.
+_WORDS = (
+    "Cannot allocate memory", "CPUAllocator", "MemoryError", "out of memory", "could not create a primitive",
+    "memory allocation failed", "unable to allocate", "bad_alloc",
+)  # fmt: skip
+_GROUPS = Path("/sys/fs/cgroup")
+_LITTLE = 2**24  # bytes that are taken without asking how many are free, which costs reading files of the system
+FIX = "Free memory, or run it where there is more"
+
+
+def free_memory() -> int:
+    """Bytes that this process can still take: of the machine, of its control groups, and by `ulimit -v`."""
+    import resource  # not needed by `layerprobe --help`, which imports this module
+
+    limits = [os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()]
+    with contextlib.suppress(OSError):  # no Linux
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            limits += _of_groups(*line.split(":", 2)[1:])
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        with contextlib.suppress(OSError):
+            taken = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+            limits.append(limit - taken * resource.getpagesize())
+    return max(0, min(limits))
+
+
+def _of_groups(controllers: str, path: str) -> Iterator[int]:
+    """What a control group and those above it leave, of version 2 (no controllers are named) or 1."""
+    if "memory" not in controllers.split(",") and controllers:
+        return
+    root = _GROUPS / (controllers and "memory")
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
+    folder = root / path.lstrip("/")
+    for group in (folder, *folder.parents):
+        with contextlib.suppress(OSError, ValueError):  # not mounted here, or `max`: no limit
+            limit, used = (int((group / name).read_text(encoding="ascii")) for name in names)
+            facts = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
+            # What is cached of files is given back when it is needed.
+            yield limit - used + sum(int(facts.get(name, 0)) for name in ("inactive_file", "active_file"))
+        if group == root:
+            return
+
+
+def require_memory(needed: int, file: object) -> None:
+    """Check that what a file claims to hold fits into memory, before it is read.
+
+    Raises:
+        EnvironmentFault: it does not; with both numbers.
+    """
+    if needed > _LITTLE and needed > (free := free_memory()):
+        raise EnvironmentFault(f"needs {as_size(needed)} of memory, {as_size(free)} are free", file=file, fix=FIX)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception of Python, numpy, torch, HDF5 or the system says that memory does not suffice."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"  # torch's, of a GPU
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError | OSError | KeyError) and any(word in str(error) for word in _WORDS))
+    )
+
+
+@contextlib.contextmanager
+def memory_faults_told(file: object = None) -> Iterator[None]:
+    """Turn whatever says that memory does not suffice into one error, which names the file that was read.
+
+    Raises:
+        EnvironmentFault: out of memory.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError, KeyError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise EnvironmentFault("out of memory", file=file, fix=FIX) from error
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak memory of this process in bytes; on a GPU, the peak that torch allocated there."""
+    import resource
+
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kilobytes

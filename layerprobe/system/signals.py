@@ -1,0 +1,140 @@
+"""SIGINT and SIGTERM end a command at its next step, or where it waits; a second signal ends it at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from io import FileIO
+from types import FrameType
+from typing import TypeVar
+
+from layerprobe.system.errors import InterruptedRun
+
+Item = TypeVar("Item")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PATIENCE = 3.0  # seconds without work after a signal, which are a wait
+_LAST_PATIENCE = 2.0  # seconds to clean up after a second signal
+
+
+class Stop:
+    """Whether a signal has asked to stop."""
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal_number is not None
+
+    def raise_if_asked(self, message: str) -> None:
+        """End the command.
+
+        Raises:
+            InterruptedRun: a signal came.
+        """
+        if self.signal_number is not None:
+            raise InterruptedRun(
+                f"{message} ({signal.Signals(self.signal_number).name})", signal_number=self.signal_number
+            )
+
+    def between(self, items: Iterable[Item], message: str) -> Iterator[Item]:
+        """The items, as long as nobody asks to stop.
+
+        Raises:
+            InterruptedRun: a signal came.
+        """
+        for item in items:
+            self.raise_if_asked(message)
+            yield item
+
+
+@contextlib.contextmanager
+def stoppable(*, at_once: bool = False) -> Iterator[Stop]:
+    """Catch SIGINT and SIGTERM inside the block; the former handlers return after it.
+
+    The first signal is noted. What computes ends by itself at its next step, where `Stop` is looked at. What waits, for
+    a disk or for data workers that wait for one, is sent a second signal after 3 seconds. A second signal raises
+    KeyboardInterrupt; where even that ends nothing, the process ends 2 seconds later with 128 + the signal's number.
+
+    The handlers are installed explicitly because a shell starts background commands with SIGINT ignored.
+
+    Args:
+        at_once: the block may end anywhere: the first signal raises KeyboardInterrupt.
+
+    Raises:
+        InterruptedRun: a signal raised KeyboardInterrupt, and the block did not catch it.
+    """
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def asked(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
+        again = bool(stop)
+        stop.signal_number = stop.signal_number or number
+        if again or at_once:
+            raise KeyboardInterrupt(f"ended by {signal.Signals(number).name}")
+
+    arrivals, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    threading.Thread(target=_insist, args=(arrivals, threading.get_ident()), daemon=True).start()
+    former = {number: signal.signal(number, asked) for number in _SIGNALS}
+    # The interpreter writes a signal's number there when it arrives, even where no Python code can run.
+    former_wakeup = signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    try:
+        yield stop
+    except KeyboardInterrupt:
+        stop.raise_if_asked("stopped")
+        raise
+    finally:
+        signal.set_wakeup_fd(former_wakeup)
+        os.close(wakeup)
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _insist(arrivals: int, main: int) -> None:
+    """In a thread: see that the block ends after a signal.
+
+    Args:
+        arrivals: a pipe that gives a byte for each signal and is closed when the block has ended.
+        main: the thread that the block runs in.
+    """
+    with open(arrivals, "rb", buffering=0) as stream:
+        if not (first := _arrival(stream, None)):
+            return
+        second: int | None = 0
+        while second == 0:
+            used = time.process_time()
+            second = _arrival(stream, _PATIENCE)
+            if second == 0 and time.process_time() - used < _PATIENCE / 10:
+                signal.pthread_kill(main, first)  # it ends a system call that waits, and arrives here too
+        deadline = time.monotonic() + _LAST_PATIENCE
+        while second is not None and (left := deadline - time.monotonic()) > 0:
+            second = _arrival(stream, left)
+    if second is not None:
+        shown = "\x1b[?25h" if os.isatty(2) else ""  # the cursor, which a progress bar hides
+        os.write(2, f"{shown}ended at once ({signal.Signals(first).name}); what is stored is whole\n".encode())
+        os._exit(128 + first)
+
+
+def _arrival(stream: FileIO, seconds: float | None) -> int | None:
+    """The next signal's number; 0 where none came in time, None where the block has ended."""
+    while select.select([stream], [], [], seconds)[0]:
+        number = stream.read(1)
+        if not number:
+            return None
+        if number[0] in _SIGNALS:
+            return number[0]
+    return 0
+
+
+def end_soon(code: int) -> None:
+    """End the process with this code in 3 seconds, if it has not ended by itself: a data worker may wait for a disk."""
+    timer = threading.Timer(_PATIENCE, os._exit, (code,))
+    timer.daemon = True
+    timer.start()

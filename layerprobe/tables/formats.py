@@ -1,0 +1,234 @@
+"""Tables as a terminal, a notebook, Markdown, LaTeX and csv show them."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from layerprobe.system.wording import one_line, visible
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from layerprobe.tables.tables import TextTable
+
+TERMINAL = "table"  # the format of a terminal, made by `as_rich`
+_WIDTH = 200  # characters, where nothing says how wide a line may be
+_MARKDOWN = re.compile(r"([\\|*_`<\[~])")
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+    }
+)
+
+
+def as_markdown(table: TextTable) -> str:
+    """A table of GitHub's Markdown, under its heading and above its notes."""
+
+    def shown(text: str) -> str:
+        return _MARKDOWN.sub(r"\\\1", _one_line(text))
+
+    header, *rows = (list(map(shown, row)) for row in (table.columns, *_cells(table)))
+    rule = ["---:" if place in _right(table) else "---" for place in range(len(header))]
+    lines = "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))
+    # Two spaces at the end of a line break it.
+    heading, notes = ("  \n".join(map(shown, texts)) for texts in (table.heading, table.notes))
+    return "\n\n".join(part for part in (heading, lines, notes) if part)
+
+
+def as_latex(table: TextTable) -> str:
+    r"""A `tabular` that needs no package; the heading and the notes stand before and after it as comments."""
+
+    def shown(text: str) -> str:
+        cell = _one_line(text).translate(_LATEX)
+        # `\\` takes a star or a bracket at the start of the next row for its own.
+        return f"{{}}{cell}" if cell.startswith(("*", "[")) else cell
+
+    columns = "".join("r" if place in _right(table) else "l" for place in range(len(table.columns)))
+    header, *rows = (" & ".join(map(shown, row)) + r" \\" for row in (table.columns, *_cells(table)))
+    before, after = ([f"% {one_line(line)}" for line in lines] for lines in (table.heading, table.notes))
+    body = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", header, r"\hline", *rows, r"\hline", r"\end{tabular}"]
+    return "\n".join([*before, *body, *after])
+
+
+def as_csv(table: TextTable) -> str:
+    """The header and the cells alone; the ends of intervals have columns of their own behind their values."""
+    text = io.StringIO()
+    header: list[str] = []
+    for place, name in enumerate(table.columns):
+        header += [name, f"{name} low", f"{name} high"] if place in table.intervals else [name]
+    rows = [header]
+    for number, cells in enumerate(table.rows):
+        row: list[str] = []
+        for place, cell in enumerate(cells):
+            row += [cell, *(table.intervals[place][number] or ("", ""))] if place in table.intervals else [cell]
+        rows.append(row)
+    csv.writer(text, lineterminator="\n").writerows([visible(cell.replace("\n", " ")) for cell in row] for row in rows)
+    return text.getvalue().removesuffix("\n")
+
+
+def _cells(table: TextTable, between: str = " ") -> list[tuple[str, ...]]:
+    """The rows as people see them, with the interval of a value behind it: `89.7 [87.9, 91.2]`."""
+
+    def shown(place: int, number: int, cell: str) -> str:
+        cell = one_line(cell, keep="\n" if place in table.multiline else "")
+        return cell if place not in table.intervals else _with_ends(cell, table.intervals[place][number], between)
+
+    return [
+        tuple(shown(place, number, cell) for place, cell in enumerate(cells)) for number, cells in enumerate(table.rows)
+    ]
+
+
+def _aligned(table: TextTable) -> TextTable:
+    """The table with values of one width in each column, and with ends of intervals of one width."""
+    columns = list(zip(*table.rows, strict=True))
+    intervals = {}
+    for place, ends in table.intervals.items():
+        low, high = (max(len(pair[end]) for pair in ends if pair) if any(ends) else 0 for end in (0, 1))
+        # The reason why there is no value may be long.
+        wide = max(len(cell) for cell in columns[place] if " " not in cell)
+        columns[place] = tuple(cell.rjust(wide) for cell in columns[place])
+        intervals[place] = tuple(pair and (pair[0].rjust(low), pair[1].rjust(high)) for pair in ends)
+    return replace(table, rows=tuple(zip(*columns, strict=True)), intervals=intervals)
+
+
+def _with_ends(cell: str, ends: tuple[str, str] | None, between: str) -> str:
+    return cell if ends is None else f"{cell}{between}[{ends[0]}, {ends[1]}]"
+
+
+def _right(table: TextTable) -> frozenset[int]:
+    """The columns whose cells stand at the right: of numbers, but those that have intervals behind them."""
+    return table.numbers - table.intervals.keys()
+
+
+def as_rich(table: TextTable, width: int | None = None) -> Table:
+    """A table for `rich`, which fits it to the terminal: words are folded before numbers.
+
+    Args:
+        table: any.
+        width: characters that a line may have; in a wider table intervals stand under their values. None: any number.
+    """
+    from rich.console import Console
+
+    made = _rich(table, " ")
+    if width is None or not table.intervals:
+        return made
+    console = Console(width=10 * _WIDTH)  # as wide as no table is
+    return made if console.measure(made).maximum <= width else _rich(table, "\n")
+
+
+def _rich(table: TextTable, between: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    rows = _cells(_aligned(table), between)
+    made = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, show_edge=False)
+    if table.heading:
+        made.title, made.title_justify, made.title_style = _beside(table.heading, bold=True), "left", ""
+    if table.notes:
+        made.caption, made.caption_justify = _beside(table.notes), "left"
+    for place, header in enumerate(table.columns):
+        words = any(" " in row[place] for row in table.rows)  # no interval: that folds by the line feed alone
+        made.add_column(
+            _text(header),
+            justify="right" if place in _right(table) else "left",
+            overflow="fold",
+            no_wrap=place in table.numbers and not words,
+        )
+    for place, row in enumerate(rows):
+        made.add_row(*map(_text, row), style="bold" if place == table.marked else None)
+    return made
+
+
+def as_html(table: TextTable) -> str:
+    """A table for a notebook, under its heading and above its notes."""
+
+    def shown(text: str) -> str:
+        return html.escape(visible(text, keep="\n")).replace("\n", "<br/>")
+
+    def row(cells: tuple[str, ...], tag: str, bold: bool) -> str:
+        made = []
+        for place, cell in enumerate(cells):
+            align = "right" if place in _right(table) else "left"
+            text = f"<b>{shown(cell)}</b>" if bold and cell else shown(cell)
+            made.append(f'<{tag} style="text-align: {align}">{text}</{tag}>')
+        return f"<tr>{''.join(made)}</tr>"
+
+    rows = [row(cells, "td", place == table.marked) for place, cells in enumerate(_cells(table))]
+    head = row(table.columns, "th", False)
+    body = f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
+    heading, notes = (
+        f"<p>{shown(chr(10).join(map(one_line, lines)))}</p>" * bool(lines) for lines in (table.heading, table.notes)
+    )
+    return heading + body + notes
+
+
+def as_text(table: TextTable) -> str:
+    """A table as a terminal without colours shows it; it is as wide as its cells."""
+    from rich.console import Console
+
+    lines = io.StringIO()
+    Console(file=lines, width=_WIDTH, color_system=None).print(as_rich(table, _WIDTH), crop=False)
+    return "\n".join(line.rstrip() for line in lines.getvalue().splitlines())
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Tables as Python shows them: as text where they are printed, as HTML in a notebook.
+
+    Args:
+        tables: one below the other.
+    """
+
+    tables: tuple[TextTable, ...]
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(as_text, self.tables))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return "".join(map(as_html, self.tables))
+
+
+_TEXTS: Mapping[str, Callable[[TextTable], str]] = {"markdown": as_markdown, "latex": as_latex, "csv": as_csv}
+FORMATS = (TERMINAL, *_TEXTS)
+
+
+def rendered(table: TextTable, form: str) -> str:
+    """A table in one of `FORMATS`, but the terminal's."""
+    return _TEXTS[form](table)
+
+
+def _one_line(text: str) -> str:
+    return one_line(text.replace("\n", " "))
+
+
+def _text(cell: str) -> Text:
+    """A cell without markup and control characters: names come from files and must not style or steer the terminal."""
+    from rich.text import Text
+
+    return Text(visible(cell, keep="\n"))
+
+
+def _beside(lines: tuple[str, ...], *, bold: bool = False) -> Text:
+    """A title or caption that may be wider than its table; rich would fold it to the table's width."""
+    lines = tuple(map(one_line, lines))
+    wide = _text("\n".join(lines))
+    wide.no_wrap, wide.overflow = True, "ignore"
+    if bold:
+        wide.stylize("bold", 0, len(lines[0]))
+    return wide

@@ -1,0 +1,263 @@
+"""Tables as text: scores, and any rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from layerprobe.values.best import best_layer, best_text, worse_text
+from layerprobe.values.facts import DataFacts, fact_lines
+from layerprobe.values.intervals import ShownKind
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.label_free import agreement_lines, agreements
+from layerprobe.values.scores import SPLITS, Score, is_fraction, is_recall, note_text
+
+_ABSENT = "-"
+_BEST = "*"
+_SHORT = {"validation": "valid."}  # split -> its name in a narrow column
+_Row = tuple[str, str, str, str]  # layer, pool, reduction, similarity
+_BRACKETS = "in brackets"
+Ends = tuple[str, str]  # of an interval, as text
+_FIELDS = ("layer", "pool", "reduction", "similarity")
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table as people are shown it, in whatever format.
+
+    Args:
+        columns: headers of the C columns; a line feed may divide one.
+        rows: C cells each.
+        numbers: places of the columns that hold numbers.
+        heading: lines above it.
+        notes: lines below it.
+        marked: place of the row that stands out; None for none.
+        intervals: column -> for each row the ends of its cell's interval, None where it has none.
+        multiline: places of the columns whose cells line feeds divide; in others, a line feed is a name's.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: frozenset[int] = frozenset()
+    heading: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    marked: int | None = None
+    intervals: Mapping[int, tuple[Ends | None, ...]] = field(default_factory=dict)
+    multiline: frozenset[int] = frozenset()
+
+
+def layer_table(
+    scores: Sequence[Score],
+    *,
+    metric: str = "R@1",
+    data: DataFacts | None = None,
+    untrained: Sequence[Score] = (),
+    alike: Collection[RankedLayer] | None = None,
+) -> TextTable:
+    """A table with a row for each layer: the metric on every split, the gap, and the other R@K on test.
+
+    Values are percent with one decimal; those of the metric have their intervals where all of these are of one kind.
+    The gap is train - test in points, from the unrounded fractions. The best layer has a star and is bold: on
+    validation, or on test where there is no validation. Where a value is invalid its note is shown; other notes follow
+    below the table, and first among them whether training made layers worse.
+
+    Args:
+        scores: of one run and one epoch, in the order of the rows.
+        metric: the metric to compare between the splits.
+        data: what the scores were measured on.
+        untrained: the run's scores of epoch 0, where the others are of a later one.
+        alike: the layers that are not told apart from the best on its split; None where that is unknown.
+
+    Raises:
+        ValueError: no scores, or scores of several runs or epochs.
+    """
+    if len({(score.run, score.epoch) for score in scores}) != 1:
+        raise ValueError("a layer table shows the scores of one run and one epoch")
+    cells = {(_row(score), score.split, score.metric): score for score in scores}
+    rows = list(dict.fromkeys(map(_row, scores)))
+    splits = [split for split in SPLITS if any(score.split == split for score in scores)]
+    further = list(dict.fromkeys(s.metric for s in scores if s.split == "test" and is_recall(s.metric)))
+    further = [name for name in further if name != metric]
+    shown = _fields_shown(rows)
+    both = {"train", "test"} <= set(splits)
+    headers = [f"{_SHORT.get(split, split)}\n{metric}" for split in splits] + ["gap"] * both
+    headers += [f"test\n{name}" for name in further]
+
+    values = {split: [_value(cells.get((row, split, metric))) for row in rows] for split in ("validation", "test")}
+    best = best_layer(values)
+    names = [_name(row, rows, shown) for row in rows]
+    before = {_row(score): score for score in untrained if (score.split, score.metric) == ("test", metric)}
+    worse = worse_text(
+        names, [_value(before.get(row)) for row in rows], values["test"], metric, data.start if data else "untrained"
+    )
+    near = None if alike is None else [n for n, row in zip(names, rows, strict=True) if _ranked(row) in alike]
+    notes = [f"{_BEST} {best_text(best, names, values, near)}"] if best else []
+    notes += [worse] if worse else []
+    texts = []
+    for place, row in enumerate(rows):
+        numbers = [_percent(cells.get((row, split, metric))) for split in splits]
+        numbers += [_gap(cells.get((row, "train", metric)), cells.get((row, "test", metric)))] * both
+        numbers += [_percent(cells.get((row, "test", name))) for name in further]
+        star = _BEST if best and place == best.place else ""
+        texts.append((star, *(row[i] for i in shown), *numbers))
+    columns = ("", *(_FIELDS[i] for i in shown), *headers)
+    compared = [[cells.get((row, split, metric)) for row in rows] for split in splits]
+    kind = _kind([score for column in compared for score in column])
+    noted = [score for score in scores if is_recall(score.metric)]
+    title = _title(scores[0], rows, shown, f"{metric} in %")
+    return TextTable(
+        columns,
+        tuple(texts),
+        numbers=frozenset(range(1 + len(shown), len(columns))),
+        heading=(title, *(fact_lines(data) if data else ()), *kind.lines(_BRACKETS)),
+        notes=(*notes, *_notes(noted, rows, kind)),
+        marked=best.place if best else None,
+        intervals=_intervals(compared, 1 + len(shown), kind),
+    )
+
+
+def metric_table(scores: Sequence[Score]) -> TextTable | None:
+    """A table of the metrics other than R@K, with a row for each metric and layer; None without such a metric.
+
+    Shares are percent with one decimal, other numbers have three digits. Values have their intervals where all of these
+    are of one kind. Where a value is invalid its note is shown. Notes that no R@K has follow below the table, and how
+    far numbers that need no labels order the layers as recall does.
+
+    Args:
+        scores: of one run and one epoch, in the order of the rows.
+    """
+    further = [score for score in scores if not is_recall(score.metric)]
+    if not further:
+        return None
+    cells = {(_row(score), score.split, score.metric): score for score in further}
+    splits = [split for split in SPLITS if any(score.split == split for score in further)]
+    metrics = list(dict.fromkeys(score.metric for score in further))
+    rows = list(dict.fromkeys(map(_row, further)))
+    shown = _fields_shown(rows)
+    columns = ("metric", *(_FIELDS[i] for i in shown), *(_SHORT.get(split, split) for split in splits))
+    shares = "shares in %" if any(map(is_fraction, metrics)) else ""
+    lines = [(metric, row) for metric in metrics for row in rows]
+    by_split = [[cells.get((row, split, metric)) for metric, row in lines] for split in splits]
+    kind = _kind([score for column in by_split for score in column])
+    return TextTable(
+        columns,
+        tuple(
+            (metric, *(row[i] for i in shown), *map(_number, found))
+            for (metric, row), *found in zip(lines, *by_split, strict=True)
+        ),
+        numbers=frozenset(range(1 + len(shown), len(columns))),
+        heading=(_title(further[0], rows, shown, shares), *kind.lines(_BRACKETS)),
+        notes=(*_notes(_own_notes(scores), rows, kind), *agreement_lines(agreements(scores))),
+        intervals=_intervals(by_split, 1 + len(shown), kind),
+    )
+
+
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, multiline: Collection[int] = ()) -> TextTable:
+    """A table of texts.
+
+    Args: as of `TextTable`.
+    """
+    return TextTable(tuple(columns), tuple(map(tuple, rows)), multiline=frozenset(multiline))
+
+
+def _row(score: Score) -> _Row:
+    return score.layer, score.pool, score.reduction, score.similarity
+
+
+def _ranked(row: _Row) -> RankedLayer:
+    layer, pool, reduction, similarity = row
+    return RankedLayer(LayerKey(layer, pool), reduction, similarity)
+
+
+def _fields_shown(rows: Sequence[_Row]) -> list[int]:
+    """The fields of a row that have a column: a reduction or similarity that all share stands in the heading."""
+    return [0, 1, *(i for i in (2, 3) if len({row[i] for row in rows}) > 1)]
+
+
+def _name(row: _Row, rows: Sequence[_Row], shown: Sequence[int]) -> str:
+    """The layer, with its pool and more where another row has the same layer."""
+    alike = [other for other in rows if other[0] == row[0]]
+    return " ".join([row[0], *(row[i] for i in shown[1:] if len({other[i] for other in alike}) > 1)])
+
+
+def _title(first: Score, rows: Sequence[_Row], shown: Sequence[int], unit: str) -> str:
+    parts = [f"{first.run}, epoch {first.epoch}", unit, rows[0][2] if rows[0][2] != NO_REDUCTION else "", rows[0][3]]
+    return ", ".join(part for i, part in enumerate(parts) if part and i not in shown[2:])
+
+
+def _value(score: Score | None) -> float | None:
+    return None if score is None else score.value
+
+
+def _percent(score: Score | None) -> str:
+    if score is None:
+        return _ABSENT
+    return note_text(score.notes) if score.value is None else _share(score.value)
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _number(score: Score | None) -> str:
+    if score is None or score.value is None or is_fraction(score.metric):
+        return _percent(score)
+    return f"{score.value:.3g}"
+
+
+def _kind(scores: Sequence[Score | None]) -> ShownKind:
+    return ShownKind.of(score.notes for score in scores if score and score.low is not None and score.value is not None)
+
+
+def _intervals(
+    columns: Sequence[Sequence[Score | None]], first: int, kind: ShownKind
+) -> dict[int, tuple[Ends | None, ...]]:
+    """The ends of the intervals of neighbouring columns, `first` the place of the first; those without any left out."""
+    ends = (
+        {} if kind.kind is None else {place: tuple(map(_ends, column)) for place, column in enumerate(columns, first)}
+    )
+    return {place: column for place, column in ends.items() if any(column)}
+
+
+def _ends(score: Score | None) -> Ends | None:
+    if score is None or score.value is None or score.low is None or score.high is None:
+        return None
+    if is_fraction(score.metric):
+        return _share(score.low), _share(score.high)
+    return f"{score.low:.3g}", f"{score.high:.3g}"
+
+
+def _gap(train: Score | None, test: Score | None) -> str:
+    before, after = _value(train), _value(test)
+    return _ABSENT if before is None or after is None else f"{100 * (before - after):+.1f}"
+
+
+def _own_notes(scores: Sequence[Score]) -> list[Score]:
+    """The scores other than R@K, each with those notes that no R@K of its layer and split has."""
+    said = {(_row(score), score.split, note) for score in scores if is_recall(score.metric) for note in score.notes}
+    return [
+        replace(score, notes=tuple(note for note in score.notes if (_row(score), score.split, note) not in said))
+        for score in scores
+        if not is_recall(score.metric)
+    ]
+
+
+def _notes(scores: Sequence[Score], rows: Sequence[_Row], kind: ShownKind) -> list[str]:
+    """A line for each split and note, naming the layers that have it, and the metrics other than R@K if only some do.
+
+    Notes of invalid values are in their cells.
+    """
+    metrics = {score.metric for score in scores}
+    found: dict[tuple[str, str], list[Score]] = {}
+    for score in scores:
+        if score.value is not None:
+            for note in kind.further(score.notes):
+                found.setdefault((score.split, note), []).append(score)
+    lines = []
+    for (split, note), noted in found.items():
+        layers = dict.fromkeys(map(_row, noted))
+        where = "every layer" if len(layers) == len(rows) > 1 else ", ".join(dict.fromkeys(row[0] for row in layers))
+        having = dict.fromkeys(score.metric for score in noted)
+        which = "" if having.keys() == metrics or all(map(is_recall, metrics)) else f" ({', '.join(having)})"
+        lines.append(f"{split}, {where}: {note}{which}")
+    return lines

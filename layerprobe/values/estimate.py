@@ -1,0 +1,15 @@
+"""What a run needs before it is begun."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of work, bytes of peak memory, bytes on disk, and bytes free on that disk."""
+
+    seconds: float
+    memory: int
+    disk: int
+    free: int

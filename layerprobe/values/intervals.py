@@ -1,0 +1,190 @@
+"""Intervals, differences, and what an interval says: of which draw, and over which units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from layerprobe.system.errors import UnknownNameError
+
+Estimand = Literal["gallery", "redraw"]
+ESTIMANDS: tuple[Estimand, ...] = get_args(Estimand)
+
+FEWEST_UNITS = 10  # with fewer there is no interval
+FEW_UNITS = 30  # with fewer a reader is warned
+PARENT = "parent"  # the cluster of classes that is the folder above theirs
+
+_REDRAW, _CLUSTERS = "interval: redraw", "clusters: "
+_TRAININGS = "interval: lowest to highest training"
+_NONE, _FEW, _UNITS = "no interval: ", "interval over few ", ("classes", "clusters")
+_DRAWN = {"gallery": "against this gallery", "redraw": "queries and gallery drawn anew"}
+
+
+def estimand_of(name: str) -> Estimand:
+    """The estimand of a name.
+
+    Raises:
+        UnknownNameError: there is none; with the near miss.
+    """
+    for estimand in ESTIMANDS:
+        if name == estimand:
+            return estimand
+    raise UnknownNameError("interval", name, ESTIMANDS)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A 95 % interval, in the unit of what it belongs to."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference of two means of the same queries, or of several such differences.
+
+    Args:
+        value: in the unit of what was compared.
+        low: lower end of its 95 % interval; None where there are too few units for one, or all have the same mean.
+        high: upper end; None likewise.
+        p: of the hypothesis that it is 0, two-sided and not corrected for other comparisons; below 0.05 where the
+            interval leaves out 0. None without an interval.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+
+    @property
+    def interval(self) -> Interval | None:
+        """Both ends; None where there are none."""
+        return None if self.low is None or self.high is None else Interval(self.low, self.high)
+
+
+@dataclass(frozen=True)
+class OverSeeds:
+    """A mean, or a difference of two, in several trainings of one experiment.
+
+    Args:
+        mean: over the trainings.
+        sd: between them, by the number less one; None for a single training.
+        n: how many trainings.
+        classes: the mean with its interval for these networks: other classes, the same trainings.
+        training: the mean with its interval for another training of the same experiment, on other classes. Without an
+            interval where `classes` has none, and for a single training.
+    """
+
+    mean: float
+    sd: float | None
+    n: int
+    classes: Difference
+    training: Difference
+
+
+@dataclass(frozen=True)
+class IntervalKind:
+    """What the intervals of a table or figure say; those of different kinds never stand in one.
+
+    Args:
+        estimand: `gallery`: other queries of classes like these, searched in the same gallery; `redraw`: another draw
+            of classes, queries and gallery included.
+        cluster: the column whose texts are the units of resampling; None for the classes.
+        trainings: the ends are those of several trainings, whose mean the value is; nothing is resampled.
+    """
+
+    estimand: Estimand = "gallery"
+    cluster: str | None = None
+    trainings: bool = False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a score says of an interval that is not made by default."""
+        if self.trainings:
+            return (_TRAININGS,)
+        redraw = (_REDRAW,) if self.estimand == "redraw" else ()
+        return (*redraw, *([] if self.cluster is None else [f"{_CLUSTERS}{self.cluster}"]))
+
+    @classmethod
+    def of(cls, notes: Iterable[str]) -> IntervalKind:
+        """The kind that a score's notes state: what `notes` wrote is read back here and nowhere else."""
+        notes = list(notes)
+        if _TRAININGS in notes:
+            return cls(trainings=True)
+        clusters = [note.removeprefix(_CLUSTERS) for note in notes if note.startswith(_CLUSTERS)]
+        return cls("redraw" if _REDRAW in notes else "gallery", clusters[0] if clusters else None)
+
+    @staticmethod
+    def without(notes: Iterable[str]) -> tuple[str, ...]:
+        """The notes of a score that do not speak of its interval: neither what `notes_on` wrote nor `notes`."""
+        own = (_REDRAW, _CLUSTERS, _TRAININGS, _NONE, *(f"{_FEW}{name}: " for name in _UNITS))
+        return tuple(note for note in notes if not note.startswith(own))
+
+    def notes_on(self, units: int) -> tuple[str, ...]:
+        """What a score says of its interval: how it is made, where not by default, and that units are few or too few.
+
+        Args:
+            units: how many units have a query.
+        """
+        name = _UNITS[self.cluster is not None]
+        if units < FEWEST_UNITS:
+            return (f"{_NONE}{units} {name}, at least {FEWEST_UNITS} are needed",)
+        return (*self.notes, *([f"{_FEW}{name}: {units}"] if units < FEW_UNITS else []))
+
+    @property
+    def text(self) -> str:
+        """`95 % interval over classes, against this gallery`."""
+        return self.over(None)
+
+    def over(self, units: int | None) -> str:
+        """`95 % interval over 68 classes, against this gallery`; None leaves the number out."""
+        if self.trainings:
+            return "lowest to highest training"
+        return f"95 % interval over {self.units_text(units)}, {_DRAWN[self.estimand]}"
+
+    def units_text(self, units: int | None = None) -> str:
+        """`68 classes`, `12 clusters of classes (parent)`; None leaves the number out."""
+        number = "" if units is None else f"{units:,} "
+        if self.cluster is not None:
+            return f"{number}cluster{'' if units == 1 else 's'} of classes ({self.cluster})"
+        return number + ("class" if units == 1 else "classes")
+
+
+@dataclass(frozen=True)
+class ShownKind:
+    """Which intervals a table or figure shows: those of one kind, or none at all.
+
+    Args:
+        kind: what they say; None where none is shown.
+        mixed: whether that is because those at hand are of different kinds.
+    """
+
+    kind: IntervalKind | None
+    mixed: bool = False
+
+    @classmethod
+    def of(cls, notes: Iterable[Iterable[str]]) -> ShownKind:
+        """What may be shown.
+
+        Args:
+            notes: those of each score that has an interval and is in the table or figure.
+        """
+        kinds = list(dict.fromkeys(map(IntervalKind.of, notes)))
+        return cls(kinds[0] if len(kinds) == 1 else None, len(kinds) > 1)
+
+    def lines(self, shown_as: str) -> tuple[str, ...]:
+        """What a reader must know of the intervals, in at most one line.
+
+        Args:
+            shown_as: what they look like: `in brackets`, `bands`.
+        """
+        if self.mixed:
+            return ("intervals of different kinds are not shown together; probe all with one --interval and --cluster",)
+        return () if self.kind is None else (f"{shown_as}: {self.kind.text}",)
+
+    def further(self, notes: Iterable[str]) -> tuple[str, ...]:
+        """The notes of a score without those that the line says for all of them."""
+        notes = tuple(notes)
+        return notes if self.mixed else tuple(note for note in notes if note not in IntervalKind.of(notes).notes)

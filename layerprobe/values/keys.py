@@ -1,0 +1,165 @@
+"""What a result belongs to: a layer with its pool, and a ranking of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.values.pooling import NO_POOL, POOLS, TOKEN_POOLS
+
+NO_REDUCTION = "none"
+OUTPUT = "output"  # the model's own output as a layer, where no layer and no module is called so
+
+# What vectors can be searched by; packed bits are by hamming alone.
+VectorSimilarity = Literal["cosine", "euclidean", "dot"]
+VECTOR_SIMILARITIES: tuple[VectorSimilarity, ...] = get_args(VectorSimilarity)
+
+
+@dataclass(frozen=True, order=True)
+class LayerKey:
+    """A layer's output, pooled: one table of features. As text, in files and for people, `pool5.3@max`.
+
+    Args:
+        layer: the layer's name, with `#i` where its module is called several times; `A+B` for layers side by side, in
+            the order in which the network runs them.
+        pool: max, avg, gem or grid:s; none for a layer that gives vectors.
+    """
+
+    layer: str
+    pool: str
+
+    def __str__(self) -> str:
+        return f"{self.layer}@{self.pool}"
+
+    @classmethod
+    def parse(cls, text: str) -> LayerKey:
+        """The key that `str` gave.
+
+        Raises:
+            ValueError: text without a layer, an `@` and a pool.
+        """
+        layer, at, pool = text.rpartition("@")
+        if not (layer and at and pool):
+            raise ValueError(f"{text!r} is not a layer and its pool, like 'pool5.3@max'")
+        return cls(layer, pool)
+
+
+def find_layer(text: str, known: Collection[LayerKey]) -> LayerKey:
+    """The one of some layers that `pool5.3@avg` names, or `pool5.3` where it is there with a single pool.
+
+    `A+B` may name its layers in any order.
+
+    Raises:
+        UnknownNameError: none of them; with the near miss.
+        RecipeError: a name without a pool, where there are several.
+    """
+    found = [key for key in known if is_named(key, text)]
+    if not found:
+        raise UnknownNameError("layer", text, map(str, known))
+    if len(found) > 1:
+        raise RecipeError(f"{text} has several pools", fix=f"Choose one of {', '.join(map(str, found))}")
+    return found[0]
+
+
+def is_named(key: LayerKey, text: str) -> bool:
+    """Whether `pool5.3@avg`, or `pool5.3` for any pool, names a layer; `A+B` may name its layers in any order."""
+    layer, at, pool = text.partition("@")
+    return sorted(layer.split("+")) == sorted(key.layer.split("+")) and pool in ((key.pool,) if at else ("",))
+
+
+def members_of(layer: LayerKey, stored: Collection[LayerKey]) -> tuple[LayerKey, ...]:
+    """The layers whose features are those of a layer: of `A+B@max` its members, else the layer itself.
+
+    Args:
+        layer: its pool is that of the members that are no vectors.
+        stored: the layers that there are features of.
+
+    Returns:
+        Empty where some of them are not stored.
+    """
+    if layer in stored:
+        return (layer,)
+    names = layer.layer.split("+")
+    pooled = [dict.fromkeys([LayerKey(name, layer.pool), LayerKey(name, NO_POOL)]) for name in names]
+    found = tuple(key for keys in pooled for key in keys if key in stored)  # a layer is a map or a vector, never both
+    return found if len(found) == len(names) > 1 else ()
+
+
+def joint_key(members: Sequence[LayerKey]) -> LayerKey | None:
+    """The layer that some layers are side by side: `A+B`, with the pool of those that are no vectors.
+
+    Returns:
+        None where they have different pools, or one layer is among them twice.
+    """
+    names, pools = [key.layer for key in members], {key.pool for key in members} - {NO_POOL}
+    if len(pools) > 1 or len(set(names)) < len(names):
+        return None
+    return LayerKey("+".join(names), next(iter(pools), NO_POOL))
+
+
+def joint_layers(text: str, stored: Collection[LayerKey], layer_order: Sequence[str]) -> list[LayerKey]:
+    """The layers that `A+B` may name, one for each pool that its members are stored with; none where it is no such.
+
+    Args:
+        text: `A+B` or `A+B@pool`, in any order.
+        stored: the layers that there are features of.
+        layer_order: the layers' names as the network runs them.
+    """
+    order = {name: place for place, name in enumerate(layer_order)}
+    names = sorted(text.partition("@")[0].split("+"), key=lambda name: order.get(name, len(order)))
+    pools = dict.fromkeys(key.pool for key in stored if key.layer in names and key.pool != NO_POOL)
+    found = [LayerKey("+".join(names), pool) for pool in pools or [NO_POOL]]
+    several = len(names) == len(set(names)) > 1
+    return [key for key in found if key not in stored and members_of(key, stored)] if several else []
+
+
+@dataclass(frozen=True, order=True)
+class RankedLayer:
+    """A layer as it is searched: its features, what is done to them, and how they are compared.
+
+    Args:
+        layer: whose features.
+        reduction: none, or the chain of reductions.
+        similarity: cosine, dot, euclidean or hamming.
+    """
+
+    layer: LayerKey
+    reduction: str
+    similarity: str
+
+
+def network_order(rankings: Iterable[RankedLayer], layer_order: Sequence[str]) -> list[RankedLayer]:
+    """Each of some rankings once: by layer as the network runs them, then by pool, reduction and similarity.
+
+    The pools max, avg, gem, cls and cls+avg come first, in this order, and `none` before any reduction; further pools,
+    reductions and similarities follow their names, `pca:8` before `pca:64`. `A+B` follows the last of its layers.
+
+    Args:
+        rankings: of one network.
+        layer_order: the layers' names as the network runs them. Other layers follow these as they are found.
+    """
+    found = list(dict.fromkeys(rankings))
+    known = set(layer_order)
+    names = dict.fromkeys([*layer_order, *(ranked.layer.layer for ranked in found)])
+    order = {name: place for place, name in enumerate(names)}
+
+    def place(ranked: RankedLayer) -> tuple[object, ...]:
+        layer, pool = ranked.layer.layer, ranked.layer.pool
+        members = [name for name in layer.split("+") if name in known] or [layer]
+        return (
+            sorted((order[name] for name in members), reverse=True),
+            [*POOLS, *TOKEN_POOLS, pool].index(pool),
+            _natural(pool),
+            ranked.reduction != NO_REDUCTION,
+            _natural(ranked.reduction),
+            ranked.similarity,
+        )
+
+    return sorted(found, key=place)
+
+
+def _natural(text: str) -> list[str | int]:
+    return [int(part) if i % 2 else part for i, part in enumerate(re.split("([0-9]+)", text))]

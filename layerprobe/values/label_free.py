@@ -1,0 +1,114 @@
+"""Numbers of a layer that need no labels, and how far their order of a run's layers is that of recall."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from layerprobe.values.keys import NO_REDUCTION
+from layerprobe.values.scores import Score, is_recall
+
+LABEL_FREE = ("effective-rank", "two-nn", "hubness")
+# Of three layers the rank correlation says next to nothing: by chance alone it is 1 or -1 in a third of all cases.
+FEWEST_LAYERS = 4
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a number that needs no labels orders layers as recall does.
+
+    Args:
+        metric: effective-rank, two-nn or hubness.
+        epoch: 0 = before any step.
+        split: of both numbers.
+        reduction: of all these layers.
+        similarity: likewise.
+        recall: what it is compared with: R@1, or another R@K where that is not measured.
+        layers: how many have both numbers.
+        correlation: Spearman's rank correlation, in [-1, 1], equal values sharing their mean rank; None of fewer than 4
+            layers, and where all values of one of the two numbers are equal.
+    """
+
+    metric: str
+    epoch: int
+    split: str
+    reduction: str
+    similarity: str
+    recall: str
+    layers: int
+    correlation: float | None
+
+
+def agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:
+    """One for each label-free metric, epoch, split, reduction and similarity that scores have.
+
+    Args:
+        scores: of one run.
+    """
+    recalls = [score.metric for score in scores if is_recall(score.metric)]
+    recall = "R@1" if "R@1" in recalls else next(iter(recalls), "R@1")
+    known = {(s.epoch, s.split, s.ranked_layer): s.value for s in scores if s.metric == recall}
+    pairs: dict[tuple[str, int, str, str, str], list[tuple[float, float]]] = {}
+    for score in scores:
+        if score.metric in LABEL_FREE:
+            group = (score.metric, score.epoch, score.split, score.reduction, score.similarity)
+            of_group = pairs.setdefault(group, [])
+            value = known.get((score.epoch, score.split, score.ranked_layer))
+            if score.value is not None and value is not None:
+                of_group.append((score.value, value))
+    return tuple(Agreement(*group, recall, len(found), _spearman(found)) for group, found in pairs.items())
+
+
+def last_agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:
+    """The same of the last epoch that has such metrics.
+
+    Args:
+        scores: of one run.
+    """
+    last = max((score.epoch for score in scores if score.metric in LABEL_FREE), default=None)
+    return agreements([score for score in scores if score.epoch == last])
+
+
+def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
+    if len(pairs) < FEWEST_LAYERS or any(len(set(values)) == 1 for values in zip(*pairs, strict=True)):
+        return None
+    from scipy.stats import spearmanr  # a second to import, which only these metrics wait for
+
+    # Rounded, so that equal orders have 1.
+    return round(float(spearmanr(*zip(*pairs, strict=True)).statistic), 12)
+
+
+def agreement_lines(found: Sequence[Agreement]) -> list[str]:
+    """A line for each metric, epoch, reduction and similarity, with its splits, and one that says what it is.
+
+    `two-nn at epoch 20: rank correlation with R@1 on train -0.60, on test 0.81, over 6 layers`
+    """
+    lines: dict[tuple[str, ...], list[Agreement]] = {}
+    for each in found:
+        reduced = f" of {each.reduction}" if each.reduction != NO_REDUCTION else ""
+        similarity = f", {each.similarity}" if len({other.similarity for other in found}) > 1 else ""
+        subject = f"{each.metric}{reduced} at epoch {each.epoch}{similarity}"
+        enough = each.layers >= FEWEST_LAYERS
+        over = f"over {each.layers} layers" if enough else f"of fewer than {FEWEST_LAYERS} layers"
+        lines.setdefault((subject, each.recall, over), []).append(each)
+    texts = [
+        f"{subject}: no rank correlation with {recall} {over}"
+        if all(each.layers < FEWEST_LAYERS for each in of_line)
+        else f"{subject}: rank correlation with {recall} {', '.join(map(_of_split, of_line))}, {over}"
+        for (subject, recall, over), of_line in lines.items()
+    ]
+    return [*texts, "rank correlations are Spearman's over these layers; no layer is chosen by such numbers"] * bool(
+        found
+    )
+
+
+def _of_split(each: Agreement) -> str:
+    if each.correlation is None:
+        return f"on {each.split} none, as all values of one are equal"
+    return f"on {each.split} {each.correlation:.2f}"
+
+
+def agreement_values(found: Sequence[Agreement]) -> list[dict[str, Any]]:
+    """The same for JSON."""
+    return [asdict(each) for each in found]

@@ -1,0 +1,274 @@
+"""Similarities, Ranks, Neighbours and Retrieval: the values between ranking, metrics and statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.system.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CountArray = NDArray[np.int32]
+Similarity = Literal["cosine", "dot", "euclidean", "hamming"]
+SIMILARITIES: tuple[Similarity, ...] = get_args(Similarity)
+Ties = Literal["expected", "optimistic", "pessimistic"]
+Lone = Literal["miss", "exclude", "error"]
+LONE_RULES: tuple[Lone, ...] = get_args(Lone)
+
+# Above this share of tied queries a layer counts as collapsed: its order says little, whatever its recall.
+COLLAPSED_SHARE = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """Where each query's nearest positive stands; filled in by ranking.
+
+    Every Recall@K follows from it. Positives are the other items of its class, unless `SearchRules` say otherwise. A
+    query without one is *lone*: `tied_positives` is 0, every negative is `closer`, and it never scores.
+
+    Args:
+        closer: (Q,) negatives strictly closer than the nearest positive.
+        closer_high: (Q,) upper end of that count where it was not resolved; equal to `closer` where it was.
+        tied_negatives: (Q,) negatives as close as the nearest positive.
+        tied_positives: (Q,) positives at its similarity, itself included.
+        zeros: zero vectors among queries and gallery; their cosine with everything is 0.
+
+    Raises:
+        ValueError: the counts are not four vectors of one length, at least 1.
+    """
+
+    closer: CountArray
+    closer_high: CountArray
+    tied_negatives: CountArray
+    tied_positives: CountArray
+    zeros: int = 0
+
+    def __post_init__(self) -> None:
+        shapes = {x.shape for x in (self.closer, self.closer_high, self.tied_negatives, self.tied_positives)}
+        if len(shapes) != 1 or len(self.closer.shape) != 1 or not len(self.closer):
+            raise ValueError(f"ranks need four vectors of one length, at least 1; got {sorted(shapes)}")
+
+    def __len__(self) -> int:
+        return len(self.closer)
+
+    def open(self, ks: Collection[int] | None = None) -> NDArray[np.bool_]:
+        """Queries whose counts are not exact and would have to be.
+
+        Args:
+            ks: K of Recall@K; None for whatever needs every count.
+
+        Returns:
+            (Q,)
+        """
+        unlike: NDArray[np.bool_] = self.closer != self.closer_high
+        if ks is None:
+            return unlike
+        inside = np.zeros(len(self), bool)
+        for k in ks:
+            inside |= (self.closer < k) & (self.closer_high + self.tied_negatives >= k)
+        inside &= unlike
+        return inside
+
+    @property
+    def lone(self) -> int:
+        """How many queries have no positive."""
+        return int((self.tied_positives == 0).sum())
+
+    @property
+    def tied_share(self) -> float:
+        """Share of the queries with a positive whose nearest one ties with a negative, in [0, 1]."""
+        paired = self.tied_positives > 0
+        return float((self.tied_negatives[paired] > 0).mean()) if paired.any() else 0.0
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether more than half of those queries are tied."""
+        return self.tied_share > COLLAPSED_SHARE
+
+    def hits(self, k: int, ties: Ties = "expected") -> NDArray[np.float64]:
+        """Each query's probability that one of its `k` nearest items is a positive.
+
+        With g negatives closer than the nearest positive, and t_n negatives and t_p positives tied with it, a random
+        order of the tied fills m = k - g places: the probability is 1 - C(t_n, m) / C(t_n + t_p, m), 0 where
+        g >= k and 1 where m > t_n. Exact to 1e-12.
+
+        Args:
+            k: at least 1.
+            ties: expected value under a random order of the tied, or positives first (optimistic) or last
+                (pessimistic).
+
+        Returns:
+            (Q,) in [0, 1]; 0 for lone queries.
+
+        Raises:
+            ValueError: k below 1, an unknown rule for ties, or a k that falls inside an unresolved count.
+        """
+        if k < 1:
+            raise ValueError(f"K = {k}: must be at least 1")
+        unsettled = int(self.open([k]).sum())
+        if unsettled:
+            raise ValueError(f"K = {k} falls inside the unresolved counts of {unsettled} queries; resolve it")
+        paired = self.tied_positives > 0
+        if ties == "expected":
+            return np.where(paired, 1 - self._missed(k), 0.0)
+        if ties == "optimistic":
+            return (paired & (self.closer < k)).astype(np.float64)
+        if ties == "pessimistic":
+            return (paired & (self.closer.astype(np.int64) + self.tied_negatives < k)).astype(np.float64)
+        raise ValueError(f"unknown rule for ties {ties!r}: expected, optimistic or pessimistic")
+
+    def _missed(self, k: int) -> NDArray[np.float64]:
+        """(Q,) probability that the places left hold tied negatives only."""
+        places = k - self.closer.astype(np.float64)
+        negatives, positives = self.tied_negatives.astype(np.float64), self.tied_positives.astype(np.float64)
+        # C(t_n, m) / C(t_n + t_p, m) is symmetric in m and t_p, so that the shorter product serves. Its factors are
+        # quotients of whole numbers: no cancellation, unlike differences of log-gammas at large counts.
+        short, long = np.minimum(places, positives), np.maximum(places, positives)
+        missed = np.where(places > negatives, 0.0, 1.0)
+        open_ = np.flatnonzero((places > 0) & (places <= negatives))
+        for i in range(int(short[open_].max(initial=0))):
+            open_ = open_[short[open_] > i]
+            left = negatives[open_] + positives[open_] - i
+            missed[open_] *= (left - long[open_]) / left
+        return missed
+
+    def recall(self, k: int, ties: Ties = "expected", lone: Lone = "miss") -> float:
+        """Recall@K: the mean of `hits` over the queries.
+
+        Args:
+            k: at least 1; the caller sees to it that it is below the gallery's size.
+            ties: as for `hits`.
+            lone: lone queries count as misses, are left out of the mean, or are an error.
+
+        Returns:
+            A fraction in [0, 1].
+
+        Raises:
+            DataError: a query is lone where that is an error, or all are where they are left out.
+            ValueError: as for `hits`, or an unknown rule for lone queries.
+        """
+        counted = counted_queries(self.tied_positives > 0, lone)
+        return float(self.hits(k, ties)[counted].mean())
+
+
+def counted_queries(paired: NDArray[np.bool_], lone: Lone) -> NDArray[np.bool_]:
+    """Which queries a mean over queries takes in.
+
+    Args:
+        paired: (Q,) queries with a positive; the others are lone.
+        lone: lone queries stay in the mean, where they score 0 ("miss"), are left out, or are an error.
+
+    Returns:
+        (Q,)
+
+    Raises:
+        DataError: a query is lone where that is an error, or all are where they are left out.
+        ValueError: an unknown rule.
+    """
+    if lone not in LONE_RULES:
+        raise ValueError(f"unknown rule for lone queries {lone!r}: {', '.join(LONE_RULES)}")
+    alone = int((~paired).sum())
+    if (lone == "error" and alone) or (lone == "exclude" and not paired.any()):
+        raise DataError(
+            f"{alone} of {len(paired)} queries have no other item of their class, or none by the rules of the search",
+            fix="Count lone queries as misses, or give every class two items",
+        )
+    return paired if lone == "exclude" else np.ones_like(paired)
+
+
+@dataclass(frozen=True, eq=False)
+class SearchRules:
+    """Which items are right for a query, and which are taken out of its results, where the class alone does not say.
+
+    What is taken out is neither right nor wrong and no neighbour: the query itself, items of its class and group, and
+    ignored ones, also where `positives` list them. A query that is left without a right item is lone. All numbers that
+    come from ranks or neighbours follow these rules; NMI, accuracy and the geometry of features do not rank, and the
+    rules change nothing about them.
+
+    Args:
+        groups: (Q,) group of each query, such as the camera that took it. Items of its class *and* group are taken out.
+            None: no groups.
+        gallery_groups: (G,) group of each item searched; None where the queries are searched among themselves.
+        ignored: (P, 2) pairs of a query's row and a row of what is searched, none twice: taken out, whatever their
+            class.
+        positives: (P, 2) such pairs: exactly these items are right for a query, whatever their class, and every other
+            item is wrong. None: the items of its class are right.
+    """
+
+    groups: NDArray[np.int64] | None = None
+    gallery_groups: NDArray[np.int64] | None = None
+    ignored: NDArray[np.int64] | None = None
+    positives: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """The nearest items of every query, closest first; found by ranking.
+
+    Args:
+        indices: (Q, k) int64, rows of the gallery, or of the queries where they were searched among themselves; -1 at
+            the end of a row to which `SearchRules` left fewer items.
+        similarities: (Q, k) float64, a higher one is closer: the cosine in [-1, 1], the dot product, minus the
+            Euclidean distance, or minus the number of bits that differ. They fall along a row, except among tied items,
+            which come in the order of their indices; -inf where the index is -1.
+        similarity: cosine, dot, euclidean or hamming.
+        backend: what proposed the candidates, torch or faiss.
+    """
+
+    indices: NDArray[np.int64]
+    similarities: NDArray[np.float64]
+    similarity: Similarity
+    backend: Literal["torch", "faiss"]
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """The trained classifier of a loss.
+
+    Args:
+        logits: (B, D) features of the layer that the classifier was trained on -> (B, C).
+        classes: (C,) the label of each column, ascending.
+    """
+
+    logits: Callable[[Tensor], Tensor]
+    classes: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Retrieval:
+    """Queries and the gallery they are searched in: the input of a metric. Made by ranking.
+
+    Args:
+        features: (Q, D) of the queries, finite.
+        labels: (Q,) int64 class of each.
+        gallery: (G, D) what is searched; None: the other queries.
+        gallery_labels: (G,) int64; None without a gallery.
+        similarity: cosine, dot, euclidean or hamming.
+        own: (Q,) index in the gallery of the item that is the query, -1 where none is.
+        count: gives the ranks; called at most once, when they are first asked for.
+        classifier: the one that was trained on this layer; None if there is none.
+        rules: which items are right, or taken out, where the class does not say; None: the classes alone. Only metrics
+            that rank follow them.
+    """
+
+    features: NDArray[Any] | Tensor
+    labels: NDArray[np.int64]
+    gallery: NDArray[Any] | Tensor | None
+    gallery_labels: NDArray[np.int64] | None
+    similarity: Similarity
+    own: NDArray[np.intp]
+    count: Callable[[], Ranks]
+    classifier: Classifier | None = None
+    rules: SearchRules | None = None
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """Rank of each query's nearest positive, every query resolved."""
+        return self.count()

@@ -1,0 +1,315 @@
+"""Score and Matrix, the values that tables, plots and the report start from, and the file of scores."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from layerprobe.registry import PLAIN_METRICS
+from layerprobe.system.errors import DataError
+from layerprobe.system.files import require_file, write_text
+from layerprobe.values.intervals import Interval
+from layerprobe.values.keys import LayerKey, RankedLayer, network_order
+
+SPLITS = ("train", "validation", "test")  # those whose items are searched for, in the order of rows and columns
+_BETWEEN_NOTES = "; "
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number and how it was obtained.
+
+    Args:
+        run: the run's name; the experiment's for a mean over seeds.
+        experiment: hash of the resolved recipe without its seed.
+        seed: the run's seed; None for a mean over seeds.
+        epoch: 0 = before any step.
+        split: train, validation or test.
+        layer: the layer's name without its pool.
+        pool: max, avg, gem, grid:s or none.
+        reduction: none, or the chain of reductions.
+        similarity: cosine, dot, euclidean or hamming.
+        metric: R@1, MAP@R ...
+        value: a fraction; None where there is no valid number, with the reason in `notes`.
+        low: lower end of the 95 % interval, of the kind that the notes state (`IntervalKind.of`); None where there is
+            none.
+        high: upper end.
+        n: number of queries.
+        notes: what a reader must know of the number.
+    """
+
+    run: str
+    experiment: str
+    seed: int | None
+    epoch: int
+    split: str
+    layer: str
+    pool: str
+    reduction: str
+    similarity: str
+    metric: str
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def layer_key(self) -> LayerKey:
+        """The layer with its pool."""
+        return LayerKey(self.layer, self.pool)
+
+    @property
+    def ranked_layer(self) -> RankedLayer:
+        """The layer as it was searched: a row of a table."""
+        return RankedLayer(self.layer_key, self.reduction, self.similarity)
+
+    def as_row(self) -> dict[str, Any]:
+        """The fields as files and JSON have them: as here, but `note`, one text, for the notes."""
+        return {column: getattr(self, name) for column, name in _COLUMNS.items()} | {"note": note_text(self.notes)}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is scored: all that a Score says but its number.
+
+    Args:
+        run: as in `Score`, like all that follow.
+        experiment: hash of the resolved recipe without its seed.
+        seed: the run's.
+        epoch: 0 = before any step.
+        split: of the queries.
+        ranked: the layer, what was done to its features, and how they are compared.
+        notes: what every score of it has to say.
+    """
+
+    run: str
+    experiment: str
+    seed: int | None
+    epoch: int
+    split: str
+    ranked: RankedLayer
+    notes: tuple[str, ...] = ()
+
+    def score(
+        self, metric: str, value: float | None, n: int, notes: Sequence[str] = (), interval: Interval | None = None
+    ) -> Score:
+        """A number of it.
+
+        Args:
+            metric: its name.
+            value: None where there is no valid number, with the reason in `notes`.
+            n: number of queries.
+            notes: what is to be said of this number; they come before the subject's own.
+            interval: of the value; None where there is none.
+        """
+        return Score(
+            run=self.run,
+            experiment=self.experiment,
+            seed=self.seed,
+            epoch=self.epoch,
+            split=self.split,
+            layer=self.ranked.layer.layer,
+            pool=self.ranked.layer.pool,
+            reduction=self.ranked.reduction,
+            similarity=self.ranked.similarity,
+            metric=metric,
+            value=value,
+            low=None if interval is None else interval.low,
+            high=None if interval is None else interval.high,
+            n=n,
+            notes=(*notes, *self.notes),
+        )
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Numbers by two lists of names, for what a Score cannot hold: how alike pairs of layers are.
+
+    Args:
+        run: the run's name.
+        split: of the features.
+        measure: what the numbers are: linear CKA.
+        title: what is compared, without the run and the split.
+        row_axis: what the rows are: layer.
+        column_axis: what the columns are: layer, or epoch.
+        rows: R names.
+        columns: C names.
+        values: (R, C) numbers; None where there is no valid one, with the reason in `notes`; never NaN.
+        n: number of images.
+        notes: what a reader must know of the numbers.
+
+    Raises:
+        ValueError: values that are not R rows of C, or NaN among them.
+    """
+
+    run: str
+    split: str
+    measure: str
+    title: str
+    row_axis: str
+    column_axis: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
+    n: int
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        lengths = [len(row) for row in self.values]
+        if lengths != [len(self.columns)] * len(self.rows):
+            raise ValueError(f"expected {len(self.rows)} rows of {len(self.columns)} values, got {lengths}")
+        if any(value is not None and math.isnan(value) for row in self.values for value in row):
+            raise ValueError("NaN among the values: None stands for what has no valid number")
+
+
+# Column of a file -> field: the notes are one text there.
+_COLUMNS = {"note" if field.name == "notes" else field.name: field.name for field in fields(Score)}
+_NUMBERS = {"seed": int, "epoch": int, "n": int, "value": float, "low": float, "high": float}
+
+
+def is_fraction(metric: str) -> bool:
+    """Whether people are shown a metric in percent; `NAME-sd` and the like follow NAME, an unknown one is a share."""
+    return not any(metric == name or metric.startswith(f"{name}-") for name in PLAIN_METRICS)
+
+
+def is_recall(metric: str) -> bool:
+    """Whether a metric is R@K, which has no value only where features are not finite.
+
+    `R@1(G=1000)`, of a smaller gallery, and `R@1(14x20)`, on equal terms, are others.
+    """
+    return re.fullmatch("R@[0-9]+", metric) is not None
+
+
+def note_text(notes: Iterable[str]) -> str:
+    """Notes as one text, for a cell of a file or table; empty where there is none."""
+    # A note with the separator in it would be read back as two.
+    return _BETWEEN_NOTES.join(note.replace(_BETWEEN_NOTES, ", ") for note in notes)
+
+
+def shared_notes(notes: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """The notes that all of some scores have, each once, in the first one's order."""
+    first, *others = notes
+    return tuple(note for note in dict.fromkeys(first) if all(note in other for other in others))
+
+
+def in_network_order(scores: Iterable[Score], layer_order: Sequence[str]) -> list[Score]:
+    """Sort scores by their layers, as `keys.network_order` does; those of a layer keep their order.
+
+    Args:
+        scores: of one run.
+        layer_order: its layers' names as the network runs them.
+    """
+    scores = list(scores)
+    order = network_order((score.ranked_layer for score in scores), layer_order)
+    places = {ranked: place for place, ranked in enumerate(order)}
+    return sorted(scores, key=lambda score: places[score.ranked_layer])
+
+
+class ScoreTable:
+    """All scores of a run, as scores.csv holds them: each measurement once, by epoch, split and layer.
+
+    An epoch is made into text again only where one of its scores has changed, so that writing the file after every
+    epoch takes linear time in all.
+
+    Args:
+        scores: those that the run has.
+        layer_order: the layers' names as the network runs them.
+        stored: the scores that the file holds, in its order; None for those given.
+    """
+
+    def __init__(
+        self, scores: Iterable[Score] = (), *, layer_order: Sequence[str] = (), stored: Sequence[Score] | None = None
+    ) -> None:
+        self.layer_order = layer_order
+        self._epochs: dict[int, dict[tuple[object, ...], Score]] = {}
+        self._texts: dict[int, str] = {}
+        self.add(scores)
+        self._changed = stored is not None and self.scores() != stored
+
+    def add(self, scores: Iterable[Score]) -> None:
+        """Take up scores, each in the place of the one that measures the same."""
+        for score in scores:
+            of_epoch = self._epochs.setdefault(score.epoch, {})
+            key = (score.run, score.split, score.ranked_layer, score.metric)
+            if of_epoch.get(key) != score:
+                of_epoch[key] = score
+                self._texts.pop(score.epoch, None)
+                self._changed = True
+
+    def drop(self, epoch: int, split: str, layers: Collection[RankedLayer]) -> int:
+        """Leave out every score of some layers of an epoch and split; says how many those are."""
+        of_epoch = self._epochs.get(epoch, {})
+        gone = [key for key, score in of_epoch.items() if score.split == split and score.ranked_layer in layers]
+        for key in gone:
+            del of_epoch[key]
+        if gone:
+            self._texts.pop(epoch, None)
+            self._changed = True
+        return len(gone)
+
+    def write(self, path: Path) -> None:
+        """Write the file whole: a header of Score's fields, one row a score, an empty cell for None.
+
+        Nothing is written where no score has changed since the last time and the file is there.
+        """
+        if not self._changed and path.exists():
+            return
+        for epoch in self._epochs:
+            if epoch not in self._texts:
+                self._texts[epoch] = _lines(score.as_row().values() for score in self._of_epoch(epoch))
+        write_text(path, _lines([_COLUMNS]) + "".join(self._texts[epoch] for epoch in sorted(self._texts)))
+        self._changed = False
+
+    def scores(self) -> list[Score]:
+        """All of them, in the order of the file."""
+        return [score for epoch in sorted(self._epochs) for score in self._of_epoch(epoch)]
+
+    def _of_epoch(self, epoch: int) -> list[Score]:
+        scores = in_network_order(self._epochs[epoch].values(), self.layer_order)
+        return sorted(scores, key=lambda score: [*SPLITS, score.split].index(score.split))
+
+
+def _lines(rows: Iterable[Iterable[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def read_scores(path: Path) -> list[Score]:
+    """The scores of a scores.csv.
+
+    Raises:
+        DataError: the file is absent or is not a table of scores.
+    """
+    try:
+        require_file(path)
+        with path.open(encoding="utf-8", newline="") as stream:
+            reader = csv.DictReader(stream)
+            return [_score(row, f"{path}:{reader.line_num}") for row in reader]
+    except FileNotFoundError as error:
+        raise DataError("no scores yet", file=path, fix="Run layerprobe probe first") from error
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise DataError("not a table of scores", file=path, fix="Delete it and run layerprobe probe again") from error
+
+
+def _score(row: dict[str, str], place: str) -> Score:
+    values: dict[str, Any] = {}
+    for column, name in _COLUMNS.items():
+        text = row[column]
+        number = _NUMBERS.get(column)
+        if text == "" and number is int and column != "seed":
+            what = f"{column} is empty, expected a whole number"
+            raise DataError(what, file=place, fix="Delete the file and run layerprobe probe again")
+        values[name] = text if number is None else (None if text == "" else number(text))
+        if isinstance(values[name], float) and not math.isfinite(values[name]):
+            what = f"{column} is {text}, expected a finite number or an empty cell"
+            raise DataError(what, file=place, fix="Delete the file and run layerprobe probe again")
+    values["notes"] = tuple(values["notes"].split(_BETWEEN_NOTES)) if values["notes"] else ()
+    return Score(**values)

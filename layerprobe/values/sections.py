@@ -1,0 +1,185 @@
+"""The sections of a recipe: their keys, types, ranges and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from layerprobe.values.keys import VectorSimilarity
+from layerprobe.values.pooling import Pool
+
+LARGEST_SEED = 2**64 - 1  # that torch takes
+_Fraction = Annotated[float, Field(gt=0, lt=1)]
+# Whose checkpoints stay: of all epochs, of the last one, or of the epochs 0, N, 2N ... and the last.
+Keep = Literal["all", "last"] | Annotated[int, Field(ge=1)]
+# Keys of [data] that decide ranks, and neither images nor weights.
+SEARCH_KEYS = ("group", "positives", "ignore")
+_Channels = float | tuple[float, float, float] | Literal["imagenet"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a recipe.
+
+    Args:
+        section: the section that it is in.
+        text: `what is wrong. What would be right`.
+        keys: the keys that cause it, `section.key` for one of another section; none: it may be any key of the section.
+    """
+
+    section: str
+    text: str
+    keys: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"[{self.section}]: {self.text}"
+
+
+class Section(BaseModel):
+    """Keys that every part shares. The reader of recipes adds the part's own options, read from its signature."""
+
+    # Key -> the default that it was first released with, for keys whose default has changed since. A data set's
+    # SPEC or a loss that changes the default of one of its own options has the same attribute.
+    first_released: ClassVar[Mapping[str, Any]] = {}
+
+    # Strict: the text "15" is not the number 15. Sections are read as JSON, where an array may stand for a tuple.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def without_defaults(self) -> dict[str, Any]:
+        """The keys that are not at the default that they were first released with, as JSON values."""
+        fields = type(self).model_fields
+        first = {name: field.default for name, field in fields.items()} | dict(self.first_released)
+        values = self.model_dump(mode="json")
+        return {name: value for name, value in values.items() if getattr(self, name) != first[name]}
+
+    def options(self) -> dict[str, Any]:
+        """The keys that only the named part has: the keyword arguments of its factory."""
+        common = SECTIONS[self.section_name()].model_fields
+        return {name: getattr(self, name) for name in type(self).model_fields if name not in common}
+
+    @classmethod
+    def section_name(cls) -> str:
+        """The name of this section in a recipe: `loss` for LossSection and the models derived from it."""
+        return next(name for name, section in SECTIONS.items() if issubclass(cls, section))
+
+
+class Data(Section):
+    """What to train and measure on, and what is done to an image."""
+
+    name: str
+    root: str | None = None
+    image_size: int = Field(224, ge=16, le=4096)
+    invert: bool = False
+    mean: _Channels = "imagenet"
+    std: _Channels = "imagenet"
+    augment: Literal["none", "affine", "photo"] = "photo"
+    transform: Literal["square", "D1", "D2", "D3", "model"] = "square"
+    resize: Literal["exact", "fast"] = "exact"
+    exif_rotation: bool = False
+    validation_classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    validation_folds: Annotated[int, Field(ge=0)] = 0  # 0: none
+    validation_fold: Annotated[int, Field(ge=0)] = 0  # which of them is held out
+    seen: bool = True  # whether weights from a file were trained on the training classes
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    cache: Literal["auto", "off"] = "auto"
+    # What decides which items a query may find (SEARCH_KEYS): a column, and csv files; empty text is None.
+    group: str | None = None
+    positives: str | None = None
+    ignore: str | None = None
+
+
+class Network(Section):
+    """Backbone and head; `fc` lists the sizes of fc6, fc7 ...; no entry puts the loss on the pooled layer."""
+
+    name: str
+    fc: tuple[Annotated[int, Field(ge=1, le=65536)], ...] = (512,)
+    pool: Pool | None = None
+    weights: str = "none"
+    from_scratch: tuple[str, ...] = ()
+
+
+class SourceNetwork(Network):
+    """A network of `registry.SOURCES`: it has no head unless asked for, and says where its weights come from."""
+
+    fc: tuple[Annotated[int, Field(ge=1, le=65536)], ...] = ()
+    weights: str
+
+
+class LossSection(Section):
+    """The loss's name; its further keys are its own options."""
+
+    name: str
+
+
+class Train(Section):
+    """Batches, optimiser and schedule; the defaults are those of Vo & Hays 2019 (section 5)."""
+
+    epochs: int = Field(ge=0, le=100_000)
+    batch_size: int = Field(32, ge=2)
+    sampler: Literal["classes", "balanced", "shuffled", "n_pairs", "episodes"] | None = None
+    images_per_class: int | None = Field(None, ge=1)
+    replacement: bool | None = None
+    meta_classes: int | None = Field(None, ge=2)
+    accumulate: int = Field(1, ge=1)
+    precision: Literal["float32", "bfloat16"] = "float32"
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop"] = "sgd"
+    learning_rate: float = Field(0.01, gt=0)
+    momentum: float | None = Field(None, ge=0, lt=1)
+    epsilon: float | None = Field(None, gt=0)
+    weight_decay: float = Field(5e-4, ge=0)
+    clip_gradient: float | None = Field(None, ge=0)  # 0: no limit, where the loss has one
+    new_layers_factor: float = Field(1.0, gt=0)
+    decay: Literal["steps", "cosine"] = "steps"
+    decay_at: tuple[_Fraction, ...] = ()
+    decay_epochs: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    decay_iterations: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    decay_factor: float = Field(0.1, gt=0)
+    heat_at: tuple[_Fraction, ...] = ()
+    heat_epochs: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    heat_factor: float = Field(0.25, gt=0)
+    heat_rate: float = Field(0.1, gt=0)
+    warmup_iterations: int = Field(0, ge=0)
+    warmup_epochs: int = Field(0, ge=0)
+    warmup: Literal["zero_rate", "freeze", "new_layers", "linear"] = "zero_rate"
+    seed: int = Field(0, ge=0, le=LARGEST_SEED)
+    keep: Keep = "all"
+
+    @field_validator("keep", mode="before")
+    @classmethod
+    def _one_problem(cls, value: Any) -> Any:
+        # A union that fails is told as a problem for each of its types.
+        if value not in ("all", "last") and (type(value) is not int or value < 1):
+            raise PydanticCustomError("keep", 'input should be "all", "last" or a whole number above 0')
+        return value
+
+
+class Ensemble(Section):
+    """Members trained apart, each from a seed of its own; their embeddings are searched side by side."""
+
+    of: str
+    members: int = Field(ge=2, le=1000)
+
+
+class Probe(Section):
+    """What `probe` measures unless told otherwise; no part of a run's identity."""
+
+    layers: tuple[str, ...] = Field(("*",), min_length=1)
+    pool: tuple[str, ...] | None = Field(None, min_length=1)  # None: what suits each layer
+    similarity: VectorSimilarity = "cosine"
+    reduce: tuple[str, ...] = Field(("none",), min_length=1)
+    k: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 2, 4, 8, 16, 32), min_length=1)
+    metrics: tuple[str, ...] = ()
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "data": Data,
+    "net": Network,
+    "loss": LossSection,
+    "train": Train,
+    "probe": Probe,
+    "ensemble": Ensemble,
+}

@@ -1,0 +1,148 @@
+"""Several trainings of one experiment as one: the mean of their scores, and how far these reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+from itertools import takewhile
+
+from layerprobe.values.facts import DataFacts
+from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.scores import Score, shared_notes
+
+_Cell = tuple[object, ...]
+
+
+def over_seeds(scores: Sequence[Score]) -> list[Score]:
+    """Put the mean over the trainings of an experiment in the place of their scores.
+
+    `low` and `high` are the lowest and the highest training. A number that not all trainings have is left out, and a
+    note says which. Where one training has no valid value, the mean has none.
+
+    Args:
+        scores: of any runs; those of a run follow one another in network order.
+
+    Returns:
+        The scores, those of a single training unchanged. A mean is called as `trainings` says; its seed is None, and
+        its n the number of trainings.
+    """
+    by_run: dict[str, list[Score]] = {}
+    for score in scores:
+        by_run.setdefault(score.run, []).append(score)
+    found: list[Score] = []
+    for name, runs in trainings(scores).items():
+        found += by_run[name] if runs == (name,) else _mean(name, [by_run[run] for run in runs])
+    return found
+
+
+def trainings(scores: Iterable[Score]) -> dict[str, tuple[str, ...]]:
+    """The runs that `over_seeds` makes one, by the name that it gives them: `netA-s* (3 seeds)`.
+
+    Runs are made one where they have the same experiment and some number in common; a run alone keeps its name.
+
+    Args:
+        scores: of any runs.
+    """
+    scores = list(scores)
+    groups: dict[str, dict[str, int | None]] = {}
+    for score in scores:
+        groups.setdefault(score.experiment, {})[score.run] = score.seed
+    cells: dict[str, set[_Cell]] = {run: set() for runs in groups.values() if len(runs) > 1 for run in runs}
+    for score in scores:
+        if score.run in cells:
+            cells[score.run].add(_cell(score))
+    names: dict[str, tuple[str, ...]] = {}
+    for experiment, runs in groups.items():
+        together = len(runs) > 1 and bool(set.intersection(*(cells[run] for run in runs)))
+        if not together:
+            names |= {run: (run,) for run in runs}
+            continue
+        name = _name(runs)
+        names[name if name not in names else f"{experiment} {name}"] = tuple(runs)
+    return names
+
+
+def facts_over_seeds(data: Mapping[str, DataFacts], groups: Mapping[str, Sequence[str]]) -> dict[str, DataFacts]:
+    """What the scores of `over_seeds` were measured on: what all trainings of a group have in common.
+
+    Args:
+        data: run -> what its scores were measured on.
+        groups: name -> runs, as `trainings` gives them.
+    """
+    found = {}
+    for name, runs in groups.items():
+        known = [data[run] for run in runs if run in data]
+        if known:
+            first = known[0]
+            same = {
+                split: facts
+                for split, facts in first.splits.items()
+                if all(k.splits.get(split) == facts for k in known)
+            }
+            found[name] = replace(first, splits=same)
+    return found
+
+
+def _name(runs: Mapping[str, int | None]) -> str:
+    # Folds of one experiment may have the same seed.
+    what = "seeds" if len(set(runs.values())) == len(runs) else "trainings"
+    places = takewhile(lambda letters: len(set(letters)) == 1, zip(*runs, strict=False))
+    prefix = "".join(letters[0] for letters in places)
+    return f"{f'{prefix}*' if prefix else ', '.join(runs)} ({len(runs)} {what})"
+
+
+def _cell(score: Score) -> _Cell:
+    return score.epoch, score.split, score.ranked_layer, score.metric
+
+
+def _mean(name: str, runs: Sequence[Sequence[Score]]) -> list[Score]:
+    """The means of some trainings, in the order of the first one's scores."""
+    tables = [{_cell(score): score for score in own} for own in runs]
+    shared = set.intersection(*(set(table) for table in tables))
+    kinds: dict[tuple[str, str], list[Score]] = {}
+    for score in (score for own in runs for score in own):
+        kinds.setdefault(_kind(score), []).append(score)
+    notes = {kind: (f"mean of {len(runs)} trainings", *_left_out(own, shared)) for kind, own in kinds.items()}
+    kept = [score for score in runs[0] if _cell(score) in shared]
+    return [_mean_of([table[_cell(score)] for table in tables], name, notes[_kind(score)]) for score in kept]
+
+
+def _kind(score: Score) -> tuple[str, str]:
+    """What a figure shows together."""
+    return score.metric, score.reduction
+
+
+def _left_out(scores: Sequence[Score], shared: Set[_Cell]) -> list[str]:
+    """A note that names the epochs of which nothing is left, and counts the numbers that are left out at others."""
+    kept = {score.epoch for score in scores if _cell(score) in shared}
+    alone = [score for score in scores if _cell(score) not in shared]
+    epochs = sorted({score.epoch for score in alone} - kept)
+    others = {_cell(score) for score in alone if score.epoch in kept}
+    layers = {score.ranked_layer for score in alone if score.epoch in kept}
+    parts = [f"epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))}"] if epochs else []
+    parts += [f"{_count(len(others), 'number')} of {_count(len(layers), 'layer')}"] if others else []
+    return [f"left out, as not all trainings have them: {' and '.join(parts)}"] if parts else []
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _mean_of(scores: Sequence[Score], name: str, notes: Sequence[str]) -> Score:
+    values = [score.value for score in scores]
+    valid = [value for value in values if value is not None]
+    whole = len(valid) == len(values)
+    own = [IntervalKind.without(score.notes) for score in scores]
+    common = shared_notes(own)
+    single = [f"{s.run}: {note}" for s, n in zip(scores, own, strict=True) for note in n if note not in common]
+    kind = IntervalKind(trainings=True).notes if whole else ()
+    return replace(
+        scores[0],
+        run=name,
+        seed=None,
+        value=sum(valid) / len(valid) if whole else None,
+        low=min(valid) if whole else None,
+        high=max(valid) if whole else None,
+        n=len(scores),
+        notes=(*common, *single, *notes, *kind),
+    )

@@ -1,0 +1,287 @@
+"""Stored ranks of runs -> what can be chosen among: each candidate's hits, on the classes to choose on and on test.
+
+chooser = open_chooser(run, epochs)          # a run's hits, on both splits
+groups = grouped(choosers)                   # the trainings of one experiment together
+group.sums(group.cells, "choosing")          # (C, U) hits of each candidate by class
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.keys import RankedLayer, network_order
+from layerprobe.values.retrieval import Ranks
+from layerprobe.values.scores import is_recall
+from layerprobe.workflow.run.experiments import experiments_of
+from layerprobe.workflow.run.references import Place, open_place, probe_fix, require_same_queries
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import split_to_choose_on
+from layerprobe.workflow.run.stored_terms import ranked_epochs
+
+Cell = tuple[int, RankedLayer]  # epoch and layer
+Part = Literal["choosing", "test"]
+Hits = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """What is stored of a run's split.
+
+    Args:
+        place: of its first epoch: the images, and what they may find.
+        hits: epoch and layer -> (Q,) Recall@1 of each query.
+        said: epoch and layer -> what its score says.
+        notes: what is left out, in a line each.
+    """
+
+    place: Place
+    hits: Mapping[Cell, Hits]
+    said: Mapping[Cell, tuple[str, ...]]
+    notes: tuple[str, ...] = ()
+
+    def sums(self, cells: Sequence[Cell]) -> UnitSums:
+        """(C, U) the hits of candidates, by class."""
+        return unit_sums(np.stack([self.hits[cell] for cell in cells]), self.place.stored.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Chooser:
+    """A run that is chosen among.
+
+    Args:
+        run: it exists.
+        record: its run.json.
+        split: that is chosen on.
+        choosing: its queries there.
+        test: those of test; None where the run has no such split; the same as `choosing` where that is chosen on.
+    """
+
+    run: Run
+    record: Mapping[str, Any]
+    split: str
+    choosing: Queries
+    test: Queries | None
+
+    @property
+    def fold(self) -> int | None:
+        """Which of the folds of its training classes it held out; None where it held out none of several."""
+        data = self.record["recipe"].get("data", {})
+        return int(data["validation_fold"]) if data.get("validation_folds") and self.split == "validation" else None
+
+    def queries(self, part: Part) -> Queries:
+        """Those of a part; `test` is asked for only where there is one."""
+        found = self.choosing if part == "choosing" else self.test
+        if found is None:
+            raise ValueError(f"{self.run.name} has no test classes")
+        return found
+
+    @property
+    def cells(self) -> list[Cell]:
+        """What is stored of both, by epoch and in network order."""
+        both = [cell for cell in self.choosing.hits if self.test is None or cell in self.test.hits]
+        order = network_order((ranked for _, ranked in both), self.record.get("layer_order", []))
+        places = {ranked: place for place, ranked in enumerate(order)}
+        return sorted(both, key=lambda cell: (cell[0], places[cell[1]]))
+
+    @property
+    def untested(self) -> list[Cell]:
+        """What is stored of the choosing split alone."""
+        return [] if self.test is None else [cell for cell in self.choosing.hits if cell not in self.test.hits]
+
+    def with_hits(self, part: Part, hits: Mapping[Cell, Hits]) -> Chooser:
+        """The run with the hits of further candidates, or with other ones."""
+        queries = self.queries(part)
+        changed = replace(queries, hits={**queries.hits, **hits})
+        if self.choosing is self.test:
+            return replace(self, choosing=changed, test=changed)
+        return replace(self, choosing=changed) if part == "choosing" else replace(self, test=changed)
+
+    def without(self, cells: Collection[Cell]) -> Chooser:
+        """The run without some candidates."""
+        left = {cell: hits for cell, hits in self.choosing.hits.items() if cell not in cells}
+        changed = replace(self.choosing, hits=left)
+        return replace(self, choosing=changed, test=changed if self.test is self.choosing else self.test)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs that are chosen among as one: the trainings of an experiment, under several seeds or of several folds.
+
+    Args:
+        choosers: at least one.
+    """
+
+    choosers: tuple[Chooser, ...]
+
+    @property
+    def name(self) -> str:
+        """The run's name; the experiment's of several runs."""
+        first = self.choosers[0]
+        return first.run.name if len(self.choosers) == 1 else str(first.record["experiment"])
+
+    @property
+    def run_names(self) -> str:
+        """`netA-s0, netA-s1`."""
+        return ", ".join(chooser.run.name for chooser in self.choosers)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """What all of its runs have, in the first one's order."""
+        others = [set(chooser.cells) for chooser in self.choosers[1:]]
+        return [cell for cell in self.choosers[0].cells if all(cell in other for other in others)]
+
+    @property
+    def folds(self) -> dict[int | None, list[Chooser]]:
+        """Fold -> the runs that held it out, ascending; a single one where there are no folds."""
+        found: dict[int | None, list[Chooser]] = defaultdict(list)
+        for chooser in self.choosers:
+            found[chooser.fold].append(chooser)
+        return dict(sorted(found.items(), key=lambda item: item[0] or 0))
+
+    def sums(self, cells: Sequence[Cell], part: Part) -> UnitSums:
+        """(C, U) the hits of candidates by class: means over seeds, each class from the runs that held it out."""
+        if part == "test":
+            return mean_of([chooser.queries(part).sums(cells) for chooser in self.choosers])
+        return side_by_side(
+            [mean_of([chooser.choosing.sums(cells) for chooser in fold]) for fold in self.folds.values()]
+        )
+
+
+def open_chooser(run: Run, epochs: str) -> Chooser:
+    """What is stored of a run to choose a layer by.
+
+    Args:
+        run: it exists.
+        epochs: all, which is all that are ranked; last; or numbers with commas between.
+
+    Raises:
+        RecipeError: epochs that the run does not have, or no classes to choose on, as for `split_to_choose_on`.
+        DataError: nothing is ranked; with the command that does it.
+    """
+    record = run.read()
+    asked = _asked(run, record, epochs)
+    split = split_to_choose_on(run, record, asked or range(record["epochs_done"] + 1))
+    if split == "test" and "test" not in record["manifests"]:
+        raise DataError(f"{run.name} has no classes to choose a layer on", file=run.folder, fix="Give a split test")
+    splits = list(dict.fromkeys([split, *(["test"] if "test" in record["manifests"] else [])]))
+    found = asked or _ranked(run, record, splits)
+    queries = {name: _queries(run, name, found, chosen_on=name == split) for name in splits}
+    chooser = Chooser(run, record, split, queries[split], queries.get("test"))
+    if queries[split].notes and not queries[split].hits:
+        what = f"no layer can be chosen: {'; '.join(queries[split].notes)}"
+        raise DataError(what, file=run.folder, fix="Probe other layers or epochs")
+    if not chooser.cells:
+        fix = probe_fix(run, record, found[-1], ",".join(splits))
+        raise DataError(f"no layer is ranked on {' and '.join(splits)}", file=run.folder, fix=fix)
+    return chooser
+
+
+def _asked(run: Run, record: Mapping[str, Any], text: str) -> list[int]:
+    """The epochs that a text names; none for all."""
+    done: int = record["epochs_done"]
+    if text in ("all", "last"):
+        return [] if text == "all" else [done]
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdecimal() for word in words):
+        raise RecipeError(f"--epochs {text}: neither all, last nor numbers like 0,5", fix="For example --epochs all")
+    found = sorted({int(word) for word in words})
+    if found[-1] > done:
+        raise RecipeError(f"--epochs {text}: {run.name} has epochs 0 to {done}", fix="Choose among these")
+    return found
+
+
+def _ranked(run: Run, record: dict[str, Any], splits: Sequence[str]) -> list[int]:
+    """The epochs that are ranked on all of some splits."""
+    each = {split: ranked_epochs(run, split) for split in splits}
+    both = sorted(set.intersection(*map(set, each.values())))
+    if not both:
+        lacks = [split for split in splits if not each[split]] or list(splits)
+        have = [epoch for epochs in each.values() for epoch in epochs]
+        fix = probe_fix(run, record, max(have, default=record["epochs_done"]), ",".join(lacks))
+        raise DataError(f"no epoch is ranked on {' and '.join(splits)}", file=run.folder, fix=fix)
+    return both
+
+
+def _queries(run: Run, split: str, epochs: Sequence[int], *, chosen_on: bool) -> Queries:
+    """The hits of what is scored and ranked: ranks whose scores have left scores.csv hold no longer.
+
+    Where a layer is chosen on them, those of layers that have collapsed to one vector are left out.
+    """
+    scored = {
+        (score.epoch, score.ranked_layer): IntervalKind.without(score.notes)
+        for score in run.scores()
+        if score.split == split and is_recall(score.metric)
+    }
+    places = [open_place(run, epoch, split) for epoch in epochs]
+    last, hits, notes = places[-1], {}, []
+    for place in places:
+        if place.stored.ids != last.stored.ids or not np.array_equal(place.stored.labels, last.stored.labels):
+            notes.append(
+                f"{run.name}, {split}, epoch {place.epoch}: left out, as it has other images than the last one"
+            )
+            continue
+        held = {ranked: ranks for ranked, ranks in place.stored.ranks.items() if (place.epoch, ranked) in scored}
+        for ranked, ranks in held.items():
+            if ranks.open([1]).any():
+                notes.append(f"{run.name}, {place.name(ranked)}: left out, as its ranks are not exact for K = 1")
+            elif chosen_on and _is_one_vector(ranks):
+                notes.append(f"{run.name}, {place.name(ranked)}, epoch {place.epoch}: left out, as it has collapsed")
+            else:
+                hits[place.epoch, ranked] = ranks.hits(1)
+        invalid = [ranked for ranked in place.stored.invalid if (place.epoch, ranked) in scored]
+        notes += [f"{run.name}, {place.name(x)}, epoch {place.epoch}: {place.stored.invalid[x]}" for x in invalid]
+    return Queries(last, hits, scored, tuple(dict.fromkeys(notes)))
+
+
+def _is_one_vector(ranks: Ranks) -> bool:
+    """Whether everything is as close to each query as the nearest of its class, as where all features are the same."""
+    paired = ranks.tied_positives > 0
+    return ranks.tied_share == 1 and not ranks.closer[paired].any()
+
+
+def grouped(choosers: Sequence[Chooser]) -> list[Group]:
+    """The trainings of each experiment together, in the order in which they are named.
+
+    Raises:
+        RecipeError: runs of one recipe that are of several experiments, that do not choose on the same images, or are
+            not tested on the same.
+    """
+    experiments = experiments_of(chooser.run for chooser in choosers)
+    if experiments.notes:
+        raise RecipeError(experiments.notes[0], fix="Choose among those of one experiment")
+    found: dict[str, list[Chooser]] = defaultdict(list)
+    for chooser in choosers:
+        found[experiments.names[chooser.run]].append(chooser)
+    groups = [Group(tuple(each)) for each in found.values()]
+    for group in groups:
+        if not group.cells:
+            what = f"{group.run_names}: no layer is ranked at the same epoch in all of them"
+            raise DataError(what, fix="Probe the same layers and epochs of each")
+        _require_comparable(groups[0], group)
+    return groups
+
+
+def _require_comparable(one: Group, other: Group) -> None:
+    first = one.choosers[0]
+    fix = "Choose among runs of one data set that hold out the same classes"
+    if one.folds.keys() != other.folds.keys():
+        raise RecipeError(f"{one.run_names} and {other.run_names} hold out other folds of classes", fix=fix)
+    for chooser in other.choosers:
+        names = f"{first.run.name} and {chooser.run.name}"
+        if first.split != chooser.split:
+            what = f"{names}: one is chosen on {first.split}, the other on {chooser.split}"
+            raise RecipeError(what, fix=fix)
+        if (first.test is None) != (chooser.test is None):
+            raise RecipeError(f"{names}: only one of them has test classes", fix=fix)
+        require_same_queries(one.folds[chooser.fold][0].choosing.place, chooser.choosing.place)
+        if first.test is not None and chooser.test is not None:
+            require_same_queries(first.test.place, chooser.test.place)

@@ -1,0 +1,131 @@
+"""A Choice as people read it, and as JSON has it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import Any
+
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.values.choice import SETTLED_SHARE, Choice, Ship
+from layerprobe.values.keys import NO_REDUCTION
+from layerprobe.values.pooling import NO_POOL
+from layerprobe.values.scores import Score, note_text
+
+_SHOWN = 4  # candidates whose shares are shown
+
+
+def choice_values(choice: Choice) -> dict[str, Any]:
+    """The fields as JSON has them."""
+    scores = {name: getattr(choice, name) for name in ("chosen", "test", "best_on_test")}
+    return {
+        "run": choice.run,
+        **{name: None if score is None else score.as_row() for name, score in scores.items()},
+        "ship": asdict(choice.ship),
+        "regret": choice.regret,
+        "optimism": choice.optimism,
+        "shares": dict(choice.shares),
+        "settled": choice.settled,
+        "equivalent": list(choice.equivalent),
+        "within": choice.within,
+        "cut": None if choice.cut is None else asdict(choice.cut),
+        "notes": list(choice.notes),
+    }
+
+
+def choice_lines(choice: Choice) -> list[str]:
+    """What to ship, on what that rests, how good it is on test, and how sure the choice is; a line each."""
+    chosen = choice.chosen
+    head = f"{choice.run}: ship" if choice.run else "ship"
+    folds = ", all folds" if chosen.split == "test" else ""
+    lines = [
+        f"{head} {ship_text(choice.ship)}",
+        f"  chosen on {chosen.split}{folds}: {chosen.metric} {_value(chosen)}",
+        *_on_test(choice),
+        *_sureness(choice),
+    ]
+    if choice.cut is not None:
+        parameters, operations = _percent(choice.cut.parameters), _percent(choice.cut.operations)
+        lines.append(f"  after it come {parameters} of the network's parameters and {operations} of its multiply-adds")
+    return [*lines, *choice.notes, *_notes(choice)]
+
+
+def ship_text(ship: Ship) -> str:
+    """`pool5.2@max, then l2+whiten:128:0.5+l2, epoch 16: 128 numbers, 512 bytes an image`."""
+    layer = ship.layer if ship.pool == NO_POOL else f"{ship.layer}@{ship.pool}"
+    then = "" if ship.reduction == NO_REDUCTION else f", then {ship.reduction}"
+    numbers = "numbers" if ship.bytes_per_image == 4 * ship.dim else "bits"
+    epoch = "" if ship.epoch is None else f", epoch {ship.epoch}"
+    return f"{layer}{then}{epoch}: {ship.dim:,} {numbers}, {ship.bytes_per_image:,} bytes an image"
+
+
+def next_step(choice: Choice, run: str) -> str:
+    """The command that writes the index of what was chosen.
+
+    Args:
+        choice: of runs.
+        run: the name of a run that has it.
+    """
+    ship = choice.ship
+    layer = shlex.quote(ship.layer if ship.pool == NO_POOL else f"{ship.layer}@{ship.pool}")
+    reduce = "" if ship.reduction == NO_REDUCTION else f" --reduce {shlex.quote(ship.reduction)}"
+    chain = parse_chain(ship.reduction)
+    if choice.chosen.split == "test" and chain.fits_on_train:
+        reduce += " --fit gallery"  # there is no training split to fit on
+    surer = "" if choice.settled else "more trainings (--seed) or classes would settle it; "
+    return f"{surer}next: layerprobe probe {run} --epochs {ship.epoch} --layers {layer}{reduce} --export-index"
+
+
+def _notes(choice: Choice) -> list[str]:
+    """What the scores say that the choice does not."""
+    own = [(chosen.split, chosen.notes) for chosen in (choice.chosen, choice.test) if chosen is not None]
+    found = [(split, [note for note in notes if note not in choice.notes]) for split, notes in own]
+    return [f"{split}: {note_text(notes)}" for split, notes in dict(found).items() if notes]
+
+
+def _on_test(choice: Choice) -> list[str]:
+    test, best = choice.test, choice.best_on_test
+    if test is None or best is None:
+        return ["  no test classes: how good it is there is not known"]
+    name = best.layer if best.pool == NO_POOL else f"{best.layer}@{best.pool}"
+    name += "" if best.reduction == NO_REDUCTION else f"/{best.reduction}"
+    place = f"{best.run}#{best.epoch}:" if best.run else ""
+    how = ", each fold by the choice on the others" if choice.chosen.split == "test" else ""
+    lines = [
+        f"  on test{how}: {test.metric} {_value(test)}",
+        f"  best on test, chosen by looking: {place}{name}, {_value(best)}",
+    ]
+    if choice.regret is not None:
+        lines.append(f"  regret: {_points(choice.regret)} (the best on test less the chosen)")
+    if choice.optimism is not None:
+        lines.append(
+            f"  optimism: {_points(choice.optimism)} (by how much the best on test is too high, as it was looked for)"
+        )
+    return lines
+
+
+def _sureness(choice: Choice) -> list[str]:
+    shown = [f"{name} {_percent(share)}" for name, share in list(choice.shares.items())[:_SHOWN]]
+    more = len(choice.shares) - _SHOWN
+    others = f" and {more} more" if more > 0 else ""
+    lines = [f"  chosen in resamples of the classes: {', '.join(shown)}{others}"]
+    if choice.settled:
+        return [*lines, "  settled"]
+    few = f": none has {100 * SETTLED_SHARE:.0f} %" if max(choice.shares.values()) < SETTLED_SHARE else ""
+    also = ", ".join(choice.equivalent[:_SHOWN])
+    return [*lines, f"  not settled{few}", *([f"  as good by the same rule, and not cheaper: {also}"] if also else [])]
+
+
+def _value(score: Score) -> str:
+    if score.value is None:
+        return "no valid number"
+    ends = "" if score.low is None or score.high is None else f" [{100 * score.low:.1f}, {100 * score.high:.1f}]"
+    return f"{100 * score.value:.1f} %{ends}"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f} points"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else f"{100 * share:.1g} %"

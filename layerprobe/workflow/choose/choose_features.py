@@ -1,0 +1,284 @@
+"""choose: a user's own features of several layers -> which layer to ship."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.measure.choosing_folds import FLATTERED
+from layerprobe.ranking.sampled_cosines import SampledCosines, sampled_cosines
+from layerprobe.statistics.choice import CrossFitted, cross_fitted, folds_of, greedy, pick
+from layerprobe.statistics.units import UnitSums, unit_sums
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.memory import memory_faults_told
+from layerprobe.system.progress import Listener
+from layerprobe.system.threads import OfEach, in_threads
+from layerprobe.values.choice import Choice
+from layerprobe.values.keys import NO_REDUCTION, joint_key
+from layerprobe.values.pooling import NO_POOL
+from layerprobe.values.scores import Subject
+from layerprobe.workflow.choose.choose_time import counted, say_how_long
+from layerprobe.workflow.choose.choosing import Grounds, made_choice
+from layerprobe.workflow.choose.given_features import GivenFeatures, given_features, read_given
+from layerprobe.workflow.choose.measured_features import Division, Tried, measured, searches
+
+Joint = tuple[tuple[int, ...], bool]  # places of the layers, ascending; whether half-whitened
+
+
+def choose(  # noqa: PLR0913 - the rows, what they are to the network, and what is asked of the choice
+    features: Mapping[str, Any],
+    labels: Any,
+    *,
+    splits: Any = None,
+    seen: bool = True,
+    within: float = 1.0,
+    seed: int = 0,
+) -> Choice:
+    """Choose the layer to ship from features of any origin, without looking at the classes that judge it.
+
+    Candidates are each layer as it is, half-whitened (`l2+whiten:D:0.5+l2`, D = 128 or what is less of its dimensions
+    and the rank of the features that it is fitted on), and at most three layers side by side that are found greedily.
+    The one chosen is the cheapest that is at most `within` points of Recall@1 worse than the best with 95 %, by the
+    paired error over classes; by cosine, each image searched among the others of its split.
+
+    What the choice is made on follows from `splits`:
+
+    - with validation rows, on these; reductions are fitted on the train rows.
+    - with train and test rows, on the test rows, cross-fitted over 5 folds of classes: each fold judges what is chosen
+      on the other four. Reductions are fitted on the train rows. Nothing is chosen on these: the last layers of a
+      network that was trained on them know them by heart.
+    - with train and test rows and `seen=False`, on the train rows, each fifth of the classes with a reduction that was
+      fitted on the others.
+    - without splits, or with a single one, cross-fitted as well, with reductions that are fitted on the other four
+      folds. The gallery is whole in every fold.
+
+    A layer whose rows are all one vector, up to its length, is left out, and a note names it.
+
+    >>> import numpy as np, layerprobe
+    >>> rng, labels = np.random.default_rng(0), np.repeat(np.arange(30), 4)
+    >>> classes = rng.normal(size=(30, 16))[labels]
+    >>> noisy, clear = (classes + rng.normal(size=classes.shape) * noise for noise in (2, 0.3))
+    >>> choice = layerprobe.choose({"early": noisy, "late": clear}, labels)
+    >>> choice.ship.layer, choice.ship.bytes_per_image, choice.test.value
+    ('late', 64, 1.0)
+
+    Args:
+        features: name of a layer -> (N, D) real numbers, an array or tensor each; in the order of the network, as of
+            equally large layers the earlier one is cheaper.
+        labels: (N,) whole numbers or texts, the class of each row.
+        splits: (N,) train, validation or test for each row; None for one split. No class is in two splits.
+        seen: whether the network may have been trained on the train rows.
+        within: how many points worse than the best a cheaper candidate may be, at least 0.
+        seed: of folds, resamples and the sample on which layers are joined.
+
+    Returns:
+        What to ship, its Recall@1 where it was chosen and on test, and how sure the choice is.
+
+    Raises:
+        DataError: no features, shapes or types that do not fit, fewer than 2 classes, a class in two splits, or no
+            layer that has more than one vector.
+        NumericError: NaN or Inf.
+        RecipeError: `within` is below 0, or all rows are of train and may have been seen.
+        UnknownNameError: a split of another name.
+    """
+    return _chosen(given_features(features, labels, splits), within, seed, seen=seen)
+
+
+def choose_file(path: Path, *, within: float = 1.0, seed: int = 0, listener: Listener | None = None) -> Choice:
+    """Choose from the features in a file, as `choose` does where the network may have seen the train rows.
+
+    Args:
+        path: a .npz or a feature file, as `read_given` takes it.
+        within: as for `choose`.
+        seed: as for `choose`.
+        listener: hears of progress.
+
+    Raises:
+        LayerprobeError: as for `read_given` and `choose`.
+    """
+    with memory_faults_told(path):
+        return _chosen(read_given(path), within, seed, file=path, listener=listener)
+
+
+def _chosen(  # noqa: PLR0913 - as `choose`, the file to be named, and who hears of progress
+    given: GivenFeatures,
+    within: float,
+    seed: int,
+    *,
+    seen: bool = True,
+    file: Path | None = None,
+    listener: Listener | None = None,
+) -> Choice:
+    if not within >= 0:
+        raise RecipeError(f"within = {within:g}: it is how much worse a choice may be", fix="Give 0 points or more")
+    division, notes = _terms(given, seed, seen, file)
+    division, left_out = _without_collapsed(division, file)
+    given = division.given
+    said = {name: _said(given, rows) for name, rows in (("test", division.test), (division.split, division.choosing))}
+    say_how_long(division, listener)
+    with in_threads() as of_each:
+        places = range(len(given.features))
+        each_layer = searches(division, whitened=False) + searches(division, whitened=True)
+        with counted(listener, "ranking", len(places) * each_layer) as told:
+            layers = of_each(lambda place: measured(division, [place], told=told), places)
+        singles = [found for layer in layers for found in layer]
+        joints = _joints(division, singles, within, seed, of_each)
+        asked = list(dict.fromkeys(joint for of_fold in joints.values() for joint in of_fold))
+        # A set of layers is larger than each of them: its folds are computed at once, not several sets.
+        with counted(
+            listener, "ranking layers side by side", sum(searches(division, each[1]) for each in asked)
+        ) as told:
+            found = {joint: measured(division, joint[0], [joint[1]], of_each, told) for joint in asked}
+    everything = [*singles, *(each for joint in joints[None] for each in found[joint])]
+    test: UnitSums | None = None
+    if len(division.test):
+        test = unit_sums(np.stack([each.test for each in everything]), given.labels[division.test])
+    grounds = Grounds(
+        division.split,
+        _cells(everything, division.labels, None),
+        test,
+        _crossed(division, singles, joints, found, within) if division.crossed else None,
+        notes=(*notes, *left_out),
+    )
+    return made_choice(
+        [each.candidate for each in everything],
+        grounds,
+        lambda candidate, split: Subject("", "", None, candidate.epoch or 0, split, candidate.ranked, said[split]),
+        within=within,
+        seed=seed,
+    )
+
+
+def _said(given: GivenFeatures, rows: NDArray[np.intp]) -> tuple[str, ...]:
+    """What every score of some rows says."""
+    lone = given.lone(rows) if len(rows) else 0
+    return (*given.notes, f"{lone:,} lone queries count as misses") if lone else given.notes
+
+
+def _without_collapsed(division: Division, file: Path | None) -> tuple[Division, tuple[str, ...]]:
+    """Only the layers in which the rows that are chosen on differ, and what is to be said of the others."""
+    collapsed = division.given.collapsed(division.choosing)
+    if not collapsed:
+        return division, ()
+    names = ", ".join(layer.layer if layer.pool == NO_POOL else str(layer) for layer in collapsed)
+    kept = {layer: values for layer, values in division.given.features.items() if layer not in collapsed}
+    if not kept:
+        what = f"all rows are one vector in every layer: {names}"
+        raise DataError(what, file=file, fix="Give features that differ between images")
+    note = f"left out, as all rows are one vector by the cosine: {names}"
+    return replace(division, given=replace(division.given, features=kept)), (note,)
+
+
+def _terms(given: GivenFeatures, seed: int, seen: bool, file: Path | None) -> tuple[Division, tuple[str, ...]]:
+    """On which rows the choice is made, and what is to be said of that."""
+    rows = {name: given.rows_of(name) for name in ("train", "validation", "test")}
+    held = [name for name, found in rows.items() if len(found)]
+    none = np.arange(0)
+    if held == ["train"] and seen:
+        fix = "Give test rows of classes that it has not seen; if it has seen none of these, leave the splits out"
+        raise RecipeError("all rows are of train, and the network may have been trained on them", file=file, fix=fix)
+    if len(held) < 2:
+        everything, folds = np.arange(len(given.labels)), _folds(given.labels, seed)
+        said: tuple[str, ...] = (
+            "each fold of classes is judged by what was chosen and fitted on the others, in the whole gallery",
+            FLATTERED,
+        )
+        return Division(given, "test", everything, None, none, folds, True), said
+    if len(rows["validation"]):
+        fitted_on = rows["train"] if len(rows["train"]) else None
+        folds = _folds(given.labels[rows["validation"]], seed)
+        if fitted_on is not None:
+            said = ("half-whitening is fitted on train",)
+        else:
+            said = ("half-whitening is fitted on the other folds of the validation classes", FLATTERED)
+        return Division(given, "validation", rows["validation"], fitted_on, rows["test"], folds, False), said
+    if seen:
+        said = (
+            "each fold of classes is judged by what was chosen on the others, in the whole gallery",
+            "half-whitening is fitted on train, which does not choose: the network may have been trained on it",
+        )
+        folds = _folds(given.labels[rows["test"]], seed)
+        return Division(given, "test", rows["test"], rows["train"], none, folds, True), said
+    folds = _folds(given.labels[rows["train"]], seed)
+    said = (
+        "seen=False: the network was not trained on the train rows; if it was, this picks the worst layer",
+        "half-whitening is fitted on the other folds of the training classes",
+        FLATTERED,
+    )
+    return Division(given, "train", rows["train"], None, rows["test"], folds, False), said
+
+
+def _folds(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """(Q,) the fold of each row's class."""
+    _, places = np.unique(labels, return_inverse=True)
+    found: NDArray[np.int64] = folds_of(labels, seed=seed)[places]
+    return found
+
+
+def _joints(
+    division: Division, singles: Sequence[Tried], within: float, seed: int, of_each: OfEach
+) -> dict[int | None, list[Joint]]:
+    """The layers that are put side by side where a fold is left out; None: where none is."""
+    folds: list[int | None] = [None, *(np.unique(division.folds).tolist() if division.crossed else [])]
+    layers = list(division.given.features)
+    if len(layers) < 2:
+        return {fold: [] for fold in folds}
+    groups = None if division.given.groups is None else division.given.groups[division.choosing]
+    tried = sampled_cosines(
+        [values[division.choosing] for values in division.given.features.values()], division.labels, groups, seed
+    )
+    sets = of_each(lambda fold: _joints_without(fold, division, singles, tried, within), folds)
+    return dict(zip(folds, sets, strict=True))
+
+
+def _joints_without(
+    fold: int | None, division: Division, singles: Sequence[Tried], tried: SampledCosines, within: float
+) -> list[Joint]:
+    """Greedily, from the best single layer on the other folds, in its reduction."""
+    layers = list(division.given.features)
+    kept = division.folds != fold
+    cells = _cells(singles, division.labels, fold, kept)
+    best = singles[pick(cells, [each.candidate.cost for each in singles], within=within / 100).best]
+    sampled = kept[tried.queries]
+
+    def value_of(members: tuple[int, ...]) -> float:
+        possible = joint_key([layers[place] for place in members]) is not None and sampled.any()
+        return float(tried.hits(members)[sampled].mean()) if possible else math.nan
+
+    sets = greedy(best.members, range(len(layers)), value_of)
+    return [(tuple(sorted(members)), best.candidate.ranked.reduction != NO_REDUCTION) for members in sets]
+
+
+def _cells(
+    candidates: Sequence[Tried], labels: NDArray[np.int64], fold: int | None, kept: NDArray[np.bool_] | None = None
+) -> UnitSums:
+    """(C, U) hits of each class, by what was fitted without a fold; only those of the rows kept."""
+    values = np.stack([each.without(fold) for each in candidates])
+    return unit_sums(values, labels) if kept is None else unit_sums(values[:, kept], labels[kept])
+
+
+def _crossed(
+    division: Division,
+    singles: Sequence[Tried],
+    joints: Mapping[int | None, Sequence[Joint]],
+    found: Mapping[Joint, Sequence[Tried]],
+    within: float,
+) -> CrossFitted:
+    """What choosing on the other folds gives on each; layers are put side by side without looking at it, too."""
+    everything = [*singles, *(each for of_joint in found.values() for each in of_joint)]
+    joint_of = [None] * len(singles) + [joint for joint, of_joint in found.items() for _ in of_joint]
+    costs = [each.candidate.cost for each in everything]
+
+    def cells_of(fold: int) -> UnitSums:
+        cells = _cells(everything, division.labels, fold)
+        there = [joint is None or joint in joints[fold] for joint in joint_of]
+        return UnitSums(np.where(np.array(there)[:, None], cells.sums, np.nan), cells.counts)
+
+    _, first = np.unique(division.labels, return_index=True)
+    return cross_fitted(cells_of, division.folds[first], lambda cells: pick(cells, costs, within=within / 100).place)

@@ -1,0 +1,83 @@
+"""choose --model: a model from elsewhere and a folder of images -> which layer to ship, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from layerprobe import store
+from layerprobe.reductions.applying import Blocks
+from layerprobe.reductions.half_whitening import half_whitened, half_whitening
+from layerprobe.statistics.choice import folds_of
+from layerprobe.system.progress import Listener
+from layerprobe.values.choice import Choice
+from layerprobe.values.keys import NO_REDUCTION, LayerKey
+from layerprobe.values.pooling import NO_POOL
+from layerprobe.workflow.choose.choose import ChooseRequest, choose_runs
+from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import split_to_choose_on
+from layerprobe.workflow.train.frozen import FrozenRequest, frozen_run
+
+_LAYERS = ("*",)
+_CPU = torch.device("cpu")
+
+
+def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listener) -> tuple[Run, Choice]:
+    """Measure a model on images, as `layerprobe probe --model` does, and choose one of its layers.
+
+    Candidates are all its layers with their default pools, as they are and half-whitened: `l2+whiten:D:0.5+l2`, D = 128
+    or what is less of the layer's dimensions and the rank of what is fitted. What is stored is not computed again.
+
+    Args:
+        frozen: the model and the images.
+        request: what to choose among.
+        listener: hears of progress.
+
+    Returns:
+        The model's run, and the choice.
+
+    Raises:
+        LayerprobeError: as for `frozen_run`, `probe` and `choose_runs`. A network that has seen the classes to choose
+            on is told before anything is measured.
+    """
+    run = frozen_run(frozen, listener)
+    record = run.read()
+    split = split_to_choose_on(run, record, range(record["epochs_done"] + 1))
+    asked = ProbeRequest(
+        layers=_LAYERS, epochs=request.epochs, device=request.device, workers=frozen.workers, reduce=(NO_REDUCTION,)
+    )
+    scores = probe(run, asked, listener)
+    plain = list(dict.fromkeys(score.ranked_layer for score in scores if score.value is not None))
+    fitted_on = FITTED_ON if FITTED_ON in record["manifests"] else split
+    epoch = max((score.epoch for score in scores), default=0)
+    dims = _dims(run, epoch, fitted_on, [ranked.layer for ranked in plain], int(record["seed"]))
+    further = [replace(ranked, reduction=half_whitened(dims[ranked.layer])) for ranked in plain if ranked.layer in dims]
+    if fitted_on == FITTED_ON:
+        for reduction in dict.fromkeys(ranked.reduction for ranked in further):
+            layers = tuple(_expression(ranked.layer) for ranked in further if ranked.reduction == reduction)
+            probe(run, replace(asked, layers=layers, reduce=(reduction,)), listener)
+    return run, choose_runs([run], request, listener, [] if fitted_on == FITTED_ON else further)
+
+
+def _dims(run: Run, epoch: int, split: str, layers: Sequence[LayerKey], seed: int) -> Mapping[LayerKey, int]:
+    """How many dimensions half-whitening leaves of each layer, the same in all folds; none where it does not apply."""
+    path = run.feature_file(epoch, split)
+    labels, _ = store.read_index(path)
+    _, places = np.unique(labels, return_inverse=True)
+    folds = folds_of(labels, seed=seed)[places]
+    found = {}
+    for layer in layers:
+        blocks = Blocks(store.read_features(path, layer), _CPU)
+        if fitted := half_whitening(blocks, folds, [None, *np.unique(folds).tolist()]):
+            found[layer] = fitted.dim
+    return found
+
+
+def _expression(layer: LayerKey) -> str:
+    return layer.layer if layer.pool == NO_POOL else str(layer)

@@ -1,0 +1,163 @@
+"""From the hits of candidates by classes to a `Choice`: which one to ship, how sure that is, and how good it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from layerprobe.statistics.bootstrap import intervals
+from layerprobe.statistics.choice import CrossFitted, folds_of, optimism, pick, shares
+from layerprobe.statistics.units import UnitSums
+from layerprobe.values.choice import SETTLED_SHARE, Candidate, Choice, Ship
+from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
+from layerprobe.values.scores import Score, Subject
+
+BEST_ON_TEST = "best on test: chosen by looking"
+SubjectOf = Callable[[Candidate, str], Subject]  # candidate and split -> what is scored
+
+
+@dataclass(frozen=True, eq=False)
+class Grounds:
+    """What a choice among C candidates is made on and judged by.
+
+    Args:
+        split: which classes are chosen on: validation; train where they were not seen; test where it is cross-fitted.
+        choosing: (C, U) hits on these classes; of cross-fitting, each fold by what was fitted without it.
+        test: (C, U') hits on the test classes, in the same order. None where there are none, and of cross-fitting,
+            where `choosing` is of them.
+        crossed: of cross-fitting, what the choice on the other folds gives on each fold: told as the figure on test.
+            Its places are those of the C candidates; what only a fold has found comes after them.
+        metric: what the hits are of.
+        kind: what the units are.
+        notes: what else is to be said of the choice, in a line each.
+    """
+
+    split: str
+    choosing: UnitSums
+    test: UnitSums | None = None
+    crossed: CrossFitted | None = None
+    metric: str = "R@1"
+    kind: IntervalKind = field(default_factory=IntervalKind)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def folds(self) -> tuple[str, ...]:
+        """`cross-fitted, 5 folds`, where it is."""
+        return () if self.crossed is None else (f"cross-fitted, {len(self.crossed.places)} folds",)
+
+
+def made_choice(
+    candidates: Sequence[Candidate], grounds: Grounds, subject_of: SubjectOf, *, within: float = 1.0, seed: int = 0
+) -> Choice:
+    """Choose one of C candidates, and say how good it is on test.
+
+    Args:
+        candidates: C.
+        grounds: their hits.
+        subject_of: candidate and split -> what is scored, with what every score of it has to say. The run of the choice
+            is that of the chosen one.
+        within: how much worse than the best a cheaper candidate may be, in points.
+        seed: of the resamples, the folds and the intervals.
+
+    Returns:
+        `cut` is left None.
+
+    Raises:
+        NumericError: no candidate has a valid number, on the classes that are chosen on or on test.
+        ValueError: other numbers of candidates than of means.
+    """
+    choosing, crossed = grounds.choosing, grounds.crossed
+    test = grounds.test if crossed is None else choosing
+    costs = [candidate.cost for candidate in candidates]
+    picked = pick(choosing, costs, within=within / 100)
+    stable = shares(choosing, costs, within=within / 100, seed=seed)
+
+    def scored(place: int, split: str, row: UnitSums, own: tuple[str, ...]) -> Score:
+        return _score(subject_of(candidates[place], split), grounds, row, own, seed)
+
+    chosen = scored(picked.place, grounds.split, _row(choosing, picked.place), grounds.folds)
+    on_test = best = None
+    if test is not None:
+        row = _row(test, picked.place) if crossed is None else crossed.cells
+        on_test = scored(picked.place, "test", row, grounds.folds)
+        place = pick(test, costs, within=0.0).best
+        best = scored(place, "test", _row(test, place), (BEST_ON_TEST,))
+    return Choice(
+        run=chosen.run,
+        chosen=chosen,
+        test=on_test,
+        best_on_test=best,
+        ship=_ship(candidates[picked.place]),
+        regret=_regret(on_test, best),
+        optimism=None if test is None else optimism(test, folds_of(range(test.sums.shape[1]), seed=seed)),
+        shares=_by_name(candidates, stable.tolist()),
+        settled=choosing.units >= FEWEST_UNITS and bool(stable[picked.place] >= SETTLED_SHARE),
+        equivalent=tuple(str(candidates[place]) for place in picked.equivalent[1:]),
+        within=within,
+        notes=(*_how(grounds, within), *grounds.folds, *_agreeing(crossed, picked.place), *grounds.notes),
+    )
+
+
+def _agreeing(crossed: CrossFitted | None, place: int) -> tuple[str, ...]:
+    """How many folds choose what is shipped, where not all do: the figure on test is then not of that alone."""
+    if crossed is None or set(crossed.places) == {place}:
+        return ()
+    same, count = crossed.places.count(place), len(crossed.places)
+    return (f"{same} of {count} folds choose the same: the figure on test is of what each of them chose",)
+
+
+def _row(cells: UnitSums, place: int) -> UnitSums:
+    return UnitSums(cells.sums[[place]], cells.counts[[place]])
+
+
+def _score(subject: Subject, grounds: Grounds, row: UnitSums, notes: tuple[str, ...], seed: int) -> Score:
+    """The score of a single mean, with its interval."""
+    count = round(float(row.counts.sum()))
+    if not np.isfinite(row.sums).all():
+        return subject.score(grounds.metric, None, count, [*notes, "NaN"])
+    (interval,) = intervals(row, seed=seed)
+    said = grounds.kind.notes_on(row.units) if interval is not None or row.units < FEWEST_UNITS else ()
+    return subject.score(grounds.metric, float(row.means[0]), count, [*notes, *said], interval)
+
+
+def _regret(test: Score | None, best: Score | None) -> float | None:
+    if test is None or best is None or test.value is None or best.value is None:
+        return None
+    return best.value - test.value
+
+
+def _ship(candidate: Candidate) -> Ship:
+    ranked = candidate.ranked
+    return Ship(
+        layer=ranked.layer.layer,
+        pool=ranked.layer.pool,
+        reduction=ranked.reduction,
+        epoch=candidate.epoch,
+        dim=candidate.dim,
+        bytes_per_image=candidate.bytes_per_image,
+    )
+
+
+def _by_name(candidates: Sequence[Candidate], stable: Sequence[float]) -> dict[str, float]:
+    """Candidate -> share, the largest first, without those that are never chosen."""
+    found = sorted(zip(map(str, candidates), stable, strict=True), key=lambda pair: -pair[1])
+    return {name: share for name, share in found if share > 0}
+
+
+def _how(grounds: Grounds, within: float) -> tuple[str, ...]:
+    """How it was chosen, in a line each."""
+    cells, units_text = grounds.choosing, grounds.kind.units_text
+    count = len(cells.sums)
+    invalid = count - int(np.isfinite(cells.sums).all(1).sum())
+    among = f"{count:,} candidate{'' if count == 1 else 's'}"
+    lines = [f"chosen on {grounds.split}: {units_text(cells.units)}, {among}"]
+    if invalid:
+        lines.append(f"left out, without a valid number: {invalid:,} of the candidates")
+    if cells.units < FEWEST_UNITS:
+        lines.append(f"not settled: with fewer than {FEWEST_UNITS} {units_text()} the best mean is chosen")
+    else:
+        points = f"{within:g} point{'' if within == 1 else 's'}"
+        lines.append(f"the cheapest at most {points} worse than the best with 95 %, by the paired error")
+    return tuple(lines)

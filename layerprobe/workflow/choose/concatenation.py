@@ -1,0 +1,215 @@
+"""Layers side by side as further candidates: those that a greedy search adds to the best single one."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from layerprobe import store
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.statistics.choice import greedy
+from layerprobe.system.errors import DataError, NumericError
+from layerprobe.system.progress import Listener
+from layerprobe.system.signals import Stop, stoppable
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, joint_key
+from layerprobe.values.retrieval import Ranks
+from layerprobe.workflow.choose.candidates import Cell, Chooser, Group, Hits, Part
+from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.run.references import open_place
+from layerprobe.workflow.run.runs import locked
+
+_PERFECT = 1 - 1e-9  # a recall that no further layer can raise
+_STOPPED = "ranking stopped; what is stored is whole, the same command goes on"
+
+
+@dataclass(frozen=True, eq=False)
+class Concatenated:
+    """What trying layers side by side gave.
+
+    Args:
+        group: the runs with what was found.
+        tried: all that was tried, found or not.
+        notes: why nothing could be tried.
+    """
+
+    group: Group
+    tried: frozenset[Cell] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+def with_concatenations(group: Group, best: Cell, device: torch.device, seed: int, listener: Listener) -> Concatenated:
+    """The runs with the layers side by side that are better than their parts on the classes that are chosen on.
+
+    To the best single candidate is added, at its epoch, the one other layer that raises its recall most, and to these
+    a third. That is done of the raw features and, where the best candidate has a reduction, with that. With L layers
+    at that epoch at most 2 (2 L - 3) sets are ranked in each run; only sets that are better than the one before are
+    ranked on test, and become candidates. All ranks are stored, so that they are counted once.
+
+    Args:
+        group: chosen on validation or train.
+        best: the best single candidate.
+        device: where layers are ranked.
+        seed: of the folds, for reductions that are fitted on the classes that are chosen on.
+        listener: hears of progress.
+
+    Raises:
+        BusyError: another process uses a run.
+        InterruptedRun: a signal came; what is stored is whole.
+    """
+    epoch, ranked = best
+    layers = list(dict.fromkeys(one.layer for number, one in group.cells if number == epoch and is_single(one)))
+    ways = [RankedLayer(ranked.layer, NO_REDUCTION, group.choosers[0].choosing.place.similarity), ranked]
+    known = set(group.cells)
+    ways = [way for way in dict.fromkeys(ways) if (epoch, way) in known and not _takes_classifier(way)]
+    steps = len(ways) * max(0, 2 * len(layers) - 3) * len(group.choosers)
+    with _ranking(device, seed, listener, steps) as ranking:
+        try:
+            for chooser in group.choosers:
+                ranking.require(chooser, best)
+        except DataError as error:
+            return Concatenated(group, notes=(f"no layers side by side are tried: {error.message}",))
+        tried: set[Cell] = set()
+        found = group
+        for way in ways:
+            found, also = _grown(found, (epoch, way), layers, ranking)
+            tried |= also
+    return Concatenated(found, frozenset(tried))
+
+
+def is_single(ranked: RankedLayer) -> bool:
+    """Whether a layer is none of several side by side."""
+    return "+" not in ranked.layer.layer
+
+
+def _takes_classifier(ranked: RankedLayer) -> bool:
+    return parse_chain(ranked.reduction).needs_classifier
+
+
+def _grown(group: Group, start: Cell, layers: Sequence[LayerKey], ranking: _Ranking) -> tuple[Group, set[Cell]]:
+    """The runs with what the greedy search found from a layer in one way, and all that it tried."""
+    epoch, way = start
+    hits: dict[Cell, list[Hits]] = {}
+
+    def cell_of(members: tuple[int, ...]) -> Cell | None:
+        key = joint_key([layers[place] for place in sorted(members)])
+        return None if key is None else (epoch, RankedLayer(key, way.reduction, way.similarity))
+
+    def value_of(members: tuple[int, ...]) -> float:
+        cell = cell_of(members)
+        if cell is None:
+            return math.nan
+        if cell != start and cell not in hits:
+            counted = [ranking.hits(chooser, "choosing", cell, start) for chooser in group.choosers]
+            if any(one is None for one in counted):
+                return math.nan
+            hits[cell] = [one for one in counted if one is not None]
+        return float(_with(group, "choosing", cell, hits.get(cell)).sums([cell], "choosing").means[0])
+
+    alone = (layers.index(way.layer),)
+    path = [] if value_of(alone) >= _PERFECT else greedy(alone, range(len(layers)), value_of)
+    found = group
+    for cell in (cell_of(members) for members in path):
+        if cell is None:
+            continue
+        found = _with(found, "choosing", cell, hits[cell])
+        if found.choosers[0].test is not None:
+            tested = [ranking.hits(chooser, "test", cell, start) for chooser in group.choosers]
+            found = _with(found, "test", cell, [one for one in tested if one is not None])
+    return found, set(hits)
+
+
+def _with(group: Group, part: Part, cell: Cell, hits: Sequence[Hits] | None) -> Group:
+    if not hits or len(hits) < len(group.choosers):
+        return group
+    pairs = zip(group.choosers, hits, strict=True)
+    return Group(tuple(chooser.with_hits(part, {cell: own}) for chooser, own in pairs))
+
+
+@dataclass(eq=False)
+class _Ranking:
+    """Ranks layers of runs from stored features where their ranks are not stored, and stores them at the end.
+
+    Runs are locked when the first of their layers is ranked.
+    """
+
+    device: torch.device
+    seed: int
+    stop: Stop
+    advance: Callable[[], None]
+    locks: ExitStack
+    _locked: set[str] = field(default_factory=set)
+    _new: dict[tuple[StoredSearch, RankedLayer], dict[RankedLayer, Ranks | str]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    _searches: dict[tuple[str, int, str], tuple[StoredSearch, store.StoredRanks]] = field(default_factory=dict)
+
+    def require(self, chooser: Chooser, cell: Cell) -> None:
+        """Check that a layer's features are stored as they were ranked, and that nothing else decides its ranks.
+
+        Raises:
+            DataError: otherwise.
+        """
+        for split in dict.fromkeys([chooser.split, *(["test"] if chooser.test else [])]):
+            search, _ = self._search(chooser, cell[0], split)
+            search.require_plain()
+            search.require_stored(cell[1])
+
+    def hits(self, chooser: Chooser, part: Part, cell: Cell, like: Cell) -> Hits | None:
+        """(Q,) Recall@1 of each query; None where a layer has no valid number.
+
+        Args:
+            chooser: the run.
+            part: which of its queries.
+            cell: layers side by side.
+            like: a layer that is searched, and reduced, in the same way.
+        """
+        self.stop.raise_if_asked(_STOPPED)
+        split, ranked = chooser.split if part == "choosing" else "test", cell[1]
+        search, stored = self._search(chooser, cell[0], split)
+        self.advance()
+        try:
+            chain = parse_chain(ranked.reduction)
+            if split == FITTED_ON and chain.fits_on_train:
+                return search.out_of_fold(ranked, self.seed)
+            if store.ranked_alike(search.rank_file, [ranked, like[1]]):
+                ranks: Ranks | str | None = stored.ranks.get(ranked)
+            else:
+                self._lock(chooser)
+                ranks = self._new[search, like[1]][ranked] = search.ranks(ranked)
+        except (NotApplicableError, NumericError):
+            return None
+        return ranks.hits(1) if isinstance(ranks, Ranks) else None
+
+    def write(self) -> None:
+        """Store the new ranks."""
+        for (search, like), found in self._new.items():
+            store.add_ranks(search.rank_file, found, dict.fromkeys(found, like))
+
+    def _search(self, chooser: Chooser, epoch: int, split: str) -> tuple[StoredSearch, store.StoredRanks]:
+        key = (chooser.run.name, epoch, split)
+        if key not in self._searches:
+            stored = open_place(chooser.run, epoch, split).stored
+            self._searches[key] = StoredSearch(chooser.run, epoch, split, self.device), stored
+        return self._searches[key]
+
+    def _lock(self, chooser: Chooser) -> None:
+        if chooser.run.name not in self._locked:
+            self.locks.enter_context(locked(chooser.run))
+            self._locked.add(chooser.run.name)
+
+
+@contextmanager
+def _ranking(device: torch.device, seed: int, listener: Listener, steps: int) -> Iterator[_Ranking]:
+    with stoppable() as stop, ExitStack() as locks, listener.task("layers side by side", steps, "sets") as task:
+        ranking = _Ranking(device, seed, stop, task.advance, locks)
+        try:
+            yield ranking
+        finally:
+            ranking.write()

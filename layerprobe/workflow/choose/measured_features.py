@@ -1,0 +1,179 @@
+"""Given features -> which queries each candidate finds the class of, with nothing fitted on what it is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from layerprobe.measure.analysis import Features, rank
+from layerprobe.measure.choosing_folds import Refitting
+from layerprobe.measure.joint import side_by_side
+from layerprobe.reductions.applying import Blocks
+from layerprobe.reductions.half_whitening import HalfWhitening, half_whitening
+from layerprobe.system.threads import OfEach, in_turn
+from layerprobe.values.choice import Candidate
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer, joint_key
+from layerprobe.values.retrieval import SearchRules
+from layerprobe.workflow.choose.given_features import GivenFeatures
+
+SIMILARITY = "cosine"
+_CPU = torch.device("cpu")
+
+Rows = NDArray[np.intp]
+Hits = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """On which rows candidates are compared, fitted and judged.
+
+    Args:
+        given: the features.
+        split: what the rows that are chosen on are called: validation, train or test.
+        choosing: (Q,) those rows.
+        fitted_on: the rows that reductions are fitted on; None: on those that are chosen on, out of fold.
+        test: (T,) the rows that the choice is judged by; none where there are none, or where it is cross-fitted.
+        folds: (Q,) the fold of each row that is chosen on.
+        crossed: whether the choice is judged by cross-fitting.
+    """
+
+    given: GivenFeatures
+    split: str
+    choosing: Rows
+    fitted_on: Rows | None
+    test: Rows
+    folds: NDArray[np.int64]
+    crossed: bool
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(Q,) classes of the rows that are chosen on."""
+        return self.given.labels[self.choosing]
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """A candidate's Recall@1 of each query.
+
+    Args:
+        candidate: the layer and its reduction.
+        members: the places of its layers.
+        hits: (Q,) on the rows that are chosen on; of a reduction that is fitted on these, out of fold.
+        test: (T,) on the test rows; none where there are none.
+        refitted: fold -> (Q,) with a reduction that was fitted without this fold; empty where that changes nothing.
+    """
+
+    candidate: Candidate
+    members: tuple[int, ...]
+    hits: Hits
+    test: Hits
+    refitted: Mapping[int, Hits] = field(default_factory=dict)
+
+    def without(self, fold: int | None) -> Hits:
+        """(Q,) what a choice on the other folds may look at, and what judges it on this one."""
+        return self.hits if fold is None else self.refitted.get(fold, self.hits)
+
+
+def searches(division: Division, whitened: bool) -> int:
+    """How many rankings `measured` makes of a layer, as it is or half-whitened."""
+    of_test = 1 if len(division.test) else 0
+    return of_test + (len(np.unique(division.folds)) if whitened and division.fitted_on is None else 1)
+
+
+def measured(
+    division: Division,
+    members: Sequence[int],
+    reductions: Sequence[bool] = (False, True),
+    of_each: OfEach = in_turn,
+    told: Callable[[int], None] = lambda _: None,
+) -> list[Tried]:
+    """Measure a layer, or several side by side.
+
+    Args:
+        division: on which rows.
+        members: places of the layers among the given ones, ascending.
+        reductions: False for the features as they are, True for half-whitening, where it applies.
+        of_each: calls a function on each fold, perhaps several at once.
+        told: hears of rankings that are done, perhaps from several threads.
+
+    Raises:
+        ValueError: these layers cannot be side by side, as `keys.joint_key` says.
+    """
+    layers = [list(division.given.features)[member] for member in members]
+    layer, arrays = joint_key(layers), [division.given.features[each] for each in layers]
+    if layer is None:
+        raise ValueError(f"{layers} cannot be side by side")
+    values = arrays[0] if len(arrays) == 1 else side_by_side(arrays)
+    found = []
+    for whitened in reductions:
+        reduction, dim = NO_REDUCTION, values.shape[1]
+        if whitened:
+            fitted = _fitted(division, values, of_each)
+            if fitted is None:
+                told(searches(division, whitened))
+                continue
+            reduction, dim = fitted.name, fitted.dim
+            parts = _through(division, values, fitted, of_each, told)
+        else:
+            hits, test = (_as_it_is(division, values, rows, told) for rows in (division.choosing, division.test))
+            parts = hits, test, {}
+        candidate = Candidate(division.given.epoch, RankedLayer(layer, reduction, SIMILARITY), dim, max(members))
+        found.append(Tried(candidate, tuple(members), *parts))
+    return found
+
+
+def _fitted(division: Division, values: NDArray[Any], of_each: OfEach) -> HalfWhitening | None:
+    if division.fitted_on is not None:
+        rows = values[division.fitted_on]
+        return half_whitening(Blocks(rows, _CPU), np.zeros(len(rows), np.int64))
+    left: list[int | None] = [*np.unique(division.folds).tolist(), *([None] if len(division.test) else [])]
+    return half_whitening(Blocks(values[division.choosing], _CPU), division.folds, left, of_each)
+
+
+def _through(
+    division: Division, values: NDArray[Any], fitted: HalfWhitening, of_each: OfEach, told: Callable[[int], None]
+) -> tuple[Hits, Hits, dict[int, Hits]]:
+    def hits_of(search: Refitting, fold: int | None, rows: Rows | None = None) -> Hits:
+        found = search.hits(fitted.fits[fold], rows)
+        told(1)
+        return found
+
+    search = _search(division, values, division.choosing)
+    test = hits_of(_search(division, values, division.test), None) if len(division.test) else np.zeros(0)
+    if division.fitted_on is not None:
+        return hits_of(search, None), test, {}
+    folds = np.unique(division.folds).tolist()
+    rows = {fold: np.flatnonzero(division.folds == fold) for fold in folds}
+    # Cross-fitting asks what the other folds' queries find, too: the choice is made on them.
+    asked = dict.fromkeys(folds) if division.crossed else rows
+    found = dict(zip(folds, of_each(lambda fold: hits_of(search, fold, asked[fold]), folds), strict=True))
+    hits = np.zeros(len(division.choosing))
+    for fold in folds:
+        hits[rows[fold]] = found[fold][rows[fold]] if division.crossed else found[fold]
+    return hits, test, found if division.crossed else {}
+
+
+def _as_it_is(division: Division, values: NDArray[Any], rows: Rows, told: Callable[[int], None]) -> Hits:
+    if not len(rows):
+        return np.zeros(0)
+    search = _search(division, values, rows)
+    ranks = rank(
+        Features(search.queries.values, search.queries.labels, ()), None, SIMILARITY, ks=[1], rules=search.rules
+    )
+    told(1)
+    return ranks.hits(1)
+
+
+def _search(division: Division, values: NDArray[Any], rows: Rows) -> Refitting:
+    """Some rows, searched among themselves."""
+    given = division.given
+    rules = None if given.groups is None else SearchRules(groups=given.groups[rows])
+    some = values if len(rows) == len(values) else values[rows]
+    features = Features(some, given.labels[rows], [str(row) for row in rows.tolist()])
+    folds = division.folds if rows is division.choosing else np.zeros(len(rows), np.int64)
+    return Refitting(features, None, folds, SIMILARITY, _CPU, rules=rules)

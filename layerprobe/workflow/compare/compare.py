@@ -1,0 +1,169 @@
+"""compare: two layers of runs on the same queries, from their stored ranks -> the difference and its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from layerprobe.measure.analysis import layer_notes
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.statistics.holm import holm
+from layerprobe.store import equal_layers
+from layerprobe.system.errors import NumericError, RecipeError
+from layerprobe.values.keys import RankedLayer
+from layerprobe.workflow.compare.comparison import Basis, Comparison, Side
+from layerprobe.workflow.compare.comparison_text import inputs_text
+from layerprobe.workflow.compare.evidence import Measure, gather, place_units
+from layerprobe.workflow.probe.reducing import TRANSDUCTIVE
+from layerprobe.workflow.run.facts import data_facts
+from layerprobe.workflow.run.references import (
+    Place,
+    Reference,
+    find_layers,
+    open_place,
+    parse_reference,
+    require_same_queries,
+)
+from layerprobe.workflow.run.runs import find_run
+
+Pair = tuple[RankedLayer, RankedLayer]
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """The words of `layerprobe compare` as values.
+
+    Args:
+        cache: folder of runs.
+        a: RUN[#epoch][:layer[@pool][/reduction][~similarity]]; the layer may be a glob.
+        b: likewise.
+        split: train, validation or test.
+        measure: what is compared of them.
+    """
+
+    cache: Path
+    a: str
+    b: str
+    split: str = "test"
+    measure: Measure = field(default_factory=Measure)
+
+
+def compare(request: CompareRequest) -> list[Comparison]:
+    """The layers of A against those of B; nothing is written.
+
+    Returns:
+        One comparison; with globs those of every pair, corrected together.
+
+    Raises:
+        UnknownNameError: no such run, split, metric, similarity or column.
+        RecipeError: words that name nothing, or queries that are not the same.
+        DataError: what is not ranked or stored, with the command that does it.
+        NumericError: the features of all pairs, or of the only one, were not finite.
+    """
+    first, second = parse_reference(request.a), parse_reference(request.b)
+    a = open_place(find_run(request.cache, first.run), first.epoch, request.split)
+    b = open_place(find_run(request.cache, second.run), second.epoch, request.split)
+    require_same_queries(a, b)
+    return compare_pairs(a, b, pair_layers((a, first), (b, second)), request.measure)
+
+
+def compare_pairs(a: Place, b: Place, pairs: Sequence[Pair], measure: Measure) -> list[Comparison]:
+    """Compare layers of one place with layers of another.
+
+    Args:
+        a: of the same queries as `b`.
+        b: may be `a`.
+        pairs: at least one, each a layer of `a` and one of `b`.
+        measure: what is compared of them.
+
+    Raises:
+        LayerprobeError: as for `compare`.
+    """
+    invalid = {(x, y): invalid_reason(a, x) or invalid_reason(b, y) for x, y in pairs}
+    valid = [pair for pair in pairs if not invalid[pair]]
+    if not valid:
+        raise NumericError(invalid[pairs[0]], fix="Choose a layer whose features are finite")
+    evidence = gather(a, b, valid, measure, place_units(a, measure.kind))
+    found = evidence.differences()
+    corrected = [replace(one, p=p) for one, p in zip(found, holm([one.p for one in found]), strict=True)]
+    numbers = dict(zip(valid, zip(evidence.values.tolist(), corrected, strict=True), strict=True))
+    basis = basis_of(a, measure, evidence.units, len(valid))
+    inputs = input_notes(a, b)
+    comparisons = []
+    for first, second in pairs:
+        sides = side_of(a, first), side_of(b, second)
+        if reason := invalid[first, second]:
+            comparisons.append(Comparison(*sides, basis, None, None, (reason,)))
+            continue
+        (before, after), difference = numbers[first, second]
+        notes = (*layer_notes_of(a, first), *layer_notes_of(b, second), *inputs)
+        comparisons.append(Comparison(*sides, basis, (before, after), difference, tuple(dict.fromkeys(notes))))
+    return comparisons
+
+
+def pair_layers(a: tuple[Place, Reference], b: tuple[Place, Reference]) -> list[Pair]:
+    """The pairs that two references name.
+
+    A glob pairs each of its layers with the other's one; that one is left out, also where it has a second name, by
+    which its stored features are the same. Two globs pair layers of one name.
+
+    Raises:
+        RecipeError: a glob that leaves nothing to compare.
+        LayerprobeError: as for `find_layers`.
+    """
+    firsts, seconds = find_layers(*a), find_layers(*b)
+    globs = a[1].is_glob, b[1].is_glob
+    if all(globs):
+        pairs = [(first, second) for first in firsts for second in seconds if first.layer == second.layer]
+    else:
+        pairs = [(first, second) for first in firsts for second in seconds]
+    one_place = (a[0].run, a[0].epoch) == (b[0].run, b[0].epoch)
+    if any(globs) and one_place:
+        path = a[0].run.feature_file(a[0].epoch, a[0].split)
+        same = {name: equal_layers(path, name) for name in {second.layer.layer for _, second in pairs}}
+        pairs = [(x, y) for x, y in pairs if x != y and x.layer not in same[y.layer.layer]]
+    if not pairs:
+        raise RecipeError(
+            f"no two layers to compare: {a[1].layer} against {b[1].layer}",
+            fix="Two globs pair layers of one name: let one of them name a single layer",
+        )
+    return pairs
+
+
+def basis_of(place: Place, measure: Measure, units: int, comparisons: int) -> Basis:
+    """What comparisons of a place's queries rest on."""
+    labels = place.stored.labels
+    return Basis(measure.metric, measure.kind, len(labels), len(np.unique(labels)), units, comparisons)
+
+
+def side_of(place: Place, ranked: RankedLayer) -> Side:
+    """A layer, as a comparison has it."""
+    return Side(place.subject(ranked), place.name(ranked), data_facts(place.run, ()).start)
+
+
+def invalid_reason(place: Place, ranked: RankedLayer) -> str:
+    """Why a layer has no ranks; empty where it has some."""
+    reason = next((why for draw in place.ranked_as(ranked) if (why := place.stored.invalid.get(draw, ""))), "")
+    return f"{place.run.name}, {place.name(ranked)}: {reason}" if reason else ""
+
+
+def layer_notes_of(place: Place, ranked: RankedLayer) -> list[str]:
+    """What is to be said of a layer: that it was fitted on what is searched, has collapsed, and its zero vectors."""
+    notes = dict.fromkeys(note for draw in place.ranked_as(ranked) for note in layer_notes(place.stored.ranks[draw]))
+    fitted = [TRANSDUCTIVE] if parse_chain(ranked.reduction).on_gallery else []
+    return [f"{place.name(ranked)}: {note}" for note in (*fitted, *notes)]
+
+
+def input_notes(a: Place, b: Place) -> list[str]:
+    """What differs in the inputs of two models, as a note; none where nothing does."""
+    names, transforms = (a.run.name, b.run.name), (a.stored.transform, b.stored.transform)
+    if transforms[0] != transforms[1]:
+        return [inputs_text(names, transforms)]
+    known = [place.record.get("contents", {}).get(place.split) for place in (a, b)]
+    if None in known or known[0] == known[1]:
+        return []
+    # They come from no files, as the tensors of a loader: `require_same_queries` refuses others.
+    return [f"{names[0]} and {names[1]} were given other numbers: whether of the same images is not known"]

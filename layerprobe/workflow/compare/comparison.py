@@ -1,0 +1,148 @@
+"""Two layers against each other on the same queries: the values that `compare` gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from layerprobe.values.facts import DataFacts
+from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
+from layerprobe.values.scores import Subject, note_text
+from layerprobe.workflow.run.references import reference_text
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two.
+
+    Args:
+        subject: the layer, its run, epoch and split.
+        name: the layer for people.
+        start: what the network of epoch 0 is, as in `DataFacts`.
+    """
+
+    subject: Subject
+    name: str
+    start: str = DataFacts.start
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a comparison rests on.
+
+    Args:
+        metric: R@1, MAP@R ...
+        kind: what its interval says.
+        queries: how many there are.
+        classes: of the queries.
+        units: how many units are resampled: the classes, or clusters of them.
+        comparisons: how many comparisons Holm corrected together.
+    """
+
+    metric: str
+    kind: IntervalKind
+    queries: int
+    classes: int
+    units: int
+    comparisons: int = 1
+
+
+@dataclass(frozen=True)
+class Training:
+    """Two layers in the trainings of one seed.
+
+    Args:
+        seed: of both.
+        runs: the two runs' names; often the same.
+        values: the metric of both layers.
+    """
+
+    seed: int
+    runs: tuple[str, str]
+    values: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Layer a against layer b.
+
+    Args:
+        a: the first.
+        b: the second; of the same queries.
+        basis: what it rests on.
+        values: the metric of both; None where one has no valid number, with the reason in `notes`.
+        difference: a - b, p corrected for all comparisons; None likewise.
+        notes: what a reader must know.
+    """
+
+    a: Side
+    b: Side
+    basis: Basis
+    values: tuple[float, float] | None
+    difference: Difference | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the two are told apart: p, corrected for all comparisons, is below 0.05."""
+        return is_told(self.difference)
+
+    def as_row(self) -> dict[str, Any]:
+        """The fields as JSON has them; `note` says what kind of interval it is, if not the default."""
+        return _row(self.a, self.b, self.basis, self.difference, self.notes)
+
+
+@dataclass(frozen=True)
+class SeedComparison:
+    """Layer a against layer b in several trainings.
+
+    Args:
+        a: the first, in the run that was named.
+        b: the second.
+        basis: what it rests on.
+        trainings: by seed; empty where a layer of one has no valid number, with the reason in `notes`.
+        over: a - b over the trainings, both p corrected for all comparisons; None likewise.
+        notes: what a reader must know.
+        one: whether all of them are trainings of one experiment.
+    """
+
+    a: Side
+    b: Side
+    basis: Basis
+    trainings: tuple[Training, ...]
+    over: OverSeeds | None
+    notes: tuple[str, ...] = ()
+    one: bool = True
+
+    def as_row(self) -> dict[str, Any]:
+        """The fields as JSON has them: low, high and p for another training, and those of these networks apart."""
+        over = self.over
+        row = _row(self.a, self.b, self.basis, None if over is None else over.training, self.notes)
+        networks = None if over is None else {x: getattr(over.classes, x) for x in ("low", "high", "p")}
+        seeds = [
+            {"seed": one.seed, "a": one.runs[0], "b": one.runs[1], "difference": one.values[0] - one.values[1]}
+            for one in self.trainings
+        ]
+        return row | {"sd": None if over is None else over.sd, "networks": networks, "seeds": seeds}
+
+
+def is_told(difference: Difference | None) -> bool:
+    """Whether a difference is told from 0: its p is below 0.05."""
+    return difference is not None and difference.p is not None and difference.p < 0.05
+
+
+def _row(a: Side, b: Side, basis: Basis, found: Difference | None, notes: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "a": reference_text(a.subject),
+        "b": reference_text(b.subject),
+        "metric": basis.metric,
+        "split": a.subject.split,
+        "difference": None if found is None else found.value,
+        "low": None if found is None else found.low,
+        "high": None if found is None else found.high,
+        "p": None if found is None else found.p,
+        "comparisons": basis.comparisons,
+        "n": basis.queries,
+        "classes": basis.classes,
+        "note": note_text([*notes, *basis.kind.notes_on(basis.units)]),
+    }

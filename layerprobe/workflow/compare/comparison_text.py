@@ -1,0 +1,204 @@
+"""A comparison in words, and several in a table."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from layerprobe.statistics.draws import terms_in
+from layerprobe.tables.tables import TextTable
+from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference
+from layerprobe.values.scores import is_fraction
+from layerprobe.workflow.compare.comparison import Basis, Comparison, Side
+
+
+def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> str:
+    """The difference with its interval, in a sentence or two.
+
+    `pool5.3 retrieves unseen classes better than fc6 in this trained network (netA, epoch 20): R@1 85.8 % against
+    84.0 %, +1.8 points (95 % interval over 68 classes, against this gallery: +0.6 to +3.0; p = 0.004).`
+
+    Args:
+        comparison: of two layers.
+        names: what to call them; None for the layers' names, with epoch and run where these differ.
+    """
+    a, b, basis = comparison.a, comparison.b, comparison.basis
+    first, second = names or _names(a, b)
+    classes, where = classes_text(a, b), network_text(a, b)
+    if comparison.values is None or comparison.difference is None:
+        return f"{first} and {second} cannot be compared on {classes} {where}: {'; '.join(comparison.notes)}."
+    if comparison.claimed:
+        better = "better" if comparison.difference.value > 0 else "worse"
+        claim = f"{first} retrieves {classes} {better} than {second} {where}"
+    elif comparison.difference.p is not None:
+        claim = f"{first} and {second} are not told apart on {classes} {where}"
+    else:
+        claim = f"{first} against {second} on {classes} {where}"
+    share = is_fraction(basis.metric)
+    level = " against ".join(value_text(value, share) for value in comparison.values)
+    gained = f"{difference_text(comparison.difference.value, share)}{' points' if share else ''}"
+    found = f"{claim}: {metric_text(basis.metric)} {level}, {gained} ({interval_text(comparison.difference, basis)})."
+    return found + (f" {few}" if comparison.difference.low is not None and (few := few_text(basis)) else "")
+
+
+def comparison_table(comparisons: Sequence[Comparison]) -> TextTable:
+    """A row for each of several comparisons that were corrected together.
+
+    Args:
+        comparisons: at least one; all between the same two places.
+    """
+    first = comparisons[0]
+    basis, share = first.basis, is_fraction(first.basis.metric)
+    corrected = f"p is corrected by Holm for {basis.comparisons} comparisons; the intervals are not"
+    few = few_text(basis)
+    return TextTable(
+        ("a", "b", f"a\n{basis.metric}", f"b\n{basis.metric}", "a - b", "interval", "p", ""),
+        tuple(_row(one, share) for one in comparisons),
+        numbers=frozenset(range(2, 7)),
+        heading=(
+            f"{_places_text(first.a, first.b)}: {metric_text(basis.metric).rstrip(',')}{' in %' if share else ''} on"
+            f" {classes_text(first.a, first.b)}, {basis.queries:,} queries",
+            basis.kind.over(basis.units),
+        ),
+        notes=(corrected, *([few] if few else []), *_shared(comparisons)),
+    )
+
+
+def _row(one: Comparison, share: bool) -> tuple[str, ...]:
+    if one.values is None or one.difference is None:
+        return (one.a.name, one.b.name, "-", "-", "-", "-", "-", "; ".join(one.notes))
+    found = one.difference
+    told = ("a better" if found.value > 0 else "b better") if one.claimed else "not told apart"
+    ends = "-" if found.low is None or found.high is None else range_text(found.low, found.high, share)
+    values = (f"{100 * value:.1f}" if share else f"{value:.3g}" for value in one.values)
+    p = "-" if found.p is None else p_text(found.p)
+    return (one.a.name, one.b.name, *values, difference_text(found.value, share), ends, p, told)
+
+
+def _places_text(a: Side, b: Side) -> str:
+    """`netA, epoch 20`, or `a netA, epoch 20, b netB, epoch 20`."""
+    first, second = (f"{x.subject.run}, epoch {x.subject.epoch}" for x in (a, b))
+    return first if first == second else f"a = {first}; b = {second}"
+
+
+def _shared(comparisons: Sequence[Comparison]) -> list[str]:
+    """The notes of comparisons that have values, each once; the other ones are in the table."""
+    return list(dict.fromkeys(note for one in comparisons if one.values is not None for note in one.notes))
+
+
+def _names(a: Side, b: Side) -> tuple[str, str]:
+    """The layers' names, with epoch and run where these differ."""
+    first, second = a.subject, b.subject
+    if first.run != second.run:
+        return f"{a.name} of {first.run} (epoch {first.epoch})", f"{b.name} of {second.run} (epoch {second.epoch})"
+    if first.epoch != second.epoch:
+        return f"{a.name} at epoch {first.epoch}", f"{b.name} at epoch {second.epoch}"
+    return a.name, b.name
+
+
+def classes_text(a: Side, b: Side) -> str:
+    """`unseen classes`, if the networks have not seen them as far as is known; `the training classes`."""
+    split = a.subject.split
+    if split != "test":
+        return "the training classes" if split == "train" else f"the {split} classes"
+    unseen = all(x.start == "untrained" or (x.start == "pretrained" and x.subject.epoch > 0) for x in (a, b))
+    return "unseen classes" if unseen else "the test classes"
+
+
+def network_text(a: Side, b: Side) -> str:
+    """`in this trained network (netA, epoch 20)`: one training says nothing of another."""
+    first, second = a.subject, b.subject
+    trained = "trained " if first.epoch > 0 and second.epoch > 0 else ""
+    if first.run != second.run:
+        return f"in these two {trained}networks"
+    if first.epoch != second.epoch:
+        return f"in this training ({first.run})"
+    start = f"{a.start} " if a.start in ("untrained", "pretrained") and not trained else trained
+    return f"in this {start}network ({first.run}, epoch {first.epoch})"
+
+
+def metric_text(metric: str) -> str:
+    """The metric, with what its name means where it is measured otherwise than in the whole gallery."""
+    if re.fullmatch(r"R@\d+\(G=\d+\)", metric):
+        return f"{metric}, thinned by image,"
+    return f"{metric}, on equal terms," if terms_in(metric) else metric
+
+
+def interval_text(difference: Difference, basis: Basis) -> str:
+    """`95 % interval over 68 classes, against this gallery: +0.6 to +3.0; p = 0.004`, or why there is none."""
+    if difference.low is None or difference.high is None:
+        return no_interval_text(basis)
+    p = "" if difference.p is None else f"; p {p_words(difference.p)}{corrected_text(basis)}"
+    ends = range_text(difference.low, difference.high, is_fraction(basis.metric))
+    return f"{basis.kind.over(basis.units)}: {ends}{p}"
+
+
+def no_interval_text(basis: Basis) -> str:
+    """Why a comparison has no interval: `no interval: 9 classes, and it takes 10`."""
+    if basis.units < FEWEST_UNITS:
+        return f"no interval: {basis.kind.units_text(basis.units)}, and it takes {FEWEST_UNITS}"
+    return f"no interval: the difference is the same in all {basis.kind.units_text(basis.units)}"
+
+
+def corrected_text(basis: Basis) -> str:
+    """What was done to p where there are several comparisons; empty for a single one."""
+    return f", corrected by Holm for {basis.comparisons} comparisons" if basis.comparisons > 1 else ""
+
+
+def few_text(basis: Basis) -> str:
+    """A warning where there are few units; empty where there is nothing to warn of."""
+    if not FEWEST_UNITS <= basis.units < FEW_UNITS:
+        return ""
+    return f"{basis.kind.units_text(basis.units)} are few: the interval itself is uncertain."
+
+
+def value_text(value: float, share: bool) -> str:
+    """`85.8 %`, or three digits of what is no share."""
+    return f"{100 * value:.1f} %" if share else f"{value:.3g}"
+
+
+def difference_text(value: float, share: bool) -> str:
+    """`+1.8`, in points where it is one of shares."""
+    text = f"{100 * value:+.1f}" if share else f"{value:+.3g}"
+    return "+0.0" if text == "-0.0" else text
+
+
+def range_text(low: float, high: float, share: bool) -> str:
+    """`+0.6 to +3.0`."""
+    return f"{difference_text(low, share)} to {difference_text(high, share)}"
+
+
+def p_text(p: float) -> str:
+    """`0.004`, `<0.001`, `0.21`."""
+    if p < 0.001:
+        return "<0.001"
+    return f"{p:.3f}" if p < 0.095 else f"{p:.2f}"
+
+
+def p_words(p: float) -> str:
+    """`= 0.004`, `< 0.001`."""
+    return "< 0.001" if p < 0.001 else f"= {p_text(p)}"
+
+
+def inputs_text(runs: tuple[str, str], transforms: tuple[str, str]) -> str:
+    """`the models have different input (netA against netB): resize 32 32 against 64 64`, by the steps that differ."""
+    first, second = map(_steps, transforms)
+    keys = [key for key in dict.fromkeys([*first, *second]) if first.get(key) != second.get(key)]
+    each = [f"{key} {_shown(first.get(key))} against {_shown(second.get(key))}" for key in keys]
+    return f"the models have different input ({runs[0]} against {runs[1]}): {', '.join(each)}"
+
+
+def _steps(transform: str) -> dict[str, object]:
+    """The steps of a transform by name; one that is no JSON is a single step."""
+    try:
+        found = json.loads(transform)
+    except ValueError:
+        found = transform
+    return found if isinstance(found, dict) else {"input": transform}
+
+
+def _shown(step: object) -> str:
+    if step is None:
+        return "none"
+    return " ".join(map(str, step)) if isinstance(step, list) else str(step)

@@ -1,0 +1,203 @@
+"""What the differences of two places' layers rest on: the values of each query, or what they are without each unit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe import registry
+from layerprobe.measure.analysis import query_values
+from layerprobe.recipe.recipe import recorded_recipe
+from layerprobe.registry import METRICS
+from layerprobe.statistics.bootstrap import differences
+from layerprobe.statistics.draws import draws, terms_in, times_drawn
+from layerprobe.statistics.jackknife import jackknife, jackknife_over_seeds
+from layerprobe.statistics.seeds import over_seeds
+from layerprobe.statistics.units import UnitSums, unit_sums
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.scores import is_recall
+from layerprobe.workflow.compare.redrawn import Redrawn
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.members import mean_of_queries
+from layerprobe.workflow.run.references import Place, probe_fix
+from layerprobe.workflow.run.units import units_of
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is compared of two layers.
+
+    Args:
+        metric: R@K, or another that is the mean of a value for each query.
+        kind: of the intervals.
+    """
+
+    metric: str = "R@1"
+    kind: IntervalKind = field(default_factory=IntervalKind)
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The values of C pairs of layers, by units.
+
+    Args:
+        values: (C, 2) the metric of both layers.
+        sums: the differences, summed over the units.
+        left_out: (C, U, U) what the queries of each unit add to the difference without each unit, for intervals of
+            another draw; None for those against this gallery.
+    """
+
+    values: FloatArray
+    sums: UnitSums
+    left_out: FloatArray | None = None
+
+    @property
+    def units(self) -> int:
+        """How many units have a query."""
+        return self.sums.units
+
+    def differences(self) -> list[Difference]:
+        """The difference of each pair, with its interval."""
+        return differences(self.sums) if self.left_out is None else jackknife(self.gained, self.left_out)
+
+    @property
+    def gained(self) -> FloatArray:
+        """(C,) the differences."""
+        gained: FloatArray = self.values[:, 0] - self.values[:, 1]
+        return gained
+
+
+def over_trainings(evidence: Sequence[Evidence]) -> list[OverSeeds]:
+    """The difference of each pair over several trainings, which were measured on the same queries."""
+    gained = np.stack([one.gained for one in evidence], axis=1)  # (C, S)
+    tables = [one.left_out for one in evidence if one.left_out is not None]
+    if tables:
+        left_out = np.stack(tables, axis=1)  # (C, S, U, U)
+        return [jackknife_over_seeds(*cell) for cell in zip(gained, left_out, strict=True)]
+    sums, counts = (np.stack([getattr(one.sums, table) for one in evidence], axis=1) for table in ("sums", "counts"))
+    return [over_seeds(UnitSums(*cell)) for cell in zip(sums, counts, strict=True)]
+
+
+def place_units(place: Place, kind: IntervalKind) -> NDArray[np.int64]:
+    """(Q,) the unit of each query: its class, or its text in a column of the run's data set.
+
+    Raises:
+        LayerprobeError: as for `units_of`; a run from Python, whose data set is not known.
+    """
+    labels = place.stored.labels
+    if kind.cluster is None:
+        return labels.astype(np.int64)
+    dataset = parts.load_dataset(recorded_recipe(place.record, place.run.record_file))
+    return units_of(dataset, place.stored.ids, labels, kind.cluster)
+
+
+def gather(
+    a: Place,
+    b: Place,
+    pairs: Sequence[tuple[RankedLayer, RankedLayer]],
+    measure: Measure,
+    units: NDArray[np.int64],
+) -> Evidence:
+    """The values of pairs of layers.
+
+    Args:
+        a: where the first layer of each pair is ranked.
+        b: where the second is, of the same queries.
+        pairs: at least one; their features were finite.
+        measure: what is compared of them.
+        units: (Q,) the unit of each query.
+
+    Raises:
+        UnknownNameError: no such metric.
+        RecipeError: on equal terms, where the two places were measured on other draws.
+        DataError: it is not stored of a layer.
+    """
+    metric = measure.metric
+    firsts = np.array([values_of(a, first, metric) for first, _ in pairs])
+    seconds = np.array([values_of(b, second, metric) for _, second in pairs])
+    gained, weights = firsts - seconds, _weights(a, b, metric)
+    shared = np.where(np.isnan(gained), np.nan, [firsts, seconds])
+    means = [unit_sums(values, units, weights).means for values in shared]
+    left_out = _left_out(a, b, pairs, measure) if measure.kind.estimand == "redraw" else None
+    return Evidence(np.stack(means, axis=1), unit_sums(gained, units, weights), left_out)
+
+
+def _left_out(a: Place, b: Place, pairs: Sequence[tuple[RankedLayer, RankedLayer]], measure: Measure) -> FloatArray:
+    """(C, U, U) what the queries of each unit add to each difference without each unit."""
+    cluster, metric = measure.kind.cluster, measure.metric
+    if (a.run, a.epoch) == (b.run, b.epoch):
+        firsts = seconds = Redrawn(a, cluster).tables(
+            dict.fromkeys(ranked for pair in pairs for ranked in pair), metric
+        )
+    else:
+        firsts = Redrawn(a, cluster).tables(dict.fromkeys(first for first, _ in pairs), metric)
+        seconds = Redrawn(b, cluster).tables(dict.fromkeys(second for _, second in pairs), metric)
+    return np.stack([firsts[first] - seconds[second] for first, second in pairs])
+
+
+def values_of(place: Place, ranked: RankedLayer, metric: str) -> FloatArray:
+    """(Q,) what each query adds to a layer's metric, the mean over its draws; NaN where the metric leaves it out.
+
+    Raises:
+        UnknownNameError: no such metric.
+        RecipeError: it is not the mean of a value for each query.
+        DataError: it is not stored; with the command that makes it.
+    """
+    stored, draws = place.stored, place.ranked_as(ranked)
+    if any(metric not in stored.values.get(draw, {}) for draw in draws):
+        _require_known(metric)
+    try:
+        return mean_of_queries(draws, lambda x: query_values(stored.ranks[x], stored.values.get(x, {}), metric))
+    except DataError as error:
+        fix = _command(place, ranked, metric)
+        raise DataError(f"{place.run.name}, {place.name(ranked)}: {error.message}", fix=fix) from error
+
+
+def _require_known(metric: str) -> None:
+    """Check that a metric can be compared at all, stored or not."""
+    if re.fullmatch(r"R@[1-9][0-9]*(\(G=[0-9]+\))?", metric) or terms_in(metric):
+        return
+    means = [name for name in METRICS if hasattr(registry.load("metric", METRICS, name), "of_queries")]
+    if metric in METRICS and metric not in means:
+        fix = f"Choose R@K, {', '.join(means)}"
+        raise RecipeError(f"{metric} is not the mean of a value for each query: classes cannot be resampled", fix=fix)
+    if metric not in means:
+        raise UnknownNameError("metric", metric, ["R@1", *means])
+
+
+def _command(place: Place, ranked: RankedLayer, metric: str) -> str:
+    """How to store what each query adds to a metric."""
+    if terms_in(metric):
+        return f"Run layerprobe summary {place.run.name}, and name the terms that it shows"
+    name, _, size = metric.removesuffix(")").partition("(G=")
+    more = f"--metrics {metric}"
+    if is_recall(name):
+        more = f"--k {name.removeprefix('R@')}" + (f" --gallery-size {size}" if size else "")
+    reduce = "" if ranked.reduction == NO_REDUCTION else f"--reduce {ranked.reduction} "
+    layer = f"--layers {ranked.layer.layer} {reduce}{more}"
+    return probe_fix(place.run, place.record, place.epoch, place.split, layer)
+
+
+def _weights(a: Place, b: Place, metric: str) -> NDArray[np.int64] | None:
+    """(Q,) in how many of the draws on equal terms each query is; None for a metric without draws."""
+    terms = terms_in(metric)
+    if terms is None:
+        return None
+    each = []
+    for place in (a, b):
+        drawn = draws(place.stored.labels, terms, seed=place.record["seed"], split=place.split)
+        each.append(times_drawn(drawn, len(place.stored.labels)))
+    if not np.array_equal(each[0], each[1]):
+        seeds = f"{a.run.name} by seed {a.record['seed']}, {b.run.name} by seed {b.record['seed']}"
+        raise RecipeError(
+            f"{metric} was measured on other draws: {seeds}", fix="Compare runs of one seed, or use --seeds"
+        )
+    return each[0]

@@ -1,0 +1,294 @@
+"""What runs show in a sentence or two, with intervals, from stored ranks: the embedding against two other layers.
+
+Neither is chosen on test, where the best of many layers is also the luckiest: the layer before the embedding is fixed
+before any number is seen, and the best on validation is chosen on classes that are not reported on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from layerprobe.store import equal_layers
+from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
+from layerprobe.values.best import best_layer, best_text
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.scores import Score
+from layerprobe.workflow.compare.compare import compare_pairs
+from layerprobe.workflow.compare.compare_seeds import compare_trainings
+from layerprobe.workflow.compare.comparison import Comparison, SeedComparison
+from layerprobe.workflow.compare.comparison_text import sentence, value_text
+from layerprobe.workflow.compare.evidence import Measure
+from layerprobe.workflow.compare.seeds_text import seeds_sentence
+from layerprobe.workflow.run.embedding import LastTwo, NetworkEnd, last_two
+from layerprobe.workflow.run.experiments import experiments_of
+from layerprobe.workflow.run.references import Place, open_place, probe_fix, require_same_queries
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_terms import ranked_epochs
+from layerprobe.workflow.run.told_apart import alike_of, searches_of
+from layerprobe.workflow.run.trainings import Trainings
+
+METRIC = "R@1"
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """What a finding of a run rests on.
+
+    Args:
+        test: its last epoch that is ranked and scored, on unseen classes.
+        train: the same epoch on the training classes; None where it is not ranked there.
+        validation: the same epoch on held-out classes; None where there are none, or it is not ranked there.
+        layers: that are compared.
+        same: the embedding by other names, such as a module `head` that gives the model's output.
+    """
+
+    test: Place
+    train: Place | None
+    validation: Place | None
+    layers: LastTwo
+    same: frozenset[LayerKey] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """What the layer before the embedding is called in a sentence."""
+        what = (
+            "the layer before the embedding" if self.layers.adjacent else "the last layer probed before the embedding"
+        )
+        return f"{self.test.name(self.layers.before)}, {what},"
+
+
+def ground_of(run: Run, end: NetworkEnd | None) -> Ground:
+    """What a finding of a run rests on.
+
+    Args:
+        run: it was probed.
+        end: of its network; None where that is not known.
+
+    Raises:
+        DataError: nothing is ranked on the test split, or one of the two layers is not, with the command that does it.
+        RecipeError: it is not known which layer is the embedding.
+    """
+    record = run.read()
+    if end is None:
+        raise RecipeError(
+            "it is not known which layer is the embedding",
+            fix=f"Name two: layerprobe compare {run.name}:LAYER {run.name}:LAYER",
+        )
+    scored = {score.epoch for score in run.scores() if score.split == "test"}
+    epochs = [epoch for epoch in ranked_epochs(run, "test") if epoch in scored]
+    place = open_place(run, epochs[-1] if epochs else None, "test")
+    same = equal_layers(run.feature_file(place.epoch, "test"), end.embedding)
+    others = [ranked for ranked in place.layers if ranked.layer not in same]
+    found = last_two(end, others, place.similarity, record.get("layer_order", []))
+    if found is None:
+        what = f"the embedding {end.embedding} and a layer before it are not both ranked at epoch {place.epoch}"
+        raise DataError(what, file=run.folder, fix=probe_fix(run, record, place.epoch, "test"))
+    train, validation = (
+        open_place(run, place.epoch, split) if place.epoch in ranked_epochs(run, split) else None
+        for split in ("train", "validation")
+    )
+    return Ground(place, train, validation, found, same)
+
+
+def finding(ground: Ground, chosen: Chosen | None = None) -> str:
+    """A layer against the embedding on unseen classes, and what both reach on the training classes.
+
+    No claim is made of the training classes.
+
+    Args:
+        ground: of a run.
+        chosen: the layer; None for the one before the embedding.
+
+    Raises:
+        LayerprobeError: a layer's features were not finite.
+    """
+    layer, name = _first(ground, chosen)
+    test = _compared(ground.test, layer, ground.layers.embedding)
+    train = None if ground.train is None else _compared(ground.train, layer, ground.layers.embedding)
+    text = sentence(test, (name, _embedding(test.b.name)))
+    return text + _levels(None if train is None else train.values)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The best of some layers on validation.
+
+    Args:
+        layer: as it is, searched by the run's similarity.
+        among: how many layers it is the best of; one with several pools counts once.
+    """
+
+    layer: RankedLayer
+    among: int
+
+
+def chosen_on_validation(grounds: Sequence[Ground]) -> Chosen | None:
+    """The layer with the best recall on validation, in the mean over trainings; the first of equals.
+
+    Args:
+        grounds: at least one, of one experiment and epoch.
+
+    Returns:
+        None without validation in all of them, or where ranks there are not exact for K = 1, and where the best is the
+        embedding or the layer before it.
+    """
+    places = [place for ground in grounds for place in (ground.test, ground.validation)]
+    layers = [
+        ranked
+        for ranked in grounds[0].test.layers
+        if (ranked.reduction, ranked.similarity) == (NO_REDUCTION, grounds[0].test.similarity)
+        and "+" not in ranked.layer.layer
+        and ranked.layer not in grounds[0].same
+        and all(place is not None and ranked in place.stored.ranks for place in places)
+    ]
+    validation = [ground.validation.stored.ranks for ground in grounds if ground.validation is not None]
+    if not layers or len(validation) < len(grounds):
+        return None
+    if any(ranks[ranked].open([1]).any() for ranks in validation for ranked in layers):
+        return None
+    best = max(layers, key=lambda ranked: sum(ranks[ranked].recall(1) for ranks in validation))
+    return (
+        None
+        if best in (grounds[0].layers.before, grounds[0].layers.embedding)
+        else Chosen(best, len({ranked.layer.layer for ranked in layers}))
+    )
+
+
+def _first(ground: Ground, chosen: Chosen | None) -> tuple[RankedLayer, str]:
+    """What is compared with the embedding, and its name in a sentence."""
+    if chosen is None:
+        return ground.layers.before, ground.name
+    name = ground.test.name(chosen.layer)
+    return chosen.layer, f"{name}, the best of {chosen.among} layers on validation,"
+
+
+def _embedding(name: str) -> str:
+    return f"the embedding {name}"
+
+
+def _compared(place: Place, layer: RankedLayer, embedding: RankedLayer) -> Comparison:
+    (found,) = compare_pairs(place, place, [(layer, embedding)], Measure(METRIC))
+    return found
+
+
+def _levels(values: tuple[float, float] | None, mean: str = "") -> str:
+    if values is None:
+        return ""
+    before, embedding = (value_text(value, share=True) for value in values)
+    return f" On the training classes they reach {before} against {embedding}{mean}."
+
+
+def finding_of_seeds(grounds: Sequence[Ground], chosen: Chosen | None = None) -> str:
+    """The same over several trainings of one experiment.
+
+    Args:
+        grounds: at least two, of different seeds, one epoch and the same two layers.
+        chosen: as for `finding`.
+
+    Raises:
+        RecipeError: the runs have not the same queries.
+        LayerprobeError: a layer's features were not finite.
+    """
+    layer, name = _first(grounds[0], chosen)
+    pair = (layer, grounds[0].layers.embedding)
+    test = _over_trainings([ground.test for ground in grounds], pair)
+    trains = [ground.train for ground in grounds if ground.train is not None]
+    text = seeds_sentence(test, (name, _embedding(test.b.name)))
+    if len(trains) < len(grounds):
+        return text
+    return text + _levels(_means(_over_trainings(trains, pair)), " on the mean")
+
+
+def _over_trainings(places: Sequence[Place], pair: tuple[RankedLayer, RankedLayer]) -> SeedComparison:
+    for place in places[1:]:
+        require_same_queries(places[0], place)
+    seeds = tuple(place.record["seed"] for place in places)
+    trainings = Trainings(seeds, tuple((place.run, place.run) for place in places), ())
+    both = [(place, place) for place in places]
+    (found,) = compare_trainings(both[0], both, [pair], trainings, Measure(METRIC))
+    return found
+
+
+def _means(found: SeedComparison) -> tuple[float, float] | None:
+    if not found.trainings:
+        return None
+    before, embedding = zip(*(one.values for one in found.trainings), strict=True)
+    return sum(before) / len(before), sum(embedding) / len(embedding)
+
+
+def best_on_validation(run: Run, scores: Sequence[Score], labels: Mapping[Any, str]) -> str:
+    """The layer that is best on validation at the last epoch, and how it does on test; empty without validation.
+
+    Args:
+        run: whose ranks say which layers are not told apart from it.
+        scores: of the run.
+        labels: what to call its layers.
+    """
+    last = max((score.epoch for score in scores if score.split == "test"), default=None)
+    own = [s for s in scores if (s.epoch, s.metric, s.reduction) == (last, METRIC, NO_REDUCTION)]
+    layers = list(dict.fromkeys(score.ranked_layer for score in own))
+    found = {(score.split, score.ranked_layer): score.value for score in own}
+    values = {split: [found.get((split, layer)) for layer in layers] for split in ("validation", "test")}
+    best = best_layer(values)
+    if best is None or best.split != "validation":
+        return ""
+    alike = alike_of(own, METRIC, searches_of(run))
+    near = None if alike is None else [labels[layer] for layer in layers if layer in alike]
+    return f"{run.name}, epoch {last}: {best_text(best, [labels[layer] for layer in layers], values, near)}."
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What some runs show.
+
+    Args:
+        sentences: a run or an experiment each, of the best on validation where that is known; of a single one there is
+            the layer before the embedding, too.
+        missing: why another has none.
+    """
+
+    sentences: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def findings(runs: Sequence[tuple[Run, NetworkEnd | None]]) -> Findings:
+    """The findings of runs in their order; trainings of one experiment under several seeds have one together.
+
+    Args:
+        runs: with the ends of their networks.
+    """
+    grounds: dict[str, Ground] = {}
+    missing: list[str] = []
+    for run, end in runs:
+        try:
+            grounds[run.name] = ground_of(run, end)
+        except LayerprobeError as error:
+            missing.append(f"{run.name}: no finding: {error}")
+    sentences: list[str] = []
+    groups = _by_experiment(grounds.values())
+    for group in groups:
+        try:
+            chosen = chosen_on_validation(group)
+            # Two sentences for each of several runs would be more than anybody reads first.
+            for layer in (chosen, None) if chosen is not None and len(groups) == 1 else (chosen,):
+                sentences.append(finding(group[0], layer) if len(group) == 1 else finding_of_seeds(group, layer))
+        except LayerprobeError as error:
+            names = ", ".join(ground.test.run.name for ground in group)
+            missing.append(f"{names}: no finding: {error}")
+    return Findings(tuple(sentences), tuple(missing))
+
+
+def _by_experiment(grounds: Iterable[Ground]) -> list[list[Ground]]:
+    """Trainings of one experiment under several seeds together; of several runs of one seed, the others alone."""
+    groups: dict[tuple[object, ...], dict[int, Ground]] = {}
+    grounds = list(grounds)
+    names = experiments_of(ground.test.run for ground in grounds).names
+    for ground in grounds:
+        record, place = ground.test.record, ground.test
+        group = groups.setdefault((names[place.run], place.epoch, ground.layers, place.stored.ids), {})
+        if record["seed"] in group:
+            group = groups.setdefault((place.run.name,), {})
+        group[record["seed"]] = ground
+    return [[group[seed] for seed in sorted(group)] for group in groups.values()]

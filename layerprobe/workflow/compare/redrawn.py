@@ -1,0 +1,135 @@
+"""What the metrics of ranked layers are without each unit, from their stored features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe import store
+from layerprobe.data.splits import Dataset
+from layerprobe.measure.analysis import Labelled
+from layerprobe.measure.redraw import left_out_values
+from layerprobe.recipe.recipe import Recipe, recorded_recipe
+from layerprobe.registry import METRICS
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.keys import RankedLayer, members_of
+from layerprobe.values.scores import is_recall
+from layerprobe.workflow.probe.classifiers import RunClassifier
+from layerprobe.workflow.probe.measures import build_measures
+from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.searches import Searches
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.features import features_of
+from layerprobe.workflow.run.members import mean_of_queries
+from layerprobe.workflow.run.references import Place, probe_fix
+from layerprobe.workflow.run.run_network import require_recorded_input
+from layerprobe.workflow.run.units import require_redrawable, units_of_splits
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Redrawn:
+    """The stored features of a place, and the units that are left out of it.
+
+    Args:
+        place: its ranks say which images there are.
+        cluster: the column whose texts are the units; None for the classes.
+    """
+
+    place: Place
+    cluster: str | None
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """What the run was trained with."""
+        return recorded_recipe(self.place.record, self.place.run.record_file)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The run's, with its galleries and rules; no image is read but one."""
+        require_recorded_input(self.place.run, self.recipe)
+        dataset = parts.build_dataset(self.recipe)
+        images = dataset.splits.get(self.place.split)
+        if images is None or tuple(images.ids) != self.place.stored.ids:
+            raise DataError(
+                f"the images of the {self.place.split} split are not those that were ranked",
+                file=self.place.run.folder,
+                fix="Restore the data set as it was when the run was probed",
+            )
+        return dataset
+
+    def tables(self, layers: Iterable[RankedLayer], metric: str) -> dict[RankedLayer, FloatArray]:
+        """(U, U) what the queries of each unit add to a layer's metric without each unit.
+
+        Args:
+            layers: that are ranked; each once.
+            metric: R@K, or another mean over queries in the whole gallery.
+
+        Raises:
+            RecipeError: a metric of a smaller gallery or of draws, or units that cannot be left out.
+            DataError: features that are not stored, or a data set that is not there as it was.
+            NumericError: features that are not finite.
+        """
+        if not is_recall(metric) and metric not in METRICS:
+            fix = "Choose a metric of the whole gallery, such as R@1"
+            raise RecipeError(f"--interval redraw is not for {metric}", fix=fix)
+        place, dataset, wanted = self.place, self.dataset, list(layers)
+        gallery = dataset.search_in.get(place.split, place.split)
+        names = list(dict.fromkeys([place.split, gallery]))
+        units = self._units(names)
+        require_redrawable(dataset, [place.split], units, self.cluster)
+        measures = build_measures([metric], (1,), {}, options=self.recipe.metrics, may_drop=True)
+        device = parts.choose_device("auto")
+        trained = dataset.splits.get(FITTED_ON)
+        classes = None if trained is None else np.unique(trained.labels)
+        searches = Searches(
+            features_of(place.run, self.recipe, dataset),
+            place.record["experiment"],
+            place.record["seed"],
+            device,
+            RunClassifier(place.run, self.recipe, None, classes, device),
+        )
+        found = {}
+        for draw in dict.fromkeys(draw for ranked in wanted for draw in place.ranked_as(ranked)):
+            for name in names:
+                self._require_stored(name, dataset.splits[name], draw)
+            with searches.opened(place.epoch, place.split, draw, None) as (queries, searched):
+                values = left_out_values(
+                    queries,
+                    searched,
+                    units[place.split],
+                    None if searched is None else units[gallery],
+                    ks=[int(metric.removeprefix("R@"))] if is_recall(metric) else [],
+                    metrics=measures.metrics,
+                    similarity=draw.similarity,
+                    rules=searches.rules(place.split),
+                )
+            found[draw] = values[metric]
+        return {ranked: mean_of_queries(place.ranked_as(ranked), found.__getitem__) for ranked in wanted}
+
+    def _units(self, names: list[str]) -> dict[str, IntArray]:
+        """Split -> (N,) unit of each image, numbered alike in all of the splits."""
+        images = {name: (split.labels, split.ids) for name in names for split in (self.dataset.splits[name],)}
+        return units_of_splits(self.dataset, images, self.cluster)
+
+    def _require_stored(self, split: str, images: Labelled, ranked: RankedLayer) -> None:
+        """Check that the features of a split are there, of its images."""
+        place = self.place
+        path = place.run.feature_file(place.epoch, split)
+        fix = probe_fix(place.run, place.record, place.epoch, place.split, f"--layers {ranked.layer.layer}")
+        if not path.exists() or not members_of(ranked.layer, store.read_layers(path)):
+            what = f"no features of {ranked.layer} at epoch {place.epoch} are stored of the {split} split"
+            raise DataError(f"--interval redraw: {what}", file=place.run.folder, fix=fix)
+        if store.read_index(path)[1] != tuple(images.ids):
+            raise DataError("features of other images than the data set has", file=path, fix=fix)
+        part: Literal["queries", "gallery"] = "queries" if split == place.split else "gallery"
+        ranks = place.run.rank_file(place.epoch, place.split)
+        if not store.made_from(ranks, path, ranked, part):
+            raise DataError(f"the ranks of {ranked.layer} were made from other features", file=path, fix=fix)

@@ -1,0 +1,151 @@
+"""A comparison over several trainings in words, and several in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from layerprobe.tables.tables import TextTable
+from layerprobe.values.intervals import Difference, OverSeeds
+from layerprobe.values.scores import is_fraction
+from layerprobe.workflow.compare.comparison import SeedComparison, is_told
+from layerprobe.workflow.compare.comparison_text import (
+    classes_text,
+    corrected_text,
+    difference_text,
+    few_text,
+    metric_text,
+    no_interval_text,
+    p_text,
+    p_words,
+    range_text,
+    value_text,
+)
+
+
+def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = None) -> str:
+    """The mean difference over trainings with its spread and its intervals, in a few sentences.
+
+    The claim is about another training: that these networks differ says less.
+
+    Args:
+        comparison: of two layers.
+        names: what to call them; None for the layers' names, with epoch and run where these differ.
+    """
+    basis, over = comparison.basis, comparison.over
+    first, second = names or _names(comparison)
+    classes, where = classes_text(comparison.a, comparison.b), _trainings_text(comparison)
+    if over is None:
+        return f"{first} and {second} cannot be compared on {classes} {where}: {'; '.join(comparison.notes)}."
+    share = is_fraction(basis.metric)
+    means = (sum(values) / len(values) for values in zip(*(one.values for one in comparison.trainings), strict=True))
+    level = " against ".join(value_text(value, share) for value in means)
+    points = " points" if share else ""
+    each = ", ".join(
+        f"seed {one.seed} {difference_text(one.values[0] - one.values[1], share)}" for one in comparison.trainings
+    )
+    spread = "" if over.sd is None else f", standard deviation {_unsigned(over.sd, share)}"
+    found = (
+        f"{_claim(over, first, second, classes, where)}: {metric_text(basis.metric)} {level} on the mean,"
+        f" {difference_text(over.mean, share)}{points}{spread} ({each})."
+    )
+    return f"{found} {_intervals_text(comparison, over)}"
+
+
+def _claim(over: OverSeeds, first: str, second: str, classes: str, where: str) -> str:
+    better = "better" if over.mean > 0 else "worse"
+    if is_told(over.training):
+        return f"{first} retrieves {classes} {better} than {second} {where}"
+    if is_told(over.classes):
+        return f"{first} retrieves {classes} {better} than {second} {where}, but another training may not show it"
+    if over.classes.p is None:
+        return f"{first} against {second} on {classes} {where}"
+    return f"{first} and {second} are not told apart on {classes} {where}"
+
+
+def _intervals_text(comparison: SeedComparison, over: OverSeeds) -> str:
+    basis = comparison.basis
+    if over.classes.low is None:
+        return f"{no_interval_text(basis).capitalize()}."
+    share = is_fraction(basis.metric)
+    few = few_text(basis)
+    return (
+        f"{basis.kind.over(basis.units)}: for these {over.n} {_networks(comparison)} {_ends(over.classes, share)}, for"
+        f" another training {_ends(over.training, share)}{corrected_text(basis)}.{few and ' ' + few}"
+    )
+
+
+def _ends(found: Difference, share: bool) -> str:
+    if found.low is None or found.high is None or found.p is None:
+        return "none"
+    return f"{range_text(found.low, found.high, share)} (p {p_words(found.p)})"
+
+
+def _networks(comparison: SeedComparison) -> str:
+    return "networks" if comparison.one else "pairs of networks"
+
+
+def _names(comparison: SeedComparison) -> tuple[str, str]:
+    """The layers' names, with the named run where the experiments differ, or the epoch where the epochs do."""
+    a, b = comparison.a, comparison.b
+    if not comparison.one:
+        return f"{a.name} of {a.subject.run}'s experiment", f"{b.name} of {b.subject.run}'s experiment"
+    if a.subject.epoch != b.subject.epoch:
+        return f"{a.name} at epoch {a.subject.epoch}", f"{b.name} at epoch {b.subject.epoch}"
+    return a.name, b.name
+
+
+def _trainings_text(comparison: SeedComparison) -> str:
+    """`over 3 trainings (netA-s0, netA-s1, netA-s2; epoch 20)`."""
+    epochs = list(dict.fromkeys((comparison.a.subject.epoch, comparison.b.subject.epoch)))
+    at = f"; epoch {epochs[0]}" if len(epochs) == 1 else f"; epochs {epochs[0]} and {epochs[1]}"
+    runs = [" and ".join(dict.fromkeys(one.runs)) for one in comparison.trainings]
+    if not runs:
+        return f"in the trainings of {comparison.a.subject.run}'s experiment"
+    pairs = "trainings" if comparison.one else "pairs of trainings"
+    return f"over {len(runs)} {pairs} ({', '.join(runs)}{at})"
+
+
+def _unsigned(value: float, share: bool) -> str:
+    return f"{100 * value:.1f}" if share else f"{value:.3g}"
+
+
+def seeds_table(comparisons: Sequence[SeedComparison]) -> TextTable:
+    """A row for each of several comparisons that were corrected together.
+
+    Args:
+        comparisons: at least one with a value.
+    """
+    measured = next(one for one in comparisons if one.over is not None)
+    basis, share = measured.basis, is_fraction(measured.basis.metric)
+    few = few_text(basis)
+    notes = [note for one in comparisons if one.over is not None for note in one.notes]
+    unit = " in %" if share else ""
+    return TextTable(
+        ("a", "b", "a - b", "sd", "these\nnetworks", "another\ntraining", "p", ""),
+        tuple(_row(one, share) for one in comparisons),
+        numbers=frozenset(range(2, 7)),
+        heading=(
+            f"{metric_text(basis.metric).rstrip(',')}{unit} on {classes_text(measured.a, measured.b)},"
+            f" {basis.queries:,} queries, {_trainings_text(measured)}",
+            basis.kind.over(basis.units),
+        ),
+        notes=(
+            f"p is for another training, corrected by Holm for {basis.comparisons} comparisons; the intervals are not",
+            *([few] if few else []),
+            *dict.fromkeys(notes),
+        ),
+    )
+
+
+def _row(one: SeedComparison, share: bool) -> tuple[str, ...]:
+    over = one.over
+    if over is None:
+        return (one.a.name, one.b.name, "-", "-", "-", "-", "-", "; ".join(one.notes))
+    told = ("a better" if over.mean > 0 else "b better") if is_told(over.training) else "not told apart"
+    ends = (
+        "-" if found.low is None or found.high is None else range_text(found.low, found.high, share)
+        for found in (over.classes, over.training)
+    )
+    sd = "-" if over.sd is None else _unsigned(over.sd, share)
+    p = "-" if over.training.p is None else p_text(over.training.p)
+    return (one.a.name, one.b.name, difference_text(over.mean, share), sd, *ends, p, told)

@@ -1,0 +1,143 @@
+"""data: which data sets there are, and whether a copy of one is sound."""
+
+from __future__ import annotations
+
+import contextlib
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from layerprobe import registry
+from layerprobe.data import check
+from layerprobe.data.check import Finding, SplitCount
+from layerprobe.data.processes import default_workers
+from layerprobe.data.spec import DatasetSpec
+from layerprobe.data.splits import Dataset, require_retrieval
+from layerprobe.recipe.overrides import Overrides, overridden
+from layerprobe.recipe.recipe_files import list_recipes
+from layerprobe.system.errors import DataError, InterruptedRun, RecipeError
+from layerprobe.system.progress import Listener
+from layerprobe.system.signals import stoppable
+from layerprobe.values.sections import Data
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check found.
+
+    Args:
+        data: NAME[:ROOT], as the user gave it.
+        splits: the size of each split.
+        findings: errors first, then remarks; both in the order of the splits' images.
+        images: number of images that the data set lists.
+        read: number of images that were read; smaller where a signal ended the check.
+        signal_number: the signal that ended the check; None where it was completed.
+    """
+
+    data: str
+    splits: tuple[SplitCount, ...]
+    findings: tuple[Finding, ...]
+    images: int
+    read: int
+    signal_number: int | None = None
+
+    @property
+    def errors(self) -> list[Finding]:
+        """The findings that have to be mended before the data set can be used."""
+        return [finding for finding in self.findings if finding.is_error]
+
+    @property
+    def remarks(self) -> list[Finding]:
+        """The findings that are worth knowing and need nothing done."""
+        return [finding for finding in self.findings if not finding.is_error]
+
+
+def list_data() -> dict[str, tuple[DatasetSpec, list[str]]]:
+    """Name -> data set and the names of the recipes that are written for it."""
+    recipes: dict[str, list[str]] = {name: [] for name in registry.DATASETS}
+    for recipe, path in list_recipes().items():
+        # A file that is no recipe is reported when it is used.
+        with contextlib.suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):
+            data = tomllib.loads(path.read_text(encoding="utf-8")).get("data")
+            name = data.get("name") if isinstance(data, dict) else None
+            if isinstance(name, str) and name in recipes:
+                recipes[name].append(recipe)
+    return {name: (_spec(name), found) for name, found in recipes.items()}
+
+
+def _spec(name: str) -> DatasetSpec:
+    spec: DatasetSpec = registry.load("data set", registry.DATASETS, name)
+    return spec
+
+
+def check_data(data: str, listener: Listener, *, workers: int | None = None) -> Checked:
+    """Read every image of a data set once and report all that is wrong with it.
+
+    A signal ends the check; what was found until then is returned.
+
+    Args:
+        data: NAME[:ROOT], as for --data.
+        listener: hears of progress.
+        workers: number of processes that read; 0 reads in this process; None: one a core, at most 8.
+
+    Raises:
+        UnknownNameError: no such data set.
+        RecipeError: the data set needs a root.
+        DataError: the loader's own error, if no image can be found.
+    """
+    dataset, problems = _dataset(data)
+    images = sum(map(len, dataset.splits.values()))
+    pixels: dict[str, list[bytes | None]] = {name: [None] * len(split) for name, split in dataset.splits.items()}
+    found: dict[str, dict[int, tuple[Finding, ...]]] = {name: {} for name in dataset.splits}
+    workers = default_workers() if workers is None else workers
+    signal_number = None
+    with stoppable() as stop, listener.task(f"check {data}", images, "images") as task:
+        try:
+            for name, split in dataset.splits.items():
+                with contextlib.closing(check.examined(split, workers=workers)) as results:
+                    for result in stop.between(results, "interrupted"):
+                        pixels[name][result.index] = result.pixels
+                        found[name][result.index] = result.findings
+                        task.advance()
+        except (InterruptedRun, KeyboardInterrupt):  # the latter: a signal ended a wait
+            signal_number = stop.signal_number
+    for name, split in dataset.splits.items():
+        for index in sorted(found[name]):
+            problems += [replace(f, split=name, id=check.printable(split.ids[index])) for f in found[name][index]]
+    problems += check.duplicates(dataset, pixels)
+    return Checked(
+        data,
+        tuple(check.counts(dataset)),
+        tuple(sorted(problems, key=lambda finding: not finding.is_error)),
+        images,
+        sum(map(len, found.values())),
+        signal_number,
+    )
+
+
+def _dataset(data: str) -> tuple[Dataset, list[Finding]]:
+    """The data set, and its loader's error if that refuses it; then as much of it as can be named."""
+    section = overridden({}, Overrides(data=data), ["data"])["data"]
+    name = section["name"]
+    spec = _spec(name)
+    options = spec.taken({"image_size": Data.model_fields["image_size"].default, **spec.defaults, **section})
+    if spec.takes_root:
+        if "root" not in options:
+            raise RecipeError(f"{name} needs a root", fix=f"layerprobe data check {data.rstrip(':')}:PATH")
+        options["root"] = Path(options["root"])
+    try:
+        dataset, problems = spec.load(**options), []
+    except DataError as error:
+        if spec.unchecked is None:
+            raise
+        dataset, problems = spec.unchecked(**options), [_refused(error)]
+    try:
+        require_retrieval(dataset, source=options.get("root", name))
+    except DataError as error:
+        problems.append(_refused(error))
+    return dataset, problems
+
+
+def _refused(error: DataError) -> Finding:
+    text = error.message if error.file is None else f"{check.printable(error.file)}: {error.message}"
+    return Finding("data set", True, check.printable(text), check.printable(error.fix))

@@ -1,0 +1,54 @@
+"""demo: the whole way on the embedded data, and the finding in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from layerprobe.recipe.recipe import load_recipe
+from layerprobe.registry import PLOTS
+from layerprobe.store import read_dims
+from layerprobe.system.progress import Listener
+from layerprobe.values.scores import Score
+from layerprobe.workflow.compare.finding import finding, ground_of
+from layerprobe.workflow.plot.plot import PlotRequest, plot
+from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run.embedding import network_end
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.summary.reduced import usual_dimension
+from layerprobe.workflow.train.building import TrainRequest
+from layerprobe.workflow.train.train import train
+
+RECIPE = "quick"
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demo came to: its run, last epoch's scores, plots and one sentence."""
+
+    run: Run
+    scores: list[Score]
+    plots: list[Path]
+    finding: str
+
+
+def demo(cache: Path, listener: Listener) -> Demo:
+    """Train the quick recipe, probe every layer at every epoch and at one dimension at the last, draw every plot.
+
+    Raises:
+        LayerprobeError: what a user can mend.
+    """
+    request = TrainRequest(recipe=load_recipe(RECIPE), overridden=False, cache=cache)
+    run = train(request, listener)
+    scores = probe(run, ProbeRequest(), listener)
+    last = max(score.epoch for score in scores)
+    _probe_at_one_dimension(run, last, listener)
+    plots = [plot(PlotRequest(kind, [run])) for kind in PLOTS]
+    found = finding(ground_of(run, network_end(run, run.read())))
+    return Demo(run, [score for score in scores if score.epoch == last], plots, found)
+
+
+def _probe_at_one_dimension(run: Run, epoch: int, listener: Listener) -> None:
+    dims = read_dims(run.feature_file(epoch, "test")).values()
+    probe(run, ProbeRequest(epochs=str(epoch), splits=("test",), equal_dim=usual_dimension(dims)), listener)

@@ -1,0 +1,102 @@
+"""layers: names, module paths and dimensions of a network's layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from layerprobe.nets.net import Net
+from layerprobe.recipe.overrides import Overrides
+from layerprobe.recipe.recipe import load_recipe, recorded_recipe
+from layerprobe.recipe.recipe_files import find_recipe, list_recipes
+from layerprobe.registry import NETS, NETWORKS, SOURCES, is_source, load, load_apart
+from layerprobe.system.errors import UnknownNameError
+from layerprobe.system.naming import name_model
+from layerprobe.taps import list_layers
+from layerprobe.workflow.run.parts import build_net
+from layerprobe.workflow.run.run_network import run_network
+from layerprobe.workflow.run.runs import list_runs, named_run
+
+_OWN_NETS_SIZE = 224
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """A layer of a network.
+
+    Args:
+        layer: its name.
+        module: path of its module.
+        dim: number of its channels.
+        kind: map, tokens or vector.
+        pools: that it can have.
+        weights: new, partly new or pretrained; empty where a network without weights was asked for.
+    """
+
+    layer: str
+    module: str
+    dim: int
+    kind: str
+    pools: tuple[str, ...]
+    weights: str
+
+
+def layers(name: str, cache: Path, model: str | None = None) -> list[LayerRow]:
+    """The layers of a network, model from elsewhere, recipe or run, in execution order.
+
+    A model from elsewhere is built without its weights, for images of its own size. Of a run and a recipe of one name,
+    the run is meant.
+
+    Args:
+        name: of it.
+        cache: folder of all runs.
+        model: a run's network as the user names it, as for `Recipe.at`.
+
+    Raises:
+        UnknownNameError: it is none of them.
+        LayerprobeError: of the model's library.
+    """
+    runs = [run.name for run, _ in list_runs(cache)]
+    if name in runs:
+        run = named_run(cache, name)
+        record = run.read()
+        recipe = recorded_recipe(record, run.record_file).at(model)
+        trained = replace(run_network(run, record, recipe), new_parameters=frozenset(record["new_parameters"]))
+        return _rows(trained, recipe.data.image_size, known=True)
+    if model is not None:
+        raise UnknownNameError("run", name, runs)
+    if name in NETS:
+        return _rows(load("network", NETS, name)(), _OWN_NETS_SIZE, known=False)
+    if is_source(name):
+        return _of_source(name)
+    if name in list_recipes() or name.endswith(".toml"):
+        recipe = load_recipe(str(find_recipe(name)), Overrides(settings=("data.root=.",)))  # no image is read
+        return _rows(build_net(recipe, cache=cache), recipe.data.image_size, known=True)
+    raise UnknownNameError("network, recipe, run or source", name, [*NETWORKS, *list_recipes(), *runs])
+
+
+def _of_source(name: str) -> list[LayerRow]:
+    name_model(name)
+    source, model = load_apart("network", SOURCES, name)
+    own = source.own_input(model)
+    net = source.build(model, image_size=None if own is None else own.size)
+    return _rows(net, net.image_size, known=False)
+
+
+def _rows(net: Net, image_size: int, *, known: bool) -> list[LayerRow]:
+    return [
+        LayerRow(info.name, info.module, info.dim, info.kind, info.pools, _origin(net, info.module) if known else "")
+        for info in list_layers(net, image_size)
+    ]
+
+
+def _origin(net: Net, path: str) -> str:
+    """Whether a layer's parameters are new. A layer without any, such as a ReLU, takes those before it."""
+    named = list(net.module.named_parameters())
+    own = [name for name, _ in named if name.startswith(f"{path}.")]
+    if not own:
+        order = [name for name, _ in net.module.named_modules()]
+        before = set(order[: order.index(path) + 1])
+        own = [name for name, _ in named if name.rpartition(".")[0] in before][-1:]
+    new = [name in net.new_parameters for name in own]
+    return "new" if all(new) else "partly new" if any(new) else "pretrained"

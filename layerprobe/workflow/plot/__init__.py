@@ -1,0 +1,1 @@
+"""Which figure shows the scores and features of runs. Enter by `plot.plot`."""

@@ -1,0 +1,238 @@
+"""Recall@1 of layers at equal dimensions: what is stored of reductions, and how many dimensions layers have."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from layerprobe.metrics.recall import recall_name
+from layerprobe.plots.reducers import MANY
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.store import read_dims
+from layerprobe.summary.reduced import Way
+from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
+from layerprobe.values.few import few_layers
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
+from layerprobe.values.records import FROM_PYTHON
+from layerprobe.values.scores import Score
+from layerprobe.values.seeds import over_seeds, trainings
+from layerprobe.values.views import Reductions, Sized, equal_dimensions
+from layerprobe.workflow.plot.plot_layers import asked_layers
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.summary.reduced import post_processing_split, unmeasured, usual_dimension, ways_of
+
+_RECALL = recall_name(1)
+_SHOWN = ("test", "validation", "train")  # the first that is measured at an equal dimension is shown
+_NO_BEST = "no best post-processing"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """On which split the best post-processing is chosen.
+
+    Args:
+        split: None where none can be chosen.
+        note: why, or what a reader must know of the choice; empty for nothing.
+    """
+
+    split: str | None
+    note: str = ""
+
+
+def stored_reductions(
+    runs: Sequence[Run], scores: Sequence[Score], names: Sequence[str] | None, epoch: int | None
+) -> list[Reductions]:
+    """The layers of runs after reductions to equal dimensions; trainings of one experiment as one.
+
+    Args:
+        runs: they were probed.
+        scores: of all of them.
+        names: as for `shown`.
+        epoch: None for the last at which a layer was brought to an equal dimension.
+
+    Raises:
+        DataError: no layer is stored at an equal dimension, with the command that does it.
+        LayerprobeError: of the names; an epoch without such scores.
+    """
+    known = {run.name: run for run in runs}
+    merged = over_seeds(scores)
+    found = []
+    for name, members in trainings(scores).items():
+        run = known[members[0]]
+        own = [score for score in merged if score.run == name]
+        values = at_equal_dimensions(own, epoch)
+        last = values[0].epoch if values else max(score.epoch for score in own) if epoch is None else epoch
+        dims = _stored_dims(run, last, own)
+        if not values:
+            what = f"no layer of epoch {last} is stored at an equal dimension"
+            raise DataError(what, file=run.folder, fix=_fix(run, last, dims))
+        found.append(reductions_of(values, dims, _choice(run, values)))
+    return shown(found, merged, names)
+
+
+def _choice(run: Run, values: Sequence[Score]) -> Choice:
+    try:
+        split, note = post_processing_split(run, values[0].epoch)
+    except DataError as error:  # the values can be shown when the record cannot be read
+        return Choice(None, f"{_NO_BEST}: {error.message}")
+    if split is None:  # why, and what to do, takes half a page
+        return Choice(None, f"{_NO_BEST}: only test is left to choose it on; layerprobe summary {run.name} says more")
+    if not any(score.split == split and score.reduction != NO_REDUCTION for score in values):
+        return Choice(None, f"{_NO_BEST}: {unmeasured(run, split)}")
+    return Choice(split, note)
+
+
+def best_on_validation(values: Sequence[Score]) -> Choice:
+    """The choice where nothing is known of what the network has seen: on validation, where that is measured."""
+    if any(score.split == "validation" and score.reduction != NO_REDUCTION for score in values):
+        return Choice("validation")
+    return Choice(None, f"{_NO_BEST}: no reduced layer is measured on validation")
+
+
+def _fix(run: Run, epoch: int, dims: Mapping[LayerKey, int]) -> str:
+    with contextlib.suppress(DataError):
+        if run.read().get(FROM_PYTHON):  # there is no command that does it
+            return python_fix(dims)
+    return f"Run layerprobe probe {run.name} --epochs {epoch} --equal-dim {usual_dimension(dims.values())}"
+
+
+def python_fix(dims: Mapping[LayerKey, int]) -> str:
+    """How a probe from Python brings layers of some dimensions to an equal one."""
+    return f'Probe with reduce=("none", "l2+pca:{usual_dimension(dims.values())}+l2")'
+
+
+def _stored_dims(run: Run, epoch: int, scores: Iterable[Score]) -> dict[LayerKey, int]:
+    """Layer -> how many numbers it has, as far as features are stored; of `A+B` those of both."""
+    known: dict[LayerKey, int] = {}
+    for split in _SHOWN:
+        with contextlib.suppress(DataError, BusyError):
+            known |= read_dims(run.feature_file(epoch, split))
+    layers = dict.fromkeys(score.layer_key for score in scores)
+    members = {layer: members_of(layer, known.keys()) for layer in layers}
+    return {layer: sum(known[member] for member in own) for layer, own in members.items() if own}
+
+
+def at_equal_dimensions(scores: Sequence[Score], epoch: int | None = None) -> list[Score]:
+    """Recall@1 at the epoch, on all splits, of layers as they are and after reductions.
+
+    Args:
+        scores: of one run.
+        epoch: None for the last at which a layer was brought to an equal dimension.
+
+    Returns:
+        Empty where none was, or not at that epoch.
+    """
+    own = [score for score in scores if score.metric == _RECALL]
+    equal = {(way.reduction, way.similarity) for way in ways_of(s.ranked_layer for s in own) if way.dim is not None}
+    epochs = {score.epoch for score in own if (score.reduction, score.similarity) in equal}
+    if not epochs or (epoch is not None and epoch not in epochs):
+        return []
+    return [score for score in own if score.epoch == (max(epochs) if epoch is None else epoch)]
+
+
+def reductions_of(scores: Sequence[Score], dims: Mapping[LayerKey, int], choice: Choice) -> Reductions:
+    """Put the dimensions of layers beside their recall, and choose the best post-processing of each.
+
+    Args:
+        scores: as `at_equal_dimensions` gives them; at least one.
+        dims: layer -> how many numbers it has as it is, where that is known.
+        choice: on which split the best post-processing is chosen.
+    """
+    ways = {(way.reduction, way.similarity): way for way in ways_of(score.ranked_layer for score in scores)}
+    best = set(_best(scores, ways, choice.split).values())
+    split = next(
+        split
+        for split in _SHOWN
+        if any(s.split == split and ways[s.reduction, s.similarity].dim is not None for s in scores)
+    )
+    values = []
+    for score in scores:
+        way, ranked = ways[score.reduction, score.similarity], score.ranked_layer
+        raw = score.reduction == NO_REDUCTION
+        if score.split == split and (raw or way.dim is not None or ranked in best):
+            dim = _dim(way, dims.get(score.layer_key))
+            values.append(Sized(score, dim, way.dim is not None, ranked in best))
+    chosen_on = choice.split if best else None
+    return Reductions(
+        scores[0].run, scores[0].epoch, split, tuple(values), chosen_on, (choice.note,) * bool(choice.note)
+    )
+
+
+def _dim(way: Way, raw: int | None) -> int | None:
+    if way.dim is not None or raw is None:
+        return way.dim
+    with contextlib.suppress(LayerprobeError, NotApplicableError):
+        return parse_chain(way.reduction).dim(raw)
+    return None
+
+
+def _best(
+    scores: Iterable[Score], ways: Mapping[tuple[str, str], Way], split: str | None
+) -> dict[LayerKey, RankedLayer]:
+    """The best of what is done to each layer on a split, as `summary` chooses it: means over draws take no part.
+
+    Layers that are measured only as they are have none.
+    """
+    scores = [score for score in scores if score.split == split]
+    reduced = {score.layer_key for score in scores if score.reduction != NO_REDUCTION}
+    found: dict[LayerKey, Score] = {}
+    for score in scores:
+        single = ways[score.reduction, score.similarity].draws == 1
+        if score.layer_key in reduced and single and score.value is not None:
+            other = found.get(score.layer_key)
+            if other is None or score.value > (other.value or 0.0):
+                found[score.layer_key] = score
+    return {layer: score.ranked_layer for layer, score in found.items()}
+
+
+def shown(found: Sequence[Reductions], scores: Sequence[Score], names: Sequence[str] | None) -> list[Reductions]:
+    """The layers that were asked for; else those brought to an equal dimension, or a few of them where each has a line.
+
+    Args:
+        found: of one or more runs.
+        scores: of these; validation tells which layers are the few.
+        names: as for `asked_layers`.
+
+    Raises:
+        UnknownNameError: as for `asked_layers`.
+        RecipeError: none of the layers asked for is at an equal dimension.
+    """
+    asked = asked_layers(names, [sized.score.ranked_layer for each in found for sized in each.values])
+    if asked is not None:
+        # A layer that is asked for as it is brings its reductions; one that is asked for after a reduction does not.
+        whole = {ranked.layer for ranked in asked if ranked.reduction == NO_REDUCTION}
+        kept = [each for each in (_kept(each, whole, asked) for each in found) if _equal(each)]
+        if not kept:
+            there = dict.fromkeys(layer.layer for each in found for layer in sorted(_equal(each)))
+            fix = f"There {', '.join(there)} are; or run layerprobe probe --equal-dim"
+            raise RecipeError(f"--layers {','.join(names or ())}: none of these is at an equal dimension", fix=fix)
+        return kept
+    lines = len(equal_dimensions(found)) >= MANY
+    return [_kept(each, _few(each, scores) if lines else _equal(each)) for each in found]
+
+
+def _kept(found: Reductions, layers: Collection[LayerKey], ranked: Collection[RankedLayer] = ()) -> Reductions:
+    kept = (s for s in found.values if s.score.layer_key in layers or s.score.ranked_layer in ranked)
+    return replace(found, values=tuple(kept))
+
+
+def _equal(found: Reductions) -> set[LayerKey]:
+    """The layers that were brought to an equal dimension."""
+    return {sized.score.layer_key for sized in found.values if sized.equal}
+
+
+def _few(found: Reductions, scores: Iterable[Score]) -> set[LayerKey]:
+    """A few of them."""
+    equal = _equal(found)
+    layers = {score.ranked_layer: None for sized in found.values if (score := sized.score).layer_key in equal}
+    validation = {
+        score.ranked_layer: score.value
+        for score in scores
+        if (score.run, score.epoch, score.split, score.metric) == (found.run, found.epoch, "validation", _RECALL)
+        and score.value is not None
+        and score.reduction == NO_REDUCTION
+        and score.ranked_layer in layers
+    }
+    return {ranked.layer for ranked in few_layers(list(layers), validation)}

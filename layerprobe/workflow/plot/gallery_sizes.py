@@ -1,0 +1,266 @@
+"""Recall@1 by how many items each query searches, from stored ranks: nothing is searched again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.measure.analysis import ItemCounts
+from layerprobe.metrics.recall import positives_and_negatives, recall_name
+from layerprobe.metrics.thinned import thinned_hits
+from layerprobe.recipe.recipe import recorded_recipe
+from layerprobe.statistics.bootstrap import intervals
+from layerprobe.statistics.units import unit_sums
+from layerprobe.store import StoredRanks, read_chance, read_index, read_stored_ranks
+from layerprobe.system.errors import DataError
+from layerprobe.values.few import few_layers
+from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.retrieval import Ranks
+from layerprobe.values.scores import Score, shared_notes
+from layerprobe.values.seeds import trainings
+from layerprobe.values.views import Curve
+from layerprobe.workflow.plot.plot_layers import asked_layers
+from layerprobe.workflow.run.members import ranked_as
+from layerprobe.workflow.run.runs import Run
+
+SPLIT = "test"  # whose queries search fewer items
+RECALL = recall_name(1)
+AXIS = "items searched"
+
+_STEPS = (1, 1.5, 2, 3, 4, 5, 7)  # of each power of ten: as even on a logarithmic axis as round numbers can be
+_ROUNDING = 1e-6  # by which Recall@1 of the ranks may differ from the score
+
+
+@dataclass(frozen=True, eq=False)
+class QueriesSearched:
+    """The queries of a run at an epoch.
+
+    Args:
+        labels: (Q,) their classes, over which intervals are made.
+        items: how many right and wrong items each of them searches.
+        probe: the command, or function, that ranks them again.
+    """
+
+    labels: NDArray[np.integer]
+    items: ItemCounts
+    probe: str
+
+
+def last_scores(scores: Sequence[Score]) -> list[Score]:
+    """Those of the last epoch that has Recall@1 on test; none where no epoch has."""
+    epoch = max((score.epoch for score in scores if (score.split, score.metric) == (SPLIT, RECALL)), default=0)
+    return [score for score in scores if score.epoch == epoch]
+
+
+def layers_shown(runs: Sequence[Sequence[Score]], names: Sequence[str] | None) -> list[list[RankedLayer]]:
+    """The layers of each run that were asked for, or the few that stand for all in one of them; in network order.
+
+    Args:
+        runs: the scores of each, of one epoch.
+        names: as for `asked_layers`.
+
+    Returns:
+        Empty for a run without Recall@1 on test.
+
+    Raises:
+        UnknownNameError: as for `asked_layers`.
+    """
+    known = [[s.ranked_layer for s in own if (s.split, s.metric) == (SPLIT, RECALL)] for own in runs]
+    every = [ranked for own in known for ranked in own]
+    asked = asked_layers(names, every) if every else None
+    if asked is None:
+        asked = [ranked for own, scores in zip(known, runs, strict=True) for ranked in _few(own, scores)]
+    return [[ranked for ranked in own if ranked in asked] for own in known]
+
+
+def _few(layers: Sequence[RankedLayer], scores: Iterable[Score]) -> list[RankedLayer]:
+    raw = [ranked for ranked in layers if ranked.reduction == NO_REDUCTION] or layers
+    validation = [s for s in scores if (s.split, s.metric) == ("validation", RECALL) and s.ranked_layer in raw]
+    return few_layers(raw, {s.ranked_layer: s.value for s in validation if s.value is not None})
+
+
+def stored_curves(runs: Sequence[Run], scores: Sequence[Score], names: Sequence[str] | None) -> list[Curve]:
+    """The curves of runs, each at its last epoch that has Recall@1 on test; trainings of one experiment as one.
+
+    Args:
+        runs: they were probed.
+        scores: of all of them.
+        names: the layers asked for; None for a few, the same for all runs.
+
+    Raises:
+        DataError: no layer was probed on test; ranks that are absent, not exact, or not those of the scores; or data
+            that decide by groups or lists what is right, and are gone.
+        LayerprobeError: of the names; as for `curves_of`.
+    """
+    last = [last_scores([score for score in scores if score.run == run.name]) for run in runs]
+    shown = zip(runs, last, layers_shown(last, names), strict=True)
+    curves = {run.name: _run_curves(run, own, layers) for run, own, layers in shown}
+    found = []
+    for name, members in trainings([score for own in last for score in own]).items():
+        together = curves_over_seeds(name, [curves[run] for run in members]) if len(members) > 1 else []
+        found += together or [curve for run in members for curve in curves[run]]
+    return found
+
+
+def curves_over_seeds(name: str, runs: Sequence[Sequence[Curve]]) -> list[Curve]:
+    """The mean over trainings of one experiment, with the lowest and the highest of them, as `over_seeds` has it.
+
+    Args:
+        name: of the mean.
+        runs: the curves of each training.
+
+    Returns:
+        Empty where not all have the same layers at the same sizes.
+    """
+    if any([(c.ranked, c.places) for c in own] != [(c.ranked, c.places) for c in runs[0]] for own in runs):
+        return []
+    found = []
+    for same in zip(*runs, strict=True):
+        columns = [
+            [value for value in each if value is not None] for each in zip(*(c.values for c in same), strict=True)
+        ]
+        whole = [column if len(column) == len(same) else None for column in columns]
+        notes = shared_notes(IntervalKind.without(c.notes) for c in same)
+        found.append(
+            replace(
+                same[0],
+                run=name,
+                values=tuple(column and sum(column) / len(column) for column in whole),
+                low=tuple(column and min(column) for column in whole),
+                high=tuple(column and max(column) for column in whole),
+                n=len(same),
+                notes=(*notes, f"mean of {len(same)} trainings", *IntervalKind(trainings=True).notes),
+            )
+        )
+    return found
+
+
+def _run_curves(run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer]) -> list[Curve]:
+    if not any((score.split, score.metric) == (SPLIT, RECALL) for score in scores):
+        fix = f"Run layerprobe probe {run.name} --splits {SPLIT} --k 1"
+        raise DataError(f"no {RECALL} on the {SPLIT} split", file=run.folder, fix=fix)
+    epoch = scores[0].epoch
+    path = run.rank_file(epoch, SPLIT)
+    probe = f"layerprobe probe {run.name} --epochs {epoch} --splits {SPLIT}"
+    stored = read_stored_ranks(path)
+    ranks: dict[RankedLayer, list[Ranks]] = {}
+    for ranked in layers:
+        found = ranked_as(ranked, stored.ranks)
+        if not found and ranked not in stored.invalid:
+            raise DataError(f"no ranks of {ranked.layer}", file=path, fix=f"Run {probe}")
+        ranks[ranked] = [stored.ranks[member] for member in found]
+    return curves_of(QueriesSearched(stored.labels, _items(run, epoch, stored), probe), ranks, scores)
+
+
+def _items(run: Run, epoch: int, stored: StoredRanks) -> ItemCounts:
+    """How many right and wrong items each query searches."""
+    if read_chance(run.rank_file(epoch, SPLIT)) is not None:  # groups or lists decide, which only the data set has
+        from layerprobe.workflow.probe.measures import items_searched
+        from layerprobe.workflow.run.parts import load_dataset  # it imports torch, which a plot does without
+
+        dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
+        if tuple(dataset.splits[SPLIT].ids) != stored.ids:
+            raise DataError("the data set has other images than the run", fix="Restore it as it was when it was probed")
+        return items_searched(dataset, SPLIT)
+    gallery = run.feature_file(epoch, "gallery")
+    if not gallery.exists():
+        return positives_and_negatives(stored.labels)
+    labels, ids = read_index(gallery)
+    return positives_and_negatives(stored.labels, labels, ids=stored.ids, gallery_ids=ids)
+
+
+def curves_of(
+    searched: QueriesSearched, ranks: Mapping[RankedLayer, Sequence[Ranks]], scores: Sequence[Score]
+) -> list[Curve]:
+    """Recall@1 of some layers by the number of items searched, with its intervals over classes.
+
+    Each number is the expectation of `thinned_hits`; sizes that are scored as `R@1(G=N)` are among them.
+
+    Args:
+        searched: the queries.
+        ranks: layer -> its ranks, those of each draw where it is a mean of several; none where it is not valid.
+        scores: of the run and epoch; they say what a reader must know of a layer.
+
+    Raises:
+        DataError: no number of items suits all queries, or ranks that are not exact, or not those of the scores.
+    """
+    scores = [score for score in scores if score.split == SPLIT]
+    sizes = _sizes(searched.items, scores)
+    curves = []
+    for ranked, found in ranks.items():
+        own = {score.metric: score for score in scores if score.ranked_layer == ranked}
+        _require_exact(searched, ranked, found, own[RECALL].value)
+        curve = Curve(
+            own[RECALL].run,
+            own[RECALL].epoch,
+            SPLIT,
+            ranked,
+            RECALL,
+            AXIS,
+            tuple(map(float, sizes)),
+            (None,) * len(sizes),
+            n=len(searched.labels),
+            notes=IntervalKind.without(own[RECALL].notes),
+        )
+        curves.append(_with_recalls(curve, searched, found, sizes) if found else curve)
+    return curves
+
+
+def _with_recalls(curve: Curve, searched: QueriesSearched, ranks: Sequence[Ranks], sizes: Sequence[int]) -> Curve:
+    """The curve with the expected Recall@1 at each size, and its intervals over classes."""
+    hits = np.stack([np.mean([thinned_hits(each, 1, n, *searched.items) for each in ranks], axis=0) for n in sizes])
+    ends = intervals(unit_sums(hits, searched.labels))
+    units = IntervalKind().notes_on(len(np.unique(searched.labels)))
+    return replace(
+        curve,
+        # the mean that scores have: of the queries, not of the classes' sums
+        values=tuple(hits.mean(1).tolist()),
+        low=tuple(None if own is None else own.low for own in ends),
+        high=tuple(None if own is None else own.high for own in ends),
+        notes=(*units, *curve.notes),
+    )
+
+
+def _require_exact(searched: QueriesSearched, ranked: RankedLayer, ranks: Sequence[Ranks], value: float | None) -> None:
+    """Check that ranks count every closer item, and are those of a layer's score.
+
+    Raises:
+        DataError: they are not; with the command that makes them.
+    """
+    if any(each.open().any() for each in ranks):
+        size = _largest(searched.items)
+        fix = f"Run {searched.probe} --layers {ranked.layer} --gallery-size {size}"
+        raise DataError(f"the stored ranks of {ranked.layer} count closer items no further than its K", fix=fix)
+    recall = float(np.mean([each.recall(1) for each in ranks])) if ranks else None
+    if recall is not None and (value is None or abs(recall - value) > _ROUNDING):
+        raise DataError(f"the stored ranks of {ranked.layer} are not those of its scores", fix=f"Run {searched.probe}")
+
+
+def _sizes(items: ItemCounts, scores: Sequence[Score]) -> list[int]:
+    """Round numbers of items that all queries can search, the fewest, the most, and those that are scored.
+
+    Raises:
+        DataError: no number suits all queries.
+    """
+    low, high = int(items[0].max()) + 1, _largest(items)
+    if low > high:
+        what = f"a query has {low - 1:,} right items, and another searches no more than {high:,} items"
+        raise DataError(f"no number of items suits all queries: {what}", fix="Give all classes a like number of images")
+    found = {low, high}
+    step = 1
+    while step <= high:
+        found |= {int(factor * step) for factor in _STEPS}
+        step *= 10
+    names = (re.fullmatch(r"R@1\(G=([0-9]+)\)", score.metric) for score in scores)
+    found |= {int(name[1]) for name in names if name}
+    return sorted(size for size in found if low <= size <= high)
+
+
+def _largest(items: ItemCounts) -> int:
+    """The most items that every query can search."""
+    return int((items[0] + items[1]).min())

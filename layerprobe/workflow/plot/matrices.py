@@ -1,0 +1,130 @@
+"""How alike layers are, from stored features: those of a run, each at different epochs, and those of two runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.measure.cka import Side, epoch_cka, layer_cka, run_cka
+from layerprobe.store import read_features, read_index
+from layerprobe.system.errors import DataError
+from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.keys import NO_REDUCTION, LayerKey
+from layerprobe.values.scores import Matrix, Score
+from layerprobe.workflow.run.manifests import have_other_images
+from layerprobe.workflow.run.runs import Run
+
+COMPARED = "test"  # the split whose features CKA compares
+
+
+def comparable(run: Run, scores: Sequence[Score]) -> list[Score]:
+    """The scores of a run whose layers CKA can compare: on the test split, as they are, and of one layer each."""
+    wanted = (run.name, COMPARED, NO_REDUCTION)
+    return [s for s in scores if (s.run, s.split, s.reduction) == wanted and "+" not in s.layer]
+
+
+@dataclass(frozen=True, eq=False)
+class RunLayers:
+    """The layers of a run that are compared.
+
+    Args:
+        run: it was probed.
+        layers: epoch -> those that were measured there, in network order; the last epoch is compared with others.
+        notes: what every score of the run's test split says, but of its interval.
+    """
+
+    run: Run
+    layers: Mapping[int, Sequence[LayerKey]]
+    notes: tuple[str, ...]
+
+    @property
+    def last(self) -> int:
+        """The last epoch."""
+        return max(self.layers)
+
+    def images(self, epoch: int) -> tuple[list[int], tuple[str, ...]]:
+        """The classes and ids of the stored features of an epoch.
+
+        Raises:
+            DataError: they are absent or damaged.
+        """
+        labels, ids = read_index(self.run.feature_file(epoch, COMPARED))
+        return labels.tolist(), ids
+
+    def read(self, epoch: int, layer: LayerKey) -> NDArray[np.float32]:
+        """(N, D) features of a layer."""
+        return read_features(self.run.feature_file(epoch, COMPARED), layer)
+
+
+def layers_of(run: Run, scores: Sequence[Score], notes: Sequence[str]) -> RunLayers:
+    """The layers of a run by epoch, in the order of the scores, as other plots have them.
+
+    Args:
+        run: it was probed.
+        scores: of the layers and epochs to be compared.
+        notes: what every score of the run's test split says.
+
+    Raises:
+        DataError: there are none.
+    """
+    layers: dict[int, dict[LayerKey, None]] = {}
+    for score in scores:
+        layers.setdefault(score.epoch, {})[score.layer_key] = None
+    if not layers:
+        raise DataError(
+            f"no layer was probed on the {COMPARED} split", file=run.folder, fix="Run layerprobe probe --splits test"
+        )
+    return RunLayers(run, {epoch: list(layers[epoch]) for epoch in sorted(layers)}, IntervalKind.without(notes))
+
+
+def matrices_of(runs: Sequence[RunLayers]) -> list[Matrix]:
+    """CKA of every two layers of each run at its last epoch, of each with its earlier epochs, and of every two runs.
+
+    Two runs are compared at their last epochs, where they have the same test images; a note tells where they have not.
+
+    Raises:
+        DataError: features of a last epoch that are absent or damaged, or of other images than those of an earlier
+            epoch.
+    """
+    found = [matrix for own in runs for matrix in _own_matrices(own)]
+    images = [own.images(own.last) for own in runs]
+    for (first, its), (second, others) in combinations(zip(runs, images, strict=True), 2):
+        if its == others and not _have_other_images(first.run, second.run):
+            found.append(_between(first, second))
+        else:
+            note = f"not compared with {second.run.name}, which has other {COMPARED} images"
+            found = [replace(each, notes=(*each.notes, note)) if each.run == first.run.name else each for each in found]
+    return found
+
+
+def _have_other_images(first: Run, second: Run) -> bool:
+    with contextlib.suppress(DataError):  # a record that cannot be read says nothing
+        return have_other_images(first.read(), second.read(), COMPARED)
+    return False
+
+
+def _own_matrices(own: RunLayers) -> list[Matrix]:
+    images = own.images(own.last)
+    stored = {e: layers for e, layers in own.layers.items() if own.run.feature_file(e, COMPARED).exists()}
+    for epoch in stored:
+        if own.images(epoch) != images:
+            path = own.run.feature_file(epoch, COMPARED)
+            raise DataError(f"other images than those of epoch {own.last}", file=path, fix="Run layerprobe probe again")
+    facts = {"run": own.run.name, "split": COMPARED}
+    last = partial(own.read, own.last)
+    matrices = [layer_cka(stored[own.last], last, epoch=own.last, **facts)]
+    if len(stored) > 1:  # else each layer would only be compared with itself
+        matrices.append(epoch_cka(stored, own.read, **facts))
+    return [replace(matrix, notes=(*own.notes, *matrix.notes)) for matrix in matrices]
+
+
+def _between(first: RunLayers, second: RunLayers) -> Matrix:
+    sides = (Side(own.run.name, own.last, own.layers[own.last], partial(own.read, own.last)) for own in (first, second))
+    matrix = run_cka(*sides, split=COMPARED)
+    return replace(matrix, notes=(*(note for note in first.notes if note in second.notes), *matrix.notes))

@@ -1,0 +1,270 @@
+"""The items nearest to queries of a run, from its stored features, and the images of both.
+
+opened = open_gallery(run, "test")
+found = neighbours_of(opened, 16, layers, rows, k=5)
+opened.items.ids[found.rows[0, 0, 0]]                # the item nearest to the first query by the first layer
+opened.image(opened.queries.ids[rows[0]])            # uint8 (H, W, 3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from layerprobe import store
+from layerprobe.data.image_files import read_with
+from layerprobe.data.splits import Image, Split, manifest_sha256
+from layerprobe.ranking.items import own_items
+from layerprobe.ranking.neighbours import nearest_neighbours
+from layerprobe.ranking.relevance import relevance_of
+from layerprobe.recipe.recipe import recorded_recipe
+from layerprobe.system.errors import DataError, UnknownNameError
+from layerprobe.values.keys import RankedLayer, members_of
+from layerprobe.values.records import FROM_PYTHON
+from layerprobe.values.retrieval import SearchRules
+from layerprobe.workflow.probe.classifiers import RunClassifier
+from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.searches import Searches
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.features import features_of
+from layerprobe.workflow.run.references import probe_fix
+from layerprobe.workflow.run.run_network import require_recorded_input
+from layerprobe.workflow.run.runs import Run
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class FoundItems:
+    """The items nearest to Q queries by L layers, nearest first.
+
+    Args:
+        rows: (L, Q, K) of what is searched; -1 at the end where the rules of the search leave a query fewer items.
+        similarities: (L, Q, K) to the query, a higher one is closer; -inf where the row is -1.
+        right: (L, Q, K) whether an item is a right answer; never where the row is -1.
+    """
+
+    rows: Rows
+    similarities: NDArray[np.float64]
+    right: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class RunGallery:
+    """A split of a run as it is searched, with its images.
+
+    Args:
+        run: it exists.
+        record: its run.json.
+        split: the queries'.
+        searches: of the run.
+        originals: split -> its images as the data set has them, neither resized nor inverted.
+    """
+
+    run: Run
+    record: Mapping[str, Any]
+    split: str
+    searches: Searches
+    originals: Mapping[str, Split]
+
+    @property
+    def queries(self) -> Split:
+        """What is searched for."""
+        return self.searches.features.dataset.splits[self.split]
+
+    @property
+    def items(self) -> Split:
+        """What is searched: the same split, or its gallery."""
+        return self.searches.features.dataset.splits[self.searches.gallery(self.split)]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The name of each class; the labels of queries and items index it."""
+        return self.searches.features.dataset.class_names
+
+    def image(self, name: str) -> Image:
+        """The image of a query or an item, as the data set has it.
+
+        Args:
+            name: its id.
+
+        Raises:
+            DataError: its file is gone or cannot be read.
+        """
+        split, row = self._places[name]
+        return split.image(row)
+
+    @cached_property
+    def search_sha256(self) -> str:
+        """Hash of what decides today which items the queries may find."""
+        return self.searches.features.search_sha256(self.split)
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[Split, int]]:
+        """Id -> where its image is."""
+        # Classes that are held out for validation are training classes of the data set.
+        names = dict.fromkeys([self.searches.gallery(self.split), self.split])
+        splits = [self.originals.get(name) or self.originals[FITTED_ON] for name in names]
+        return {name: (split, row) for split in splits for row, name in enumerate(split.ids)}
+
+
+def open_gallery(run: Run, split: str) -> RunGallery:
+    """Open the data set of a run, to find and show its images; of these none is read but one.
+
+    Args:
+        run: it exists.
+        split: the queries'.
+
+    Raises:
+        UnknownNameError: no such split is searched for.
+        DataError: the data set is gone or has other images, or the run was measured from Python, which keeps none.
+    """
+    record = run.read()
+    if record.get(FROM_PYTHON):
+        fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT"
+        raise DataError("measured from Python, which keeps no images", file=run.folder, fix=fix)
+    recipe = recorded_recipe(record, run.record_file)
+    require_recorded_input(run, recipe)
+    loaded = parts.load_dataset(recipe)
+    dataset = parts.build_dataset(recipe, loaded=loaded)
+    if split not in dataset.searched:
+        raise UnknownNameError(f"split of {run.name}:", split, dataset.searched)
+    for name in dict.fromkeys([split, dataset.search_in.get(split, split)]):
+        known = record["manifests"].get(name)
+        if known not in (None, manifest_sha256(dataset.splits[name], dataset.class_names)):
+            raise DataError(
+                f"the {name} images are not those of the run: other names, classes or sizes",
+                file=recipe.data.root or recipe.data.name,
+                fix="Restore the data set as it was when the run was probed",
+            )
+    device = parts.choose_device("auto")
+    trained = dataset.splits.get(FITTED_ON)
+    classes = None if trained is None else np.unique(trained.labels)
+    features = features_of(run, recipe, dataset)
+    classifier = RunClassifier(run, recipe, None, classes, device)
+    searches = Searches(features, record["experiment"], record["seed"], device, classifier)
+    originals = read_with(loaded, exif_rotation=recipe.data.exif_rotation, padded=False).splits
+    return RunGallery(run, record, split, searches, originals)
+
+
+def neighbours_of(
+    opened: RunGallery, epoch: int, layers: Sequence[RankedLayer], queries: Sequence[int] | Rows, k: int
+) -> FoundItems:
+    """The items nearest to some queries by some layers, as the run's searches find them.
+
+    The query itself is none of them, nor is what groups or lists take out. Of tied items those of the first rows come
+    first, as for `nearest_neighbours`.
+
+    Args:
+        opened: the run's images.
+        epoch: 0 = before any step.
+        layers: L of them, whose features are stored; reductions are fitted anew, as the run fits them.
+        queries: (Q,) rows of `opened.queries`, each once.
+        k: at least 1; where fewer other items are searched, that many.
+
+    Raises:
+        DataError: features that are not stored, or others than those that were ranked.
+        NumericError: features that are not finite.
+        NotApplicableError: a layer cannot take its reduction.
+    """
+    rows = np.asarray(queries, np.int64)
+    _require_images(opened, epoch)
+    found = [_nearest(opened, epoch, ranked, rows, k) for ranked in layers]
+    return FoundItems(*(np.stack([layer[part] for layer in found]) for part in range(3)))  # type: ignore[arg-type] # of three types
+
+
+def _nearest(
+    opened: RunGallery, epoch: int, ranked: RankedLayer, rows: Rows, k: int
+) -> tuple[Rows, NDArray[np.float64], NDArray[np.bool_]]:
+    """(Q, K) rows, similarities, and which are right, by one layer."""
+    _require_stored(opened, epoch, ranked)
+    queries, items = opened.queries, opened.items
+    rules = rules_of(opened.searches.rules(opened.split), rows)
+    labels, ids = queries.labels[rows], [queries.ids[row] for row in rows]
+    with opened.searches.opened(epoch, opened.split, ranked, None) as (features, gallery):
+        values = torch.as_tensor(features.values)
+        found = nearest_neighbours(
+            values[torch.from_numpy(rows).to(values.device)],
+            min(k, len(items) - 1),
+            values if gallery is None else torch.as_tensor(gallery.values),
+            similarity=ranked.similarity,  # type: ignore[arg-type] # text from a file, checked there
+            ids=ids,
+            gallery_ids=items.ids,
+            rules=rules,
+            labels=labels,
+            gallery_labels=items.labels,
+        )
+    own = own_items(len(rows), ids, len(items), items.ids)
+    right = relevance_of(labels, items.labels, own, rules).right(torch.device("cpu")).numpy()
+    there = found.indices >= 0
+    return found.indices, found.similarities, np.take_along_axis(right, np.maximum(found.indices, 0), 1) & there
+
+
+def rules_of(rules: SearchRules | None, rows: Rows) -> SearchRules | None:
+    """The rules of a search for some of its queries, in what was searched before.
+
+    Args:
+        rules: of all queries; None for none.
+        rows: (Q,) of the queries, each once; they are called by their places here.
+    """
+    if rules is None:
+        return None
+    groups, searched = rules.groups, rules.gallery_groups
+    return SearchRules(
+        groups=None if groups is None else groups[rows],
+        gallery_groups=groups if searched is None else searched,
+        ignored=_pairs_of(rules.ignored, rows),
+        positives=_pairs_of(rules.positives, rows),
+    )
+
+
+def _pairs_of(pairs: Rows | None, rows: Rows) -> Rows | None:
+    """The pairs of some queries."""
+    if pairs is None:
+        return None
+    places = {row: place for place, row in enumerate(rows.tolist())}
+    kept = [(places[query], item) for query, item in pairs.tolist() if query in places]
+    return np.array(kept, np.int64).reshape(-1, 2)
+
+
+def _require_images(opened: RunGallery, epoch: int) -> None:
+    """Check that the stored features of an epoch are of the images that the data set has."""
+    for split in dict.fromkeys([opened.queries, opened.items]):
+        path = opened.run.feature_file(epoch, split.name)
+        if not path.exists():
+            raise DataError(
+                f"no features of {split.name} at epoch {epoch} are stored",
+                file=opened.run.folder,
+                fix=probe_fix(opened.run, dict(opened.record), epoch, opened.split),
+            )
+        if store.read_index(path)[1] != tuple(split.ids):
+            fix = probe_fix(opened.run, dict(opened.record), epoch, opened.split)
+            raise DataError("features of other images than the data set has", file=path, fix=fix)
+    ranks = opened.run.rank_file(epoch, opened.split)
+    if store.read_search(ranks) not in ("", opened.search_sha256):
+        fix = probe_fix(opened.run, dict(opened.record), epoch, opened.split)
+        raise DataError("other classes, groups or lists decide what is right than at the probe", file=ranks, fix=fix)
+
+
+def _require_stored(opened: RunGallery, epoch: int, ranked: RankedLayer) -> None:
+    """Check that the features of a layer are those that its ranks were made from."""
+    run, name = opened.run, ranked.layer.layer
+    fix = probe_fix(run, dict(opened.record), epoch, opened.split, f"--layers {name}")
+    ranks = run.rank_file(epoch, opened.split)
+    parts_of: dict[str, Literal["queries", "gallery"]] = {opened.items.name: "gallery", opened.split: "queries"}
+    for split, part in parts_of.items():
+        path = run.feature_file(epoch, split)
+        if not members_of(ranked.layer, store.read_layers(path)):
+            what = f"no features of {ranked.layer} at epoch {epoch} are stored of the {split} split"
+            raise DataError(what, file=run.folder, fix=fix)
+        if not store.made_from(ranks, path, ranked, part):
+            raise DataError(f"the ranks of {ranked.layer} were made from other features", file=path, fix=fix)
+    if not store.fitted_on(ranks, run.feature_file(epoch, FITTED_ON), ranked):
+        what = f"the training features that {ranked.reduction} was fitted on are gone or others"
+        raise DataError(what, file=run.folder, fix=probe_fix(run, dict(opened.record), epoch, FITTED_ON))

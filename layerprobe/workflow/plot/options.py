@@ -1,0 +1,24 @@
+"""What is asked of a plot beside runs and files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is asked of a plot; a plot says by its `options` which of these mean something for it.
+
+    Args:
+        layers: LAYER[@pool][/reduction], or a glob; None leaves the choice to the plot.
+        epoch: 0 = before any step; None for the last.
+        query: the id of the image whose neighbours are shown.
+        where: by which rule queries are chosen.
+        queries: how many are shown.
+    """
+
+    layers: tuple[str, ...] | None = None
+    epoch: int | None = None
+    query: str | None = None
+    where: str | None = None
+    queries: int | None = None

@@ -1,0 +1,188 @@
+"""The neighbours of some queries of runs, by some of their layers, as panels show them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import PIL.Image
+from numpy.typing import NDArray
+
+from layerprobe.plots.plot import Image
+from layerprobe.store import equal_layers
+from layerprobe.system.errors import DataError, NumericError, RecipeError
+from layerprobe.values.few import few_layers
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.scores import Score
+from layerprobe.values.views import Found, Item, Neighbours
+from layerprobe.workflow.plot.neighbours import RunGallery, neighbours_of, open_gallery
+from layerprobe.workflow.plot.options import Ask
+from layerprobe.workflow.plot.plot_layers import asked_layers
+from layerprobe.workflow.plot.query_rules import (
+    AtRandom,
+    ByOutcome,
+    Chosen,
+    OfImage,
+    Rule,
+    choose_queries,
+    parse_rule,
+    rule_text,
+)
+from layerprobe.workflow.run.manifests import have_other_images
+from layerprobe.workflow.run.references import Place, open_place
+from layerprobe.workflow.run.runs import Run
+
+_SPLIT = "test"  # whose images are searched for
+_QUERIES = 4
+_NEIGHBOURS = 5
+_SIDE = 256  # most pixels of a side of a picture in a figure
+
+
+@dataclass(frozen=True, eq=False)
+class _Shown:
+    """A run in the panels.
+
+    Args:
+        place: its stored ranks.
+        opened: its images.
+        layers: whose neighbours are shown.
+    """
+
+    place: Place
+    opened: RunGallery
+    layers: tuple[RankedLayer, ...]
+
+
+def panels_of(runs: Sequence[Run], scores: Sequence[Score], ask: Ask) -> tuple[list[Neighbours], Image]:
+    """The neighbours of some test queries by some layers of runs, and what gives the images.
+
+    Unless told otherwise, the layers are the embedding and the one before it, and the queries those whose nearest item
+    is right by the first layer and wrong by the last; where there are none, any at random. With several runs, the
+    queries are chosen by the first.
+
+    Args:
+        runs: at least one; they were probed.
+        scores: of all of them.
+        ask: which layers, epoch and queries.
+
+    Returns:
+        Those of a query one after the other, by run and layer; and run and id -> pixels, at most 256 a side.
+
+    Raises:
+        RecipeError: what is asked contradicts itself, names what is not there, or no query fulfils the rule.
+        DataError: ranks, features or images that are not there, or not those of the run.
+        NumericError: a layer that is asked for, whose features are not finite.
+    """
+    if ask.query is not None and (ask.where is not None or ask.queries is not None):
+        flag = "--where" if ask.where is not None else "--queries"
+        raise RecipeError(f"--query names one image, {flag} chooses some", fix="Leave one of them out")
+    first = _place(runs[0], scores, ask.epoch)
+    rule = None if ask.where is None else parse_rule(ask.where, first.layers, _shown_layers(first, ask, None)[-1])
+    layers = _shown_layers(first, ask, rule)
+    shown = [_Shown(first, open_gallery(runs[0], _SPLIT), layers)]
+    chosen, notes = _chosen(rule, shown[0], ask)
+    for run in runs[1:]:
+        place = _place(run, scores, ask.epoch)
+        if have_other_images(first.record, place.record, _SPLIT):
+            what = f"{run.name} has other {_SPLIT} images than {runs[0].name}"
+            raise DataError(what, file=run.folder, fix="Compare runs on the same images")
+        shown.append(_Shown(place, open_gallery(run, _SPLIT), _shown_layers(place, ask, rule, like=layers)))
+    if len(runs) > 1:
+        notes = tuple(f"{note}, by {runs[0].name}" for note in notes)
+    names = [first.stored.ids[row] for row in chosen.rows]
+    found = [_of_run(each, names, notes) for each in shown]
+    opened = {each.place.run.name: each.opened for each in shown}
+    in_order = [one for query in range(len(names)) for of_run in found for one in of_run[query]]
+    return in_order, lambda run, name: _small(opened[run].image(name))
+
+
+def _place(run: Run, scores: Sequence[Score], epoch: int | None) -> Place:
+    """The stored ranks of an epoch, or of the last one that has test scores."""
+    epochs = {score.epoch for score in scores if (score.run, score.split) == (run.name, _SPLIT)}
+    return open_place(run, max(epochs, default=None) if epoch is None else epoch, _SPLIT)
+
+
+def _shown_layers(
+    place: Place, ask: Ask, rule: Rule | None, like: Sequence[RankedLayer] = ()
+) -> tuple[RankedLayer, ...]:
+    """The layers asked for; else those that the rule names; else those of another run, or the last two."""
+    known = place.layers
+    asked = asked_layers(ask.layers, known)
+    if asked is not None:
+        for layer in asked:
+            if reason := place.stored.invalid.get(layer):
+                what = f"{place.name(layer)} at epoch {place.epoch} has no neighbours: {reason}"
+                raise NumericError(what, fix="Leave it out")
+        return tuple(asked)
+    if isinstance(rule, ByOutcome):
+        like = list(dict.fromkeys(layer for layer, _ in rule.outcomes))
+    if like and set(like) <= set(known):
+        return tuple(like)
+    ranked = [layer for layer in known if layer in place.stored.ranks]
+    plain = [x for x in ranked if (x.reduction, x.similarity) == (NO_REDUCTION, place.similarity)]
+    # The last layer by a second name, such as a module that gives the model's output, is no other layer.
+    last = few_layers(plain or ranked, {})[-1:]
+    same = [key for x in last for key in equal_layers(place.run.feature_file(place.epoch, _SPLIT), x.layer.layer)]
+    found = tuple(few_layers([x for x in plain or ranked if x.layer not in same], {})[-2:])
+    if not found:
+        raise DataError("no layer has ranks", file=place.run.rank_file(place.epoch, place.split), fix="Probe one")
+    return found
+
+
+def _chosen(rule: Rule | None, shown: _Shown, ask: Ask) -> tuple[Chosen, tuple[str, ...]]:
+    """The queries, and how they were chosen."""
+    place, names = shown.place, shown.opened.class_names
+    count = _QUERIES if ask.queries is None else ask.queries
+    if ask.query is not None:
+        rule = OfImage(ask.query)
+    if rule is not None:
+        chosen = choose_queries(rule, place, names, count)
+        if not len(chosen.rows):
+            what = f"no {place.split} image at epoch {place.epoch}: {rule_text(rule, place)}"
+            raise RecipeError(what, fix="Choose another rule, such as --where worst")
+        return chosen, (chosen.text,)
+    first, last = shown.layers[0], shown.layers[-1]
+    if first == last:
+        chosen = choose_queries(AtRandom(), place, names, count)
+        return chosen, (chosen.text,)
+    disagree = ByOutcome(((first, True), (last, False)))
+    chosen = choose_queries(disagree, place, names, count)
+    if len(chosen.rows):
+        return chosen, (chosen.text,)
+    chosen = choose_queries(AtRandom(), place, names, count)
+    return chosen, (f"No query has {rule_text(disagree, place)}", chosen.text)
+
+
+def _of_run(shown: _Shown, names: Sequence[str], notes: tuple[str, ...]) -> list[list[Neighbours]]:
+    """Query -> its neighbours by each layer of a run."""
+    place, opened = shown.place, shown.opened
+    rows_of = {name: row for row, name in enumerate(opened.queries.ids)}
+    for name in names:
+        if name not in rows_of:
+            fix = "Compare runs on the same images"
+            raise DataError(f"{place.run.name} has no {place.split} image {name!r}", file=place.run.folder, fix=fix)
+    rows = np.array([rows_of[name] for name in names], np.int64)
+    found = neighbours_of(opened, place.epoch, shown.layers, rows, _NEIGHBOURS)
+
+    def item(split_row: int, of_queries: bool) -> Item:
+        split = opened.queries if of_queries else opened.items
+        return Item(split.ids[split_row], opened.class_names[split.labels[split_row]])
+
+    def neighbours(layer: int, query: int) -> Neighbours:
+        each = zip(found.rows[layer, query], found.similarities[layer, query], found.right[layer, query], strict=True)
+        items = tuple(Found(item(int(row), False), float(value), bool(right)) for row, value, right in each if row >= 0)
+        ranked, asked = shown.layers[layer], item(int(rows[query]), True)
+        said = (*notes, *opened.searches.subject(place.epoch, place.split, ranked).notes)
+        return Neighbours(place.run.name, place.epoch, place.split, ranked, asked, items, said)
+
+    return [[neighbours(layer, query) for layer in range(len(shown.layers))] for query in range(len(rows))]
+
+
+def _small(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The image with at most so many pixels a side as a figure can show."""
+    if max(pixels.shape[:2]) <= _SIDE:
+        return pixels
+    picture = PIL.Image.fromarray(pixels)
+    picture.thumbnail((_SIDE, _SIDE))
+    return np.asarray(picture)

@@ -1,0 +1,196 @@
+"""Histograms and spectra of layers, from their features: which layers, of which splits, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from layerprobe.measure.pair_similarities import Labelled, pair_histograms
+from layerprobe.measure.spectrum import spectrum
+from layerprobe.store import read_index
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.few import few_layers
+from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.scores import Score, shared_notes
+from layerprobe.values.views import Curve, Histogram
+from layerprobe.workflow.plot.plot_layers import asked_layers
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_layers import read_layer
+
+SPLITS = ("train", "test")  # seen and unseen classes
+
+Read = Callable[[str, RankedLayer], Labelled]  # split and layer -> its features
+Shown = Iterator[tuple[RankedLayer, dict[str, Labelled]]]  # a layer, and its features of each split
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which features are shown.
+
+    Args:
+        layers: as for `asked_layers`; None for the few that stand for all.
+        epoch: None for the last of each run.
+        validation: Recall@1 of layers, by which one of the few is chosen.
+    """
+
+    layers: Sequence[str] | None
+    epoch: int | None
+    validation: Mapping[RankedLayer, float]
+
+
+def choice_of(runs: Sequence[Sequence[Score]], layers: Sequence[str] | None, epoch: int | None) -> Choice:
+    """The choice for some runs; those with the same layers are shown by the same ones.
+
+    Args:
+        runs: the scores of each, at least one.
+        layers: as for `Choice`.
+        epoch: likewise.
+
+    Raises:
+        RecipeError: a run has no scores of the epoch.
+    """
+    values: dict[RankedLayer, list[float]] = {}
+    for scores in runs:
+        at = epoch_of(scores, epoch)
+        for s in scores:
+            if (s.epoch, s.split, s.metric) == (at, "validation", "R@1") and s.value is not None:
+                values.setdefault(s.ranked_layer, []).append(s.value)
+    return Choice(layers, epoch, {ranked: fmean(found) for ranked, found in values.items()})
+
+
+def histograms_of(scores: Sequence[Score], read: Read, choice: Choice) -> list[Histogram]:
+    """The histograms of a run, layer by layer: how alike images of the same and of different classes are.
+
+    Args:
+        scores: of one run, at least one.
+        read: gives the features of a layer.
+        choice: what is shown.
+
+    Raises:
+        LayerprobeError: as for `shown`; features that cannot be read.
+    """
+    run, epoch = scores[0].run, epoch_of(scores, choice.epoch)
+    return [
+        histogram
+        for ranked, splits in shown(scores, read, choice)
+        for histogram in pair_histograms(splits, run=run, epoch=epoch, ranked=ranked)
+    ]
+
+
+def spectra_of(scores: Sequence[Score], read: Read, choice: Choice) -> list[Curve]:
+    """The spectra of a run, layer by layer: how the variance of unit vectors is spread over dimensions.
+
+    Args:
+        scores: as for `histograms_of`, like all that follow.
+        read: gives the features of a layer.
+        choice: what is shown.
+
+    Raises:
+        LayerprobeError: likewise.
+    """
+    run, epoch = scores[0].run, epoch_of(scores, choice.epoch)
+    curves = []
+    for ranked, splits in shown(scores, read, choice):
+        for split, found in splits.items():
+            curve = spectrum(found.features, run=run, epoch=epoch, split=split, ranked=ranked)
+            curves.append(replace(curve, notes=(*found.notes, *curve.notes)))
+    return curves
+
+
+def stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[Score], Read]:
+    """The scores of a run whose features are stored, and what reads these.
+
+    A note that every score of a split has, such as that images are missing, its features have too; another tells of a
+    split without features. Where no split has any, reading tells so.
+
+    Args:
+        run: it was probed.
+        scores: its own, at least one.
+        epoch: one of theirs; None for the last.
+    """
+    at = epoch_of(scores, epoch)
+    gone = {score.split for score in scores if not run.feature_file(at, score.split).exists()} & {*SPLITS}
+    gone = set() if gone == {*SPLITS} else gone
+    lost = [f"no features of {split} are stored" for split in SPLITS if split in gone]
+
+    def read(split: str, ranked: RankedLayer) -> Labelled:
+        path = run.feature_file(at, split)
+        said = shared_notes(score.notes for score in scores if (score.epoch, score.split) == (at, split))
+        notes = (*IntervalKind.without(said), *lost)
+        if ranked.reduction == NO_REDUCTION:
+            return Labelled(read_layer(path, ranked.layer), read_index(path)[0], notes)
+        import torch
+
+        from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without
+
+        features, _ = StoredSearch(run, at, split, torch.device("cpu")).features(ranked)
+        return Labelled(features.values.numpy(), features.labels, notes)  # type: ignore[union-attr] # in memory
+
+    return [score for score in scores if score.split not in gone], read
+
+
+def epoch_of(scores: Sequence[Score], epoch: int | None) -> int:
+    """The epoch that is shown: the last, or the one that is asked for.
+
+    Raises:
+        RecipeError: no such epoch.
+    """
+    known = sorted({score.epoch for score in scores})
+    if epoch not in (None, *known):
+        raise RecipeError(f"no scores of epoch {epoch}", fix=f"There are those of {', '.join(map(str, known))}")
+    return known[-1] if epoch is None else epoch
+
+
+def shown(scores: Sequence[Score], read: Read, choice: Choice) -> Shown:
+    """The layers that are shown with their features, read one after the other.
+
+    The few that stand for all are layers as they are: not reduced, where there are such.
+
+    Args:
+        scores: of one run.
+        read: gives the features of a layer.
+        choice: which.
+
+    Raises:
+        DataError: no layer was probed on the training or test split.
+        RecipeError: a layer was asked for whose features are no vectors, or are not made from stored features alone.
+        UnknownNameError: as for `asked_layers`.
+    """
+    epoch = epoch_of(scores, choice.epoch)
+    # Layers are compared by the cosine here, however they are searched: one that is searched in two ways is shown once.
+    first: dict[tuple[LayerKey, str], RankedLayer] = {}
+    splits: dict[RankedLayer, list[str]] = {}
+    for score in scores:
+        if score.epoch == epoch and score.split in SPLITS:
+            ranked = first.setdefault((score.layer_key, score.reduction), score.ranked_layer)
+            splits.setdefault(ranked, []).append(score.split)
+    known = list(splits)
+    if not known:
+        what = f"{scores[0].run}: no layer was probed on the training or test split"
+        raise DataError(what, fix="Run layerprobe probe --splits train,test")
+    asked = asked_layers(choice.layers, known)
+    if asked is None:
+        raw = [ranked for ranked in known if ranked.reduction == NO_REDUCTION] or known
+        asked = few_layers(raw, {ranked: value for ranked, value in choice.validation.items() if ranked in raw})
+    for ranked in known:
+        if ranked in asked:
+            _require_vectors(ranked)
+            yield ranked, {split: read(split, ranked) for split in SPLITS if split in splits[ranked]}
+
+
+def _require_vectors(ranked: RankedLayer) -> None:
+    if ranked.reduction == NO_REDUCTION:
+        return
+    from layerprobe.reductions.chain import parse_chain  # likewise
+
+    chain = parse_chain(ranked.reduction)
+    reason = (
+        "bits, no vectors" if chain.similarity == "hamming"
+        else "a mean over draws" if len(chain.members()) > 1
+        else "made with the loss's classifier" if chain.needs_classifier
+        else ""
+    )  # fmt: skip
+    if reason:
+        raise RecipeError(f"{ranked.layer} after {ranked.reduction}: {reason}", fix="Ask for the layer as it is")

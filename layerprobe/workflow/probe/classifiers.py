@@ -1,0 +1,150 @@
+"""The classifier that a run's loss has trained: which layer it multiplies, its weights and its accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from layerprobe.losses.loss import Loss
+from layerprobe.recipe.recipe import Recipe
+from layerprobe.reductions.applying import Blocks, Rows
+from layerprobe.reductions.chain import Chain
+from layerprobe.reductions.reduction import Reduce
+from layerprobe.registry import LOSSES, load
+from layerprobe.system.errors import RecipeError
+from layerprobe.system.progress import Listener
+from layerprobe.taps import Layer, Tap
+from layerprobe.values.keys import LayerKey
+from layerprobe.values.retrieval import Classifier
+from layerprobe.workflow.probe.reducing import after_relu
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.epoch_weights import load_checkpoint
+from layerprobe.workflow.run.runs import Run
+
+
+@dataclass(frozen=True, eq=False)
+class RunClassifier:
+    """The classifier of a run's loss, at each epoch.
+
+    Args:
+        run: it exists.
+        recipe: the run's.
+        layer: what the loss takes; None where only that layer is asked for.
+        classes: (C,) those that it was trained on, ascending; None where the data set has no training classes.
+        device: where it is.
+    """
+
+    run: Run
+    recipe: Recipe
+    layer: LayerKey | None
+    classes: NDArray[np.int64] | None
+    device: torch.device
+
+    def classifier(self, epoch: int, layer: LayerKey, dim: int) -> Classifier | None:
+        """What gives the logits of a layer of so many dimensions; None for a layer that it does not multiply."""
+        if self.layer not in (None, layer) or self.classes is None or why_no_classifier(self.recipe) is not None:
+            return None
+        logits: Callable[[Tensor], Tensor] = self._loss(epoch, dim, self.classes).logits  # type: ignore[assignment] # a Module's attribute
+        return Classifier(torch.no_grad()(logits), self.classes)
+
+    def weight(self, epoch: int, layer: LayerKey, dim: int) -> Tensor | None:
+        """(C, dim) what multiplies a layer, after the loss's own ReLU if it has one; None for any other layer."""
+        if self.layer not in (None, layer) or self.classes is None or why_no_weight(self.recipe) is not None:
+            return None
+        found: Tensor = self._loss(epoch, dim, self.classes).classifier_weight  # type: ignore[assignment] # likewise
+        return found.double()
+
+    @property
+    def relu(self) -> bool:
+        """Whether the loss has a ReLU of its own before the weights."""
+        return bool(getattr(self.recipe.loss, "relu", False))
+
+    def _loss(self, epoch: int, dim: int, classes: NDArray[np.int64]) -> Loss:
+        loss = parts.build_loss(self.recipe, embedding_dim=dim, num_classes=len(classes))
+        load_checkpoint(self.run, epoch, {"loss": loss})
+        return loss.to(self.device).eval()
+
+
+def fitted(  # noqa: PLR0913 - what, on what, and of which epoch and layer
+    chain: Chain,
+    rows: Rows,
+    device: torch.device,
+    *,
+    seed: int,
+    epoch: int,
+    layer: LayerKey,
+    trained: RunClassifier | None,
+) -> Reduce:
+    """A chain, fitted on a layer's features, with the weights of the loss's classifier where it takes these.
+
+    Args:
+        chain: what is fitted.
+        rows: (N, D) features to fit on.
+        device: where features are reduced.
+        seed: of the run.
+        epoch: of the features.
+        layer: likewise.
+        trained: the classifier; None where there is none.
+
+    Raises:
+        NotApplicableError: the chain cannot be fitted on these.
+    """
+    blocks, dim, weight = Blocks(rows, device), rows.shape[1], None
+    if chain.needs_classifier and trained is not None:
+        weight = trained.weight(epoch, layer, dim)
+        chain = after_relu(chain) if trained.relu else chain
+    return chain.fit(blocks, dim, seed=seed, classifier_weight=weight)
+
+
+def why_no_weight(recipe: Recipe) -> str | None:
+    """Why a run has no classifier whose weights can be used; None where it has one."""
+    reason = why_no_classifier(recipe)
+    if reason is None and not hasattr(load("loss", LOSSES, recipe.loss.name), "classifier_weight"):
+        return f"{recipe.loss.name} has several weights for each class"
+    return reason
+
+
+def why_no_classifier(recipe: Recipe) -> str | None:
+    """Why a run has no classifier whose accuracy can be measured; None where it has one."""
+    if recipe.train.meta_classes is not None:
+        return "this run's classifier was trained on meta-classes, not on the classes"
+    if not hasattr(load("loss", LOSSES, recipe.loss.name), "logits"):
+        frozen = recipe.train.epochs == 0 and ":" in recipe.net.name  # of a source: its loss was never used
+        return f"{'a model that is only probed' if frozen else recipe.loss.name} has no classifier"
+    return None
+
+
+def without_accuracy(
+    request: ProbeRequest, recipe: Recipe, reason: str | None, listener: Listener | None
+) -> ProbeRequest:
+    """The request; without accuracy where there is no classifier.
+
+    Args:
+        request: what was asked for.
+        recipe: the run's, whose metrics count where the request has none.
+        reason: why there is no classifier; None where there is one.
+        listener: hears the reason.
+    """
+    named = request.metrics if request.metrics is not None else recipe.probe.metrics
+    if reason is None or "accuracy" not in named:
+        return request
+    if listener:
+        listener.say(f"accuracy left out: {reason}")
+    return replace(request, metrics=tuple(name for name in named if name != "accuracy"))
+
+
+def require_classified(request: ProbeRequest, recipe: Recipe, embedding: Tap, taps: Sequence[Layer]) -> None:
+    """Check that the layer whose accuracy is asked for is among those measured.
+
+    Raises:
+        RecipeError: it is not.
+    """
+    named = request.metrics if request.metrics is not None else recipe.probe.metrics
+    if "accuracy" in named and embedding.key not in [tap.key for tap in taps]:
+        raise RecipeError(f"accuracy is measured on {embedding.key}", fix=f"Add {embedding.layer} to --layers")

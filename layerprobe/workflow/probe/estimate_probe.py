@@ -1,0 +1,128 @@
+"""How long a probe takes, from a few of its images: no other image is read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from layerprobe.data.cache import FOLDER
+from layerprobe.data.contents import FOLDER as CONTENTS
+from layerprobe.data.contents import unread
+from layerprobe.data.loading import batches_of
+from layerprobe.data.memory import is_small
+from layerprobe.data.processes import default_workers
+from layerprobe.data.splits import Dataset
+from layerprobe.measure.extraction import extract
+from layerprobe.recipe.recipe import Recipe
+from layerprobe.system.files import free_bytes
+from layerprobe.system.memory import peak_memory
+from layerprobe.taps import extracted
+from layerprobe.values.estimate import Estimate
+from layerprobe.workflow.probe.extractors import BATCH_SIZE
+from layerprobe.workflow.probe.probe import selected
+from layerprobe.workflow.probe.probed_run import ProbedRun, decoding_of, open_for_probing, opened_anew
+from layerprobe.workflow.probe.selection import ProbeRequest, select_epochs
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.features import Missing, feature_disk, features_of
+from layerprobe.workflow.run.manifests import recorded_manifest
+from layerprobe.workflow.run.runs import Run
+
+_FILES = 16  # that are hashed
+
+
+def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
+    """Time a few images through all that the probe will do before it ranks them, and extend it to all that is missing.
+
+    The images are taken for those that the run began with.
+    """
+    opened = open_for_probing(run, request)
+    dataset, to_hash = _sampled(opened, request)
+    selection, _ = selected(opened, request, dataset, None)
+    manifest = partial(recorded_manifest, opened.record)
+    features = replace(features_of(run, opened.recipe, dataset), manifest_sha256=manifest)
+    epochs = select_epochs(request.epochs, features, opened.record, selection.deciding, None)
+    splits = selection.extracted_splits
+    missing = [features.missing(epoch, split, selection.taps) for epoch in epochs for split in splits]
+    return _estimated(opened, request, dataset, to_hash, [item for item in missing if item.taps])
+
+
+def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: int) -> Estimate:
+    """As `estimate_probe`, of a run that there is not yet."""
+    opened = opened_anew(run, recipe, request)
+    dataset, to_hash = _sampled(opened, request)
+    selection, _ = selected(opened, request, dataset, None)
+    taps = tuple(extracted(selection.taps))
+    missing = [
+        Missing(epoch, split, taps, frozenset(), len(dataset.splits[split]))
+        for epoch in range(epochs)
+        for split in selection.extracted_splits
+    ]
+    return _estimated(opened, request, dataset, to_hash, missing)
+
+
+def _sampled(opened: ProbedRun, request: ProbeRequest) -> tuple[Dataset, Sequence[Callable[[], object]]]:
+    """The data set, of which nothing is read yet, and what reads the files whose content is not known."""
+    decoding, loaded = decoding_of(opened, request, None), parts.load_dataset(opened.recipe)
+    to_hash = unread(loaded, decoding.cache / FOLDER / CONTENTS)
+    # Decoded images are known by the hashes of their files.
+    return parts.build_dataset(opened.recipe, None if to_hash else decoding, loaded), to_hash
+
+
+def _estimated(
+    opened: ProbedRun,
+    request: ProbeRequest,
+    dataset: Dataset,
+    to_hash: Sequence[Callable[[], object]],
+    missing: Sequence[Missing],
+) -> Estimate:
+    seconds = _seconds_each([to_hash[i] for i in _spread(len(to_hash), _FILES)]) * len(to_hash)
+    if missing:
+        reading, running = _seconds_an_image(opened, dataset, missing[0])
+        images = sum(item.images for item in missing)
+        seconds += running * images + reading * _images_read(opened, request, dataset, images)
+    disk = sum(feature_disk((tap.dim for tap in item.taps), item.images) for item in missing)
+    return Estimate(seconds, peak_memory(opened.device), disk, free_bytes(opened.run.folder))
+
+
+def _images_read(opened: ProbedRun, request: ProbeRequest, dataset: Dataset, images: int) -> float:
+    """How many images are read one after the other; those that processes read beside each other count as one."""
+    workers = parts.choose_workers(request.workers, opened.device)
+    in_memory, on_disk = workers == 0 and is_small(dataset), opened.recipe.data.cache == "auto"
+    if in_memory or on_disk:  # every image is decoded once, and kept
+        images = sum(map(len, dataset.splits.values()))
+    if on_disk and not in_memory:
+        workers = default_workers() if request.workers is None else request.workers
+    return images / max(1, workers)
+
+
+def _seconds_an_image(opened: ProbedRun, dataset: Dataset, item: Missing) -> tuple[float, float]:
+    """To read an image of a split, and to run it through the network."""
+    split = dataset.splits[item.split]
+    rows = _spread(len(split), BATCH_SIZE)
+    reader = batches_of(split, [rows], workers=0)
+    started = time.perf_counter()
+    batch = next(reader)
+    reading = (time.perf_counter() - started) / len(rows)
+    run = partial(extract, opened.net.module, item.taps, [batch], parts.build_normalise(opened.recipe))
+    running = _seconds_each([lambda: list(run(device=opened.device))] * 2) / len(rows)
+    return reading, running
+
+
+def _spread(count: int, most: int) -> np.ndarray:
+    """At most so many of some rows, evenly."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
+
+
+def _seconds_each(calls: Sequence[Callable[[], object]]) -> float:
+    """The mean time of some calls but the first, which also sets things up."""
+    if not calls:
+        return 0.0
+    calls[0]()
+    started = time.perf_counter()
+    for call in calls[1:] or calls:
+        call()
+    return (time.perf_counter() - started) / max(1, len(calls) - 1)

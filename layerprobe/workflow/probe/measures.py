@@ -1,0 +1,143 @@
+"""What is measured of a layer: the K of Recall@K, and further metrics by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any
+
+from layerprobe.data.splits import Dataset
+from layerprobe.measure.analysis import ItemCounts, Metric, item_counts
+from layerprobe.metrics.recall import recall_name
+from layerprobe.metrics.thinned import require_gallery_size, thinned_name
+from layerprobe.registry import METRICS, load
+from layerprobe.system.errors import RecipeError
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What is measured of each layer.
+
+    Args:
+        ks: K of Recall@K.
+        metrics: each with those of its names that were asked for.
+        memory: bytes that a ranking may take; features that are larger stay on disk.
+        dropped: K of the recipe that a split has too few items for.
+        gallery_size: how many items a query searches in the smaller gallery that Recall@K is also measured in; None
+            for no such gallery.
+    """
+
+    ks: Sequence[int]
+    metrics: Sequence[tuple[Metric, tuple[str, ...]]] = ()
+    memory: int | None = None
+    dropped: Sequence[int] = ()
+    gallery_size: int | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Every metric asked for."""
+        thinned = [] if self.gallery_size is None else [thinned_name(k, self.gallery_size) for k in self.ks]
+        return [*map(recall_name, self.ks), *thinned, *(name for _, names in self.metrics for name in names)]
+
+    @property
+    def of_queries(self) -> Measures:
+        """Those that are means over the queries."""
+        return replace(self, metrics=[part for part in self.metrics if hasattr(part[0], "of_queries")])
+
+    @property
+    def exact(self) -> Sequence[int] | None:
+        """The K for which a query's counts must be exact; None for whatever K."""
+        return self.ks if self.gallery_size is None else None
+
+
+def build_measures(
+    names: Sequence[str],
+    ks: Sequence[int],
+    galleries: Mapping[str, int],
+    *,
+    options: Mapping[str, Mapping[str, Any]],
+    may_drop: bool,
+) -> Measures:
+    """The metrics, and the K that every gallery is large enough for.
+
+    Args:
+        names: metrics; `R@K` among them adds that K.
+        ks: K of Recall@K.
+        galleries: split that is searched -> number of its images; empty where these are not known yet, so that K is
+            not checked.
+        options: metric -> its options.
+        may_drop: leave out those of `ks` that a gallery is too small for, unless none is left.
+
+    Raises:
+        RecipeError: no K at all, one that is no whole number above 0, or is too large and may not be dropped, as that
+            of a metric such as kNN@200 never is; or an option that a metric does not take.
+        UnknownNameError: no such metric; with the near miss.
+    """
+    for name in names:
+        if name.startswith("R@") and not re.fullmatch("R@[1-9][0-9]*", name):
+            raise RecipeError(f"metric {name}: K must be a whole number above 0", fix="Write it like R@10")
+    recalls = [int(name[2:]) for name in names if name.startswith("R@")]
+    metrics = _build_metrics([name for name in names if name not in map(recall_name, recalls)], options)
+    for k in ks:
+        if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+            raise RecipeError(f"K = {k!r}: must be a whole number above 0", fix="Choose one such as 1")
+    wanted = list(dict.fromkeys((*map(int, ks), *recalls)))
+    if not wanted:
+        raise RecipeError("no K of Recall@K is asked for", fix="Choose one such as 1")
+    if not galleries:
+        return Measures(wanted, metrics)
+    smallest = min(galleries, key=galleries.__getitem__)
+    large = [k for k in wanted if k >= galleries[smallest]]
+    by_name = [k for metric, _ in metrics if (k := getattr(metric, "k", 0)) >= galleries[smallest]]
+    if by_name or (large and (not may_drop or len(large) == len(wanted) or set(large) & set(recalls))):
+        raise RecipeError(
+            f"K = {[*by_name, *large][0]} is not below the {galleries[smallest]} images of the {smallest} split",
+            fix="Choose a smaller K",
+        )
+    return Measures([k for k in wanted if k not in large], metrics, dropped=sorted(large))
+
+
+def _build_metrics(
+    names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
+) -> list[tuple[Metric, tuple[str, ...]]]:
+    """Each metric once, with its options; beside it the names under which it was asked for."""
+    factories: dict[Any, list[str]] = {}
+    for name in names:
+        factories.setdefault(load("metric", METRICS, name), []).append(name)
+    found = []
+    for factory, asked in factories.items():
+        taken = {key: value for name in asked for key, value in options.get(name, {}).items()}
+        try:
+            found.append((factory(**taken), tuple(asked)))
+        except (TypeError, ValueError) as error:  # no such option, or not such a value
+            raise RecipeError(f"[metrics.{asked[0]}]: {error}", fix="Change it, or leave it out") from error
+    return found
+
+
+def with_gallery_size(measures: Measures, size: int, dataset: Dataset, splits: Sequence[str]) -> Measures:
+    """The measures with Recall@K in a smaller gallery beside that in the whole one.
+
+    Args:
+        measures: have K that every gallery is large enough for.
+        size: how many items a query searches.
+        dataset: has the splits.
+        splits: those whose images are the queries.
+
+    Raises:
+        RecipeError: a query cannot search so many items, or has no room for its positives among them.
+    """
+    for split in splits:
+        try:
+            require_gallery_size(size, measures.ks, *items_searched(dataset, split))
+        except RecipeError as error:
+            raise RecipeError(f"{split}: {error.message}", fix=error.fix) from error
+    return replace(measures, gallery_size=size)
+
+
+def items_searched(dataset: Dataset, split: str) -> ItemCounts:
+    """How many items each image of a split may find that are right, and how many that are wrong."""
+    gallery = dataset.search_in.get(split, split)
+    searched = None if gallery == split else dataset.splits[gallery]
+    return item_counts(dataset.splits[split], searched, dataset.search_rules.get(split))

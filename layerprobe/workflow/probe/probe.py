@@ -1,0 +1,293 @@
+"""probe: a run's checkpoints -> stored features of every layer asked for -> scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from layerprobe.data.splits import Dataset
+from layerprobe.measure.analysis import Scored
+from layerprobe.ranking.faiss_search import import_faiss
+from layerprobe.system.progress import Listener, Task
+from layerprobe.system.signals import Stop, stoppable
+from layerprobe.taps import Tap, execution_order, extracted, pools_left_out
+from layerprobe.values.records import NETWORK
+from layerprobe.values.scores import Score, ScoreTable, in_network_order, read_scores
+from layerprobe.workflow.probe.classifiers import (
+    RunClassifier,
+    require_classified,
+    why_no_classifier,
+    why_no_weight,
+    without_accuracy,
+)
+from layerprobe.workflow.probe.export import export
+from layerprobe.workflow.probe.extractors import Extractor, RunExtractor
+from layerprobe.workflow.probe.probed_run import ProbedRun, decoding_of, open_for_probing
+from layerprobe.workflow.probe.reducing import Unfit, none_takes, refusal_lines
+from layerprobe.workflow.probe.scoring import Scorer
+from layerprobe.workflow.probe.searches import Searches
+from layerprobe.workflow.probe.selection import (
+    ProbeRequest,
+    Selection,
+    doubts_of,
+    select,
+    select_epochs,
+    select_taps,
+)
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.damage import PartlyReducedError, require_measured, whole_epochs
+from layerprobe.workflow.run.features import RunFeatures, features_of
+from layerprobe.workflow.run.kept import require_kept
+from layerprobe.workflow.run.manifests import require_same_images, upgrade
+from layerprobe.workflow.run.members import draws_of
+from layerprobe.workflow.run.run_network import embedding_tap, network_facts, with_layers
+from layerprobe.workflow.run.runs import Run, locked
+
+OTHER_IMAGES = "Restore them, or train a new run"
+_STOPPED = "probing stopped; what is stored is whole, the same command goes on"
+
+
+@dataclass(frozen=True, eq=False)
+class Probing:
+    """All that measuring a run takes.
+
+    Args:
+        selection: what is measured.
+        features: of the run.
+        extractor: computes what is missing of them.
+        scorer: scores them.
+        table: the scores of the run, to which new ones are added.
+        network: what run.json shall say of the network.
+    """
+
+    selection: Selection
+    features: RunFeatures
+    extractor: Extractor
+    scorer: Scorer
+    table: ScoreTable
+    network: Mapping[str, Any]
+
+
+def prepare(
+    run: Run, request: ProbeRequest, dataset: Dataset | None = None, listener: Listener | None = None
+) -> Probing:
+    """Resolve what is to be measured of a single run; nothing is extracted.
+
+    Args:
+        run: it exists.
+        request: what to measure.
+        dataset: the run's, where the caller has it already; taken as it is.
+        listener: hears of images being decoded, which without one are decoded at each reading, and of metrics that are
+            left out.
+
+    Raises:
+        DataError: the images of a split to be measured are not those that the run was trained with.
+        LayerprobeError: of the request, the recipe or the data.
+    """
+    opened = open_for_probing(run, request)
+    selection, built = selected(opened, request, dataset, listener)
+    features = features_of(opened.run, opened.recipe, built)
+    workers = parts.choose_workers(request.workers, opened.device)
+    extractor = RunExtractor(features, opened.recipe, opened.net, opened.device, workers)
+    scorer = scorer_of(opened, features, selection, _classifier_of(opened, features, selection.embedding))
+    known = opened.record.get(NETWORK) or network_facts(opened.recipe, opened.net, opened.measured)
+    network = with_layers(known, opened.net, opened.recipe.data.image_size, selection.taps)
+    table = known_scores(opened, features, selection, listener)
+    return Probing(selection, features, extractor, scorer, table, network)
+
+
+def selected(
+    opened: ProbedRun, request: ProbeRequest, dataset: Dataset | None, listener: Listener | None
+) -> tuple[Selection, Dataset]:
+    """What is measured, and of which data set; arguments and errors as for `prepare`."""
+    recipe, measured = opened.recipe, opened.measured
+    # A misspelt layer is told before images are decoded.
+    taps, embedding = select_taps(request, recipe, measured), embedding_tap(recipe, measured)
+    if listener is not None:
+        layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
+        for line in pools_left_out(layers, measured, pools=pools):
+            listener.say(line)
+    request = without_accuracy(request, recipe, why_no_classifier(recipe), listener)
+    require_classified(request, recipe, embedding, taps)
+    built = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))
+    selection = select(request, recipe, taps, embedding, built, unclassified=why_no_weight(recipe) or "")
+    if dataset is None:
+        require_same_images(opened.record, built, selection.extracted_splits, fix=OTHER_IMAGES)
+    return selection, built
+
+
+def scorer_of(
+    opened: ProbedRun,
+    features: RunFeatures,
+    selection: Selection,
+    trained: RunClassifier | None = None,
+) -> Scorer:
+    """Who scores the features of a run; without the classifier of its loss, if it has any, where that is not given."""
+    record = opened.record
+    searches = Searches(features, record["experiment"], record["seed"], opened.device, trained)
+    return Scorer(searches, selection.measures, selection.resampling)
+
+
+def known_scores(
+    opened: ProbedRun, features: RunFeatures, selection: Selection, listener: Listener | None
+) -> ScoreTable:
+    """The scores that a run has, with its present name and experiment; none where it was never probed.
+
+    Its layer order has every layer that is selected, was measured or is scored.
+    """
+    stored = read_scores(opened.run.scores_file) if opened.run.scores_file.exists() else []
+    scores = [replace(score, run=opened.run.name, experiment=opened.record["experiment"]) for score in stored]
+    scores = features.of_today(scores, listener)
+    names = [*opened.record.get("layer_order", []), *(score.layer for score in scores)]
+    names += [tap.layer for tap in extracted(selection.taps)]
+    order = execution_order(dict.fromkeys(names), opened.measured)
+    return ScoreTable(scores, layer_order=order, stored=stored)
+
+
+def keep_layers(run: Run, order: Sequence[str], network: Mapping[str, Any]) -> None:
+    """Write into run.json what it shall say of the network, and in which order that runs the layers ever measured."""
+    record = run.read()
+    new = {"layer_order": list(order), NETWORK: network}
+    if any(record.get(key) != value for key, value in new.items()):
+        run.write(record | new)
+
+
+def _classifier_of(opened: ProbedRun, features: RunFeatures, embedding: Tap) -> RunClassifier:
+    """The classifier of the run's loss."""
+    trained = features.dataset.splits.get("train")
+    classes = None if trained is None else np.unique(trained.labels)
+    return RunClassifier(opened.run, opened.recipe, embedding.key, classes, opened.device)
+
+
+def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: Stop) -> list[Score]:
+    """Extract what is missing, score what was selected, and write scores.csv after each epoch.
+
+    Raises:
+        InterruptedRun: a signal came; whole epochs are kept.
+    """
+    selection, features, extractor, scorer = probing.selection, probing.features, probing.extractor, probing.scorer
+    keep_layers(features.run, probing.table.layer_order, probing.network)
+    if selection.export_index:
+        import_faiss()  # told before the work, not after it
+    for doubt in doubts_of(selection):
+        listener.say(doubt)
+    missing = [
+        features.missing(epoch, split, selection.taps) for epoch in epochs for split in selection.extracted_splits
+    ]
+    record = features.run.read()
+    for item in missing:
+        if extractor.images(item):
+            require_kept(features.run, record, item.epoch)  # told before the work, not in the middle of it
+        if item.taps and (note := features.stale_note(item.epoch, item.split)):
+            listener.say(note)
+    # One count for both kinds of work: an image run through the network, and an image ranked in all layers.
+    images = sum(map(extractor.images, missing))
+    images += len(epochs) * sum(len(features.dataset.splits[split]) for split in selection.splits)
+    measured: list[Score] = []
+    refused: list[tuple[int, Unfit]] = []
+    with listener.task(f"probing {features.run.name}", images, "images run and ranked") as task:
+        for epoch in epochs:
+            _drop_stale(probing, epoch, listener)
+            for item in missing:
+                if item.epoch == epoch and item.taps:
+                    extractor.extract(item, _told(task, stop))
+            found: list[Score] = []
+            for split in selection.splits:
+                layers: list[Scored] = []
+                queries, ranked = len(features.dataset.splits[split]), len(selection.ranked)
+                scored = stop.between(scorer.scores(epoch, split, selection.ranked), _STOPPED)
+                for layer, of_layer in enumerate(scored):
+                    task.advance(queries * (layer + 1) // ranked - queries * layer // ranked)
+                    layers.append(of_layer)
+                    if error := of_layer.refused:
+                        of = selection.ranked[layer]
+                        refused.append((epoch, Unfit(of.layer, of.reduction, error.message, error.fix)))
+                found += in_network_order(selection.resampling.scores(split, layers), probing.table.layer_order)
+            probing.table.add(found)
+            probing.table.write(features.run.scores_file)
+            measured += found
+    if selection.export_index:
+        export(scorer.searches, selection, max(epochs), listener, stop)
+    _tell_refused(refused, selection, measured, listener)
+    return measured
+
+
+def _tell_refused(
+    refused: Sequence[tuple[int, Unfit]], selection: Selection, measured: Sequence[Score], listener: Listener
+) -> None:
+    """Say which layers could not take a reduction.
+
+    Raises:
+        PartlyReducedError: no layer could take it, at no epoch.
+    """
+    applied = {score.reduction for score in measured}
+    for line in refusal_lines(refused):
+        listener.say(line)
+    for reduction in selection.reductions:
+        found = [item for _, item in refused if item.reduction == reduction]
+        if found and reduction not in applied:
+            error = none_takes(found)
+            raise PartlyReducedError(error.message, fix=error.fix, scores=measured)
+
+
+def _drop_stale(probing: Probing, epoch: int, listener: Listener) -> None:
+    """Take all scores out of scores.csv whose ranks the probe will replace: also those it does not make again.
+
+    Layers that are not selected keep theirs: after an update of torch, too, ranks hold no longer.
+    """
+    searches, table, count = probing.scorer.searches, probing.table, 0
+    for split in probing.selection.splits:
+        stale = searches.stale(epoch, split)
+        count += table.drop(epoch, split, {x for x in probing.selection.ranked if stale.intersection(draws_of(x))})
+    if count:
+        listener.say(f"{count} scores of epoch {epoch} leave scores.csv: their ranks were counted from something else")
+        table.write(searches.features.run.scores_file)
+
+
+def _told(task: Task, stop: Stop) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:
+    def tell(batches: Iterable[Tensor]) -> Iterator[Tensor]:
+        for batch in stop.between(batches, _STOPPED):
+            yield batch
+            task.advance(len(batch))
+
+    return tell
+
+
+def probe(
+    run: Run,
+    request: ProbeRequest,
+    listener: Listener,
+    prepared: Callable[[Run, ProbeRequest, Dataset | None, Listener | None], Probing] = prepare,
+) -> list[Score]:
+    """Measure a run as asked and return the scores asked for; scores.csv keeps all of them.
+
+    Args:
+        run: it exists.
+        request: what to measure.
+        listener: hears of progress.
+        prepared: `prepare`, or its counterpart for ensembles.
+
+    Raises:
+        PartlyMeasuredError: some checkpoints are damaged; it has the scores of the other epochs.
+        LayerprobeError: what a user can mend.
+    """
+    with locked(run):
+        run.remove_leftovers()
+        # Decoding catches the signals itself.
+        probing = prepared(run, request, None, listener)
+        upgrade(run, probing.features.dataset, listener)
+        if run.scores_file.exists():  # `best` must not go by scores that hold no longer
+            probing.table.write(run.scores_file)
+        with stoppable() as stop:
+            record = run.read()
+            deciding = probing.selection.deciding
+            epochs = select_epochs(request.epochs, probing.features, record, deciding, listener)
+            run.write(record)
+            whole = whole_epochs(probing.features, epochs, listener)
+            scores = measure(probing, whole, listener, stop)
+    require_measured(run, [epoch for epoch in epochs if epoch not in whole], scores)
+    return scores

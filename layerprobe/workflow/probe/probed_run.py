@@ -1,0 +1,72 @@
+"""A run as it is opened for probing: its recipe, its network and what the network's layers are."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from layerprobe.nets.net import Net
+from layerprobe.recipe.recipe import Recipe, recorded_recipe
+from layerprobe.system.progress import Listener
+from layerprobe.taps import Measured, measure_layers
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.images import Decoding
+from layerprobe.workflow.run.run_network import run_network
+from layerprobe.workflow.run.runs import Run
+
+
+@dataclass(frozen=True, eq=False)
+class ProbedRun:
+    """A run as it is opened for probing.
+
+    Args:
+        run: it exists.
+        record: its run.json.
+        recipe: what it was trained with.
+        net: built from the recipe, on `device`; its weights are those of no epoch yet.
+        device: where features are computed.
+    """
+
+    run: Run
+    record: dict[str, Any]
+    recipe: Recipe
+    net: Net
+    device: torch.device
+
+    @functools.cached_property
+    def measured(self) -> Measured:
+        """The network's layers, told from dry forwards once."""
+        return measure_layers(self.net, self.recipe.data.image_size)
+
+
+def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
+    """A run's recipe and network.
+
+    Raises:
+        LayerprobeError: no such run or device, or a recipe that cannot be built.
+    """
+    record = run.read()
+    recipe = recorded_recipe(record, run.record_file).at(request.model)
+    device = parts.choose_device(request.device)
+    return _opened(run, record, recipe, run_network(run, record, recipe), device)
+
+
+def opened_anew(run: Run, recipe: Recipe, request: ProbeRequest) -> ProbedRun:
+    """As `open_for_probing`, of a run that there is not yet, which has an empty record."""
+    device = parts.choose_device(request.device)
+    return _opened(run, {}, recipe, parts.build_net(recipe), device)
+
+
+def _opened(run: Run, record: dict[str, Any], recipe: Recipe, net: Net, device: torch.device) -> ProbedRun:
+    net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
+    return ProbedRun(run, record, recipe, net, device)
+
+
+def decoding_of(opened: ProbedRun, request: ProbeRequest, listener: Listener | None) -> Decoding:
+    """Where the run's decoded images lie, and who makes those that are missing."""
+    in_process = parts.choose_workers(request.workers, opened.device) == 0
+    return Decoding(opened.run.folder.parent, listener, request.workers, in_process=in_process)

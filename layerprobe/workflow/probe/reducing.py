@@ -1,0 +1,184 @@
+"""The reductions that are asked for, on what they are fitted, and which layers cannot take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from layerprobe.data.splits import Dataset
+from layerprobe.reductions.chain import ON_GALLERY, Chain, parse_chain
+from layerprobe.reductions.equal import equal_dimension
+from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.taps import Layer
+from layerprobe.values.keys import LayerKey
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from layerprobe.reductions.reduction import Reduce
+    from layerprobe.store import FeatureKey
+
+FITTED_ON = "train"  # the split that reductions learn from
+FITS = (FITTED_ON, "gallery")
+AFTER_RELU = "after the loss's own ReLU"
+TRANSDUCTIVE = "transductive: fitted on the images searched"
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """A reduction that a layer cannot take.
+
+    Args:
+        layer: without it.
+        reduction: its name.
+        reason: why.
+        fix: what can be done about it; empty where nothing can.
+    """
+
+    layer: LayerKey
+    reduction: str
+    reason: str
+    fix: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.reduction} left out of {self.layer}: {self.reason}"
+
+
+def asked_chains(texts: Sequence[str], fit: str = FITTED_ON, equal_dim: int | None = None) -> list[Chain]:
+    """The chains that names stand for, each once.
+
+    Args:
+        texts: names of chains.
+        fit: train; or gallery, which fits on what is searched whatever learns from features.
+        equal_dim: the dimension to which layers are brought besides, by each of `equal_dimension`; None for none.
+
+    Raises:
+        UnknownNameError: no such reduction; with the near miss. Or `fit` is neither.
+        RecipeError: a chain that cannot be.
+    """
+    if fit not in FITS:
+        raise UnknownNameError("split to fit on", fit, FITS)
+    equal = () if equal_dim is None else equal_dimension(equal_dim)
+    found = [parse_chain(text) for text in (*texts, *equal)]
+    if fit != FITTED_ON:
+        found = [parse_chain(f"{c.text}{ON_GALLERY}") if c.fits_on_train else c for c in found]
+    return list({chain.text: chain for chain in found}.values())
+
+
+def require_fitting(chains: Sequence[Chain], dataset: Dataset) -> None:
+    """Check that the data set has the images that reductions are fitted on.
+
+    Raises:
+        RecipeError: no training split.
+    """
+    fitted = [chain.text for chain in chains if chain.fits_on_train]
+    if fitted and FITTED_ON not in dataset.splits:
+        raise RecipeError(
+            f"{fitted[0]} is fitted on training classes, and there is no {FITTED_ON} split",
+            fix="Add --fit gallery, which fits it on the images that are searched",
+        )
+
+
+def left_out(taps: Sequence[Layer], chains: Sequence[Chain], classified: LayerKey, unclassified: str) -> list[Unfit]:
+    """The reductions that layers cannot take, by what is known before anything is fitted.
+
+    Args:
+        taps: the layers.
+        chains: the reductions.
+        classified: the layer that the loss's classifier multiplies.
+        unclassified: why there is no classifier; empty where there is one.
+    """
+    found = []
+    for tap in taps:
+        for chain in chains:
+            reason, fix = _why_not(tap, chain, classified, unclassified)
+            if reason:
+                found.append(Unfit(tap.key, chain.text, reason, fix))
+    return found
+
+
+def _why_not(tap: Layer, chain: Chain, classified: LayerKey, unclassified: str) -> tuple[str, str]:
+    """Why a layer cannot take a chain, and what can be done about it; empty where it can."""
+    try:
+        chain.dim(tap.dim)
+    except NotApplicableError as error:
+        return error.message, error.fix
+    if not chain.needs_classifier:
+        return "", ""
+    if unclassified:
+        return f"it needs a classifier's weights: {unclassified}", ""
+    if tap.key != classified:
+        return f"it needs a classifier's weights, which multiply {classified} alone", f"Add {classified} to --layers"
+    return "", ""
+
+
+def fit_text(chain: Chain, fitted_on: Callable[[], FeatureKey], seed: int) -> str:
+    """What a reduction is fitted on, and with which seed it draws; empty where it does neither.
+
+    Args:
+        chain: the reduction.
+        fitted_on: gives the key of the features that it is fitted on, where it is fitted.
+        seed: of the run.
+    """
+    fitted = [str(fitted_on())] if chain.fits else []
+    drawn = [f"seed {seed}"] if chain.fits or chain.draws else []
+    return " ".join([*fitted, *drawn])
+
+
+class _Relu:
+    """A loss's own ReLU, before the classifier whose weights a reduction takes."""
+
+    fits = draws = needs_classifier = False
+    similarity: str | None = None
+    members: tuple[str, ...] = ()
+
+    def dim(self, dim: int) -> int:
+        return dim
+
+    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
+        return lambda features: features.relu()
+
+
+def after_relu(chain: Chain) -> Chain:
+    """A chain of what a ReLU leaves of the features."""
+    return replace(chain, parts=(_Relu(), *chain.parts))
+
+
+def require_some(layers: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[Unfit]) -> None:
+    """Check that every chain can be applied to a layer.
+
+    Raises:
+        RecipeError: one can be applied to none, with the reason.
+    """
+    for chain in chains:
+        found = [item for item in unfit if item.reduction == chain.text]
+        if found and len(found) == len(layers):
+            raise none_takes(found)
+
+
+def refusal_lines(refused: Sequence[tuple[int, Unfit]]) -> list[str]:
+    """What could not be fitted, in a line for each layer and reduction, with its epochs.
+
+    Args:
+        refused: epoch and what was refused there.
+    """
+    epochs: dict[tuple[LayerKey, str], dict[int, Unfit]] = {}
+    for epoch, item in refused:
+        epochs.setdefault((item.layer, item.reduction), {}).setdefault(epoch, item)
+    return [
+        f"{next(iter(found.values()))} (epoch{'s' * (len(found) > 1)} {', '.join(map(str, found))})"
+        for found in epochs.values()
+    ]
+
+
+def none_takes(unfit: Sequence[Unfit]) -> NotApplicableError:
+    """What is raised where no layer can take a reduction.
+
+    Args:
+        unfit: that of each layer; at least one.
+    """
+    reasons = dict.fromkeys(item.reason for item in unfit)
+    fix = next((item.fix for item in reversed(unfit) if item.fix), "Choose another reduction")
+    return NotApplicableError(f"no layer can take {unfit[0].reduction}: {list(reasons)[-1]}", fix=fix)

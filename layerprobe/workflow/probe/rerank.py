@@ -1,0 +1,166 @@
+"""Layers ranked anew from what is stored, without images or checkpoints: side by side, or with other fits.
+
+stored = StoredSearch(run, epoch, "validation", torch.device("cpu"))
+stored.ranks(ranked)                         # as the rank file would have them
+stored.out_of_fold(ranked)                   # a fitted reduction that has not seen the class of the query
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from layerprobe import store
+from layerprobe.measure.analysis import Features, rank, search_sha256
+from layerprobe.measure.choosing_folds import Refitting, out_of_fold, refitted
+from layerprobe.reductions.applying import Blocks, reduced
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.statistics.choice import folds_of
+from layerprobe.system.errors import DataError, NotFiniteError
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.records import FROM_PYTHON
+from layerprobe.values.retrieval import Ranks
+from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_layers import read_layer
+
+_GALLERY = "gallery"  # the split that another one is searched in
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSearch:
+    """The features of a run's epoch and split, as they are stored, and what they are searched in.
+
+    Args:
+        run: it was probed.
+        epoch: 0 = before any step.
+        split: the queries'.
+        device: where features are reduced and ranked.
+    """
+
+    run: Run
+    epoch: int
+    split: str
+    device: torch.device
+
+    @property
+    def rank_file(self) -> Path:
+        """Where its ranks are stored."""
+        return self.run.rank_file(self.epoch, self.split)
+
+    @cached_property
+    def _itself(self) -> bool:
+        return store.searched_itself(self.rank_file)
+
+    @cached_property
+    def _seed(self) -> int:
+        seed: int = self.run.read()["seed"]
+        return seed
+
+    def require_plain(self) -> None:
+        """Check that no groups or lists decide what a query may find: these are not stored with features.
+
+        Raises:
+            DataError: they do.
+        """
+        names = [self.split] if self._itself else [self.split, _GALLERY]
+        queries, *gallery = [Features(np.empty(0, np.float32), *self._index(name)) for name in names]
+        told = store.read_search(self.rank_file)
+        # The classes of what Python measures are numbered anew in the file, and it has no rules.
+        if not self.run.read().get(FROM_PYTHON) and told != search_sha256(queries, gallery[0] if gallery else None):
+            raise DataError(f"groups or lists decide what images of {self.split} may find")
+
+    def require_stored(self, ranked: RankedLayer) -> None:
+        """Check that the features of a layer are those that its ranks were made from.
+
+        Raises:
+            DataError: they are gone, or others.
+        """
+        there = store.made_from(self.rank_file, self._path(self.split), ranked)
+        there = there and (self._itself or store.made_from(self.rank_file, self._path(_GALLERY), ranked, "gallery"))
+        if not (there and store.fitted_on(self.rank_file, self._path(FITTED_ON), ranked)):
+            raise DataError(f"the features of {ranked.layer} at epoch {self.epoch} are gone")
+
+    def ranks(self, ranked: RankedLayer) -> Ranks | str:
+        """The ranks of a layer; where its features are not finite, why there are none.
+
+        Raises:
+            NotApplicableError: its reduction cannot be fitted.
+        """
+        queries, gallery = self.features(ranked)
+        try:
+            return rank(queries, gallery, ranked.similarity, ks=[1])
+        except NotFiniteError as error:
+            return f"NaN ({error.rows} rows)"
+
+    def features(self, ranked: RankedLayer) -> tuple[Features, Features | None]:
+        """The features of a layer, reduced, in memory; and those of what is searched, None for itself.
+
+        Raises:
+            DataError: they are gone.
+            NotApplicableError: its reduction cannot be fitted.
+        """
+        queries = self._features(self.split, ranked.layer)
+        gallery = None if self._itself else self._features(_GALLERY, ranked.layer)
+        chain = parse_chain(ranked.reduction)
+        if chain.parts:
+            to_fit = gallery or queries
+            if chain.fits_on_train and self.split != FITTED_ON:
+                to_fit = self._features(FITTED_ON, ranked.layer)
+            dim = int(to_fit.values.shape[1])
+            reduce = chain.fit(Blocks(to_fit.values, self.device), dim, seed=self._seed)
+            made = [
+                replace(each, values=reduced(Blocks(each.values, self.device), reduce, len(each.labels)))
+                for each in (queries, gallery)
+                if each is not None
+            ]
+            return made[0], made[1] if len(made) > 1 else None
+        return queries, gallery
+
+    def out_of_fold(self, ranked: RankedLayer, seed: int) -> NDArray[np.float64]:
+        """(Q,) Recall@1 of each query with a reduction that was fitted on the classes of the other folds.
+
+        Args:
+            ranked: with a reduction that fits.
+            seed: of the folds.
+
+        Raises:
+            NotApplicableError: it cannot be fitted on these.
+            NumericError: a feature is not finite.
+        """
+        return out_of_fold(self._refitting(ranked, seed), parse_chain(ranked.reduction))
+
+    def refitted(self, ranked: RankedLayer, fold: int, seed: int) -> NDArray[np.float64]:
+        """(Q,) Recall@1 of each query with a reduction that was fitted without a fold of classes.
+
+        Args:
+            ranked: as for `out_of_fold`.
+            fold: that nothing is fitted on.
+            seed: as for `out_of_fold`.
+
+        Raises:
+            LayerprobeError: as for `out_of_fold`.
+        """
+        return refitted(self._refitting(ranked, seed), parse_chain(ranked.reduction), fold)
+
+    def _refitting(self, ranked: RankedLayer, seed: int) -> Refitting:
+        queries = self._features(self.split, ranked.layer)
+        gallery = None if self._itself else self._features(_GALLERY, ranked.layer)
+        folds = folds_of(queries.labels, seed=seed)[np.unique(queries.labels, return_inverse=True)[1]]
+        return Refitting(queries, gallery, folds, ranked.similarity, self.device, self._seed)
+
+    def _features(self, split: str, layer: LayerKey) -> Features:
+        values = torch.from_numpy(read_layer(self._path(split), layer)).to(self.device)
+        return Features(values, *self._index(split))
+
+    def _index(self, split: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        labels, ids = store.read_index(self._path(split))
+        return labels.astype(np.int64), ids
+
+    def _path(self, split: str) -> Path:
+        return self.run.feature_file(self.epoch, split)

@@ -1,0 +1,76 @@
+"""Intervals of scores: which units are resampled on each split, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.data.splits import Dataset
+from layerprobe.measure.analysis import Scored
+from layerprobe.statistics.bootstrap import intervals
+from layerprobe.statistics.units import unit_sums
+from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
+from layerprobe.values.scores import Score
+from layerprobe.workflow.run.units import require_redrawable, units_of_splits
+
+
+@dataclass(frozen=True, eq=False)
+class Resampling:
+    """How the intervals of scores are made.
+
+    Args:
+        units: split -> (Q,) the unit of each of its images; of galleries too.
+        kind: of which draw the intervals are, and what the units are.
+        seed: of the draws, so that the same probe gives the same numbers.
+    """
+
+    units: Mapping[str, NDArray[np.int64]]
+    kind: IntervalKind = field(default_factory=IntervalKind)
+    seed: int = 0
+
+    def scores(self, split: str, layers: Sequence[Scored]) -> list[Score]:
+        """The scores of some layers with their intervals: from the same draws of units, or those that they bring.
+
+        Args:
+            split: of the queries.
+            layers: of the same queries.
+
+        Returns:
+            In the order given. Scores that are no means over the queries stay as they are.
+        """
+        scores = [(layer, score) for layer in layers for score in layer.scores]
+        means = [place for place, (layer, score) in enumerate(scores) if score.metric in layer.values]
+        found = [score for _, score in scores]
+        if not means:
+            return found
+        cells = unit_sums([scores[place][0].values[found[place].metric] for place in means], self.units[split])
+        units = (cells.counts > 0).sum(1).tolist()
+        if self.kind.estimand == "redraw":
+            made = [scores[place][0].redrawn.get(found[place].metric) for place in means]
+        else:
+            made = intervals(cells, seed=self.seed)
+        for place, count, ends in zip(means, units, made, strict=True):
+            score = found[place]
+            if ends is not None:
+                score = replace(score, low=ends.low, high=ends.high)
+            if ends is not None or count < FEWEST_UNITS:
+                score = replace(score, notes=(*score.notes, *self.kind.notes_on(count)))
+            found[place] = score
+        return found
+
+
+def resampling_of(dataset: Dataset, splits: Sequence[str], kind: IntervalKind) -> Resampling:
+    """The units of some splits and of what they are searched in.
+
+    Raises:
+        RecipeError: the data set has no such clusters, or nothing can be left out; see `workflow.units`.
+    """
+    names = list(dict.fromkeys([*splits, *(dataset.search_in.get(name, name) for name in splits)]))
+    images = {name: (part.labels, part.ids) for name in names for part in (dataset.splits[name],)}
+    found = Resampling(units_of_splits(dataset, images, kind.cluster), kind)
+    if kind.estimand == "redraw":
+        require_redrawable(dataset, splits, found.units, kind.cluster)
+    return found

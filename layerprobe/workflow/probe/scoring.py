@@ -1,0 +1,245 @@
+"""Scores of an epoch: stored ranks where they hold, new ones where they do not, and the metrics asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe import store
+from layerprobe.measure.analysis import (
+    Features,
+    Metric,
+    Scored,
+    layer_notes,
+    rank,
+    score_metric,
+    score_recall,
+    score_thinned,
+    searched,
+    without_value,
+)
+from layerprobe.measure.redraw import left_out_values
+from layerprobe.metrics.precision import means_of
+from layerprobe.ranking.ranks import RESOLVE_ALL_BELOW
+from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.system.errors import NotFiniteError
+from layerprobe.values.intervals import FEWEST_UNITS
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.retrieval import Classifier, Ranks, Retrieval, SearchRules
+from layerprobe.values.scores import Score, Subject
+from layerprobe.workflow.probe.measures import Measures
+from layerprobe.workflow.probe.resampling import Resampling
+from layerprobe.workflow.probe.searches import Searches
+from layerprobe.workflow.run.members import draws_of
+
+
+def ranks_for(  # noqa: PLR0913 - what is searched, by which rules, and what is known of it
+    measures: Measures,
+    queries: Features,
+    gallery: Features | None,
+    similarity: str,
+    known: Ranks | None = None,
+    rules: SearchRules | None = None,
+) -> tuple[Ranks | None, str]:
+    """Ranks that are exact for the K to be measured, or None and the reason why there are none.
+
+    Args:
+        measures: K, and the memory that the search may take.
+        queries: searched for in `gallery`, or among themselves where that is None.
+        gallery: what is searched.
+        similarity: cosine, dot or euclidean.
+        known: ranks of the same features by the same rules that may be exact for fewer K.
+        rules: what is right, or taken out, where the class does not say; None: the classes alone.
+    """
+    # Every count of a small gallery: a further K costs nothing then.
+    few = len((gallery or queries).labels) < RESOLVE_ALL_BELOW
+    ks = None if few else measures.exact
+    try:
+        return rank(queries, gallery, similarity, ks=ks, known=known, memory=measures.memory, rules=rules), ""
+    except NotFiniteError as error:
+        return None, _not_finite(error)
+
+
+def _not_finite(error: NotFiniteError) -> str:
+    return f"NaN ({error.rows} rows)"
+
+
+def further_scores(measures: Measures, given: Retrieval, subject: Subject, notes: Sequence[str]) -> Scored:
+    """The scores of a layer beside Recall@K.
+
+    Args:
+        measures: the metrics.
+        given: the layer.
+        subject: whose scores they are.
+        notes: what is to be said of every number of this layer.
+    """
+    found = (score_metric(metric, names, given, subject, notes) for metric, names in measures.metrics)
+    return sum(found, Scored())
+
+
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """Scores layers of one run from its stored features.
+
+    Args:
+        searches: of the run.
+        measures: what is measured.
+        resampling: says whether intervals are made from features.
+    """
+
+    searches: Searches
+    measures: Measures
+    resampling: Resampling
+
+    def scores(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> Iterator[Scored]:
+        """Score layers of an epoch and split one after the other, and keep their ranks and the values of queries.
+
+        Args:
+            epoch: 0 = before any step.
+            split: the queries'.
+            layers: as they are to be searched.
+        """
+        key_of, entries = self.searches.key_of(epoch, split), self.searches.read(epoch, split)
+        before = dict(entries)
+        try:
+            for ranked in layers:
+                subjects = [self.searches.subject(epoch, split, member) for member in draws_of(ranked)]
+                try:
+                    for each in subjects:
+                        entry = self._ranked(each, key_of(each.ranked), entries.get(each.ranked))
+                        entries[each.ranked] = entry
+                except NotApplicableError as error:
+                    yield Scored(refused=error)
+                    continue
+                yield self._scored(self.searches.subject(epoch, split, ranked), subjects, entries)
+        finally:
+            if entries != before:
+                self.searches.write(epoch, split, entries)
+
+    def _scored(
+        self, subject: Subject, members: Sequence[Subject], entries: dict[RankedLayer, store.RankEntry]
+    ) -> Scored:
+        """The scores of a layer, or the mean of those of its draws; what queries add is put into the entries."""
+        found = []
+        # A mean of draws has what is a mean over the queries.
+        measures = self.measures if len(members) == 1 else self.measures.of_queries
+        for member in members:
+            entry = entries[member.ranked]
+            if entry.ranks is None:
+                count = len(self.searches.features.dataset.splits[subject.split])
+                return Scored(without_value(self.measures.names, subject, count, entry.invalid))
+            recalls = score_recall(entry.ranks, member, measures.ks)
+            further = self._thinned(member, entry.ranks) + self._further(member, entry.ranks, measures)
+            entries[member.ranked] = with_values(entry, further.values)
+            found.append(recalls + further)
+        scored = found[0] if len(found) == 1 else mean_of_draws(subject, found, self.measures.names)
+        return self._redrawn(members, scored)
+
+    def _ranked(self, subject: Subject, key: store.RankKey, entry: store.RankEntry | None) -> store.RankEntry:
+        """A stored entry that holds for the K asked for, or a new one."""
+        known = entry.ranks if entry else None
+        if entry and (known is None or not known.open(self.measures.exact).any()):
+            return entry
+        memory = self.measures.memory
+        similarity, rules = subject.ranked.similarity, self.searches.rules(subject.split)
+        try:
+            with self.searches.opened(subject.epoch, subject.split, subject.ranked, memory) as (queries, gallery):
+                ranks, invalid = ranks_for(self.measures, queries, gallery, similarity, known, rules)
+        except NotFiniteError as error:  # in what a reduction is fitted on, or cuts into bits
+            ranks, invalid = None, _not_finite(error)
+        return store.RankEntry(key, ranks, invalid, values=entry.values if entry and ranks else {})
+
+    def _thinned(self, subject: Subject, ranks: Ranks) -> Scored:
+        size = self.measures.gallery_size
+        if size is None:
+            return Scored()
+        return score_thinned(ranks, subject, self.measures.ks, size, self.searches.items(subject.split))
+
+    def _further(self, subject: Subject, ranks: Ranks, measures: Measures) -> Scored:
+        if not measures.metrics:
+            return Scored()
+        with self.searches.opened(subject.epoch, subject.split, subject.ranked, None) as (queries, gallery):
+            rules = self.searches.rules(subject.split)
+            given = replace(
+                searched(queries, gallery, subject.ranked.similarity, ranks, rules),
+                classifier=self._classifier(subject, int(queries.values.shape[1])),
+            )
+            return further_scores(measures, given, subject, layer_notes(ranks))
+
+    def _classifier(self, subject: Subject, dim: int) -> Classifier | None:
+        """The one that was trained on what is searched: on a layer as it is."""
+        trained, ranked = self.searches.trained, subject.ranked
+        if trained is None or ranked.reduction != NO_REDUCTION:
+            return None
+        return trained.classifier(subject.epoch, ranked.layer, dim)
+
+    def _redrawn(self, members: Sequence[Subject], scored: Scored) -> Scored:
+        """The scores with their intervals for another draw of classes, where these are asked for."""
+        resampling, split = self.resampling, members[0].split
+        if resampling.kind.estimand != "redraw" or len(np.unique(resampling.units[split])) < FEWEST_UNITS:
+            return scored
+        from layerprobe.statistics.jackknife import jackknife_intervals  # scipy.special: only this waits for it
+
+        metrics = [(metric, names) for metric, names in self.measures.metrics if scored.values.keys() & set(names)]
+        tables = [self._left_out(member, metrics) for member in members]
+        left_out = {name: np.mean([table[name] for table in tables], axis=0) for name in tables[0]}
+        means = means_of({name: scored.values[name] for name in left_out})
+        found = {name: jackknife_intervals([means[name]], table[None])[0] for name, table in left_out.items()}
+        return replace(scored, redrawn={name: ends for name, ends in found.items() if ends})
+
+    def _left_out(
+        self, subject: Subject, metrics: Sequence[tuple[Metric, Sequence[str]]]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Metric -> (U, U) what the queries of each unit add to it without each unit."""
+        units, split = self.resampling.units, subject.split
+        with self.searches.opened(subject.epoch, split, subject.ranked, None) as (queries, gallery):
+            return left_out_values(
+                queries,
+                gallery,
+                units[split],
+                units[self.searches.gallery(split)] if gallery else None,
+                ks=self.measures.ks,
+                metrics=metrics,
+                similarity=subject.ranked.similarity,
+                rules=self.searches.rules(split),
+                seed=self.resampling.seed,
+            )
+
+
+def mean_of_draws(subject: Subject, draws: Sequence[Scored], names: Sequence[str]) -> Scored:
+    """The scores of a layer whose reduction stands for several draws: the mean over these, query by query.
+
+    Args:
+        subject: whose scores they are.
+        draws: the scores of each, at least two.
+        names: metrics that were asked for; what is no mean over the queries is left out, with a note.
+    """
+    count = draws[0].scores[0].n
+    found: list[Score] = []
+    values: dict[str, NDArray[np.float64]] = {}
+    for name in names:
+        same = [score for scored in draws for score in scored.scores if score.metric == name]
+        notes = dict.fromkeys(note for score in same for note in score.notes if note not in subject.notes)
+        if all(name in scored.values for scored in draws):
+            values[name] = np.mean([scored.values[name] for scored in draws], axis=0)
+            found.append(subject.score(name, means_of(values)[name], count, [f"mean of {len(draws)} draws", *notes]))
+        else:
+            reasons = notes or [f"left out of a mean of {len(draws)} draws: {name} is no mean over the queries"]
+            found.append(subject.score(name, None, count, [*reasons]))
+    return Scored(found, values)
+
+
+def with_values(entry: store.RankEntry, values: Mapping[str, NDArray[np.float64]]) -> store.RankEntry:
+    """An entry with values of queries beside those it has; itself where it has them.
+
+    Args:
+        entry: has ranks.
+        values: metric -> (Q,).
+    """
+    known = entry.values
+    if all(name in known and np.array_equal(known[name], new, equal_nan=True) for name, new in values.items()):
+        return entry
+    return replace(entry, values={**known, **values})

@@ -1,0 +1,179 @@
+"""Each split of a run as it is searched: in what, by which rules, under which key, and with which features."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from layerprobe import store
+from layerprobe.measure.analysis import Features, ItemCounts
+from layerprobe.metrics.recall import chance_recall
+from layerprobe.ranking.ranks import ENGINE
+from layerprobe.ranking.vectors import TIE_WINDOW
+from layerprobe.reductions.applying import Blocks, ReducedRows, reduced
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.reduction import Reduce
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.retrieval import SearchRules
+from layerprobe.values.scores import Subject
+from layerprobe.workflow.probe.classifiers import RunClassifier, fitted
+from layerprobe.workflow.probe.measures import items_searched
+from layerprobe.workflow.probe.reducing import AFTER_RELU, FITTED_ON, TRANSDUCTIVE, fit_text
+from layerprobe.workflow.run.features import RunFeatures
+
+_ON_DISK = 0  # bytes of features that are read at once: none, they are reduced block by block
+
+
+@dataclass(frozen=True, eq=False)
+class Searches:
+    """The searches of a run: its stored features, and the rank files that they fill.
+
+    Args:
+        features: of the run.
+        experiment: of the run.
+        seed: of the run.
+        device: where features are reduced and ranked.
+        trained: the classifier of the run's loss; None where there is none.
+    """
+
+    features: RunFeatures
+    experiment: str
+    seed: int
+    device: torch.device
+    trained: RunClassifier | None = None
+
+    def gallery(self, split: str) -> str:
+        """The split that a split's images are searched in."""
+        return self.features.dataset.search_in.get(split, split)
+
+    def rules(self, split: str) -> SearchRules | None:
+        """What is right for a split's images, or taken out, where the class does not say."""
+        return self.features.dataset.search_rules.get(split)
+
+    def items(self, split: str) -> ItemCounts:
+        """How many items each image of a split may find that are right, and how many that are wrong."""
+        return items_searched(self.features.dataset, split)
+
+    def subject(self, epoch: int, split: str, ranked: RankedLayer) -> Subject:
+        """What is scored, with the notes that every number of it has."""
+        chain = parse_chain(ranked.reduction)
+        notes = [TRANSDUCTIVE] if chain.on_gallery else []
+        if chain.needs_classifier and self.trained is not None and self.trained.relu:
+            notes.append(AFTER_RELU)
+        return Subject(
+            run=self.features.run.name,
+            experiment=self.experiment,
+            seed=self.seed,
+            epoch=epoch,
+            split=split,
+            ranked=ranked,
+            notes=(*notes, *self.features.dataset.notes, *self.features.dataset.search_notes.get(split, ())),
+        )
+
+    def key_of(self, epoch: int, split: str) -> Callable[[RankedLayer], store.RankKey]:
+        """What the ranks of a layer must be made from."""
+        gallery = self.gallery(split)
+        shared = store.RankKey(
+            queries=self.features.key(epoch, split),
+            gallery=None if gallery == split else self.features.key(epoch, gallery),
+            search_sha256=self.features.search_sha256(split),
+            tie_window=TIE_WINDOW,
+            engine=ENGINE,
+        )
+        return lambda ranked: replace(shared, reduction=self._fitted_on(epoch, split, ranked.reduction))
+
+    def read(self, epoch: int, split: str) -> dict[RankedLayer, store.RankEntry]:
+        """The stored ranks that hold."""
+        return store.read_ranks(self.features.run.rank_file(epoch, split), self.key_of(epoch, split))
+
+    def stale(self, epoch: int, split: str) -> set[RankedLayer]:
+        """The layers whose stored ranks hold no longer, and leave the file when it is written."""
+        return store.stale_ranks(self.features.run.rank_file(epoch, split), self.key_of(epoch, split))
+
+    def write(self, epoch: int, split: str, entries: Mapping[RankedLayer, store.RankEntry]) -> None:
+        """Store ranks, in place of all that are stored."""
+        images, path = self.features.dataset.splits[split], self.features.run.rank_file(epoch, split)
+        store.write_ranks(path, store.Rows(images.labels, images.ids), entries, chance=self._chance(split))
+
+    @contextlib.contextmanager
+    def opened(
+        self, epoch: int, split: str, ranked: RankedLayer, memory: int | None
+    ) -> Iterator[tuple[Features, Features | None]]:
+        """What is searched for and what it is searched in, reduced; None for itself.
+
+        Args:
+            epoch: 0 = before any step.
+            split: the queries'.
+            ranked: the layer and its reduction.
+            memory: features that are larger than that stay on disk, and are reduced as they are read; None: none do.
+        """
+        names = dict.fromkeys((split, self.gallery(split)))
+        chain = parse_chain(ranked.reduction)
+        with contextlib.ExitStack() as stack:
+            if chain.parts:
+                reduce = self._fitted(chain.text, epoch, split, ranked.layer)
+                opened = (self._reduced(reduce, epoch, name, ranked.layer, memory) for name in names)
+            else:
+                opened = (self.features.opened(epoch, name, ranked.layer, self.device, memory) for name in names)
+            queries, *others = [stack.enter_context(features) for features in opened]
+            yield queries, others[0] if others else None
+
+    def layer(self, epoch: int, split: str, ranked: RankedLayer) -> Features:
+        """A layer's features of a split, reduced, in memory.
+
+        Raises:
+            NotApplicableError: the layer cannot take the reduction.
+        """
+        with contextlib.ExitStack() as stack:
+            if parse_chain(ranked.reduction).parts:
+                reduce = self._fitted(ranked.reduction, epoch, split, ranked.layer)
+                return stack.enter_context(self._reduced(reduce, epoch, split, ranked.layer, None))
+            return stack.enter_context(self.features.opened(epoch, split, ranked.layer, self.device, None))
+
+    @functools.cached_property
+    def _fitted(self) -> Callable[[str, int, str, LayerKey], Reduce]:
+        """As `_fit`; what was fitted last is kept, as ranks and each metric ask for it one after the other."""
+        return functools.lru_cache(maxsize=1)(self._fit)
+
+    def _fit(self, reduction: str, epoch: int, split: str, layer: LayerKey) -> Reduce:
+        """A chain, fitted on the training split, or on what a split is searched in."""
+        chain = parse_chain(reduction)
+        # What is not fitted takes only the dimensions, and no training features need be there.
+        fitted_on = FITTED_ON if chain.fits_on_train else self.gallery(split)
+        with self.features.opened(epoch, fitted_on, layer, self.device, _ON_DISK) as features:
+            return fitted(
+                chain, features.values, self.device, seed=self.seed, epoch=epoch, layer=layer, trained=self.trained
+            )
+
+    @contextlib.contextmanager
+    def _reduced(
+        self, reduce: Reduce, epoch: int, split: str, layer: LayerKey, memory: int | None
+    ) -> Iterator[Features]:
+        with self.features.opened(epoch, split, layer, self.device, _ON_DISK) as features:
+            rows = ReducedRows(features.values, reduce, self.device)
+            if memory is not None and rows.dtype.itemsize * math.prod(rows.shape) > memory:
+                yield replace(features, values=rows)
+            else:
+                values = reduced(Blocks(features.values, self.device), reduce, len(features.labels))
+                yield replace(features, values=values)
+
+    def _chance(self, split: str) -> float | None:
+        """Recall@1 of a random order; None where it follows from the classes alone."""
+        rules, queries = self.rules(split), self.features.dataset.splits[split]
+        if rules is None:
+            return None
+        if self.gallery(split) == split:
+            return chance_recall(queries.labels, 1, rules=rules)
+        gallery = self.features.dataset.splits[self.gallery(split)]
+        return chance_recall(queries.labels, 1, gallery.labels, ids=queries.ids, gallery_ids=gallery.ids, rules=rules)
+
+    def _fitted_on(self, epoch: int, split: str, reduction: str) -> str:
+        """What a reduction is fitted on, and with which seed it draws; empty where it does neither."""
+        chain = parse_chain(reduction)
+        fitted_on = self.gallery(split) if chain.on_gallery else FITTED_ON
+        return fit_text(chain, lambda: self.features.key(epoch, fitted_on), self.seed)

@@ -1,0 +1,313 @@
+"""What a probe measures: the epochs, splits, layers, K and metrics that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from layerprobe.data.splits import Dataset
+from layerprobe.recipe.recipe import Recipe
+from layerprobe.reductions.chain import Chain, parse_chain
+from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.system.progress import Listener
+from layerprobe.taps import Layer, Measured, Tap, extracted, find_layers, outlying_tokens
+from layerprobe.values.intervals import IntervalKind, estimand_of
+from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
+from layerprobe.workflow.probe.measures import Measures, build_measures, with_gallery_size
+from layerprobe.workflow.probe.reducing import FITTED_ON, Unfit, asked_chains, left_out, require_fitting, require_some
+from layerprobe.workflow.probe.resampling import Resampling, resampling_of
+from layerprobe.workflow.run.damage import whole_epochs
+from layerprobe.workflow.run.features import RunFeatures
+from layerprobe.workflow.run.kept import kept_epochs
+
+
+@dataclass(frozen=True)
+class ProbeRequest:
+    """What `layerprobe probe` was asked for; None takes the recipe's [probe], or everything.
+
+    Args:
+        layers: layer expressions.
+        pools: max, avg, gem, grid:s, cls or cls+avg.
+        epochs: all, last, best, or epochs with commas between.
+        splits: names of splits.
+        similarity: cosine, euclidean or dot; binary codes are searched by hamming all the same.
+        ks: K of Recall@K.
+        metrics: further metrics by name; `R@K` among them adds that K.
+        device: auto, cpu, cuda or cuda:i.
+        workers: data worker processes.
+        memory: bytes that a ranking may take beside what the process holds; None for as much as it likes.
+        export_index: also write a faiss index of every layer and split of the last of the epochs.
+        interval: of which draw intervals are: gallery or redraw.
+        cluster: the column whose texts are the units of intervals, or `parent`; None for the classes.
+        gallery_size: how many items a query searches in a smaller gallery, thinned by image, in which Recall@K is
+            measured too; None for none.
+        reduce: reductions, chained by `+`.
+        fit: on what those are fitted that learn from features: train, or gallery, what is searched.
+        equal_dim: the dimension to which layers are also brought, in several ways; None for none.
+        model: the run's network as the user names it, as for `Recipe.at`; None where the user names none.
+
+    Raises:
+        UnknownNameError: no such similarity, interval or reduction, or nothing of that name to fit on.
+        RecipeError: a smaller gallery with intervals for another draw, or a chain that cannot be.
+    """
+
+    layers: tuple[str, ...] | None = None
+    pools: tuple[str, ...] | None = None
+    epochs: str = "all"
+    splits: tuple[str, ...] | None = None
+    similarity: str | None = None
+    ks: tuple[int, ...] | None = None
+    metrics: tuple[str, ...] | None = None
+    device: str = "auto"
+    workers: int | None = None
+    memory: int | None = None
+    export_index: bool = False
+    interval: str = "gallery"
+    cluster: str | None = None
+    gallery_size: int | None = None
+    reduce: tuple[str, ...] | None = None
+    fit: str = FITTED_ON
+    equal_dim: int | None = None
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.similarity not in (None, *VECTOR_SIMILARITIES):
+            raise UnknownNameError("similarity", self.similarity or "", VECTOR_SIMILARITIES)
+        asked_chains(self.reduce or (), self.fit, self.equal_dim)
+        if estimand_of(self.interval) == "redraw" and self.gallery_size is not None:
+            what = "--gallery-size with --interval redraw: a smaller gallery is drawn from this one"
+            raise RecipeError(what, fix="Probe twice, once with each")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is measured of a run.
+
+    Args:
+        taps: the layers, in the network's order.
+        splits: those whose images are the queries.
+        stored_splits: those whose features are needed: these, and the galleries that they are searched in.
+        measures: K and metrics.
+        embedding: the layer that the loss takes.
+        similarity: what the features are searched by.
+        resampling: how intervals are made.
+        reductions: what is done to the features before they are searched, each on its own.
+        export_index: whether indexes of the last epoch are written too.
+        unclassified: why no layer has a classifier; empty where the embedding has one.
+    """
+
+    taps: Sequence[Layer]
+    splits: Sequence[str]
+    stored_splits: Sequence[str]
+    measures: Measures
+    embedding: Tap
+    similarity: str
+    resampling: Resampling
+    reductions: Sequence[str] = (NO_REDUCTION,)
+    export_index: bool = False
+    unclassified: str = ""
+
+    @property
+    def chains(self) -> list[Chain]:
+        """The reductions."""
+        return [parse_chain(text) for text in self.reductions]
+
+    @property
+    def extracted_splits(self) -> list[str]:
+        """The splits whose features must be stored: those above, and the one that a reduction is fitted on."""
+        fitted = [FITTED_ON for chain in self.chains if chain.fits_on_train]
+        return list(dict.fromkeys([*self.stored_splits, *fitted]))
+
+    @property
+    def ranked(self) -> list[RankedLayer]:
+        """Every layer as it is searched, by each reduction that it can take."""
+        unfit = {(item.layer, item.reduction) for item in self.unfit}
+        return [
+            RankedLayer(tap.key, chain.text, chain.similarity or self.similarity)
+            for tap in self.taps
+            for chain in self.chains
+            if (tap.key, chain.text) not in unfit
+        ]
+
+    @property
+    def unfit(self) -> list[Unfit]:
+        """The reductions that layers cannot take, by what is known before anything is fitted."""
+        return left_out(self.taps, self.chains, self.embedding.key, self.unclassified)
+
+    @property
+    def deciding(self) -> RankedLayer:
+        """What says which epoch is best: the embedding as it is searched."""
+        return RankedLayer(self.embedding.key, NO_REDUCTION, self.similarity)
+
+
+def doubts_of(selection: Selection) -> list[str]:
+    """What the user should know of a selection before it is measured, in a line each."""
+    dropped = ", ".join(map(str, selection.measures.dropped))
+    found = [f"K = {dropped} left out: not so many items to search"] if dropped else []
+    found += map(str, selection.unfit)
+    return found + outlying_tokens(extracted(selection.taps))
+
+
+def select_taps(request: ProbeRequest, recipe: Recipe, measured: Measured) -> list[Layer]:
+    """The layers asked for.
+
+    Raises:
+        UnknownNameError: no such layer or pool.
+        RecipeError: a layer that cannot be probed.
+    """
+    layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
+    return storable(find_layers(layers, measured, pools=pools))
+
+
+def storable(taps: list[Layer]) -> list[Layer]:
+    """The layers themselves, if features can be stored under their names.
+
+    Raises:
+        RecipeError: a name has a `/`, which parts places in feature files.
+    """
+    for tap in extracted(taps):
+        if "/" in tap.layer:
+            what = f"layer {tap.layer}: features cannot be stored under a name with '/'"
+            raise RecipeError(what, fix="Leave the layer out, or rename the module in the model's code")
+    return taps
+
+
+def select_splits(asked: Sequence[str] | None, dataset: Dataset) -> list[str]:
+    """The splits whose items are searched for; a gallery is none of them.
+
+    Raises:
+        UnknownNameError: no such split.
+    """
+    known = dataset.searched
+    for name in asked or ():
+        if name not in known:
+            raise UnknownNameError("split", name, known)
+    return [name for name in known if name in (asked or known)]
+
+
+def select(  # noqa: PLR0913 - what is asked for, and of what
+    request: ProbeRequest,
+    recipe: Recipe,
+    taps: Sequence[Layer],
+    embedding: Tap,
+    dataset: Dataset,
+    *,
+    unclassified: str = "",
+) -> Selection:
+    """What is measured of these layers on this data set.
+
+    Args:
+        request: what is asked for.
+        recipe: the run's, whose [probe] counts where the request says nothing.
+        taps: the layers.
+        embedding: the layer that the loss takes.
+        dataset: the run's.
+        unclassified: why no layer has a classifier; empty where the embedding has one.
+
+    Raises:
+        UnknownNameError: no such split, metric or column.
+        RecipeError: a K, a metric, or a reduction that cannot be measured here, or no clusters of that name.
+    """
+    splits = select_splits(request.splits, dataset)
+    measures = select_measures(request, recipe, dataset, splits)
+    names = recipe.probe.reduce if request.reduce is None else request.reduce
+    chains = asked_chains(names, request.fit, request.equal_dim)
+    require_fitting(chains, dataset)
+    require_some(taps, chains, left_out(taps, chains, embedding.key, unclassified))
+    return Selection(
+        taps,
+        splits,
+        splits_to_store(splits, dataset),
+        measures,
+        embedding,
+        request.similarity or recipe.probe.similarity,
+        resampling_of(dataset, splits, IntervalKind(estimand_of(request.interval), request.cluster)),
+        tuple(chain.text for chain in chains),
+        export_index=request.export_index,
+        unclassified=unclassified,
+    )
+
+
+def splits_to_store(splits: Sequence[str], dataset: Dataset) -> list[str]:
+    """The splits whose features are needed: those given and the galleries that they are searched in."""
+    return list(dict.fromkeys([*splits, *(dataset.search_in.get(name, name) for name in splits)]))
+
+
+def select_epochs(
+    text: str, features: RunFeatures, record: dict[str, Any], deciding: RankedLayer, listener: Listener | None
+) -> list[int]:
+    """The epochs asked for, ascending.
+
+    Args:
+        text: all, which is all that have a checkpoint; last; best; or epochs with commas between.
+        features: of the run.
+        record: its run.json.
+        deciding: the layer whose validation scores say which epoch is best.
+        listener: hears of damaged checkpoints, of which none is best.
+
+    Raises:
+        RecipeError: one that was not trained, `best` without validation classes, or no checkpoint left.
+        DataError: `best`, and all checkpoints are damaged.
+    """
+    run, done = features.run, int(record["epochs_done"])
+    kept = kept_epochs(run, record)
+    if text in ("all", "best") and not kept:
+        fix = "Name epochs whose features are stored, like --epochs 0,5, or train it again with --fresh"
+        raise RecipeError("all checkpoints were removed", file=run.folder, fix=fix)
+    if text == "all":
+        return kept
+    if text == "last":
+        return [done]
+    if text == "best":
+        return [_best(features, kept, deciding, listener)]
+    numbers = [part.strip() for part in text.split(",")]
+    if not all(number.isdecimal() for number in numbers):
+        raise RecipeError(
+            f"--epochs {text}: neither all, last, best nor numbers like 0,5", fix="For example --epochs last"
+        )
+    asked = sorted({int(number) for number in numbers})
+    if asked[-1] > done:
+        raise RecipeError(f"--epochs {text}: {run.name} has epochs 0 to {done}", fix="Choose among these")
+    return asked
+
+
+def _best(features: RunFeatures, kept: Sequence[int], deciding: RankedLayer, listener: Listener | None) -> int:
+    if "validation" not in features.dataset.splits:
+        raise RecipeError("--epochs best needs validation classes, which this run has none of", fix="Use last")
+    run, whole = features.run, whole_epochs(features, kept, listener)
+    layer = deciding.layer.layer
+    wanted = (layer, "validation", deciding.reduction, deciding.similarity, "R@1")
+    rows = [
+        score
+        for score in (run.scores() if run.scores_file.exists() else [])
+        if (score.layer, score.split, score.reduction, score.similarity, score.metric) == wanted
+        and score.epoch in whole
+    ]
+    if len({score.epoch for score in rows}) < len(whole):
+        what = f"--epochs best needs {layer} measured on the validation split at every epoch, by {deciding.similarity}"
+        command = f"layerprobe probe {run.name} --layers {layer} --splits validation --similarity {deciding.similarity}"
+        raise RecipeError(what, fix=f"First {command}")
+    return max(rows, key=lambda score: (score.value or 0.0, -score.epoch)).epoch
+
+
+def select_measures(request: ProbeRequest, recipe: Recipe, dataset: Dataset, splits: Sequence[str]) -> Measures:
+    """What to measure: the K that every gallery is large enough for, a recipe's others dropped, and the metrics.
+
+    Args:
+        request: what was asked for.
+        recipe: the run's.
+        dataset: the run's.
+        splits: those whose items are searched for.
+
+    Raises:
+        RecipeError: a K that was asked for on the command line is too large, or the smaller gallery is not one.
+        UnknownNameError: no such metric; with the near miss.
+    """
+    names = request.metrics if request.metrics is not None else recipe.probe.metrics
+    sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(split, split) for split in splits)}
+    may_drop = not request.ks
+    found = build_measures(names, request.ks or recipe.probe.k, sizes, options=recipe.metrics, may_drop=may_drop)
+    if request.gallery_size is not None:
+        found = with_gallery_size(found, request.gallery_size, dataset, splits)
+    return replace(found, memory=request.memory)

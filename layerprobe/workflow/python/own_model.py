@@ -1,0 +1,217 @@
+"""A user's own module: its layers, and features of images that it is given."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from layerprobe.measure import extraction
+from layerprobe.measure.joint import side_by_side
+from layerprobe.nets.blocks import block_names, part_names
+from layerprobe.nets.net import Net
+from layerprobe.system.errors import RecipeError
+from layerprobe.tables.formats import Shown
+from layerprobe.tables.tables import TextTable
+from layerprobe.taps import (
+    LayerInfo,
+    Measured,
+    extracted,
+    find_layers,
+    list_layers,
+    measure_layers,
+    outlying_tokens,
+    pools_left_out,
+)
+from layerprobe.taps.hooks import parts_by_path
+from layerprobe.taps.layouts import Unclear
+from layerprobe.values.keys import OUTPUT, members_of
+from layerprobe.workflow.probe.extractors import BATCH_SIZE
+from layerprobe.workflow.python.loaders import in_batches
+from layerprobe.workflow.run.parts import choose_device
+
+
+def net_of(model: nn.Module | Net) -> Net:
+    """A module with names for its layers: its blocks and their parts by their paths, and `output`.
+
+    Raises:
+        RecipeError: it is none.
+    """
+    if isinstance(model, Net):
+        return model
+    if not isinstance(model, nn.Module):
+        raise RecipeError(f"the model is a {type(model).__name__}", fix="Give a torch.nn.Module")
+    module = model.module if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) else model
+    while isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):  # compiled as a whole
+        module = inner
+    blocks = block_names(module)
+    prefix_tokens = getattr(module, "num_prefix_tokens", None)  # timm's
+    return Net(
+        module=module,
+        layers={OUTPUT: ""} | {name: name for name in blocks},
+        embedding_dim=0,  # nobody asks for it where no loss is trained
+        new_parameters=frozenset(),
+        parts={name: name for name in part_names(module, blocks)},
+        prefix_tokens=prefix_tokens if isinstance(prefix_tokens, int) else None,
+    )
+
+
+def measured(net: Net, image_size: int) -> Measured:
+    """The layers of a network for images of a size.
+
+    Of a user's model, the output is no layer where it is no map, tokens or vector, and its final norm is known now.
+
+    Raises:
+        RecipeError: it does not take such images.
+    """
+    try:
+        found = measure_layers(net, image_size)
+    except RecipeError as error:
+        raise RecipeError(error.message, fix="Give images of another size") from error
+    if net.layers.get(OUTPUT) != "":
+        return found
+    unclear = any(isinstance(call.layout, Unclear) for call in found.calls.get("", ()))
+    layers = {name: path for name, path in net.layers.items() if name != OUTPUT or not unclear}
+    return replace(found, net=replace(net, layers=layers, final_norm=_final_norm(net, found)))
+
+
+def _final_norm(net: Net, found: Measured) -> str | None:
+    """The first norm after the last block that leaves its output's shape as it is; None where there is none."""
+    blocks = [call for name, path in net.layers.items() if name != OUTPUT for call in found.calls.get(path, ())]
+    last = max(blocks, key=lambda call: call.order, default=None)
+    parts = parts_by_path(net.module)
+    after = [
+        (call.order, path)
+        for path, calls in found.calls.items()
+        for call in calls
+        if last and call.order > last.order and call.shape == last.shape and "Norm" in type(parts[path]).__name__
+    ]
+    return min(after)[1] if after else None
+
+
+@contextlib.contextmanager
+def placed(module: nn.Module, device: str) -> Iterator[torch.device]:
+    """A module on a device as long as the block lasts; afterwards it is where it was.
+
+    Args:
+        module: any.
+        device: auto, which is where the module is; cpu, cuda or cuda:i.
+
+    Yields:
+        The device.
+
+    Raises:
+        RecipeError: no such device, or a module on several devices, which cannot be moved back.
+        EnvironmentFault: CUDA is not there.
+    """
+    before = list(dict.fromkeys(tensor.device for tensor in (*module.parameters(), *module.buffers())))
+    own = before[0] if before else torch.device("cpu")
+    if device == "auto":
+        yield own
+        return
+    if len(before) > 1:
+        raise RecipeError(f"the model lies on {', '.join(map(str, before))}", fix='Leave it there: device="auto"')
+    try:
+        module.to(choose_device(device))
+        yield choose_device(device)
+    finally:
+        module.to(own)
+
+
+def names_of(asked: str | Sequence[str]) -> list[str]:
+    """Names in a list, or in one text with commas between, as on the command line."""
+    return [name.strip() for name in asked.split(",")] if isinstance(asked, str) else list(asked)
+
+
+class Layers(tuple[LayerInfo, ...]):
+    """The layers of a model in execution order; shown as a table."""
+
+    __slots__ = ()
+
+    def _table(self) -> Shown:
+        rows = tuple((layer.name, str(layer.layout), str(layer.dim), str(layer.calls)) for layer in self)
+        return Shown((TextTable(("layer", "output", "dim", "calls"), rows, numbers=frozenset({2, 3})),))
+
+    def __repr__(self) -> str:
+        return str(self._table())
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+
+def layers(model: nn.Module | Net, image_size: int = 224) -> Layers:
+    """List a model's layers: its blocks, which `layers="*"` of `probe` takes, and its own output.
+
+    Any other module can be probed by its path.
+
+    >>> import layerprobe
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten())
+    >>> found = layerprobe.layers(model, image_size=8)
+    >>> [(layer.name, layer.kind, layer.dim) for layer in found]
+    [('1', 'map', 4), ('3', 'map', 8), ('output', 'vector', 128)]
+
+    Args:
+        model: any module that maps images (B, 3, H, W) to something; it is not changed.
+        image_size: side of the square images in pixels.
+
+    Returns:
+        A tuple that is shown as a table; each layer has `name`, `module` (its path), `dim` (numbers of an image's
+        feature vector), `kind` (map, tokens or vector), `layout` (its shape) and `calls` (how often it runs in a
+        forward). The output is missing where it is none of these, such as boxes.
+
+    Raises:
+        RecipeError: the model does not take such images.
+    """
+    return Layers(list_layers(measured(net_of(model), image_size).net, image_size))
+
+
+def extract(
+    model: nn.Module | Net, layers: str | Sequence[str], images: Tensor | Iterable[Any]
+) -> dict[str, NDArray[np.float32]]:
+    """Features of images at some layers, pooled to a vector each.
+
+    The model runs in evaluation mode on the device where it is, and is not changed.
+
+    >>> import torch, layerprobe
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
+    >>> features = layerprobe.extract(model, ["0@max", "1@avg"], torch.ones(5, 3, 8, 8))
+    >>> {name: values.shape for name, values in features.items()}
+    {'0@max': (5, 4), '1@avg': (5, 4)}
+
+    Args:
+        model: any module that takes images (B, 3, S, S).
+        layers: layer expressions, as on the command line: names that `layers` lists, globs, module paths, each with a
+            pool or without (`blocks.5@avg`, `blocks.*`, `*`); `A+B` are layers side by side, each L2-normalised.
+        images: floats (N, 3, S, S) as the model takes them; or batches of these, with labels or without, such as a
+            loader gives.
+
+    Returns:
+        Layer with its pool -> float32 (N, D), in execution order.
+
+    Raises:
+        UnknownNameError: no such layer, with the near miss.
+        RecipeError: a layer that cannot be pooled so.
+        DataError: images that are no such floats.
+        NumericError: GeM of a layer that has values below 0.
+    """
+    net = net_of(model)
+    batches = in_batches(images, BATCH_SIZE)
+    first = next(batches)
+    with placed(net.module, "auto") as device:
+        named, network = names_of(layers), measured(net, first.shape[-1])
+        asked = find_layers(named, network)
+        taps = extracted(asked)
+        for doubt in [*pools_left_out(named, network), *outlying_tokens(taps)]:
+            warnings.warn(doubt, stacklevel=2)
+        found = list(extraction.extract(net.module, taps, chain([first], batches), device=device))
+    values = {tap.key: np.concatenate([batch[tap.key] for batch in found]) for tap in taps}
+    return {str(layer.key): side_by_side([values[key] for key in members_of(layer.key, values)]) for layer in asked}

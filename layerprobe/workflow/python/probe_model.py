@@ -1,0 +1,307 @@
+"""probe: a user's own model and loaders -> features, ranks and scores of its layers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from layerprobe.data.splits import IN_GALLERY
+from layerprobe.measure.extraction import extract
+from layerprobe.nets.net import Net
+from layerprobe.reductions.chain import Chain
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.taps import Layer, Tap, execution_order, extracted, find_layers, outlying_tokens, pools_left_out
+from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, LayerKey, RankedLayer, network_order
+from layerprobe.values.scores import SPLITS
+from layerprobe.workflow.probe.measures import build_measures
+from layerprobe.workflow.probe.reducing import FITTED_ON, Unfit, asked_chains, left_out, none_takes, require_some
+from layerprobe.workflow.probe.selection import storable
+from layerprobe.workflow.python.layer_search import Found, LayerSearch, Place, SplitFeatures, gallery_of
+from layerprobe.workflow.python.loaders import Batch, progress, read_batches
+from layerprobe.workflow.python.own_model import measured, names_of, net_of, placed
+from layerprobe.workflow.python.probed import ByLayer, Probed
+from layerprobe.workflow.python.stored_probe import Origin, image_digests, known_layers, store_probe, weights_sha256
+
+_NO_CLASSIFIER = "a model from Python brings none"
+
+
+def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
+    model: nn.Module | Net,
+    splits: Mapping[str, Iterable[Any]],
+    *,
+    layers: str | Sequence[str] = "*",
+    pools: str | Sequence[str] | None = None,
+    reduce: str | Sequence[str] = (NO_REDUCTION,),
+    fit: str = FITTED_ON,
+    similarity: str = "cosine",
+    ks: Sequence[int] = (1, 2, 4, 8),
+    metrics: str | Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
+    device: str | torch.device = "auto",
+    cache: str | Path | None = None,
+) -> Probed:
+    """Measure how well each layer of a model tells classes apart, those it was trained on and unseen ones.
+
+    It computes what `layerprobe probe` does. Each loader is read once, so it may shuffle. The model runs in evaluation
+    mode and is not changed: afterwards each of its modules has its own mode again, and no hook is left.
+
+    >>> import torch, layerprobe
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 8, 3))
+    >>> labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    >>> colours = torch.eye(3)[labels].reshape(6, 3, 1, 1).expand(-1, -1, 8, 8)
+    >>> result = layerprobe.probe(model, {"test": [(colours, labels)]}, layers="0,2", ks=[1], metrics=["MAP@R"])
+    >>> result
+    Probed(Sequential: 2 layers on test, 4 scores)
+    >>> result.ranks["test", "0@max"].recall(1)
+    1.0
+    >>> result.frame()[["layer", "metric", "value"]].values.tolist()[:2]
+    [['0', 'R@1', 1.0], ['0', 'MAP@R', 1.0]]
+    >>> result.features["test", "2"].shape
+    (6, 8)
+
+    Layers side by side, and what a reduction makes of the features:
+
+    >>> both = layerprobe.probe(model, {"test": [(colours, labels)]}, layers="0+2", reduce="none,binary", ks=[1])
+    >>> both.ranks["test", "0+2@max/binary"].recall(1)
+    1.0
+    >>> both.features["test", "0+2"].shape
+    (6, 12)
+
+    Args:
+        model: any module that takes images (B, 3, S, S).
+        splits: train, validation and test, at least one of them, and with `gallery` what test is searched in -> batches
+            of (images, labels), such as a DataLoader gives: floats (B, 3, S, S) as the model takes them, and (B,) whole
+            numbers. A number means the same class in every split; no class is in two splits, but in test and gallery.
+        layers: layer expressions, as on the command line: names that `layerprobe.layers` lists, globs, module paths,
+            each with a pool (`blocks.5@avg`) or without. `*` is the blocks and the model's own output;
+            `blocks.5+blocks.11` are two layers side by side, each L2-normalised.
+        pools: of expressions without a pool: max, avg, gem, grid:s, cls, cls+avg. None: max for maps, cls and avg for
+            tokens. A layer that gives vectors needs none.
+        reduce: what is done to the features before they are searched, each on its own: names in
+            `layerprobe.registry.REDUCTIONS` with `+` between, such as `l2+whiten:64:0.5+l2`, or `none`. Random ones
+            are drawn from the seed 0. A layer that cannot take one is left out with a warning.
+        fit: on what reductions are fitted: train, or gallery, without labels on what is searched; scores say so.
+        similarity: cosine, euclidean or dot; binary codes are searched by hamming all the same.
+        ks: K of Recall@K, below the number of images that are searched.
+        metrics: names in `layerprobe.registry.METRICS`, or a mapping from these to their options.
+        device: where the model runs and features are ranked: auto, which is where the model is; or cpu, cuda, cuda:i,
+            from where it is moved back at the end.
+        cache: folder of runs, into which a run of this model and these images is written, or one that is there is
+            extended: `layerprobe plot` draws it beside others, and `open_run` reads it. Its name is the result's.
+            Images in another order than before replace what is stored, with a warning for scores that are lost.
+            Models of one class, with the same parts as they print and the same weights, count as one: if only the code
+            of their forward differs, give each a folder of its own. None: no file is written.
+
+    Returns:
+        Scores, ranks and features in memory. A layer with features that are not finite has no
+        value; the notes of its scores say so.
+
+    Raises:
+        UnknownNameError: no such split, layer, pool, reduction, metric or similarity; with the near miss.
+        RecipeError: something else than a model or splits, no layer, a layer that cannot be pooled so, a K that is too
+            large or no whole number above 0, a metric that needs a classifier, an option that a metric does not take; a
+            reduction that is fitted on train where there is none, or that no layer can take.
+        DataError: batches of something else, a split of fewer than 2 classes, a class in two splits.
+        NumericError: GeM of a layer that has values below 0.
+        BusyError: another process uses the run in `cache`.
+    """
+    if similarity not in VECTOR_SIMILARITIES:
+        raise UnknownNameError("similarity", similarity, VECTOR_SIMILARITIES)
+    names, options = (list(metrics), metrics) if isinstance(metrics, Mapping) else (names_of(metrics), {})
+    if "accuracy" in names:
+        raise RecipeError("accuracy needs the classifier of a training run", fix="Leave it out")
+    measures = partial(build_measures, names, ks, options=options, may_drop=False)
+    measures({})  # a misspelt metric is told before the work
+    net, order = net_of(model), _order(splits)
+    chains = _chains(names_of(reduce), fit, splits)
+    with placed(net.module, str(device)) as where, progress() as track:
+        size, batches = _opened({name: track(splits[name], f"extracting {name}") for name in order})
+        network = measured(net, size)
+        asked = (names_of(layers), network)
+        named = None if pools is None else names_of(pools)
+        taps, unpooled = find_layers(*asked, pools=named), pools_left_out(*asked, pools=named)
+        if cache is not None:
+            storable(taps)
+        if not taps:
+            raise RecipeError("no layer is asked for", fix='Ask for some, such as layers="*"')
+        unfit = left_out(taps, chains, taps[0].key, _NO_CLASSIFIER)
+        require_some(taps, chains, unfit)
+        for doubt in [*unpooled, *outlying_tokens(extracted(taps)), *map(str, unfit)]:
+            warnings.warn(doubt, stacklevel=2)
+        found = _extracted(net.module, extracted(taps), batches, where, hashed=cache is not None)
+        _require_classes({name: split.labels for name, split in found.items()})
+        origin = None if cache is None else _origin(net.module, found)
+        sizes = {name: len(split.labels) for name, split in found.items() if name in _searched(found)}
+        search = LayerSearch(
+            run=type(net.module).__name__ if origin is None else origin.run_name,
+            experiment="" if origin is None else origin.experiment,
+            splits=found,
+            measures=measures(sizes),
+            device=where,
+        )
+        names = execution_order([tap.layer for tap in extracted(taps)], network)
+        rows = network_order(_ranked(taps, chains, unfit, similarity), names)
+        result = search.found(rows, track)
+        if cache is not None and origin is not None:
+            layer_order = dict.fromkeys([*known_layers(Path(cache), origin), *names])
+            store_probe(Path(cache), origin, search, result, execution_order(layer_order, network))
+    _tell_refused(rows, result)
+    return Probed(
+        search.run,
+        tuple(result.scores),
+        ByLayer(result.ranks, result.reasons),
+        ByLayer({**_raw(found, rows), **result.features}),
+        {name: split.labels for name, split in found.items()},
+        {name: gallery for name in found if (gallery := gallery_of(name, found))},
+    )
+
+
+def _order(splits: Mapping[str, object]) -> list[str]:
+    """The splits' names: those to search for in the order of rows, then the gallery.
+
+    Raises:
+        UnknownNameError: a split of another name.
+        RecipeError: no split to search for, or something else than splits by name.
+    """
+    if not isinstance(splits, Mapping):
+        what = f"splits are a {type(splits).__name__}"
+        raise RecipeError(what, fix='Give the loaders by their splits\' names: {"test": loader}')
+    known = (*SPLITS, *IN_GALLERY.values())
+    for name in splits:
+        if name not in known:
+            raise UnknownNameError("split", name, known)
+    if not splits or any(gallery in splits and query not in splits for query, gallery in IN_GALLERY.items()):
+        given = "only a gallery" if splits else "no split"
+        raise RecipeError(f"there is {given}, and nothing to search for", fix="Give a test split")
+    return [name for name in known if name in splits]
+
+
+def _opened(loaders: Mapping[str, Iterable[Any]]) -> tuple[int, dict[str, Iterable[Batch]]]:
+    """The side of the images in the first batch, and the batches of all loaders, whose images must have it."""
+    (name, loader), *others = loaders.items()
+    batches = read_batches(loader, name)
+    first = next(batches)
+    size = first.images.shape[-1]
+    return size, {name: chain([first], batches)} | {other: read_batches(given, other, size) for other, given in others}
+
+
+def _extracted(
+    module: nn.Module,
+    taps: Sequence[Tap],
+    batches: Mapping[str, Iterable[Batch]],
+    device: torch.device,
+    *,
+    hashed: bool,
+) -> dict[str, SplitFeatures]:
+    """What the layers give of each split."""
+    found = {}
+    for name, of_split in batches.items():
+        labels: list[NDArray[np.int64]] = []
+        parts: list[dict[LayerKey, NDArray[np.float32]]] = []
+        digests: list[str] = []
+        for batch in of_split:
+            labels.append(batch.labels)
+            parts += extract(module, taps, [batch.images], device=device)
+            digests += image_digests(batch.images, batch.labels) if hashed else []
+        features = {tap.key: np.concatenate([part.pop(tap.key) for part in parts]) for tap in taps}
+        found[name] = SplitFeatures(name, np.concatenate(labels), features, max(map(len, labels)), tuple(digests))
+    return found
+
+
+def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> list[Chain]:
+    """The reductions asked for.
+
+    Raises:
+        RecipeError: there is none, or nothing to fit one on.
+        UnknownNameError: no such reduction, or nothing of that name to fit on.
+    """
+    chains = asked_chains(names, fit)
+    if not chains:
+        raise RecipeError("no reduction is asked for", fix='reduce="none" takes the features as they are')
+    fitted = [chain.text for chain in chains if chain.fits_on_train]
+    if fitted and FITTED_ON not in splits:
+        raise RecipeError(
+            f"reduce: {fitted[0]} is fitted on training classes, and there is no {FITTED_ON} split",
+            fix=f'Give a {FITTED_ON} split, or fit="gallery", which fits it on the images that are searched',
+        )
+    return chains
+
+
+def _ranked(
+    taps: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[Unfit], similarity: str
+) -> list[RankedLayer]:
+    """Every layer by each reduction that it can take."""
+    without = {(item.layer, item.reduction) for item in unfit}
+    return [
+        RankedLayer(tap.key, chain.text, chain.similarity or similarity)
+        for tap in taps
+        for chain in chains
+        if (tap.key, chain.text) not in without
+    ]
+
+
+def _tell_refused(rows: Sequence[RankedLayer], result: Found) -> None:
+    """Warn of reductions that layers could not take.
+
+    Raises:
+        NotApplicableError: no layer could take one.
+    """
+    applied = {score.reduction for score in result.scores}
+    for reduction in dict.fromkeys(ranked.reduction for ranked in rows):
+        refused = [item for item in result.refused if item.reduction == reduction]
+        if refused and reduction not in applied:
+            raise none_takes(refused)
+        for item in refused:
+            warnings.warn(str(item), stacklevel=3)
+
+
+def _raw(splits: Mapping[str, SplitFeatures], rows: Sequence[RankedLayer]) -> dict[Place, NDArray[np.float32]]:
+    """The features of the layers as they are, of every split."""
+    layers = dict.fromkeys(ranked.layer for ranked in rows)
+    return {
+        (name, RankedLayer(layer, NO_REDUCTION, "")): split.values(layer)
+        for name, split in splits.items()
+        for layer in layers
+    }
+
+
+def _origin(module: nn.Module, splits: Mapping[str, SplitFeatures]) -> Origin:
+    images = {name: split.digests for name, split in splits.items()}
+    return Origin(type(module).__name__, weights_sha256(module), images)
+
+
+def _searched(splits: Mapping[str, object]) -> set[str]:
+    """The splits that something is searched in."""
+    return {gallery_of(name, splits) or name for name in splits if name in SPLITS}
+
+
+def _require_classes(labels: Mapping[str, NDArray[np.int64]]) -> None:
+    """Check that each split has 2 classes and that no class is in two splits, unless one is searched in the other.
+
+    Raises:
+        DataError: otherwise.
+    """
+    seen: dict[int, str] = {}
+    for name, of_split in labels.items():
+        classes = np.unique(of_split).tolist()
+        if len(classes) < 2:
+            raise DataError(
+                f"the {name} split has {len(of_split)} images of 1 class; Recall@K needs 2 classes",
+                fix=f"Give images of 2 classes or more as {name}",
+            )
+        for label in classes:
+            other = seen.setdefault(label, name)
+            if name not in (other, gallery_of(other, labels)):
+                raise DataError(
+                    f"class {label} is in {other} and {name}, but no class may be in two splits",
+                    fix="Put all images of a class into one split. A number means the same class in every split: where"
+                    " loaders number their classes on their own, add the number of training classes to the others",
+                )

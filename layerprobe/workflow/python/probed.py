@@ -1,0 +1,216 @@
+"""Probed: what a probe of a user's own model gives."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe import registry
+from layerprobe.measure.cka import layer_cka
+from layerprobe.measure.pair_similarities import Labelled
+from layerprobe.metrics.recall import positives_and_negatives
+from layerprobe.plots.plot import Image
+from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
+from layerprobe.tables.formats import Shown
+from layerprobe.values.facts import DataFacts
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, is_named
+from layerprobe.values.retrieval import Ranks
+from layerprobe.values.scores import Matrix, Score
+from layerprobe.values.views import Curve, Histogram, Neighbours, Reductions
+from layerprobe.workflow.plot.dims import at_equal_dimensions, best_on_validation, python_fix, reductions_of, shown
+from layerprobe.workflow.plot.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
+from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
+from layerprobe.workflow.plot.matrices import COMPARED
+from layerprobe.workflow.plot.options import Ask
+from layerprobe.workflow.plot.plot import draw
+from layerprobe.workflow.plot.unit_views import choice_of, histograms_of, spectra_of
+from layerprobe.workflow.run.facts import epoch_tables, split_facts
+from layerprobe.workflow.run.frames import score_frame
+from layerprobe.workflow.run.members import ranked_as
+from layerprobe.workflow.run.told_apart import Searched, alike_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+T = TypeVar("T")
+Place = tuple[str, RankedLayer]
+
+
+class ByLayer(dict[tuple[str, str], T]):
+    """Values by split and layer: `values["test", "blocks.5@avg"]`, or `"blocks.5"` where that has a single pool.
+
+    Those of a reduced layer are `values["test", "blocks.5@avg/l2+pca:8"]`, or `"blocks.5/l2+pca:8"`.
+
+    Args:
+        values: by split and layer as it is searched.
+        absent: those that have no value, and why.
+    """
+
+    def __init__(self, values: Mapping[Place, T], absent: Mapping[Place, str] | None = None) -> None:
+        super().__init__({(split, layer_text(ranked)): value for (split, ranked), value in values.items()})
+        self.places = (*values, *(absent or {}))
+        self._absent = dict(absent or {})
+
+    def __missing__(self, place: tuple[str, str]) -> T:
+        if not isinstance(place, tuple) or len(place) != 2:
+            raise RecipeError(f"{place!r} is not a split and a layer", fix='Write ["test", "blocks.5@avg"]')
+        split, text = place
+        if split not in dict(self.places):
+            raise UnknownNameError("split", split, dict(self.places))
+        known = [ranked for name, ranked in self.places if name == split]
+        reductions = {ranked.reduction for ranked in known}
+        reduction = next((name for name in reductions if text.endswith(f"/{name}")), NO_REDUCTION)
+        layer = text.removesuffix(f"/{reduction}")
+        found = [ranked for ranked in known if ranked.reduction == reduction and is_named(ranked.layer, layer)]
+        if not found:
+            raise UnknownNameError("layer", text, map(layer_text, known))
+        if len(found) > 1:
+            raise RecipeError(f"{text} has several pools", fix=f"Choose one of {', '.join(map(layer_text, found))}")
+        if reason := self._absent.get((split, found[0])):
+            raise NumericError(f"{layer_text(found[0])} has none on {split}: {reason}")
+        return self[split, layer_text(found[0])]
+
+
+def layer_text(ranked: RankedLayer) -> str:
+    """`blocks.5@avg`, or `blocks.5@avg/l2+pca:8` where it is reduced."""
+    reduced = ranked.reduction != NO_REDUCTION
+    return f"{ranked.layer}/{ranked.reduction}" if reduced else str(ranked.layer)
+
+
+@dataclass(frozen=True, eq=False)
+class Probed:
+    """How well the layers of a model tell classes apart.
+
+    Args:
+        name: what the model is called in scores, tables and plots.
+        scores: every number, as in scores.csv; layers in execution order.
+        ranks: `ranks["test", "blocks.5@avg"]` -> where each query's nearest item of its class stands. The reduction
+            follows: `ranks["test", "blocks.5@avg/l2+pca:8"]`; of a mean over draws there are those of each draw,
+            `blocks.5@avg/random:8` and `blocks.5@avg/random:8:1`.
+        features: `features["test", "blocks.5@avg"]` -> float32 (N, D), in the order in which the images came; reduced
+            ones as for `ranks`, binary codes as uint8.
+        labels: split -> (N,) the loader's labels, in the same order.
+        gallery: split -> the split that it is searched in, where that is another.
+    """
+
+    name: str
+    scores: tuple[Score, ...]
+    ranks: ByLayer[Ranks]
+    features: ByLayer[NDArray[np.float32]]
+    labels: Mapping[str, NDArray[np.int64]]
+    gallery: Mapping[str, str]
+
+    def table(self) -> Shown:
+        """The scores as `layerprobe probe` shows them; `print` writes them as text, a notebook shows them as HTML."""
+        return Shown(tuple(epoch_tables(self.scores, self.data_facts(), self.searched)))
+
+    def frame(self) -> DataFrame:
+        """A row for each score, with the columns of scores.csv.
+
+        Raises:
+            EnvironmentFault: pandas is not installed.
+        """
+        return score_frame(self.scores)
+
+    def plot(self, kind: str) -> Figure:
+        """Draw a registered plot, such as `layers`, `train-vs-test` or `cka`.
+
+        Raises:
+            UnknownNameError: no such plot.
+            LayerprobeError: scores that it cannot draw.
+        """
+        return draw(registry.load("plot", registry.PLOTS, kind), _Material(self), Ask()).figure
+
+    def __repr__(self) -> str:
+        layers = {score.layer_key for score in self.scores}
+        splits = dict.fromkeys(score.split for score in self.scores)
+        return f"Probed({self.name}: {len(layers)} layers on {' and '.join(splits)}, {len(self.scores)} scores)"
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+    def data_facts(self) -> DataFacts:
+        """What the scores were measured on."""
+        splits = dict.fromkeys(score.split for score in self.scores)
+        searched = {split: self.labels[self.gallery[split]] for split in splits if split in self.gallery}
+        facts = {split: split_facts(self.labels[split], searched.get(split)) for split in splits}
+        return DataFacts("", facts, start="epoch 0")
+
+    def searched(self, _: int, split: str, cluster: str | None) -> Searched | None:
+        """How the queries of a split found their classes; None with a cluster, whose texts are not kept."""
+        if cluster is not None:
+            return None
+        places = [(name, layer_text(ranked), ranked) for name, ranked in self.ranks.places if name == split]
+        ranks = {ranked: self.ranks[split, text] for _, text, ranked in places if (split, text) in self.ranks}
+        return Searched(self.labels[split], ranks)
+
+
+@dataclass(frozen=True, eq=False)
+class _Material:
+    """What plots draw of it."""
+
+    probed: Probed
+
+    @property
+    def scores(self) -> Sequence[Score]:
+        return self.probed.scores
+
+    def data(self) -> Mapping[str, DataFacts]:
+        return {self.probed.name: self.probed.data_facts()}
+
+    def alike(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
+        return alike_of(scores, metric, self.probed.searched)
+
+    def matrices(self, _: Ask) -> Sequence[Matrix]:
+        places = self.probed.features.places
+        layers = [
+            ranked.layer
+            for split, ranked in places
+            if (split, ranked.reduction) == (COMPARED, NO_REDUCTION) and "+" not in ranked.layer.layer
+        ]
+        if not layers:
+            raise DataError(f"CKA compares features of the {COMPARED} split", fix=f"Probe a {COMPARED} split")
+        return [layer_cka(layers, self._compared, run=self.probed.name, split=COMPARED, epoch=0)]
+
+    def gallery_sizes(self, ask: Ask) -> Sequence[Curve]:
+        probed = self.probed
+        (layers,) = layers_shown([probed.scores], ask.layers)
+        known = probed.searched(0, SEARCHED, None)
+        if not layers or known is None:
+            raise DataError(f"no {RECALL} on the {SEARCHED} split", fix=f"Probe a {SEARCHED} split with ks=(1,)")
+        gallery = probed.labels[probed.gallery[SEARCHED]] if SEARCHED in probed.gallery else None
+        items = positives_and_negatives(known.units, gallery)
+        ranks = {ranked: [known.ranks[member] for member in ranked_as(ranked, known.ranks)] for ranked in layers}
+        return curves_of(QueriesSearched(known.units, items, "probe"), ranks, probed.scores)
+
+    def reductions(self, ask: Ask) -> Sequence[Reductions]:
+        values, features = at_equal_dimensions(self.scores), self.probed.features
+        dims = {
+            ranked.layer: int(features[split, text].shape[1])
+            for split, ranked in features.places
+            if ranked.reduction == NO_REDUCTION and (split, text := layer_text(ranked)) in features
+        }
+        if not values:
+            raise DataError("no layer was brought to an equal dimension", fix=python_fix(dims))
+        return shown([reductions_of(values, dims, best_on_validation(values))], values, ask.layers)
+
+    def neighbours(self, _: Ask) -> tuple[Sequence[Neighbours], Image]:
+        fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT, then plot panels"
+        raise DataError("panels show images, and a probe from Python keeps none", fix=fix)
+
+    def histograms(self, ask: Ask) -> Sequence[Histogram]:
+        return histograms_of(self.scores, self._labelled, choice_of([self.scores], ask.layers, ask.epoch))
+
+    def spectra(self, ask: Ask) -> Sequence[Curve]:
+        return spectra_of(self.scores, self._labelled, choice_of([self.scores], ask.layers, ask.epoch))
+
+    def _labelled(self, split: str, ranked: RankedLayer) -> Labelled:
+        return Labelled(self.probed.features[split, layer_text(ranked)], self.probed.labels[split])
+
+    def _compared(self, layer: LayerKey) -> NDArray[np.float32]:
+        return self.probed.features[COMPARED, str(layer)]

@@ -1,0 +1,176 @@
+"""report: what is stored of some runs -> one page of HTML; nothing of a run is written, and no lock is taken."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from layerprobe.report.data import layer_labels
+from layerprobe.report.page import render
+from layerprobe.report.values import Report, RunPage
+from layerprobe.store import equal_layers
+from layerprobe.system.errors import DataError, LayerprobeError
+from layerprobe.values.few import few_layers
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.scores import Score
+from layerprobe.workflow.compare.finding import METRIC, best_on_validation, findings
+from layerprobe.workflow.report.report_gallery import Galleries, galleries_of
+from layerprobe.workflow.report.report_made import made_of_page, made_of_run
+from layerprobe.workflow.run.embedding import NetworkEnd, embedding_among, network_end
+from layerprobe.workflow.run.experiments import experiments_of
+from layerprobe.workflow.run.facts import data_facts
+from layerprobe.workflow.run.outputs import require_output, write_output
+from layerprobe.workflow.run.runs import Run
+
+MOST_SCORES = 50_000  # on a page; one takes about 80 characters, with its interval and note
+_NAMED = 3  # runs in a title
+
+
+@dataclass(eq=False)
+class Ends:
+    """The ends of networks, each looked up once: building one to tell its end takes a second."""
+
+    known: dict[str, NetworkEnd | None] = field(default_factory=dict)
+
+    def of(self, run: Run) -> NetworkEnd | None:
+        """The end of a run's network; None where it is not known."""
+        try:
+            record = run.read()
+            key = json.dumps([record["recipe"].get("net"), record.get("from_python")], sort_keys=True)
+            if key not in self.known:
+                self.known[key] = network_end(run, record)
+            return self.known[key]
+        except LayerprobeError:
+            return None
+
+
+def made_report(runs: Sequence[Run], ends: Ends, *, gallery: bool = True, refresh: int | None = None) -> Report:
+    """Everything on the page of some runs.
+
+    Args:
+        runs: at least one; each is there once.
+        ends: of their networks; those that are not known yet are added.
+        gallery: whether images and their neighbours are shown.
+        refresh: as in `Report`.
+
+    Raises:
+        DataError: a run without scores, or whose scores cannot be read.
+    """
+    runs = list({run.folder: run for run in runs}.values())
+    scores, left_out = _kept({run.name: scores_of(run) for run in runs})
+    pages = [_page(run, scores[run.name], ends.of(run)) for run in runs]
+    found = findings([(run, ends.of(run)) for run in runs])
+    pages = [_with_best(run, page) for run, page in zip(runs, pages, strict=True)]
+    galleries = galleries_of(list(zip(runs, pages, strict=True))) if gallery else Galleries()
+    return Report(
+        title=_title([run.name for run in runs]),
+        findings=found.sentences,
+        runs=tuple(pages),
+        galleries=galleries.galleries,
+        pictures=galleries.pictures,
+        made=made_of_page(time.time()),
+        notes=(*left_out, *found.missing, *experiments_of(runs).notes, *galleries.notes),
+        refresh=refresh,
+    )
+
+
+def write_report(runs: Sequence[Run], out: Path) -> Report:
+    """Write the page of some runs whole, and say what is on it.
+
+    Raises:
+        LayerprobeError: as for `made_report`; the file cannot be written.
+    """
+    require_output(out, "html")
+    made = made_report(runs, Ends())
+    write_output(out, render(made).encode())
+    return made
+
+
+def scores_of(run: Run) -> list[Score]:
+    """The scores of a run.
+
+    Raises:
+        DataError: there are none, or they cannot be read.
+    """
+    scores = run.scores()
+    if not scores:
+        raise DataError("no scores", file=run.scores_file, fix=f"Run layerprobe probe {run.name} first")
+    return scores
+
+
+def is_training(run: Run) -> bool:
+    """Whether a run is being trained: its record says so, and nothing shows that its process is gone."""
+    try:
+        return run.read()["state"] == "training" and run.is_held() is not False
+    except DataError:
+        return False
+
+
+def _page(run: Run, scores: Sequence[Score], end: NetworkEnd | None) -> RunPage:
+    layers = list(dict.fromkeys(score.ranked_layer for score in scores))
+    embedding = None if end is None else _embedding(run, layers, end)
+    few = few_layers(_told_apart(run, scores, layers, embedding or layers[-1]), _validation(scores))
+    return RunPage(
+        name=run.name,
+        data=data_facts(run, scores),
+        layers=tuple(layers),
+        few=tuple(layers.index(ranked) for ranked in few),
+        embedding=None if embedding is None else layers.index(embedding),
+        scores=tuple(scores),
+        made=made_of_run(run),
+        training=is_training(run),
+    )
+
+
+def _with_best(run: Run, page: RunPage) -> RunPage:
+    text = best_on_validation(run, page.scores, _labels(page))
+    return replace(page, made=(("best layer", text), *page.made)) if text else page
+
+
+def _embedding(run: Run, layers: Sequence[RankedLayer], end: NetworkEnd) -> RankedLayer | None:
+    record = run.read()
+    similarity = record["recipe"].get("probe", {}).get("similarity", "cosine")
+    return embedding_among(end, layers, similarity, record.get("layer_order", []))
+
+
+def _told_apart(
+    run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer], embedding: RankedLayer
+) -> list[RankedLayer]:
+    """The layers without those that are the embedding by another name."""
+    same = equal_layers(run.feature_file(max(score.epoch for score in scores), "test"), embedding.layer.layer)
+    return [ranked for ranked in layers if ranked.layer not in same]
+
+
+def _validation(scores: Sequence[Score]) -> dict[RankedLayer, float]:
+    """Recall of each layer as it is on validation at the last epoch."""
+    last = max(score.epoch for score in scores)
+    place = (last, "validation", METRIC, NO_REDUCTION)
+    found = [score for score in scores if (score.epoch, score.split, score.metric, score.reduction) == place]
+    return {score.ranked_layer: score.value for score in found if score.value is not None}
+
+
+def _labels(page: RunPage) -> Mapping[RankedLayer, str]:
+    return dict(zip(page.layers, layer_labels(page.layers), strict=True))
+
+
+def _title(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more runs" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}: train and test recall of every layer"
+
+
+def _kept(scores: Mapping[str, Sequence[Score]]) -> tuple[dict[str, list[Score]], list[str]]:
+    """The scores that the page has room for: whole metrics, R@1 first; and a line that says what is left out."""
+    counts: dict[str, int] = {METRIC: 0}
+    for score in (score for own in scores.values() for score in own):
+        counts[score.metric] = counts.get(score.metric, 0) + 1
+    kept, room = set[str](), MOST_SCORES
+    for metric, count in counts.items():
+        if not kept or count <= room:
+            kept.add(metric)
+            room -= count
+    gone = [metric for metric in counts if metric not in kept]
+    note = f"left out, so that the page stays small: {', '.join(gone)}; scores.csv of each run has them"
+    return {run: [s for s in own if s.metric in kept] for run, own in scores.items()}, [note] if gone else []

@@ -1,0 +1,89 @@
+"""How a report's runs and its page were made, a heading and a text each."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+from layerprobe import __version__
+from layerprobe.ranking.vectors import TIE_WINDOW
+from layerprobe.system.errors import DataError
+from layerprobe.system.files import sha256
+from layerprobe.system.wording import as_moment
+from layerprobe.workflow.run.runs import Run, command_line
+
+Made = tuple[tuple[str, str], ...]  # headings and texts
+
+_RULES = (
+    "Every number is one of scores.csv, in its run's folder. R@K is the share of queries that have a right item among"
+    " their K nearest. Each query is searched for exactly, among all items. Ties"
+    f" count with their expected value under a random order; two similarities are tied if they differ by at most"
+    f" {TIE_WINDOW:g} in float64. A query without another right item counts as a miss."
+)
+
+
+def made_of_page(seconds: float) -> Made:
+    """How the page was made.
+
+    Args:
+        seconds: since 1970, now.
+    """
+    return (
+        ("command", command_line()),
+        ("made by", f"layerprobe {__version__}, Python {platform.python_version()}"),
+        ("made at", as_moment(seconds)),
+        ("how numbers are made", _RULES),
+    )
+
+
+def made_of_run(run: Run) -> Made:
+    """How a run was made, as its record says; of a record that cannot be read, why."""
+    scores = ("scores", f"{run.scores_file}, sha256 {sha256(run.scores_file)}")
+    try:
+        record = run.read()
+    except DataError as error:
+        return (("record", str(error)), scores)
+    versions = ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items())
+    threads = record.get("threads")
+    device = ", ".join(str(part) for part in (record.get("device"), threads and _counted(threads, "thread")) if part)
+    found = {
+        "command": record.get("command", ""),
+        "state": f"{record['state']}, {_counted(record['epochs_done'], 'epoch')} done",
+        "recipe": f"{record['recipe_name']}, experiment {record['experiment']}, seed {record['seed']}",
+        "recipe in full": _recipe(record["recipe"]),
+        "versions": versions,
+        "device": device,
+        "input": record.get("transform", ""),
+        "weights": _weights(run, record),
+        "images": _hashes(record.get("contents", {})),
+        "images and classes": _hashes(record["manifests"]),
+        "notes": "\n".join(record.get("notes", [])),
+    }
+    return (*((heading, str(text)) for heading, text in found.items() if text), scores)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _recipe(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line for each section, in the words of TOML; keys without a value are left out."""
+    lines = []
+    for name, section in sections.items():
+        found = [f"{key} = {json.dumps(x, ensure_ascii=False)}" for key, x in section.items() if x is not None]
+        lines += [f"[{name}] {', '.join(found)}"] if found else []
+    return "\n".join(lines)
+
+
+def _weights(run: Run, record: Mapping[str, Any]) -> str:
+    """The hash of the last epoch's weights, or of the files that they came from."""
+    files = [f"{each['path']}, sha256 {each['sha256']}" for each in record.get("weights_files", [])]
+    name = run.checkpoint_file(record["epochs_done"]).name
+    found = record["hashes"].get(name)
+    return "\n".join([*files, *([f"{name}, sha256 {found}"] if found else [])])
+
+
+def _hashes(splits: Mapping[str, str]) -> str:
+    return "\n".join(f"{split}: sha256 {value}" for split, value in splits.items())

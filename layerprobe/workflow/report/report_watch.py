@@ -1,0 +1,97 @@
+"""report --watch: the page is written again whenever the files of its runs change, until no run is worked on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from layerprobe.report.page import render
+from layerprobe.report.values import Report
+from layerprobe.system.errors import RecipeError
+from layerprobe.system.progress import Listener
+from layerprobe.system.signals import stoppable
+from layerprobe.workflow.report.report import Ends, is_training, made_report
+from layerprobe.workflow.run.outputs import require_output, stream_of, write_output
+from layerprobe.workflow.run.runs import Run
+
+REFRESH = 10  # seconds between two readings by the browser
+_PAUSE = 1.0  # seconds between two looks at the files
+
+_State = tuple[tuple[int, int] | None, ...]  # time of change and size of each file; None where it is absent
+
+
+def watch_report(runs: Sequence[Run], out: Path, listener: Listener) -> Report:
+    """Write the page of some runs, and again when their scores or records change, until nobody works on them.
+
+    While a run is worked on, the page has no gallery, and a browser reads it again by itself. Runs that have no scores
+    yet are waited for.
+
+    Args:
+        runs: at least one.
+        out: the page's file, which is whole at any time.
+        listener: hears when the page was written.
+
+    Returns:
+        What the last page shows.
+
+    Raises:
+        InterruptedRun: a signal came; the page that was written last stays, and is no longer read again by itself.
+        LayerprobeError: as for `made_report`; the file cannot be written.
+    """
+    require_output(out, "html")
+    if stream_of(out) is not None:
+        raise RecipeError(f"--watch replaces the page, and {out} is a stream", fix="Name a file, or drop --watch")
+    ends, seen, shown = Ends(), None, None
+    with stoppable() as stop:
+        if not any(map(is_worked_on, runs)):
+            listener.say("nothing works on these runs: the page is written once")
+        while any(map(is_worked_on, runs)):
+            if (state := _state(runs)) != seen:
+                shown, seen = _written(runs, out, ends, listener) or shown, state
+            time.sleep(_PAUSE)
+            if stop and shown:
+                write_output(out, render(replace(shown, refresh=None)).encode())
+            stop.raise_if_asked(f"no longer watched; {out} is whole" if shown else f"{out} was not written yet")
+    last = made_report(runs, ends)
+    write_output(out, render(last).encode())
+    return last
+
+
+def _written(runs: Sequence[Run], out: Path, ends: Ends, listener: Listener) -> Report | None:
+    """Write the page of the runs that have scores; None where none has."""
+    absent = [run.name for run in runs if not run.scores_file.exists()]
+    if absent:
+        listener.say(f"no scores yet of {', '.join(absent)}; layerprobe train --probe measures after every epoch")
+    having = [run for run in runs if run.name not in absent]
+    if not having:
+        return None
+    made = made_report(having, ends, gallery=False, refresh=REFRESH)
+    made = replace(made, notes=(*made.notes, "images and their neighbours are shown when nothing works on the runs"))
+    write_output(out, render(made).encode())
+    listener.say(f"{out}: {_progress(made)}")
+    return made
+
+
+def _progress(made: Report) -> str:
+    """`netA epoch 7, netB epoch 3`."""
+    return ", ".join(f"{page.name} epoch {max(score.epoch for score in page.scores)}" for page in made.runs)
+
+
+def _state(runs: Sequence[Run]) -> _State:
+    return tuple(_stamp(path) for run in runs for path in (run.scores_file, run.record_file))
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def is_worked_on(run: Run) -> bool:
+    """Whether a process trains or probes a run; where nobody can tell, whether its record says that it is training."""
+    held = run.is_held()
+    return is_training(run) if held is None else held

@@ -1,0 +1,128 @@
+"""Weights and resume state on disk: whole, hashed, and never executed."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from layerprobe.system.errors import DataError
+from layerprobe.system.files import SteadyFile, sha256, written_whole
+from layerprobe.system.memory import memory_faults_told, require_memory
+
+
+def save_weights(path: Path, modules: Mapping[str, nn.Module]) -> str:
+    """Write the modules' parameters and buffers as `<key>.<name>` to one safetensors file; returns its sha256."""
+    tensors = {
+        f"{key}.{name}": tensor.detach().to("cpu").contiguous()
+        for key, module in modules.items()
+        for name, tensor in module.state_dict().items()
+    }
+    # safetensors holds the bytes twice while it makes them, and aborts the process where memory does not suffice.
+    require_memory(2 * sum(tensor.nbytes for tensor in tensors.values()), path)
+    # As bytes: writing to a path, safetensors makes a temporary file of its own, which a kill leaves behind, and hides
+    # the system's error.
+    content = safetensors.torch.save(tensors)
+    with written_whole(path, needed=len(content)) as aside:
+        aside.write_bytes(content)
+        return sha256(aside)
+
+
+def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Collection[str]) -> None:
+    """Load what `save_weights` wrote into modules of the same shape.
+
+    Args:
+        path: the file.
+        modules: key -> module; every tensor of each must be there.
+        expected: sha256s that the file may have; empty if none is known.
+
+    Raises:
+        DataError: absent, changed since it was written, no safetensors file, or of another network or loss.
+    """
+    require_unchanged(path, expected)
+    try:
+        # safetensors opens no path that is not UTF-8.
+        with memory_faults_told(path):
+            tensors = load_file(path) if _is_utf8(path) else safetensors.torch.load(path.read_bytes())
+    except (safetensors.SafetensorError, OSError) as error:
+        raise DataError(f"not a readable checkpoint ({error})", file=path, fix="Train it again with --fresh") from error
+    for key, module in modules.items():
+        own = {name.removeprefix(f"{key}."): tensor for name, tensor in tensors.items() if name.startswith(f"{key}.")}
+        kinds = {name: tensor.is_complex() for name, tensor in module.state_dict().items()}
+        for name, tensor in own.items():
+            if tensor.is_complex() and not kinds.get(name, True):  # of which torch would take the real part
+                raise DataError(f"{name} holds complex numbers", file=path, fix="Train it again with --fresh")
+        try:
+            module.load_state_dict(own)
+        except RuntimeError as error:
+            first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+            what = f"weights of another network or loss: {first}"
+            raise DataError(what, file=path, fix="Train it again with --fresh") from error
+
+
+def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Collection[str]) -> str:
+    """Write the resume state; keep the one before it as `previous`, if that is known to be whole.
+
+    Args:
+        path: where the state goes.
+        previous: where the state before it goes.
+        state: plain numbers, lists and tensors.
+        known: sha256s of the states that the run's record knows. An unknown file at `path`, left when a run was killed
+            before it wrote its record, is overwritten; kept as `previous` it would replace the last known one.
+
+    Returns:
+        The new file's sha256.
+    """
+    with written_whole(path) as aside:
+        with SteadyFile(aside, "w") as sink:
+            torch.save(state, sink)
+            sink.require_written()
+        digest = sha256(aside)
+        if path.exists() and sha256(path) in known:
+            path.replace(previous)
+    return digest
+
+
+def load_state(path: Path, *, expected: Collection[str]) -> dict[str, Any]:
+    """Read a resume state; code in the file is never run.
+
+    Raises:
+        DataError: absent, changed since it was written, unreadable, or without what a trainer goes on from.
+    """
+    require_unchanged(path, expected)
+    try:
+        with memory_faults_told(path):
+            state = dict(torch.load(path, weights_only=True, map_location="cpu"))
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError) as error:
+        raise DataError("not a readable resume state", file=path, fix="Train it again with --fresh") from error
+    for name, kind in (("epoch", int), ("iteration", int), ("optimizer", dict)):
+        if not isinstance(state.get(name), kind):
+            raise DataError(f"a resume state without {name}", file=path, fix="Train it again with --fresh")
+    return state
+
+
+def require_unchanged(path: Path, expected: Collection[str]) -> str:
+    """Check a file's sha256 against those it may have, and return it; if none is given, only that it can be read.
+
+    Raises:
+        DataError: absent, or another sha256.
+    """
+    try:
+        digest = sha256(path)
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", file=path, fix="Train it again with --fresh") from error
+    if expected and digest not in expected:
+        fix = "Restore it from a copy, or train the run again with --fresh"
+        raise DataError("is not the file that the run wrote", file=path, fix=fix)
+    return digest
+
+
+def _is_utf8(path: Path) -> bool:
+    return str(path).encode(errors="replace").decode() == str(path)

@@ -1,0 +1,96 @@
+"""What cannot be measured, such as checkpoints that are damaged: it is told, and all else is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.system.errors import DataError
+from layerprobe.system.progress import Listener
+from layerprobe.values.scores import Score
+from layerprobe.workflow.run.checkpoints import require_unchanged
+from layerprobe.workflow.run.features import RunFeatures
+from layerprobe.workflow.run.kept import kept_epochs
+from layerprobe.workflow.run.runs import Run
+
+
+class PartlyMeasuredError(DataError):
+    """Some epochs could not be measured, because their checkpoints are damaged.
+
+    Args:
+        scores: of the other epochs.
+    """
+
+    def __init__(self, message: str, *, file: object = None, fix: str = "", scores: Iterable[Score] = ()) -> None:
+        super().__init__(message, file=file, fix=fix)
+        self.scores = list(scores)
+
+
+class PartlyReducedError(NotApplicableError):
+    """A reduction that no layer could take, where others were measured.
+
+    Args:
+        scores: of the others.
+    """
+
+    def __init__(self, message: str, *, file: object = None, fix: str = "", scores: Iterable[Score] = ()) -> None:
+        super().__init__(message, file=file, fix=fix)
+        self.scores = list(scores)
+
+
+def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listener | None) -> list[int]:
+    """The epochs whose checkpoints are those that the run wrote, or were removed on purpose; the others are told.
+
+    Raises:
+        DataError: there is none.
+    """
+    whole, damaged = [], []
+    for epoch in epochs:
+        try:
+            features.weights_sha256(epoch)
+            whole.append(epoch)
+        except DataError as error:
+            if listener is not None:
+                listener.say(f"epoch {epoch} is left out: {error}")
+            damaged.append(error)
+    if damaged and not whole:
+        raise damaged[0]
+    return whole
+
+
+def require_measured(run: Run, damaged: Sequence[int], scores: Iterable[Score] = ()) -> None:
+    """End a command that has measured all epochs of a run but the damaged ones, if there are any.
+
+    Args:
+        run: it exists.
+        damaged: the epochs that are left out.
+        scores: of the others, as far as they are shown.
+
+    Raises:
+        PartlyMeasuredError: there are some.
+    """
+    if damaged:
+        raise PartlyMeasuredError(
+            f"not measured: epochs with a damaged checkpoint ({', '.join(map(str, damaged))})",
+            file=run.folder,
+            fix="Restore these checkpoints from a copy; all other epochs are measured",
+            scores=scores,
+        )
+
+
+def damaged_epochs(run: Run, listener: Listener) -> list[int]:
+    """The epochs of a run whose checkpoints are not those that it wrote.
+
+    Each is told but the last, which training that goes on tells and replaces.
+    """
+    damaged = []
+    record = run.read() if run.exists() else {}
+    for epoch in kept_epochs(run, record) if record else ():
+        path = run.checkpoint_file(epoch)
+        try:
+            require_unchanged(path, [record["hashes"].get(path.name, "")])
+        except DataError as error:
+            if epoch < record["epochs_done"]:
+                listener.say(str(error))
+            damaged.append(epoch)
+    return damaged

@@ -1,0 +1,182 @@
+"""The stored features of one run: under which keys they hold, which are missing, and their values."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+
+import torch
+
+from layerprobe import store
+from layerprobe.data.splits import Dataset
+from layerprobe.measure.analysis import Features, search_sha256
+from layerprobe.recipe.recipe import Recipe
+from layerprobe.store.features import FeatureArray
+from layerprobe.system.errors import BusyError, DataError
+from layerprobe.system.progress import Listener
+from layerprobe.taps import Layer, Tap, extracted
+from layerprobe.values.keys import LayerKey
+from layerprobe.values.scores import Score
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.epoch_weights import weights_sha256
+from layerprobe.workflow.run.manifests import feature_manifest
+from layerprobe.workflow.run.run_network import network_text
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_layers import open_layer, read_layer
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The layers of an epoch and split whose features are not stored, or no longer hold.
+
+    Args:
+        epoch: 0 = before any step.
+        split: whose images are read.
+        taps: the layers; may be none.
+        kept: the layers that are stored and hold.
+        images: how many images are read.
+    """
+
+    epoch: int
+    split: str
+    taps: tuple[Tap, ...]
+    kept: frozenset[LayerKey]
+    images: int
+
+
+@dataclass(frozen=True, eq=False)
+class RunFeatures:
+    """The features of one run, in one file for each epoch and split.
+
+    Args:
+        run: it exists.
+        dataset: the run's.
+        transform: the whole way from a file to the network's input, as text.
+        weights_sha256: epoch -> hash of the weights that the features are made with; a DataError where these are no
+            longer what the run wrote.
+        manifest_sha256: split -> hash of its images and classes.
+        network: the package that the model comes from, with its version; empty for layerprobe's own networks.
+    """
+
+    run: Run
+    dataset: Dataset
+    transform: str
+    weights_sha256: Callable[[int], str]
+    manifest_sha256: Callable[[str], str]
+    network: str = ""
+
+    def key(self, epoch: int, split: str) -> store.FeatureKey:
+        """What the features of an epoch and split must be made from."""
+        return store.FeatureKey(
+            run=self.run.name,
+            epoch=epoch,
+            split=split,
+            weights_sha256=self.weights_sha256(epoch),
+            transform=self.transform,
+            manifest_sha256=self.manifest_sha256(split),
+            network=self.network,
+        )
+
+    def missing(self, epoch: int, split: str, layers: Sequence[Layer]) -> Missing:
+        """What of some layers has to be extracted; of `A+B` its members."""
+        stored = store.stored_layers(self.run.feature_file(epoch, split), self.key(epoch, split))
+        absent = tuple(tap for tap in extracted(layers) if tap.key not in stored)
+        return Missing(epoch, split, absent, frozenset(stored), len(self.dataset.splits[split]))
+
+    def stale_note(self, epoch: int, split: str) -> str:
+        """Why an existing file is not used, naming it; empty where there is no reason."""
+        path = self.run.feature_file(epoch, split)
+        reason = store.stale_note(path, self.key(epoch, split))
+        return f"{path.name} is computed again: {reason}" if reason else ""
+
+    def search_sha256(self, split: str) -> str:
+        """Hash of what decides which items the images of a split may find."""
+        dataset, gallery = self.dataset, self.dataset.search_in.get(split, split)
+        searched = None if gallery == split else dataset.splits[gallery]
+        return search_sha256(dataset.splits[split], searched, dataset.search_rules.get(split))
+
+    def of_today(self, scores: Sequence[Score], listener: Listener | None) -> list[Score]:
+        """The scores without those that were measured otherwise than they would be today.
+
+        These are the scores whose stored features were made by other steps from the image, and those whose stored ranks
+        were counted by other groups or lists.
+
+        Args:
+            scores: of the run.
+            listener: hears how many are left out.
+        """
+
+        @cache
+        def other(epoch: int, split: str) -> str:
+            with contextlib.suppress(DataError, BusyError):  # what is gone says nothing
+                if store.read_transform(self.run.feature_file(epoch, split)) != self.transform:
+                    return "another test transform"
+            with contextlib.suppress(DataError, BusyError):
+                counted = store.read_search(self.run.rank_file(epoch, split))
+                if counted and split in self.dataset.searched and counted != self.search_sha256(split):
+                    return "other groups or lists"
+            return ""
+
+        left_out = Counter(other(score.epoch, score.split) for score in scores)
+        for reason, count in left_out.items() if listener else ():
+            if reason and listener:
+                listener.say(f"{count} scores of {reason} leave scores.csv: probe their layers and epochs again")
+        return [score for score in scores if not other(score.epoch, score.split)]
+
+    def write(
+        self,
+        missing: Missing,
+        columns: store.Columns,
+        batches: Iterable[Mapping[LayerKey, FeatureArray]],
+    ) -> None:
+        """Store what was missing beside what is kept."""
+        path, key = self.run.feature_file(missing.epoch, missing.split), self.key(missing.epoch, missing.split)
+        store.write_features(path, key, self.rows(missing.split), columns, batches)
+
+    def rows(self, split: str) -> store.Rows:
+        """The images of a split, as files name them."""
+        images = self.dataset.splits[split]
+        return store.Rows(images.labels, images.ids, self.dataset.class_names, self.dataset.class_ids)
+
+    def read_values(self, epoch: int, split: str, layer: LayerKey) -> FeatureArray:
+        """The features of a layer, (N, D)."""
+        return read_layer(self.run.feature_file(epoch, split), layer)
+
+    def read(self, epoch: int, split: str, layer: LayerKey) -> Features:
+        """The features of a layer with their labels and ids."""
+        images = self.dataset.splits[split]
+        return Features(self.read_values(epoch, split, layer), images.labels, images.ids)
+
+    @contextlib.contextmanager
+    def opened(
+        self, epoch: int, split: str, layer: LayerKey, device: torch.device, memory: int | None
+    ) -> Iterator[Features]:
+        """The features of a layer, on a device, or left on disk where they are larger than the memory."""
+        images, path = self.dataset.splits[split], self.run.feature_file(epoch, split)
+        with open_layer(path, layer) as table:
+            if memory is not None and 4 * table.shape[0] * table.shape[1] > memory:
+                yield Features(table, images.labels, images.ids)
+            else:
+                values = torch.from_numpy(read_layer(path, layer)).to(device)
+                yield Features(values, images.labels, images.ids)
+
+
+def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
+    """The features of a single run, made with its checkpoints, of images that are hashed."""
+    record = run.read()
+
+    @cache
+    def manifest_sha256(split: str) -> str:
+        return feature_manifest(record, dataset, split)
+
+    weights = cache(partial(weights_sha256, run))
+    network = network_text(recipe)
+    return RunFeatures(run, dataset, parts.transform_text(recipe), weights, manifest_sha256, network)
+
+
+def feature_disk(dims: Iterable[int], images: int) -> int:
+    """Bytes of float32 features of so many images."""
+    return 4 * images * sum(dims)

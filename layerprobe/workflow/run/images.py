@@ -1,0 +1,155 @@
+"""The images of a data set hashed and decoded once, into `cache/images/`, for all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from layerprobe.data.cache import FOLDER, Digests, Entry, Stored, is_held_here
+from layerprobe.data.contents import FOLDER as CONTENTS
+from layerprobe.data.contents import with_digests
+from layerprobe.data.decoding import begun, dropped, fill
+from layerprobe.data.image_files import Files
+from layerprobe.data.processes import default_workers
+from layerprobe.data.splits import Dataset, Split, digests_of
+from layerprobe.system.errors import BusyError, EnvironmentFault, LayerprobeError
+from layerprobe.system.files import disk_faults_told, free_bytes, require_writable
+from layerprobe.system.progress import Listener, Task
+from layerprobe.system.signals import Stop, stoppable
+from layerprobe.system.wording import as_size
+
+_SAMPLED = 16  # images from which the size of a split is estimated
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Where decoded images are kept, and how they are made.
+
+    Args:
+        cache: folder of all runs.
+        listener: hears of progress; None: use decoded images that are there, and decode none.
+        workers: number of processes that decode; None: one a core, at most 8.
+        in_process: images are read in this process alone, so that a small data set is kept in memory instead.
+    """
+
+    cache: Path
+    listener: Listener | None = None
+    workers: int | None = None
+    in_process: bool = True
+
+
+def with_contents(dataset: Dataset, decoding: Decoding) -> Dataset:
+    """The data set, as it was loaded, with the hash of each image's content; only files that changed are read.
+
+    Raises:
+        DataError: an image cannot be read.
+        InterruptedRun: a signal came; what was hashed until then is kept.
+    """
+    with stoppable(at_once=True):
+        return with_digests(dataset, decoding.cache / FOLDER / CONTENTS, decoding.listener)
+
+
+def with_decoded(
+    dataset: Dataset, decoding: Decoding, *, files: Mapping[str, Files], steps: str, source: str
+) -> Dataset:
+    """The data set with its images read from `cache/images/`, where they are decoded now if they are not there.
+
+    If decoding ends early, the images decoded so far stay, and the same command goes on from there.
+
+    Args:
+        dataset: its `image` functions give what is to be kept; its images are hashed.
+        decoding: where and how.
+        files: the files of each split.
+        steps: how a file becomes what is kept, in words; other words mean another entry.
+        source: the name of the data set in `cache list`.
+
+    Raises:
+        BusyError: this process still uses decoded images of files that have changed since.
+        DataError: an image cannot be read.
+        EnvironmentFault: the disk has too little room.
+        InterruptedRun: a signal came.
+    """
+    folder, listener = decoding.cache / FOLDER, decoding.listener
+    found = {name: Entry.of(folder, files[name].paths, steps) for name in dataset.splits}
+    digests = {name: digests_of(dataset.splits[name]) for name in found}
+    stored = {name: Stored(entry) for name, entry in found.items() if entry.is_whole(digests[name])}
+    missing = [name for name in found if name not in stored]
+    if missing and listener is None:
+        return dataset
+    if missing and listener is not None:
+        workers = default_workers() if decoding.workers is None else decoding.workers
+        _require_room(dataset, {name: (found[name], digests[name]) for name in missing}, listener)
+        for name in missing:
+            stored[name] = _made(found[name], dataset.splits[name], digests[name], source, listener, workers)
+    splits = {name: replace(split, image=stored[name]) for name, split in dataset.splits.items()}
+    return replace(dataset, splits=splits)
+
+
+def _require_room(dataset: Dataset, missing: Mapping[str, tuple[Entry, Digests]], listener: Listener) -> None:
+    left = {name: len(dataset.splits[name]) - begun(entry, digests) for name, (entry, digests) in missing.items()}
+    images = sum(left.values())
+    needed = sum(_estimated(dataset, name) * count // len(dataset.splits[name]) for name, count in left.items())
+    folder = next(iter(missing.values()))[0].folder.parent
+    require_writable(folder)
+    free = free_bytes(folder) + sum(dropped(entry, digests) for entry, digests in missing.values())
+    if needed > free:
+        raise EnvironmentFault(
+            f"{images:,} decoded images need about {as_size(needed)} more, {as_size(free)} are free",
+            file=folder,
+            fix="Free space, choose another --cache, or decode in every epoch by --set data.cache=off",
+        )
+    listener.say(f"decoding {images:,} images once into {folder}: about {as_size(needed)} ({as_size(free)} free)")
+
+
+def _estimated(dataset: Dataset, name: str) -> int:
+    """Bytes of a split's decoded images, estimated from a few."""
+    split = dataset.splits[name]
+    count = min(_SAMPLED, len(split))
+    sampled = [split.image(i * len(split) // count).nbytes for i in range(count)]
+    return sum(sampled) * len(split) // count
+
+
+def _made(  # noqa: PLR0913 - what, where, and who hears of it
+    entry: Entry, split: Split, digests: Digests, source: str, listener: Listener, workers: int
+) -> Stored:
+    def wait() -> None:
+        if is_held_here(entry):
+            raise BusyError(
+                f"the {split.name} images have changed, and this process still uses them as they were",
+                file=entry.folder,
+                fix="Delete the data set built before, or run the command again",
+            )
+        listener.say(f"waiting for another process, which uses or decodes the {split.name} images")
+
+    # The lock is outside `stoppable`: while this process waits, a signal may end it at once, as nothing is half done.
+    with entry.locked(wait=wait), stoppable() as stop:
+        if not entry.is_whole(digests):  # it may have been made while this process waited
+            if done := begun(entry, digests):
+                listener.say(f"{split.name}: {done:,} of {len(split):,} images are decoded already")
+            try:
+                task_name = f"decoding {split.name}"
+                with listener.task(task_name, len(split), "images") as task, disk_faults_told(entry.folder):
+                    stopped = _Stopped(task, stop)
+                    fill(entry, split, stopped, digests=digests, about={"data": source}, workers=workers)
+                stop.raise_if_asked("stopped")  # a signal may have come while the workers ended
+            except (LayerprobeError, KeyboardInterrupt):
+                # A signal to the whole process group may end a data worker first: that is no fault of the worker.
+                done = begun(entry, digests)
+                stop.raise_if_asked(
+                    f"{split.name}: {done:,} of {len(split):,} images are decoded; the same command goes on from there"
+                )
+                raise
+    return Stored(entry, digests)
+
+
+@dataclass(frozen=True)
+class _Stopped:
+    """A task that ends at the first step after a signal."""
+
+    task: Task
+    stop: Stop
+
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        self.task.advance(steps, **figures)
+        self.stop.raise_if_asked("stopped")

@@ -1,0 +1,75 @@
+"""Which checkpoints of a run are kept, and which were removed on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from layerprobe.system.errors import RecipeError
+from layerprobe.values.sections import Keep
+from layerprobe.workflow.run.runs import Run, named_run
+
+# The epochs in run.json whose checkpoints were removed. Their hashes stay there, by which their features still hold.
+_REMOVED = "checkpoints_removed"
+
+
+def wanted_epochs(keep: Keep, last: int) -> set[int]:
+    """The epochs whose checkpoints `train.keep` keeps of a run that ends with epoch `last`.
+
+    Args:
+        keep: all; last; or N for the epochs 0, N, 2N ... and the last.
+        last: the last epoch.
+    """
+    if keep == "last":
+        return {last}
+    return {*range(0, last + 1, 1 if keep == "all" else keep), last}
+
+
+def kept_epochs(run: Run, record: dict[str, Any]) -> list[int]:
+    """The epochs whose checkpoints were not removed, ascending; of an ensemble, those that no member has removed."""
+    records = [record, *(named_run(run.folder.parent, name).read() for name in record.get("members", ()))]
+    removed = {epoch for found in records for epoch in found.get(_REMOVED, ())}
+    return [epoch for epoch in range(record["epochs_done"] + 1) if epoch not in removed]
+
+
+def require_kept(run: Run, record: dict[str, Any], epoch: int) -> None:
+    """Check that the checkpoint of an epoch was not removed.
+
+    Raises:
+        RecipeError: it was; with the epochs that are kept.
+    """
+    kept = kept_epochs(run, record)
+    if epoch not in kept:
+        fix = f"Kept are those of epochs {', '.join(map(str, kept))}" if kept else "Train it again with --fresh"
+        raise RecipeError(f"the checkpoint of epoch {epoch} was removed", file=run.folder, fix=fix)
+
+
+def unwanted_epochs(run: Run, keep: Keep, *, finished: bool) -> list[int]:
+    """The epochs whose checkpoints lie in a run's folder although `train.keep` does not keep them.
+
+    Args:
+        run: a single run.
+        keep: as for `wanted_epochs`.
+        finished: whether training is over; before that, the last two are kept to go on from.
+    """
+    done: int = run.read()["epochs_done"]
+    stay = wanted_epochs(keep, done) | (set() if finished else {done - 1, done})
+    return [epoch for epoch in range(done + 1) if epoch not in stay and run.checkpoint_file(epoch).exists()]
+
+
+def remove_checkpoints(run: Run, epochs: Iterable[int]) -> None:
+    """Remove checkpoints and the states that go on from them; for the holder of the lock.
+
+    run.json says so first: what a kill leaves of them is removed by the next call, and none is ever missed.
+    """
+    record = run.read()
+    removed = sorted({*record.get(_REMOVED, ()), *epochs})
+    done = record["epochs_done"]
+    states = [run.resume_file(previous=epoch < done) for epoch in (done - 1, done) if epoch in removed]
+    if removed != record.get(_REMOVED, []):
+        names = {state.name for state in states}
+        hashes = {name: digest for name, digest in record["hashes"].items() if name not in names}
+        run.write(record | {_REMOVED: removed, "hashes": hashes})
+    # The states first: `unwanted_epochs` finds again what a kill leaves of the checkpoints.
+    for path in [*states, *map(run.checkpoint_file, removed)]:
+        path.unlink(missing_ok=True)

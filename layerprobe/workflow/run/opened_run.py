@@ -1,0 +1,125 @@
+"""open_run: what is stored of a run, for Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.store import read_index, read_layers
+from layerprobe.system.errors import DataError
+from layerprobe.values.keys import find_layer, joint_layers
+from layerprobe.workflow.run.frames import score_frame
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_layers import read_layer
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_FEATURE_FILE = re.compile(r"epoch-(\d+)\.(\w+)\.h5")
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run whose results are read; nothing is written or computed.
+
+    Args:
+        run: it exists.
+    """
+
+    run: Run
+
+    def scores(self) -> DataFrame:
+        """Every score of the run, a row each, with the columns of scores.csv.
+
+        Raises:
+            DataError: none is stored.
+            EnvironmentFault: pandas is not installed.
+        """
+        return score_frame(self.run.scores())
+
+    def features(self, *, epoch: int, split: str, layer: str) -> NDArray[np.float32]:
+        """Stored features of a layer, a row for each image, as `labels` and `ids` have them.
+
+        Args:
+            epoch: 0 = before any step.
+            split: train, validation, test or gallery.
+            layer: `pool5.3@avg`, or `pool5.3` where it is stored with a single pool; `pool5.2+pool5.3` for both side by
+                side, each normalised.
+
+        Returns:
+            float32 (N, D)
+
+        Raises:
+            DataError: nothing is stored of that epoch and split.
+            UnknownNameError: nothing of that layer.
+            RecipeError: a layer without its pool that is stored with several.
+        """
+        path = self._feature_file(epoch, split)
+        stored = read_layers(path)
+        joint = joint_layers(layer, stored, self.run.read().get("layer_order", []))
+        return read_layer(path, find_layer(layer, [*stored, *joint]))
+
+    def labels(self, *, epoch: int, split: str) -> NDArray[np.int32]:
+        """The class of each image, (N,), as an index of the data set's classes."""
+        return read_index(self._feature_file(epoch, split))[0]
+
+    def ids(self, *, epoch: int, split: str) -> tuple[str, ...]:
+        """The N images' names: of files the path relative to the data's root."""
+        return read_index(self._feature_file(epoch, split))[1]
+
+    def __repr__(self) -> str:
+        return f"OpenedRun({str(self.run.folder)!r}; features of {_listed(self._stored()) or 'no epoch'})"
+
+    def _stored(self) -> list[tuple[str, int]]:
+        """Splits and epochs of which features are stored."""
+        files = (_FEATURE_FILE.fullmatch(path.name) for path in self.run.feature_file(0, "test").parent.glob("*.h5"))
+        return sorted((found[2], int(found[1])) for found in files if found)
+
+    def _feature_file(self, epoch: int, split: str) -> Path:
+        stored = self._stored()
+        if (split, epoch) not in stored:
+            raise DataError(
+                f"no features of {split} at epoch {epoch} are stored",
+                file=self.run.folder,
+                fix=f"Stored: {_listed(stored)}" if stored else "Run layerprobe probe first",
+            )
+        return self.run.feature_file(epoch, split)
+
+
+def _listed(stored: Iterable[tuple[str, int]]) -> str:
+    """`test at 0, 15; train at 15`."""
+    epochs: dict[str, list[str]] = {}
+    for split, epoch in stored:
+        epochs.setdefault(split, []).append(str(epoch))
+    return "; ".join(f"{split} at {', '.join(numbers)}" for split, numbers in epochs.items())
+
+
+def open_run(path: str | Path) -> OpenedRun:
+    """Open a run's folder to read its scores and features.
+
+    >>> import torch, layerprobe
+    >>> labels = torch.tensor([0, 0, 1, 1])
+    >>> colours = torch.eye(3)[labels].reshape(4, 3, 1, 1).expand(-1, -1, 8, 8)
+    >>> result = layerprobe.probe(torch.nn.Conv2d(3, 4, 3), {"test": [(colours, labels)]}, ks=[1], cache="cache")
+    >>> run = layerprobe.open_run(f"cache/{result.name}")
+    >>> run.scores()[["layer", "split", "metric", "value"]].values.tolist()
+    [['output', 'test', 'R@1', 1.0]]
+    >>> run.features(epoch=0, split="test", layer="output@max").shape
+    (4, 4)
+
+    Args:
+        path: of the run, such as cache/netA.
+
+    Raises:
+        DataError: no run lies there, or a link lies below its folder.
+    """
+    run = Run(Path(path))
+    run.read()
+    run.require_no_links()
+    return OpenedRun(run)

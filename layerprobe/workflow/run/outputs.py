@@ -1,0 +1,98 @@
+"""Files that a user names for a page, a figure or its numbers: what may be written there, and writing it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from pathlib import Path
+
+from layerprobe.system.errors import LayerprobeError
+from layerprobe.system.files import require_replaceable, require_writable, written_whole
+from layerprobe.workflow.run.runs import Run
+
+_STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
+_LONGEST = 240  # bytes of a name: file systems take 255, and the temporary name is longer
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,6})")
+
+
+def stream_of(path: Path) -> int | None:
+    """The file descriptor that a path means: `-`, /dev/stdout, /dev/stderr or /dev/fd/N; None for any other path."""
+    number = _DESCRIPTOR.fullmatch(str(path))
+    return int(number[1]) if number else _STANDARD.get(str(path))
+
+
+def require_output(path: Path, *formats: str) -> None:
+    """Check that a file or stream can be written to, before what is to be written is computed.
+
+    Args:
+        path: as a user names it.
+        formats: suffixes without the dot; a stream needs none.
+
+    Raises:
+        LayerprobeError: a link, folder, pipe, socket or device; another suffix; too long a name; a file of a run that
+            is neither a plot nor its report; a descriptor that nobody has opened to write to.
+        EnvironmentFault: its folder cannot be written to.
+    """
+    number = stream_of(path)
+    if number is not None:
+        _require_open(path, number)
+        return
+    if any(len(os.fsencode(part)) > _LONGEST for part in path.parts):
+        raise LayerprobeError(f"its name is longer than {_LONGEST} bytes", file=path, fix="Choose a shorter one")
+    _require_place(path)
+    if path.suffix.lower().removeprefix(".") not in formats:
+        kind = repr(path.suffix) if path.suffix else "a file without a suffix"
+        *others, last = (f".{form}" for form in formats)
+        known = f"{', '.join(others)} or {last}" if others else last
+        raise LayerprobeError(f"cannot be written as {kind}", file=path, fix=f"Name it {known}")
+    require_writable(path.parent, fix="Choose a path you may write to")
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Write a file whole, or write to the stream that the path means; a reader that has gone is no error.
+
+    Raises:
+        LayerprobeError: something that must not be replaced has come there since `require_output`.
+        EnvironmentFault: the disk did not take the file.
+    """
+    number = stream_of(path)
+    if number is None:
+        _require_place(path)
+        with written_whole(path, needed=len(content)) as aside:
+            aside.write_bytes(content)
+        return
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    with (
+        contextlib.suppress(BrokenPipeError, ConnectionResetError),
+        os.fdopen(number, "wb", closefd=False) as target,
+    ):
+        target.write(content)
+
+
+def _require_open(path: Path, number: int) -> None:
+    import fcntl
+
+    try:
+        # What the caller has opened is inheritable; files that this process opens are not.
+        given = os.get_inheritable(number)
+        writable = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+    except OSError:
+        given = writable = False
+    if not (given and writable):
+        raise LayerprobeError("is not open to write to", file=path, fix="Name a file, or - for standard output")
+
+
+def _require_place(path: Path) -> None:
+    require_replaceable(path)
+    folder = path.parent.resolve()  # a linked folder may lie in a run
+    for run in (Run(folder), Run(folder.parent)):
+        its_report = folder == run.folder and path.name == "report.html"
+        if os.path.lexists(run.record_file) and folder in run.written_folders and not its_report:
+            raise LayerprobeError(
+                f"in the folder of the run {run.name}, where only plots/ and report.html are replaced",
+                file=path,
+                fix="Name a file elsewhere",
+            )

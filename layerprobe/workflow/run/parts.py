@@ -1,0 +1,297 @@
+"""Recipe -> the parts it names: data set, network, loss, device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from layerprobe import registry
+from layerprobe.data.framing import Framing, framed
+from layerprobe.data.image_files import Files, read_with
+from layerprobe.data.memory import held, is_small
+from layerprobe.data.own_framing import own_framed
+from layerprobe.data.search_rules import Searching, read_searching, with_search_rules
+from layerprobe.data.splits import Dataset, overlaps, require_retrieval
+from layerprobe.data.subsets import with_share, with_validation, with_validation_fold
+from layerprobe.data.transforms import Channels, Normalise, describe_decoding, describe_transform, inverted, resized
+from layerprobe.losses.loss import Loss
+from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
+from layerprobe.nets.net import Net
+from layerprobe.nets.weight_paths import split_part
+from layerprobe.nets.weights import imagenet_weights
+from layerprobe.recipe.recipe import Recipe
+from layerprobe.sources.source import Source
+from layerprobe.system.errors import EnvironmentFault, RecipeError
+from layerprobe.values.own_input import OwnInput
+from layerprobe.workflow.run.epoch_weights import last_weights
+from layerprobe.workflow.run.images import Decoding, with_contents, with_decoded
+from layerprobe.workflow.run.runs import find_run
+
+
+def load_dataset(recipe: Recipe) -> Dataset:
+    """The data set that a recipe names, at its original sizes; no image is read."""
+    data = recipe.data
+    spec = registry.load("data set", registry.DATASETS, data.name)
+    common = {"root": Path(data.root or ""), "image_size": data.image_size}
+    dataset: Dataset = spec.load(**spec.taken(common), **data.options())
+    return dataset
+
+
+def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Dataset | None = None) -> Dataset:
+    """The data set as the network takes it: read, resized, inverted, and every split checked.
+
+    Args:
+        recipe: its [data], and the seed of a share.
+        decoding: where the hashes of images are kept; and the images of files decoded, unless the data set is small or
+            `data.cache` is "off": all of them, whatever share or classes the recipe takes. None: hash and keep none.
+        loaded: what `load_dataset` gave, where the caller has it already, perhaps hashed.
+    """
+    data, dataset = recipe.data, loaded or load_dataset(recipe)
+    # A list that names an image which is not there is told before any image is read.
+    searching = read_searching(dataset, group=data.group, positives=data.positives, ignore=data.ignore)
+    dataset = with_contents(dataset, decoding) if decoding else dataset
+    dataset = read_with(dataset, exif_rotation=data.exif_rotation, padded=data.resize == "fast")
+    files = {name: split.image for name, split in dataset.splits.items() if isinstance(split.image, Files)}
+    framing = Framing(data.transform, data.image_size, data.resize)
+    describe = partial(describe_decoding, method=data.resize, exif_rotation=data.exif_rotation)
+    if data.transform == "square":
+        dataset, kept = resized(dataset, data.image_size, data.resize), f"{data.image_size}x{data.image_size}"
+    elif data.transform == "model":
+        own = _scaled_input(recipe)
+        dataset, kept, describe = own_framed(dataset, own), own.steps(), partial(describe, filter=own.filter)
+    else:
+        dataset, kept = framed(dataset, framing), framing.kept
+    large = len(files) == len(dataset.splits) and not (decoding and decoding.in_process and is_small(dataset))
+    if decoding and data.cache == "auto" and large:
+        decode = partial(with_decoded, decoding=decoding, files=files, source=f"{data.name}:{data.root}")
+        if data.transform == "D1":
+            dataset = _with_decoded_views(dataset, decode, describe(kept), describe(framing.tested_as))
+        else:
+            dataset = decode(dataset, steps=describe(kept))
+    dataset = _parts_of(dataset, recipe, searching)
+    return held(inverted(dataset) if data.invert else dataset)
+
+
+def _with_decoded_views(dataset: Dataset, decode: Callable[..., Dataset], kept: str, tested: str) -> Dataset:
+    """The data set with decoded images to train on, where it has any, and decoded images to test on."""
+    splits = dataset.splits
+    trained = decode(replace(dataset, splits={name: s for name, s in splits.items() if name == "train"}), steps=kept)
+    views = {name: replace(split, image=split.test_image or split.image) for name, split in splits.items()}
+    stored = decode(replace(dataset, splits=views), steps=tested).splits
+    seen = {**splits, **trained.splits}
+    return replace(dataset, splits={name: replace(s, test_image=stored[name].image) for name, s in seen.items()})
+
+
+_NOT_SEEN = "data.seen = false: the weights were not trained on the training classes"
+
+
+def _parts_of(dataset: Dataset, recipe: Recipe, searching: Searching) -> Dataset:
+    data = recipe.data
+    dataset = with_validation(dataset, data.validation_classes)
+    dataset = with_validation_fold(dataset, data.validation_folds, data.validation_fold)
+    dataset = with_share(dataset, data.share, seed=recipe.train.seed)
+    unseen = () if data.seen else (_NOT_SEEN,)
+    dataset = replace(dataset, notes=(*dataset.notes, *overlaps(dataset), *unseen))
+    dataset = with_search_rules(dataset, searching)
+    return require_retrieval(dataset, source=data.root or data.name)
+
+
+# Kind of rule -> what it does to images without being asked.
+_DONE = {
+    "transparency": "images with transparent pixels, which are laid on white",
+    "animated": "images with several frames or pages, of which the first is read",
+    "EXIF rotation": "images that are not rotated as their EXIF data say (data.exif_rotation = true does)",
+    "CMYK": "CMYK images, which are converted to RGB without a colour profile",
+    "16-bit grey": "images of 16-bit grey, which is divided by 257",
+}
+
+
+def input_notes(recipe: Recipe, dataset: Dataset, net: Net) -> list[str]:
+    """What is done to some images and weights that a user may not expect, and which images are in two splits.
+
+    Args:
+        recipe: what was asked for.
+        dataset: with its images hashed.
+        net: with its weights.
+    """
+    kinds = [kind for kind in _DONE if kind != "EXIF rotation" or not recipe.data.exif_rotation]
+    done = [f"{_DONE[kind]}: {count:,}" for kind in kinds if (count := dataset.rules.get(kind))]
+    return [*net.notes, *done, *overlaps(dataset)]
+
+
+def build_normalise(recipe: Recipe) -> Normalise:
+    """What turns pixels into the network's input."""
+    return Normalise.of(*_channels(recipe))
+
+
+def _channels(recipe: Recipe) -> tuple[Channels, Channels]:
+    if recipe.data.transform == "model":
+        own = _scaled_input(recipe)
+        return own.mean, own.std
+    # (x / 255 - 0.5) * 2
+    return (0.5, 0.5) if recipe.data.transform == "D3" else (recipe.data.mean, recipe.data.std)
+
+
+def _scaled_input(recipe: Recipe) -> OwnInput:
+    """The model's own input at the size of the images.
+
+    Raises:
+        RecipeError: it is not known.
+    """
+    own = own_input(recipe)
+    if own is None:
+        raise RecipeError(
+            f'[data]: transform = "model", but what images {recipe.net.name} takes is not known',
+            fix="Set data.transform = square (or D1, D2, D3), and data.image_size, data.mean and data.std if those of"
+            " ImageNet at 224 px are not right",
+        )
+    return own.at(recipe.data.image_size)
+
+
+def transform_text(recipe: Recipe) -> str:
+    """Every step from a file to the network's input, as text that is stored with the features."""
+    data = recipe.data
+    mean, std = _channels(recipe)
+    describe = partial(describe_transform, framing=data.transform)
+    if data.transform == "model":
+        own = _scaled_input(recipe)
+        describe = partial(describe_transform, framing=own.steps(), filter=own.filter)
+    return describe(
+        image_size=data.image_size,
+        invert=data.invert,
+        mean=mean,
+        std=std,
+        method=data.resize,
+        exif_rotation=data.exif_rotation,
+    )
+
+
+def source_of(name: str) -> tuple[Source, str] | None:
+    """The source of a network from elsewhere, and the model's name there; None for layerprobe's own networks."""
+    return registry.load_apart("network", registry.SOURCES, name) if registry.is_source(name) else None
+
+
+def own_input(recipe: Recipe) -> OwnInput | None:
+    """The images that a model from elsewhere was trained on; None where they are not known. Loads no weights."""
+    return recipe.own_input or own_input_of(recipe.network)
+
+
+@cache
+def own_input_of(net: str) -> OwnInput | None:
+    """As `own_input`, of the network of this name."""
+    source = source_of(net)
+    return None if source is None else source[0].own_input(source[1])
+
+
+def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
+    """Build the network.
+
+    Args:
+        recipe: [net], and the seed from which new parameters are drawn.
+        cache: folder of all runs, where `weights = "run:NAME"` is looked up. None: load no weights, since those of a
+            checkpoint follow.
+
+    Raises:
+        RecipeError: pretrained weights would see other pixels than theirs.
+        LayerprobeError: of the network or its weights.
+    """
+    net = recipe.net
+    own: dict[str, int] = {}
+    if (source := source_of(recipe.network)) is None:
+        build = registry.load("network", registry.NETS, net.name)
+    else:
+        build, own = partial(source[0].build, source[1]), {"image_size": recipe.data.image_size}
+    weights = None if cache is None else _pretrained(net.weights, net.name, cache)
+    built: Net = build(
+        fc=net.fc,
+        pool=net.pool,
+        weights=weights,
+        from_scratch=net.from_scratch,
+        seed=recipe.train.seed,
+        **own,
+        **net.options(),
+    )
+    if cache is not None:
+        require_input(recipe, built)
+    return built
+
+
+def require_input(recipe: Recipe, net: Net) -> None:
+    """Check that a network which converts its own input gets pixels in the scale that it converts from.
+
+    Raises:
+        RecipeError: pixels in -1 ... 1, or for pretrained weights another mean and deviation than ImageNet's.
+    """
+    if "transform_input" not in dict(net.module.named_children()):
+        return
+    name, weights = recipe.net.name, recipe.net.weights
+    if recipe.data.transform == "D3":
+        raise RecipeError(
+            f'[data]: transform = "D3" scales pixels to -1 ... 1, but {name} converts its input itself',
+            fix='Set data.transform = "D2"',
+        )
+    pretrained = weights != "none" and not weights.startswith("run:")
+    if pretrained and build_normalise(recipe) != Normalise.of("imagenet", "imagenet"):
+        raise RecipeError(
+            f"[data]: {name} converts pixels by ImageNet's mean and std to what its weights were trained on",
+            fix="Leave data.mean and data.std out",
+        )
+
+
+def _pretrained(weights: str, net: str, cache: Path) -> FileWeights | Literal["model"] | None:
+    """The tensors of the file that the weights come from, if they come from one; "model" for those of a source."""
+    if weights == "none":
+        return None
+    if weights == "model":
+        return "model"
+    if weights == "imagenet":
+        return imagenet_weights(net)
+    if weights.startswith("run:"):
+        return read_checkpoint(*last_weights(find_run(cache, weights.removeprefix("run:"))))
+    return read_checkpoint(*split_part(weights))
+
+
+def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:
+    """Build the loss; its parameters are drawn from the recipe's seed alone."""
+    factory = registry.load("loss", registry.LOSSES, recipe.loss.name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.train.seed)
+        try:
+            loss: Loss = factory(embedding_dim, num_classes, **recipe.loss.options())
+        except ValueError as error:
+            raise RecipeError(f"[loss]: {error}", fix="Change [loss], or train on more classes") from error
+    return loss
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that a name stands for: `auto`, `cpu`, `cuda` or `cuda:i`.
+
+    Raises:
+        RecipeError: another name.
+        EnvironmentFault: CUDA was asked for and is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
+        raise RecipeError(f"unknown device {name!r}", fix="Known: auto, cpu, cuda, cuda:0")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise EnvironmentFault(
+            f"no device {name}: torch {torch.__version__} (CUDA {torch.version.cuda or 'not built in'}) sees"
+            f" {torch.cuda.device_count()} GPUs",
+            fix="Use --device cpu, or see layerprobe doctor",
+        )
+    return torch.device(name)
+
+
+def choose_workers(workers: int | None, device: torch.device) -> int:
+    """Number of data workers: the given one; by default 0 on the CPU, one per spare core (at most 8) with a GPU."""
+    if workers is not None:
+        return workers
+    return 0 if device.type == "cpu" else min(8, max(1, (os.cpu_count() or 1) - 1))

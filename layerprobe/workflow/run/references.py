@@ -1,0 +1,252 @@
+"""A layer of a run in words, RUN[#epoch][:layer[@pool][/reduction][~similarity]], and its stored ranks."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from layerprobe.data.splits import IN_GALLERY
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.store import StoredRanks, read_stored_ranks
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError, near_miss
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer, find_layer, is_named, network_order
+from layerprobe.values.records import FROM_PYTHON
+from layerprobe.values.retrieval import SIMILARITIES
+from layerprobe.values.scores import SPLITS, Subject
+from layerprobe.workflow.run.embedding import embedding_among, network_end
+from layerprobe.workflow.run.manifests import have_other_images
+from layerprobe.workflow.run.members import ranked_as
+from layerprobe.workflow.run.runs import Run
+
+_FORM = "RUN[#epoch][:layer[@pool][/reduction][~similarity]], such as netA#20:pool5.3"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What such words name; `None` where they leave something out.
+
+    Args:
+        run: the run's name.
+        epoch: 0 = before any step; None for the last.
+        layer: with its pool where that is given, or a glob; None for the embedding layer.
+        reduction: none, or the chain of reductions.
+        similarity: None for the run's.
+    """
+
+    run: str
+    epoch: int | None = None
+    layer: str | None = None
+    reduction: str = NO_REDUCTION
+    similarity: str | None = None
+
+    @property
+    def is_glob(self) -> bool:
+        """Whether the layer may be several."""
+        return self.layer is not None and any(sign in self.layer for sign in "*?[")
+
+
+def parse_reference(text: str) -> Reference:
+    """Read the words, divided at their first colon.
+
+    Raises:
+        RecipeError: no run, no layer after a colon, or an epoch that is no number.
+        UnknownNameError: no such similarity.
+    """
+    head, colon, rest = text.partition(":")
+    run, sharp, number = head.partition("#")
+    if not run:
+        raise RecipeError(f"{text!r} names no run", fix=f"Write {_FORM}")
+    if sharp and not (number.isascii() and number.isdecimal()):
+        raise RecipeError(f"{text}: {number!r} is no epoch", fix=f"Write {_FORM}")
+    rest, tilde, similarity = rest.partition("~")
+    layer, slash, reduction = rest.partition("/")
+    if (colon and not layer) or (slash and not reduction):
+        raise RecipeError(
+            f"{text}: no {'reduction after /' if layer else 'layer after the colon'}", fix=f"Write {_FORM}"
+        )
+    if tilde and similarity not in SIMILARITIES:
+        raise UnknownNameError("similarity", similarity, SIMILARITIES)
+    epoch = int(number) if sharp else None
+    return Reference(run, epoch, layer or None, reduction or NO_REDUCTION, similarity or None)
+
+
+def reference_text(subject: Subject) -> str:
+    """The words for what is scored, nothing left out: `netA#20:pool5.3@max/none~cosine`."""
+    ranked = subject.ranked
+    return f"{subject.run}#{subject.epoch}:{ranked.layer}/{ranked.reduction}~{ranked.similarity}"
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """The stored ranks of a run's epoch and split.
+
+    Args:
+        run: it exists.
+        record: its run.json.
+        epoch: 0 = before any step.
+        split: the queries'.
+        stored: what the rank file holds.
+    """
+
+    run: Run
+    record: dict[str, Any]
+    epoch: int
+    split: str
+    stored: StoredRanks
+
+    @property
+    def similarity(self) -> str:
+        """What the run's features are searched by where no flag says otherwise."""
+        return str(self.record["recipe"].get("probe", {}).get("similarity", "cosine"))
+
+    @property
+    def layers(self) -> list[RankedLayer]:
+        """All that is stored, in network order; also layers that have no ranks as features were not finite."""
+        return network_order([*self.stored.ranks, *self.stored.invalid], self.record.get("layer_order", []))
+
+    def ranked_as(self, ranked: RankedLayer) -> tuple[RankedLayer, ...]:
+        """The stored layers that a layer is the mean of: itself, or its draws; none where one is not there."""
+        return ranked_as(ranked, [*self.stored.ranks, *self.stored.invalid])
+
+    def subject(self, ranked: RankedLayer) -> Subject:
+        """What the values of a layer belong to."""
+        return Subject(self.run.name, self.record["experiment"], self.record["seed"], self.epoch, self.split, ranked)
+
+    def name(self, ranked: RankedLayer) -> str:
+        """The layer for people: with its pool where it has several, and what is unusual of the search."""
+        pools = {other.layer.pool for other in self.layers if other.layer.layer == ranked.layer.layer}
+        layer = str(ranked.layer) if len(pools) > 1 else ranked.layer.layer
+        reduction = "" if ranked.reduction == NO_REDUCTION else f"/{ranked.reduction}"
+        return layer + reduction + ("" if ranked.similarity == self.similarity else f"~{ranked.similarity}")
+
+
+def open_place(run: Run, epoch: int | None, split: str) -> Place:
+    """Read the stored ranks of a run's epoch and split.
+
+    Args:
+        run: it exists.
+        epoch: None for the last.
+        split: train, validation or test.
+
+    Raises:
+        UnknownNameError: the run has no such split.
+        RecipeError: it has no such epoch.
+        DataError: the epoch is not ranked on that split; with the command that does it.
+    """
+    record = run.read()
+    done: int = record["epochs_done"]
+    splits = [name for name in SPLITS if name in record["manifests"]] or list(SPLITS)
+    if split not in splits:
+        raise UnknownNameError(f"split of {run.name}:", split, splits)
+    if epoch is not None and epoch > done:
+        raise RecipeError(f"{run.name} has no epoch {epoch}", fix=f"Choose one from 0 to {done}")
+    epoch = done if epoch is None else epoch
+    path = run.rank_file(epoch, split)
+    if not path.exists():
+        raise DataError(
+            f"epoch {epoch} is not ranked on the {split} split",
+            file=run.folder,
+            fix=probe_fix(run, record, epoch, split),
+        )
+    return Place(run, record, epoch, split, read_stored_ranks(path))
+
+
+def probe_fix(run: Run, record: dict[str, Any], epoch: int, split: str, more: str = "") -> str:
+    """How to rank what is not ranked: `Run layerprobe probe netA --epochs 20 --splits test --layers c3`."""
+    if record.get(FROM_PYTHON):
+        return "Measure it in Python, by layerprobe.probe(model, splits, cache=...)"
+    return f"Run layerprobe probe {run.name} --epochs {epoch} --splits {split}{more and ' ' + more}"
+
+
+def find_layers(place: Place, reference: Reference) -> list[RankedLayer]:
+    """The ranked layers that a reference names, in network order: one, or more where it is a glob.
+
+    Raises:
+        UnknownNameError: no such reduction; with the near miss.
+        RecipeError: a layer that is not ranked, or not in that way, with the command that does it; one without its pool
+            that has several; or the embedding layer of a model that is not stored.
+    """
+    chain = parse_chain(reference.reduction)
+    similarity = reference.similarity or chain.similarity or place.similarity
+    drawn = dict.fromkeys(replace(x, reduction=chain.text) for x in place.layers if x.reduction in chain.members())
+    alike = [ranked for ranked in drawn if ranked.similarity == similarity and place.ranked_as(ranked)]
+    text = reference.layer or _embedding(place)
+    if reference.is_glob:
+        found = [x for x in alike if any(fnmatch.fnmatchcase(name, text) for name in (str(x.layer), x.layer.layer))]
+    else:
+        found = [ranked for ranked in alike if is_named(ranked.layer, text)]
+        if len(found) > 1:
+            find_layer(text, [ranked.layer for ranked in found])
+    if not found:
+        raise _not_ranked(place, reference, text, similarity)
+    return found
+
+
+def _embedding(place: Place) -> str:
+    """The embedding layer with its pool."""
+    if place.record.get(FROM_PYTHON):
+        raise RecipeError(
+            f"{place.run.name} was measured from Python, and its embedding layer is not known",
+            fix=f"Name a layer, such as {place.run.name}:{_names(place.layers)[0]}",
+        )
+    end = network_end(place.run, place.record)
+    if end is None:  # a network of one layer
+        return str(place.layers[-1].layer)
+    found = embedding_among(end, place.layers, place.similarity, place.record.get("layer_order", []))
+    return end.embedding if found is None else str(found.layer)
+
+
+def _not_ranked(place: Place, reference: Reference, text: str, similarity: str) -> RecipeError:
+    where = f"{place.run.name}, epoch {place.epoch}, {place.split}"
+    other = [x for x in place.layers if is_named(x.layer, text)]
+    if other:
+        ways = dict.fromkeys(f"{x.layer.layer}/{x.reduction}~{x.similarity}" for x in other)
+        fix = f"Ranked: {', '.join(ways)}"
+        more = f"--layers {text.partition('@')[0]}"
+        more += "" if reference.reduction == NO_REDUCTION else f" --reduce {reference.reduction}"
+        more += "" if similarity == "hamming" else f" --similarity {similarity}"
+        fix += f". {probe_fix(place.run, place.record, place.epoch, place.split, more)}"
+        return RecipeError(f"{where}: {text} is not ranked as {reference.reduction}~{similarity}", fix=fix)
+    if reference.is_glob:
+        return RecipeError(f"{where}: no ranked layer matches {text}", fix=f"Ranked: {', '.join(_names(place.layers))}")
+    more = f"--layers {text.partition('@')[0]}"
+    command = probe_fix(place.run, place.record, place.epoch, place.split, more)
+    fix = f"{near_miss(text, _names(place.layers))}. {command}, if it is another layer"
+    return RecipeError(f"{where}: layer {text!r} is not ranked", fix=fix)
+
+
+def _names(layers: Iterable[RankedLayer]) -> list[str]:
+    """The layers as a reference may name them: with the pool where there are several."""
+    layers = list(layers)
+    pools: dict[str, set[str]] = {}
+    for ranked in layers:
+        pools.setdefault(ranked.layer.layer, set()).add(ranked.layer.pool)
+    return list(dict.fromkeys(str(x.layer) if len(pools[x.layer.layer]) > 1 else x.layer.layer for x in layers))
+
+
+def require_same_queries(a: Place, b: Place) -> None:
+    """Check that the images of two places, what they are searched in, their classes and rules are the same.
+
+    Raises:
+        RecipeError: they differ.
+    """
+    images, others = a.stored, b.stored
+    fix = "Compare runs of the same data set, with the same classes and images in the split"
+    names = f"{a.run.name} and {b.run.name}"
+    if images.ids != others.ids:
+        shared = len(set(images.ids) & set(others.ids))
+        counts = f"{len(images.ids):,} and {len(others.ids):,} images of the {a.split} split, {shared:,} in both"
+        what = counts if set(images.ids) != set(others.ids) else f"the images of the {a.split} split in another order"
+        raise RecipeError(f"{names} have {what}", fix=fix)
+    for split in filter(None, (a.split, IN_GALLERY.get(a.split))):
+        if have_other_images(a.record, b.record, split):
+            raise RecipeError(f"{names} have {split} images of the same names and another content", fix=fix)
+    unlike = int((images.labels != others.labels).sum())
+    if unlike:
+        raise RecipeError(f"{names} have {unlike:,} images of the {a.split} split in other classes", fix=fix)
+    if images.search_sha256 != others.search_sha256:
+        raise RecipeError(
+            f"{names} search their {a.split} images in another gallery, or by other groups or lists", fix=fix
+        )

@@ -1,0 +1,110 @@
+"""runs remove: take back the room of a run, or of its features or checkpoints alone."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.files import bytes_below
+from layerprobe.workflow.run.epoch_weights import foreign_files
+from layerprobe.workflow.run.kept import remove_checkpoints
+from layerprobe.workflow.run.runs import Run, find_run, list_runs, locked, named_run
+
+PARTS = ("features", "checkpoints")
+# Runs are moved here before they are deleted, so that no half of one is ever listed.
+_BIN = ".removed"
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What is to be removed.
+
+    Args:
+        runs: a run; an ensemble's members come before it.
+        parts: of PARTS; none: all that there is of the runs.
+        size: in bytes.
+    """
+
+    runs: tuple[Run, ...]
+    parts: tuple[str, ...]
+    size: int
+
+
+def plan_removal(cache: Path, name: str, parts: Sequence[str] = ()) -> Removal:
+    """What there is to remove of a run; nothing is removed yet.
+
+    What is removed of an ensemble is removed of its members too. A run whose removal was killed is known here, and
+    nowhere else.
+
+    Args:
+        cache: folder of all runs.
+        name: of the run.
+        parts: of PARTS; none: the whole run.
+
+    Raises:
+        UnknownNameError: no such run.
+        RecipeError: the member of an ensemble, which would be of no use without it.
+        DataError: a link, which is not followed.
+    """
+    left = Run(cache / _BIN / named_run(cache, name).name)
+    run = left if left.folder.is_dir() and not named_run(cache, name).exists() else find_run(cache, name)
+    owners: dict[str, set[str]] = {}
+    for other, record in list_runs(cache):
+        for member in record.get("members", ()):
+            owners.setdefault(member, set()).add(other.name)
+    if run is not left and name in owners and tuple(parts) != ("features",):
+        (owner, *_) = sorted(owners[name])
+        raise RecipeError(
+            f"{name} is a member of the ensemble {owner}, which needs it",
+            fix=f"Remove {owner}, which removes its members too, or only the --features of {name}",
+        )
+    # Members that another ensemble has too, such as the new one after --fresh, stay.
+    members = [named_run(cache, member) for member, names in owners.items() if names == {run.name} and run is not left]
+    runs = (*(member for member in members if member.exists()), run)
+    folders = [folder for each in runs for folder in _folders(each, parts)]
+    for path in [*(each.folder for each in runs), *folders]:
+        if path.is_symlink():
+            raise DataError("a link is not followed", file=path, fix="Remove what it leads to, then the link, yourself")
+    return Removal(runs, tuple(parts), sum(map(bytes_below, folders)))
+
+
+def remove(removal: Removal) -> None:
+    """Remove what was planned. A kill leaves no run in two halves; the same removal again completes it.
+
+    Raises:
+        BusyError: another process uses one of the runs; nothing is removed.
+    """
+    with contextlib.ExitStack() as held:
+        for run in removal.runs:
+            held.enter_context(locked(run))
+        if not removal.parts:
+            _discard(removal.runs)
+            return
+        for run in removal.runs:
+            # Files of somebody else's training lie elsewhere, and stay.
+            if "checkpoints" in removal.parts and not foreign_files(run.read()):
+                remove_checkpoints(run, range(run.read()["epochs_done"] + 1))
+            for folder in _folders(run, removal.parts):
+                if folder.exists():
+                    shutil.rmtree(folder)
+
+
+def _folders(run: Run, parts: Sequence[str]) -> list[Path]:
+    return [run.folder / part for part in parts] or [run.folder]
+
+
+def _discard(runs: Sequence[Run]) -> None:
+    cache = runs[-1].folder.parent
+    folder = cache if cache.name == _BIN else cache / _BIN
+    with locked(Run(folder)):
+        for run in runs:
+            aside = folder / run.name
+            if aside != run.folder:
+                if aside.exists():
+                    shutil.rmtree(aside)
+                run.folder.rename(aside)
+        shutil.rmtree(folder)

@@ -1,0 +1,144 @@
+"""The network of a run: what run.json says of it, so that reading the run never builds it, and building it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from layerprobe.nets.net import Net
+from layerprobe.recipe.recipe import Recipe
+from layerprobe.registry import is_source
+from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
+from layerprobe.system.files import sha256
+from layerprobe.system.naming import PYTHON, split_python
+from layerprobe.taps import Layer, Measured, Tap, extracted, find_taps
+from layerprobe.taps.cut import shares_after
+from layerprobe.values.records import NETWORK
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.runs import Run
+
+
+def network_facts(recipe: Recipe, net: Net, measured: Measured) -> dict[str, Any]:
+    """What run.json says of the network of a recipe, under `records.NETWORK`."""
+    taps, embedding = [], embedding_tap(recipe, measured).key
+    for name in net.layers:
+        try:
+            taps += find_taps([name], measured)
+        except RecipeError:  # it cannot be pooled, or does not run
+            continue
+    return {
+        "layers": list(net.layers),
+        "embedding": [embedding.layer, embedding.pool],
+        "cuts": _cuts(net, taps, recipe.data.image_size),
+        "input": None if net.own_input is None else asdict(net.own_input),
+        "files": dict(net.files),
+    }
+
+
+def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:
+    """What the loss takes: the last layer, pooled as the network pools it where it is a map."""
+    pools: list[str] | None = None if recipe.net.pool is None else [recipe.net.pool]
+    if pools is None and is_source(recipe.net.name):
+        pools = ["cls", "avg"]  # the first that its output has, as `sources.readout` reads it
+    return find_taps([list(measured.net.layers)[-1]], measured, pools=pools)[0]
+
+
+def with_layers(facts: Mapping[str, Any], net: Net, image_size: int, layers: Iterable[Layer]) -> dict[str, Any]:
+    """What run.json says of a network, with how much some further layers leave out."""
+    cuts: dict[str, list[float]] = facts["cuts"]
+    taps = [tap for tap in extracted(layers) if tap.layer not in cuts]
+    return {**facts, "cuts": cuts | _cuts(net, taps, image_size)}
+
+
+def _cuts(net: Net, taps: Sequence[Tap], image_size: int) -> dict[str, list[float]]:
+    shares = shares_after(net.module, taps, image_size) if taps else []
+    return {tap.layer: list(share) for tap, share in zip(taps, shares, strict=True)}
+
+
+def run_network(run: Run, record: Mapping[str, Any], recipe: Recipe) -> Net:
+    """Build the network of a run that exists, without weights.
+
+    Args:
+        run: it exists.
+        record: its run.json.
+        recipe: the run's.
+
+    Raises:
+        RecipeError: the user has not named its Python file, or it is not as it was when the run began.
+        LayerprobeError: whatever else building it raises.
+    """
+    fix = f"Restore it. It can be measured as it is now by --model and --data, as a new run, not as {run.name}"
+    require_same_files(run, record, recipe, fix=fix)
+    net = parts.build_net(recipe)
+    known = record.get(NETWORK, {}).get("files") or net.files
+    # The hashes of what is recorded are compared above; a part of it may be imported no earlier than in a forward.
+    if new := net.files.keys() - known.keys():
+        what = f"is imported by the network's file, unlike when {run.name} began"
+        raise RecipeError(what, file=min(new), fix=fix)
+    return net
+
+
+def require_same_files(run: Run, record: Mapping[str, Any], recipe: Recipe, *, fix: str) -> None:
+    """Check that the user's own files, of which the network is built, are what they were when the run began.
+
+    Raises:
+        RecipeError: one is not.
+        DataError: one is not there.
+    """
+    for name, digest in source_files(recipe).items():
+        if record.get("versions", {}).get(name) != digest:
+            raise _changed(run, name, fix)
+    if not recipe.network.startswith(PYTHON):
+        return
+    path, _ = split_python(recipe.network.removeprefix(PYTHON))
+    for name, digest in record.get(NETWORK, {}).get("files", {}).items():
+        file = path.resolve().parent / name if name else path
+        try:
+            now = sha256(file)
+        except OSError as error:
+            raise DataError.unreadable(error, file=file) from error
+        if now != digest:
+            raise _changed(run, file, fix)
+
+
+def _changed(run: Run, file: Path | str, fix: str) -> RecipeError:
+    return RecipeError(f"has changed since {run.name} began", file=file, fix=fix)
+
+
+def require_recorded_input(run: Run, recipe: Recipe) -> None:
+    """Check that run.json says how the network's input is made of an image, so that no model has to be asked.
+
+    Raises:
+        DataError: it does not, as an earlier version began the run.
+    """
+    if recipe.data.transform == "model" and recipe.own_input is None:
+        what = "how images become the model's input is not recorded: an earlier version of layerprobe began the run"
+        raise DataError(what, file=run.folder, fix=f"layerprobe probe {run.name} records it")
+
+
+def network_text(recipe: Recipe) -> str:
+    """The packages and files that a model comes from, with their versions and hashes, as stored with features.
+
+    It is empty for layerprobe's own networks. Where the package or a user's file is absent, stored features can still
+    be read, but none hold for what is now.
+    """
+    source = parts.source_of(recipe.network)
+    try:
+        versions = {} if source is None else {**source[0].versions(source[1]), **source_files(recipe)}
+    except (EnvironmentFault, DataError) as error:
+        return error.message
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def source_files(recipe: Recipe) -> Mapping[str, str]:
+    """The user's own files that a network from elsewhere is built from, each with a hash of its content.
+
+    A file that is found at another path has the name that the recipe gives it.
+    """
+    source = parts.source_of(recipe.network)
+    found = {} if source is None else source[0].files(source[1])
+    if recipe.found_at is None:
+        return found
+    return {split_python(recipe.net.name.removeprefix(PYTHON))[0].name: digest for digest in found.values()}

@@ -1,0 +1,320 @@
+"""A run's folder: its name, its files, its record (run.json) and its lock."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+import json
+import os
+import re
+import shlex
+import socket
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from layerprobe.system.errors import BusyError, DataError, EnvironmentFault, RecipeError, UnknownNameError
+from layerprobe.system.files import (
+    bytes_below,
+    disk_faults_told,
+    remove_leftovers,
+    require_file,
+    write_text,
+    written_whole,
+)
+from layerprobe.system.wording import BYTES, visible
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.records import record_fault
+from layerprobe.values.scores import Score, in_network_order, read_scores
+
+SCHEMA = 1
+# Temporary files of safetensors, which earlier versions let write the checkpoints.
+_OF_SAFETENSORS = re.compile(r"\.tmp[0-9A-Za-z]{6}")
+# Bytes of the 255 that a folder's name may have, so that `~1` of --fresh and the members of ensembles fit, too.
+_LONGEST = 240
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder below the cache, and where its files lie."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+    @property
+    def record_file(self) -> Path:
+        """run.json."""
+        return self.folder / "run.json"
+
+    @property
+    def scores_file(self) -> Path:
+        """scores.csv."""
+        return self.folder / "scores.csv"
+
+    @property
+    def training_log_file(self) -> Path:
+        """metrics.jsonl, a line per training epoch."""
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def written_folders(self) -> tuple[Path, ...]:
+        """Where the holder of the lock writes; plots are anybody's."""
+        return self.folder, *(self.folder / name for name in ("checkpoints", "features", "ranks", "index"))
+
+    def checkpoint_file(self, epoch: int) -> Path:
+        """Weights of an epoch."""
+        return self.folder / "checkpoints" / f"epoch-{epoch:04d}.safetensors"
+
+    def resume_file(self, *, previous: bool = False) -> Path:
+        """State to go on from."""
+        return self.folder / "checkpoints" / ("resume.previous.pt" if previous else "resume.pt")
+
+    def feature_file(self, epoch: int, split: str) -> Path:
+        """Features of an epoch and split."""
+        return self.folder / "features" / f"epoch-{epoch:04d}.{split}.h5"
+
+    def rank_file(self, epoch: int, split: str) -> Path:
+        """Ranks of an epoch and split."""
+        return self.folder / "ranks" / f"epoch-{epoch:04d}.{split}.h5"
+
+    def index_file(self, epoch: int, split: str, ranked: RankedLayer) -> Path:
+        """The faiss index of a layer; its name has the reduction, if any, and the similarity but for the cosine."""
+        # No colon: Windows takes none in a file's name.
+        reduction = "" if ranked.reduction == NO_REDUCTION else f".{ranked.reduction.replace(':', '-')}"
+        ending = "faiss" if ranked.similarity == "cosine" else f"{ranked.similarity}.faiss"
+        return self.folder / "index" / f"epoch-{epoch:04d}.{split}.{ranked.layer}{reduction}.{ending}"
+
+    def plot_file(self, kind: str) -> Path:
+        """Where a plot goes unless told."""
+        return self.folder / "plots" / f"{kind}.png"
+
+    def exists(self) -> bool:
+        """Whether anything was written under this name."""
+        return self.record_file.is_file()
+
+    def read(self) -> dict[str, Any]:
+        """run.json.
+
+        Raises:
+            DataError: absent, a link, not JSON, of a newer layerprobe, or with a field that is missing or no run's.
+        """
+        if self.record_file.is_symlink():
+            self.require_no_links()
+        try:
+            require_file(self.record_file)
+            text = self.record_file.read_text(encoding="utf-8")
+            record: dict[str, Any] = json.loads(text, parse_constant=_refuse)
+        except FileNotFoundError as error:
+            raise DataError("no such run", file=self.folder, fix="layerprobe runs lists the known ones") from error
+        except OSError as error:
+            raise DataError.unreadable(error, file=self.record_file) from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"not JSON: {error}", file=self.record_file, fix="Train it again with --fresh") from error
+        if not isinstance(record, dict) or type(record.get("schema")) is not int:
+            raise DataError("not the record of a run", file=self.record_file, fix="Train it again with --fresh")
+        if record["schema"] > SCHEMA:
+            versions = record.get("versions")
+            by = versions.get("layerprobe") if isinstance(versions, dict) else None
+            raise DataError(
+                f"written by layerprobe {by} (format {record['schema']}); this one reads format {SCHEMA}",
+                file=self.record_file,
+                fix="Update layerprobe",
+            )
+        if fault := record_fault(record):
+            raise DataError(fault, file=self.record_file, fix="Correct it, or train it again with --fresh")
+        return record
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Write run.json whole, with the present time as `touched`."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        write_text(self.record_file, json.dumps({**record, "schema": SCHEMA, "touched": now}, indent=1) + "\n")
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of all its files, under `total`, and of those in each of its folders, under their names."""
+        below = {path.name: bytes_below(path) for path in sorted(self.folder.iterdir()) if path.is_dir()}
+        return {"total": bytes_below(self.folder), **below}
+
+    def scores(self) -> list[Score]:
+        """The scores in scores.csv, under the run's present name, which `--fresh` may have changed.
+
+        Returns:
+            Layer after layer as the network runs them, whatever was measured first; each with its epochs ascending.
+
+        Raises:
+            DataError: there are none, or they cannot be read.
+        """
+        scores = [
+            score if score.run == self.name else replace(score, run=self.name)
+            for score in read_scores(self.scores_file)
+        ]
+        layer_order: list[str] = []
+        with contextlib.suppress(DataError):  # scores can be shown when the record cannot be read
+            layer_order = self.read().get("layer_order", [])
+        return in_network_order(scores, layer_order)
+
+    def is_held(self) -> bool | None:
+        """Whether a process of this machine holds the run's lock, which is not touched; None where nobody can tell."""
+        try:
+            lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+            inode = (self.folder / ".lock").stat().st_ino
+        except FileNotFoundError as error:
+            return False if str(error.filename) != "/proc/locks" else None
+        except OSError:
+            return None
+        # `1: FLOCK  ADVISORY  WRITE 4711 00:35:1234 0 EOF`; a waiting process has `->` before FLOCK
+        return any(words[1] == "FLOCK" and words[5].endswith(f":{inode}") for words in map(str.split, lines))
+
+    def log(self, *lines: str) -> None:
+        """Append lines to log.txt, under one time."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        path = self.folder / "log.txt"
+        known = b""
+        with contextlib.suppress(FileNotFoundError):
+            require_file(path)
+            known = path.read_bytes()
+        text = "\n".join(visible(line, keep=BYTES) for line in lines)
+        # Not appended: a hard link, which came with the folder, would be written to.
+        with written_whole(path) as aside:
+            aside.write_bytes(known + f"{now} {text}\n".encode(errors="surrogateescape"))
+
+    def require_no_links(self) -> None:
+        """Check that no link lies below the folder; the folder itself may be one.
+
+        Raises:
+            DataError: there is one; what it leads to could be overwritten.
+        """
+        for folder, *names in os.walk(self.folder):
+            for path in (Path(folder, name) for name in itertools.chain(*names)):
+                if path.is_symlink():
+                    raise DataError(
+                        "a link below a run's folder is not followed",
+                        file=path,
+                        fix="Delete it or put the files themselves in its place; only the whole folder may be a link",
+                    )
+
+    def remove_leftovers(self) -> None:
+        """Remove the temporary files that killed processes left; for the holder of the lock."""
+        remove_leftovers(*self.written_folders)
+        remove_leftovers(self.checkpoint_file(0).parent, names=_OF_SAFETENSORS)
+
+
+def named_run(cache: Path, name: str) -> Run:
+    """The run of a name, whether or not it exists.
+
+    Raises:
+        RecipeError: a name that is no folder name.
+    """
+    if len(name) > _LONGEST:
+        raise RecipeError(f"the run's name {name[:20]!r}... has {len(name)} letters", fix=f"Use at most {_LONGEST}")
+    if not _NAME.fullmatch(name) or name == "images":
+        raise RecipeError(f"{name!r} cannot name a run", fix="Use letters, digits and . _ + ~ -")
+    return Run(cache / name)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def list_runs(cache: Path) -> list[tuple[Run, dict[str, Any]]]:
+    """Every readable run and its record, the one touched last first."""
+    found = []
+    for file in cache.glob("*/run.json"):
+        with contextlib.suppress(DataError):
+            found.append((Run(file.parent), Run(file.parent).read()))
+    return sorted(found, key=lambda item: str(item[1].get("touched")), reverse=True)
+
+
+def damaged_runs(cache: Path) -> list[tuple[Run, DataError]]:
+    """Every run whose record cannot be read, and why, by name."""
+    found = []
+    for file in sorted(cache.glob("*/run.json")):
+        try:
+            Run(file.parent).read()
+        except DataError as error:
+            found.append((Run(file.parent), error))
+    return found
+
+
+def find_run(cache: Path, name: str | None) -> Run:
+    """The run of a name, or without one the run that was touched last.
+
+    Raises:
+        DataError: there is no run at all, or a link lies below the folder of that run.
+        UnknownNameError: none of that name.
+    """
+    if name is not None and (run := named_run(cache, name)).exists():
+        run.require_no_links()
+        return run
+    runs = [run for run, _ in list_runs(cache)]
+    if not runs and (damaged := damaged_runs(cache)):
+        raise damaged[0][1]
+    if not runs:
+        raise DataError("there is no run yet", file=cache, fix="Train one: layerprobe train netA")
+    if name is not None:
+        raise UnknownNameError("run", name, [run.name for run in runs], file=cache)
+    runs[0].require_no_links()
+    return runs[0]
+
+
+def set_aside(run: Run) -> Run:
+    """Move a run's folder to the first free of NAME~1, NAME~2 ... and return it there."""
+    number = 1
+    while (aside := run.folder.with_name(f"{run.name}~{number}")).exists():
+        number += 1
+    run.folder.rename(aside)
+    return Run(aside)
+
+
+@contextlib.contextmanager
+def locked(run: Run) -> Iterator[None]:
+    """Hold the run's lock; the kernel frees it when the process ends, however it ends.
+
+    Raises:
+        BusyError: another process holds it; the message says which.
+        DataError: a link lies below the run's folder.
+        EnvironmentFault: the folder cannot be written to.
+    """
+    import fcntl
+
+    lock = run.folder / ".lock"
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        run.require_no_links()
+        # O_NONBLOCK: opening a pipe must not wait for its other end.
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot write: {error.strerror}", file=run.folder, fix="Choose another --cache"
+        ) from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise DataError("not a file", file=lock, fix="Delete it")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(descriptor, 1000).decode(errors="replace") or "another process"
+            raise BusyError(f"run is in use by {holder}", file=run.folder, fix="Wait for it or end it") from error
+        # A file of two names may be somebody's own: it is locked, and not written to.
+        if found.st_nlink == 1:
+            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+            os.ftruncate(descriptor, 0)
+            with disk_faults_told(lock):
+                os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()} since {now}".encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def command_line() -> str:
+    """The command as it was typed, to be pasted again."""
+    return shlex.join(["layerprobe", *sys.argv[1:]])

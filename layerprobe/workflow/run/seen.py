@@ -1,0 +1,106 @@
+"""Which classes a run's network has not seen, so that a layer may be chosen on them; else how to hold classes out."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from layerprobe.store import read_index
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.records import FOREIGN, FROM_PYTHON
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_terms import ranked_epochs
+
+_OWN_WEIGHTS = ("none", "model", "imagenet")  # drawn, or the source's own: no file of somebody's training
+_SHARE = 0.2  # of the training classes that the command holds out
+_FEW = 10  # with fewer classes the command holds out half of them
+
+
+def has_seen_train(record: Mapping[str, Any], epoch: int) -> bool:
+    """Whether the network of an epoch has, or may have, been trained on the training classes.
+
+    Weights from a file, from files or of another run count as having seen them, unless `data.seen = false`; so does a
+    model that was measured from Python.
+
+    Args:
+        record: the run's.
+        epoch: 0 = before any step; of a run whose epochs are files, the number of the file.
+    """
+    if record.get(FROM_PYTHON):
+        return True
+    sections = record["recipe"]
+    given_as_files = bool(record.get(FOREIGN))
+    if epoch > 0 and not given_as_files:
+        return True
+    if not given_as_files and sections.get("net", {}).get("weights", "none") in _OWN_WEIGHTS:
+        return False
+    return bool(sections.get("data", {}).get("seen", True))
+
+
+def split_to_choose_on(run: Run, record: Mapping[str, Any], epochs: Collection[int]) -> str:
+    """The split that a layer is chosen on: validation, train where its classes were not seen, else test, cross-fitted.
+
+    Args:
+        run: it exists.
+        record: its run.json.
+        epochs: that are asked for.
+
+    Raises:
+        RecipeError: the network has seen all classes but those of test; with the command that holds classes out.
+    """
+    splits = record["manifests"]
+    if "validation" in splits:
+        return "validation"
+    if "train" not in splits:
+        return "test"
+    if not any(has_seen_train(record, epoch) for epoch in epochs):
+        return "train"
+    trained = record["epochs_done"] > 0 and not record.get(FOREIGN)
+    verb = "has seen" if trained else "counts as having seen"
+    what = f"{run.name} {verb} its training classes, and has no others to choose a layer on but those of test"
+    raise RecipeError(what, fix=_fix(run, record))
+
+
+def _fix(run: Run, record: Mapping[str, Any]) -> str:
+    if record.get(FROM_PYTHON):
+        return "Give classes that the model has not seen as a split: layerprobe.probe(model, {'validation': ..., ...})"
+    if record["recipe"]["train"]["epochs"] == 0:
+        return (
+            "If its weights were trained on other classes, measure it as a new run with --set data.seen=false;"
+            " else give a validation split of classes that they have not seen"
+        )
+    share, cost = _cost(run)
+    first = f"Train with classes held out: {_train_command(run, record, share)}"
+    folds = "or data.validation_folds=5 with data.validation_fold=0 to 4, five trainings that hold out each class once"
+    untrained = "" if has_seen_train(record, 0) else f"; layerprobe choose {run.name} --epochs 0 needs none"
+    return f"{first} ({cost}), {folds}{untrained}"
+
+
+def _train_command(run: Run, record: Mapping[str, Any], share: float) -> str:
+    """The command that trained the run, with classes held out and another name."""
+    words = shlex.split(str(record.get("command", "")))
+    if words[:2] != ["layerprobe", "train"]:
+        words = ["layerprobe", "train", record["recipe_name"]]
+    kept, skipped = [], False
+    for word in words:
+        if not skipped and word != "--fresh" and word != "--run" and not word.startswith("--run="):
+            kept.append(word)
+        skipped = word == "--run"
+    return shlex.join([*kept, "--set", f"data.validation_classes={share:g}", "--run", f"{run.name}-v"])
+
+
+def _cost(run: Run) -> tuple[float, str]:
+    """The share of the training classes to hold out, and what that takes from training."""
+    for epoch in ranked_epochs(run, "train")[-1:]:
+        with contextlib.suppress(DataError):
+            labels = read_index(run.rank_file(epoch, "train"), holds="labels")[0]
+            classes = len(np.unique(labels))
+            share = _SHARE if classes >= _FEW else 0.5
+            held = round(share * classes)
+            images = round(len(labels) * held / classes)
+            return share, f"it trains without {held} of {classes} classes, about {images:,} of {len(labels):,} images"
+    return _SHARE, "it trains without a fifth of the classes and their images"

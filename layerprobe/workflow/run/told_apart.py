@@ -1,0 +1,107 @@
+"""Which layers are not told apart from the best one that a table or figure names, from the ranks of its queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.measure.analysis import query_values
+from layerprobe.recipe.recipe import recorded_recipe
+from layerprobe.statistics.best_of_many import not_told_apart
+from layerprobe.statistics.units import unit_sums
+from layerprobe.store import read_stored_ranks
+from layerprobe.system.errors import DataError, LayerprobeError
+from layerprobe.values.best import best_layer
+from layerprobe.values.intervals import ShownKind
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.retrieval import Ranks
+from layerprobe.values.scores import Score
+from layerprobe.workflow.run.members import mean_of_queries, ranked_as
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.units import units_of
+
+_ROUNDING = 1e-6  # by which a mean of the ranks' hits may differ from the score
+
+
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """How the queries of a split found their classes.
+
+    Args:
+        units: (Q,) what is resampled: the class of each query, or its cluster.
+        ranks: layer -> those of the queries.
+    """
+
+    units: NDArray[np.integer]
+    ranks: Mapping[RankedLayer, Ranks]
+
+
+# Epoch, split and the column of the clusters -> the queries; None where they cannot be had.
+Searches = Callable[[int, str, str | None], Searched | None]
+
+
+def searches_of(run: Run) -> Searches:
+    """The queries that are stored of a run."""
+
+    def searched(epoch: int, split: str, cluster: str | None) -> Searched | None:
+        try:
+            stored = read_stored_ranks(run.rank_file(epoch, split))
+            if cluster is None:
+                return Searched(stored.labels, stored.ranks)
+            from layerprobe.workflow.run.parts import load_dataset  # it imports torch, which a plot does without
+
+            dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
+            return Searched(units_of(dataset, stored.ids, stored.labels.astype(np.int64), cluster), stored.ranks)
+        except LayerprobeError:  # a table is shown without it
+            return None
+
+    return searched
+
+
+def alike_of(scores: Sequence[Score], metric: str, searches: Searches) -> tuple[RankedLayer, ...] | None:
+    """The layers that are not told apart from the best one, on the split on which that is chosen.
+
+    Args:
+        scores: of one run and one epoch, as a table or figure shows them together.
+        metric: by which the best is chosen: R@K.
+        searches: gives the queries that the scores are of.
+
+    Returns:
+        None where nothing can be said: the scores' intervals are not of one kind, or are those of another draw of
+        classes, which ranks cannot tell; the ranks are gone, or are others than those of the scores; or as for
+        `not_told_apart`.
+    """
+    layers = list(dict.fromkeys(score.ranked_layer for score in scores))
+    found = {(score.split, score.ranked_layer): score for score in scores if score.metric == metric}
+    values = {
+        split: [None if (score := found.get((split, layer))) is None else score.value for layer in layers]
+        for split in ("validation", "test")
+    }
+    best = best_layer(values)
+    if best is None:
+        return None
+    rivals = {layer: value for layer, value in zip(layers, values[best.split], strict=True) if value is not None}
+    kind = ShownKind.of(
+        found[best.split, layer].notes for layer in rivals if found[best.split, layer].low is not None
+    ).kind
+    if kind is None or kind.estimand != "gallery":
+        return None
+    searched = searches(scores[0].epoch, best.split, kind.cluster)
+    if searched is None:
+        return None
+    ranks = searched.ranks
+    draws = [ranked_as(layer, ranks) for layer in rivals]
+    if not all(draws):
+        return None
+    try:
+        hits = np.stack([mean_of_queries(each, lambda x: query_values(ranks[x], {}, metric)) for each in draws])
+    except DataError:
+        return None
+    if np.abs(hits.mean(1) - list(rivals.values())).max() > _ROUNDING:
+        return None
+    names = list(rivals)
+    near = not_told_apart(unit_sums(hits, searched.units), names.index(layers[best.place]))
+    return None if near is None else tuple(names[place] for place in near)

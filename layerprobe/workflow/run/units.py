@@ -1,0 +1,116 @@
+"""The units that intervals resample: the classes of queries, or clusters of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.data.splits import Dataset
+from layerprobe.ranking.left_out import divided_class
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.values.intervals import PARENT
+
+
+def units_of(
+    dataset: Dataset, ids: Sequence[str], labels: NDArray[np.integer], cluster: str | None
+) -> NDArray[np.int64]:
+    """The unit of each of some images.
+
+    Args:
+        dataset: has them, in whatever splits.
+        ids: Q of its images.
+        labels: (Q,) their classes.
+        cluster: None for the classes; `parent` for the folder above a class's, where the names of classes are paths;
+            else a column of the data set.
+
+    Returns:
+        (Q,) Images without a text in the column, and classes without a folder above, are units of their own.
+
+    Raises:
+        UnknownNameError: no such column.
+        RecipeError: no column at all, or no class has a folder above it.
+        DataError: an image that the data set does not have.
+    """
+    if cluster is None:
+        return labels.astype(np.int64)
+    columns = dict.fromkeys(column for split in dataset.splits.values() for column in split.columns)
+    if cluster in columns:
+        known = {
+            image: text
+            for split in dataset.splits.values()
+            if cluster in split.columns
+            for image, text in zip(split.ids, split.columns[cluster], strict=True)
+        }
+        for image in ids:
+            if image not in known:
+                fix = "Restore the data set as it was when the run was probed"
+                raise DataError(f"the data set has no image {image}, or no {cluster} of it", fix=fix)
+        texts = [known[image] for image in ids]
+        return _numbers(texts, [f"image {image}" for image in ids])
+    if cluster != PARENT:
+        raise UnknownNameError("column in --cluster:", cluster, [*columns, PARENT])
+    names = [dataset.class_names[label] for label in labels.tolist()]
+    folders = [name.rpartition("/")[0] for name in names]
+    if not any(folders):
+        fix = "Leave --cluster out" + (f", or name a column: {', '.join(columns)}" if columns else "")
+        raise RecipeError("--cluster parent: no class has a folder above its own", fix=fix)
+    return _numbers(folders, [f"class {name}" for name in names])
+
+
+def units_of_splits(
+    dataset: Dataset, images: Mapping[str, tuple[NDArray[np.integer], Sequence[str]]], cluster: str | None
+) -> dict[str, NDArray[np.int64]]:
+    """The unit of each image of some splits, numbered alike in all of them.
+
+    Args:
+        dataset: has the images.
+        images: split -> (N,) classes and N names of its images.
+        cluster: as for `units_of`.
+
+    Returns:
+        Split -> (N,) units.
+
+    Raises:
+        LayerprobeError: as for `units_of`.
+    """
+    labels = np.concatenate([classes for classes, _ in images.values()])
+    units = units_of(dataset, [name for _, names in images.values() for name in names], labels, cluster)
+    ends = np.cumsum([len(classes) for classes, _ in images.values()])[:-1]
+    return dict(zip(images, np.split(units, ends), strict=True))
+
+
+def require_redrawable(
+    dataset: Dataset, splits: Sequence[str], units: Mapping[str, NDArray[np.int64]], cluster: str | None
+) -> None:
+    """Check that another draw of units can be told by leaving units out: `--interval redraw`.
+
+    Args:
+        dataset: with the rules of its searches.
+        splits: of the queries.
+        units: split -> (N,) unit of each of its images, as from `units_of`; of galleries too.
+        cluster: as for `units_of`.
+
+    Raises:
+        RecipeError: the right items are listed, or a class lies in two units.
+    """
+    for name in splits:
+        rules = dataset.search_rules.get(name)
+        if rules is not None and rules.positives is not None:
+            why = f"data.positives lists the right items of {name}, so that leaving out a class says nothing"
+            raise RecipeError(f"--interval redraw: {why}", fix="Leave --interval out")
+        names = list(dict.fromkeys([name, dataset.search_in.get(name, name)]))
+        labels = np.concatenate([dataset.splits[part].labels for part in names])
+        divided = divided_class(labels, np.concatenate([units[part] for part in names]))
+        if divided is not None:
+            why = f"column {cluster} divides class {dataset.class_names[divided]}"
+            fix = "Leave --cluster out, or name a column that is the same for all images of a class"
+            raise RecipeError(f"--interval redraw leaves out whole classes; {why}", fix=fix)
+
+
+def _numbers(texts: Sequence[str], own: Sequence[str]) -> NDArray[np.int64]:
+    """(N,) a number for each text, equal for equal texts; an empty one is told by what is `own` instead."""
+    keys = [(text, "" if text else name) for text, name in zip(texts, own, strict=True)]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return np.array([numbers[key] for key in keys], np.int64)

@@ -1,0 +1,1 @@
+"""What a run's epochs show of each layer. Enter by `summary.summarise`."""

@@ -1,0 +1,284 @@
+"""Equal terms: Recall@1 of draws of equally many classes and images, made from stored features and kept as scores.
+
+    found = equal_terms(run, epochs, listener)       # found.offered.terms, found.scores, found.reasons
+
+No image is read, and no checkpoint but for `shift`: the rank files say which layers there are and what their features
+were made from, the feature files have these, and the draws follow from the run's seed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from layerprobe import store
+from layerprobe.measure.analysis import Features, hits_in_draws, layer_notes, recall_notes
+from layerprobe.recipe.recipe import recorded_recipe
+from layerprobe.reductions.applying import Blocks, reduced
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.statistics.bootstrap import intervals
+from layerprobe.statistics.draws import Rows, Terms
+from layerprobe.statistics.units import unit_sums
+from layerprobe.system.progress import Listener, Task
+from layerprobe.system.signals import Stop, stoppable
+from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.records import FROM_PYTHON
+from layerprobe.values.retrieval import Ranks
+from layerprobe.values.scores import Score, ScoreTable, Subject, in_network_order, is_recall, read_scores
+from layerprobe.workflow.probe.classifiers import RunClassifier, fitted
+from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.members import draws_of, mean_of_queries, ranked_as
+from layerprobe.workflow.run.runs import Run, locked
+from layerprobe.workflow.run.stored_layers import read_layer
+from layerprobe.workflow.run.stored_terms import Drawn, Offered, offered_terms, stored_terms
+
+_STOPPED = "drawing stopped; what is stored is whole, the same command goes on"
+
+Units = Callable[[str], NDArray[np.int64]]
+_Place = tuple[int, str, RankedLayer]  # epoch, split and layer
+
+
+@dataclass(frozen=True, eq=False)
+class EqualTerms:
+    """What a run has on equal terms.
+
+    Args:
+        offered: the terms, and the splits that are drawn from.
+        scores: those of the epochs asked for, of every layer whose draws are stored.
+        reasons: why there are no terms, what they leave out, and how features that are gone are brought back; a line
+            each.
+    """
+
+    offered: Offered
+    scores: Sequence[Score] = ()
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Cell:
+    """An epoch and split, its draws, and the layers that have features but not these draws."""
+
+    epoch: int
+    split: str
+    drawn: Drawn
+    missing: Sequence[RankedLayer]
+
+
+def equal_terms(  # noqa: PLR0913 - what is drawn, on what, and over what its intervals are
+    run: Run,
+    epochs: Sequence[int],
+    listener: Listener,
+    *,
+    device: str = "auto",
+    kind: IntervalKind | None = None,
+    units: Units | None = None,
+) -> EqualTerms:
+    """Make the draws that are missing of some epochs, for all layers with stored ranks, and keep them.
+
+    What each query has in its draws goes into the rank files, the scores into scores.csv. Their intervals resample
+    classes, each query weighted by how often it was drawn; the draws stay, as the gallery does for other scores.
+
+    Args:
+        run: it was probed.
+        epochs: of which draws are made.
+        listener: hears of progress.
+        device: where draws are ranked: auto, cpu, cuda or cuda:i.
+        kind: what the intervals are over, against the gallery; None for the classes.
+        units: split -> (Q,) the unit of each of its images, in the order of the rank file; None for the classes.
+
+    Raises:
+        BusyError: another process uses the run.
+        DataError: the run's record, scores or rank files cannot be read.
+        InterruptedRun: a signal came; what is stored is whole.
+    """
+    with locked(run), stoppable() as stop:
+        run.remove_leftovers()
+        offered, record, raw = offered_terms(run), run.read(), run.scores()
+        if offered.terms is None:
+            return EqualTerms(offered, reasons=offered.reasons)
+        notes = _notes_of(raw)
+        cells, reasons = _cells(run, offered, offered.terms, epochs, notes)
+        steps = sum(len(cell.missing) * len(cell.drawn.rows) for cell in cells)
+        if steps:
+            chosen = parts.choose_device(device)
+            with listener.task(f"equal terms of {run.name}", steps, "draws") as task:
+                for cell in cells:
+                    _draw(run, cell, offered.terms, record["seed"], chosen, _told(stop, task))
+        rating = _Rating(run, record, offered.terms, kind or IntervalKind(), units, notes)
+        order = record.get("layer_order", [])
+        scores = [score for cell in cells for score in in_network_order(rating.scores(cell), order)]
+        table = ScoreTable(raw, layer_order=order, stored=read_scores(run.scores_file))
+        table.add(scores)
+        table.write(run.scores_file)
+    return EqualTerms(offered, scores, (*offered.reasons, *reasons))
+
+
+def _cells(
+    run: Run, offered: Offered, terms: Terms, epochs: Sequence[int], scored: Collection[_Place]
+) -> tuple[list[_Cell], list[str]]:
+    """What is to be drawn of the layers that are scored, and why some of it cannot be.
+
+    The ranks of layers without scores hold no longer: their scores have left scores.csv.
+    """
+    cells, reasons = [], []
+    gone: dict[int, dict[str, None]] = defaultdict(dict)
+    for epoch, split in ((epoch, split) for epoch in sorted(set(epochs)) for split in offered.splits):
+        ranks, features = run.rank_file(epoch, split), run.feature_file(epoch, split)
+        drawn = stored_terms(run, epoch, split, terms)
+        if drawn is None or drawn.items.ids != offered.splits[split].ids:
+            why = "is not probed there" if not ranks.exists() else "had other images then"
+            reasons.append(f"no equal terms at epoch {epoch}: {split} {why}")
+            continue
+        wanted = {draw for place in scored if place[:2] == (epoch, split) for draw in draws_of(place[2])}
+        known = [ranked for ranked in store.read_stored_ranks(ranks).ranks if ranked in wanted]
+        absent = [ranked for ranked in known if ranked not in drawn.values]
+        there = [
+            ranked
+            for ranked in absent
+            if store.made_from(ranks, features, ranked) and _can_be_reduced(run, epoch, split, ranked)
+        ]
+        gone[epoch] |= {ranked.layer.layer: None for ranked in absent if ranked not in there}
+        cells.append(_Cell(epoch, split, drawn, there))
+    python = run.read().get(FROM_PYTHON)
+    for epoch, layers in gone.items():
+        if layers:
+            command = f"layerprobe probe {run.name} --epochs {epoch} --layers {','.join(layers)}"
+            again = "probe the model from Python again" if python else f"{command} brings them back"
+            reasons.append(f"no equal terms at epoch {epoch} where features are gone: {again}")
+    return cells, reasons
+
+
+def _can_be_reduced(run: Run, epoch: int, split: str, ranked: RankedLayer) -> bool:
+    """Whether what a layer's reduction was fitted on is there as it was."""
+    chain = parse_chain(ranked.reduction)
+    fitting = run.feature_file(epoch, split if chain.on_gallery else FITTED_ON)
+    if chain.needs_classifier and not (run.checkpoint_file(epoch).exists() and fitting.exists()):
+        return False
+    return store.fitted_on(run.rank_file(epoch, split), fitting, ranked)
+
+
+def _told(stop: Stop, task: Task) -> Callable[[Sequence[Rows]], Iterator[Rows]]:
+    def tell(drawn: Sequence[Rows]) -> Iterator[Rows]:
+        for rows in stop.between(drawn, _STOPPED):
+            yield rows
+            task.advance()
+
+    return tell
+
+
+def _draw(  # noqa: PLR0913 - of what, with what, and who hears of it
+    run: Run,
+    cell: _Cell,
+    terms: Terms,
+    seed: int,
+    device: torch.device,
+    tell: Callable[[Sequence[Rows]], Iterator[Rows]],
+) -> None:
+    """Rank what is missing in every draw, and store it; layers that are done are kept, whatever ends the work."""
+    new: dict[RankedLayer, Mapping[str, NDArray[np.float64]]] = {}
+    try:
+        for ranked in cell.missing:
+            features = _features(run, cell, ranked, seed, device)
+            new[ranked] = {terms.name(): hits_in_draws(features, ranked.similarity, tell(cell.drawn.rows))}
+    finally:
+        if new:
+            store.add_values(run.rank_file(cell.epoch, cell.split), new)
+
+
+def _features(run: Run, cell: _Cell, ranked: RankedLayer, seed: int, device: torch.device) -> Features:
+    """A layer's stored features, reduced as its ranks are."""
+
+    def read(split: str) -> torch.Tensor:
+        return torch.from_numpy(read_layer(run.feature_file(cell.epoch, split), ranked.layer)).to(device)
+
+    values, chain = read(cell.split), parse_chain(ranked.reduction)
+    if chain.parts:
+        to_fit = read(FITTED_ON) if chain.fits_on_train else values
+        trained = _classifier(run, cell.epoch, device) if chain.needs_classifier else None
+        reduce = fitted(chain, to_fit, device, seed=seed, epoch=cell.epoch, layer=ranked.layer, trained=trained)
+        values = reduced(Blocks(values, device), reduce, len(values))
+    return Features(values, cell.drawn.items.labels, cell.drawn.items.ids)
+
+
+def _classifier(run: Run, epoch: int, device: torch.device) -> RunClassifier:
+    """The classifier of the run's loss, asked for the layer alone that it multiplies."""
+    labels, _ = store.read_index(run.feature_file(epoch, FITTED_ON))
+    recipe = recorded_recipe(run.read(), run.record_file)
+    return RunClassifier(run, recipe, None, np.unique(labels).astype(np.int64), device)
+
+
+def _notes_of(raw: Sequence[Score]) -> dict[_Place, tuple[str, ...]]:
+    """What the Recall@K of a whole split says, without what its interval is."""
+    return {
+        (score.epoch, score.split, score.ranked_layer): IntervalKind.without(score.notes)
+        for score in raw
+        if is_recall(score.metric)
+    }
+
+
+def _notes_on(ranks: Sequence[Ranks]) -> list[str]:
+    """What is to be said of a layer, or of all its draws."""
+    return list(dict.fromkeys(note for each in ranks for note in layer_notes(each)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Rating:
+    """Makes scores of stored draws.
+
+    Args:
+        run: whose draws.
+        record: its record.
+        terms: of the draws.
+        kind: of the intervals.
+        units: as for `equal_terms`.
+        notes: what the Recall@K of each scored layer says.
+    """
+
+    run: Run
+    record: Mapping[str, Any]
+    terms: Terms
+    kind: IntervalKind
+    units: Units | None
+    notes: Mapping[_Place, tuple[str, ...]]
+
+    def scores(self, cell: _Cell) -> list[Score]:
+        """Those of an epoch and split, of all layers whose draws are stored."""
+        drawn = stored_terms(self.run, cell.epoch, cell.split, self.terms)
+        stored = store.read_stored_ranks(self.run.rank_file(cell.epoch, cell.split))
+        if drawn is None:
+            return []
+        name, count = self.terms.name(), int((drawn.weights > 0).sum())
+        scored = [ranked for epoch, split, ranked in self.notes if (epoch, split) == (cell.epoch, cell.split)]
+        found = [
+            self._subject(cell, ranked).score(name, None, count, [stored.invalid[ranked]])
+            for ranked in scored
+            if ranked in stored.invalid
+        ]
+        draws = {ranked: layers for ranked in scored if (layers := ranked_as(ranked, drawn.values))}
+        values = {ranked: mean_of_queries(layers, drawn.values.__getitem__) for ranked, layers in draws.items()}
+        if not values:
+            return found
+        units = drawn.items.labels if self.units is None else self.units(cell.split)
+        sums = unit_sums(np.stack(list(values.values())), units, drawn.weights)
+        how = "equal terms: " + (f"mean of {len(drawn.rows)} draws" if len(drawn.rows) > 1 else "all images, one draw")
+        for ranked, value, interval in zip(values, sums.means.tolist(), intervals(sums), strict=True):
+            ranks = [stored.ranks[draw] for draw in draws[ranked]]
+            of_whole = {note for each in ranks for note in recall_notes(each)}
+            shared = [note for note in self.notes[cell.epoch, cell.split, ranked] if note not in of_whole]
+            if interval is not None or sums.units < FEWEST_UNITS:
+                shared += self.kind.notes_on(sums.units)
+            subject = replace(self._subject(cell, ranked), notes=tuple(shared))
+            found.append(subject.score(name, value, count, [how, *_notes_on(ranks)], interval))
+        return found
+
+    def _subject(self, cell: _Cell, ranked: RankedLayer) -> Subject:
+        experiment, seed = self.record["experiment"], self.record["seed"]
+        return Subject(self.run.name, experiment, seed, cell.epoch, cell.split, ranked)

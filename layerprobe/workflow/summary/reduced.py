@@ -1,0 +1,152 @@
+"""What reductions do to the layers of a run, from its stored ranks; and how they can be brought to one dimension."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.equal import equal_dim_of
+from layerprobe.store import StoredRanks, read_dims
+from layerprobe.summary.cells import Cells, Faults, faults_of
+from layerprobe.summary.processed import PostProcessing, post_processing
+from layerprobe.summary.reduced import Way
+from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.records import FROM_PYTHON
+from layerprobe.workflow.run.members import mean_of_queries, ranked_as
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import split_to_choose_on
+
+_NONE = "no post-processing can be chosen without the classes of test"
+_SAME_CLASSES = (
+    "reductions are fitted on the classes that they are chosen on here; layerprobe choose fits them on others"
+)
+_USUAL = 128  # dimensions that are offered, or fewer where a layer has fewer
+
+
+def ways_of(layers: Iterable[RankedLayer]) -> list[Way]:
+    """What is done to some layers, those without a reduction first, else in the layers' order."""
+    names = dict.fromkeys((ranked.reduction, ranked.similarity) for ranked in layers)
+    found = [_way(*name) for name in names]
+    return sorted(found, key=lambda way: way.reduction != NO_REDUCTION)
+
+
+def _way(reduction: str, similarity: str) -> Way:
+    try:
+        chain, dim = parse_chain(reduction), equal_dim_of(reduction)
+    except LayerprobeError:  # registered by another version
+        return Way(reduction, similarity)
+    return Way(reduction, similarity, dim, len(chain.members()), chain.on_gallery)
+
+
+def hits_of(stored: StoredRanks, ranked: RankedLayer) -> NDArray[np.float64]:
+    """(Q,) what each query adds to Recall@1 of a layer; of a mean of draws, the mean of what it adds to theirs."""
+    members = ranked_as(ranked, stored.ranks)
+    return mean_of_queries(members, lambda member: stored.ranks[member].hits(1))
+
+
+def values_of(stored: StoredRanks, ranked: RankedLayer, metric: str) -> NDArray[np.float64] | None:
+    """(Q,) what each query adds to a stored metric of a layer, likewise; None where it is not stored."""
+    known = {member: values[metric] for member, values in stored.values.items() if metric in values}
+    members = ranked_as(ranked, known)
+    return mean_of_queries(members, known.__getitem__) if members else None
+
+
+def faults_in(stored: StoredRanks, layers: Iterable[RankedLayer]) -> dict[RankedLayer, Faults]:
+    """What a reader must know of each of some layers, as far as they are stored; of a mean of draws, of the worst."""
+    found: dict[RankedLayer, Faults] = {}
+    for ranked in layers:
+        known = [_faults(stored, member) for member in ranked_as(ranked, stored.ranks.keys() | stored.invalid.keys())]
+        if known:
+            invalid = next((faults.invalid for faults in known if faults.invalid), "")
+            tied, zeros, lone = (max(getattr(faults, name) for faults in known) for name in ("tied", "zeros", "lone"))
+            found[ranked] = Faults(tied, zeros, lone, invalid)
+    return found
+
+
+def _faults(stored: StoredRanks, ranked: RankedLayer) -> Faults:
+    return faults_of(stored.ranks[ranked]) if ranked in stored.ranks else Faults(invalid=stored.invalid[ranked])
+
+
+def processed_layers(
+    run: Run, layers: Sequence[RankedLayer], ways: Sequence[Way], splits: Mapping[str, Cells]
+) -> PostProcessing | None:
+    """Each layer after its best post-processing, chosen without test; None where no layer is reduced.
+
+    It is chosen on validation; without that on train, where the network has not seen it.
+
+    Args:
+        run: whose record says what the network has seen.
+        layers: in network order.
+        ways: all that is done to them.
+        splits: split -> Recall@1.
+    """
+    reduced = [ranked for ranked in layers if ranked.reduction != NO_REDUCTION]
+    if not reduced:
+        return None
+    last = max((epoch for cells in splits.values() for ranked in reduced for epoch in cells.epochs(ranked)), default=0)
+    choose_on, why = post_processing_split(run, last)
+    if choose_on is None:
+        return PostProcessing(notes=(f"{_NONE}: {why}",))
+    found = post_processing(layers, ways, splits, choose_on)
+    if found is None:
+        return PostProcessing(notes=(f"{_NONE}: {unmeasured(run, choose_on)}",))
+    return replace(found, notes=(*found.notes, why)) if why else found
+
+
+def unmeasured(run: Run, split: str) -> str:
+    """That no reduced layer is measured on a split, and what does it."""
+    fix = f"layerprobe probe {run.name} --splits {split} with the same --reduce does it"
+    return f"no reduced layer is measured on {split}; {fix}"
+
+
+def post_processing_split(run: Run, epoch: int) -> tuple[str | None, str]:
+    """The split on which a layer's best post-processing is chosen; None where only test is left, and why that is so.
+
+    Args:
+        run: whose record says what the network has seen.
+        epoch: 0 = before any step.
+    """
+    try:
+        choose_on = split_to_choose_on(run, run.read(), [epoch])
+    except RecipeError as error:
+        return None, str(error)
+    if choose_on == "test":
+        return None, f"there are no others; layerprobe choose {run.name} cross-fits over them"
+    return choose_on, "" if choose_on == "validation" else _SAME_CLASSES
+
+
+def usual_dimension(dims: Collection[int]) -> int:
+    """The number of dimensions to which layers of these are brought where nobody says another."""
+    return min([*dims, _USUAL])
+
+
+def dimension_hint(run: Run, layers: Sequence[RankedLayer], epoch: int, splits: Iterable[str]) -> list[str]:
+    """The command that brings layers of different dimensions to one, where nothing of the kind is stored.
+
+    Args:
+        run: whose stored features say how many dimensions a layer has.
+        layers: those that are summed up.
+        epoch: whose features are read.
+        splits: those that are summed up.
+
+    Returns:
+        A line, or none: also where features are gone, or the model came from Python.
+    """
+    if any(way.dim is not None for way in ways_of(layers)) or run.read().get(FROM_PYTHON):
+        return []
+    known: dict[LayerKey, int] = {}
+    for split in splits:
+        with contextlib.suppress(DataError, BusyError):
+            known |= read_dims(run.feature_file(epoch, split))
+    dims = [known[layer] for layer in dict.fromkeys(ranked.layer for ranked in layers) if layer in known]
+    if len(set(dims)) < 2:
+        return []
+    fewest = min(dims)
+    command = f"layerprobe probe {run.name} --epochs {epoch} --equal-dim {usual_dimension(dims)}"
+    return [f"the layers have {fewest:,} to {max(dims):,} dimensions; {command} compares them at one"]

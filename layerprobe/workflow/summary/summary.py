@@ -1,0 +1,318 @@
+"""summary: the stored ranks of a run -> recall, gap and the epochs that matter, for each of its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.recipe.recipe import recorded_recipe
+from layerprobe.statistics.draws import Terms, draws, times_drawn
+from layerprobe.store import StoredRanks, read_index, read_stored_ranks
+from layerprobe.summary.cells import Cells, Faults, Place, SplitCells
+from layerprobe.summary.layers import RunSummary, alike_layers, best_epoch, layer_summaries, unreduced
+from layerprobe.summary.reduced import reduced_sections
+from layerprobe.system.errors import BusyError, DataError, RecipeError
+from layerprobe.system.progress import Listener
+from layerprobe.values.best import best_layer
+from layerprobe.values.facts import DataFacts
+from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.label_free import last_agreements
+from layerprobe.values.scores import SPLITS, Score
+from layerprobe.workflow.run.facts import data_facts
+from layerprobe.workflow.run.parts import load_dataset
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_terms import Offered, offered_terms
+from layerprobe.workflow.run.units import units_of_splits
+from layerprobe.workflow.summary.equal_terms import equal_terms
+from layerprobe.workflow.summary.reduced import (
+    dimension_hint,
+    faults_in,
+    hits_of,
+    processed_layers,
+    values_of,
+    ways_of,
+)
+
+Images = tuple[NDArray[np.integer], tuple[str, ...]]  # (Q,) classes and names of a split's queries
+
+
+@dataclass(frozen=True)
+class SummaryRequest:
+    """What `layerprobe summary` was asked for.
+
+    Args:
+        epochs: of which draws on equal terms are made where they are not stored: all, or any of last, best and numbers
+            with commas between. Epoch 0 comes with them.
+        cluster: the column whose texts are the units of resampling; None for the classes.
+        device: where draws are ranked: auto, cpu, cuda or cuda:i.
+    """
+
+    epochs: str = "last,best"
+    cluster: str | None = None
+    device: str = "auto"
+
+
+def summarise(run: Run, request: SummaryRequest, listener: Listener) -> RunSummary:
+    """The summary of a run, with the draws on equal terms that are missing of some epochs made and stored.
+
+    Args:
+        run: it was probed.
+        request: what to draw.
+        listener: hears of progress.
+
+    Raises:
+        RecipeError: an epoch that is not measured.
+        BusyError: there is something to draw, and another process uses the run.
+        LayerprobeError: as for `stored_summary` and `equal_terms`.
+    """
+    stored = _read(run, request.cluster)
+    epochs = _epochs_to_draw(request.epochs, stored)
+    if not stored.lacks(epochs):
+        return stored.summary()
+    kind = IntervalKind(cluster=request.cluster)
+    made = equal_terms(run, epochs, listener, device=request.device, kind=kind, units=lambda split: stored.units[split])
+    found = _read(run, request.cluster).summary()
+    return replace(found, notes=tuple(dict.fromkeys([*found.notes, *made.reasons])))
+
+
+def stored_summary(run: Run, cluster: str | None = None) -> RunSummary:
+    """The summary of what is stored of a run; nothing is drawn, ranked or written.
+
+    Args:
+        run: it was probed.
+        cluster: the column whose texts are the units of resampling; None for the classes.
+
+    Raises:
+        DataError: no ranks are stored, or, with a cluster, the data set is not as it was.
+        LayerprobeError: of the cluster, as for `units_of`.
+    """
+    return _read(run, cluster).summary()
+
+
+@dataclass(frozen=True, eq=False)
+class _Stored:
+    """What is stored of a run, and can be summed up.
+
+    Args:
+        run: it was probed.
+        kind: of the intervals.
+        data: what was measured on; only splits with ranks.
+        layers: in network order.
+        splits: split -> its recalls.
+        units: split -> (Q,) the units of its queries.
+        offered: on which terms the splits can be compared.
+        notes: what is left out.
+        scores: of the run.
+    """
+
+    run: Run
+    kind: IntervalKind
+    data: DataFacts
+    layers: Sequence[RankedLayer]
+    splits: Mapping[str, SplitCells]
+    units: Mapping[str, NDArray[np.int64]]
+    offered: Offered
+    notes: tuple[str, ...]
+    scores: Sequence[Score]
+
+    def lacks(self, epochs: Collection[int]) -> bool:
+        """Whether a layer has no score on equal terms, or one whose interval is of another kind, at one of some epochs.
+
+        Splits that are not drawn from have none to lack.
+        """
+        if self.offered.terms is None:
+            return False
+        scored = {
+            (score.split, score.ranked_layer, score.epoch)
+            for score in self.scores
+            if score.metric == self.offered.terms.name()
+            and (score.low is None or IntervalKind.of(score.notes) == self.kind)
+        }
+        drawn = ((split, self.splits[split]) for split in self.offered.splits)
+        return any(
+            place[1] in epochs and (place not in cells.equal or (split, *place) not in scored)
+            for split, cells in drawn
+            for place in cells.raw.rows
+        )
+
+    def summary(self) -> RunSummary:
+        """Its summary."""
+        splits, terms, notes = self._on_equal_terms(), self.offered.terms, list(self.notes)
+        if {"train", "test"} <= splits.keys():
+            notes += self.offered.reasons
+            if splits["train"].units & splits["test"].units:
+                name = IntervalKind(cluster=self.kind.cluster).units_text()
+                notes.append(f"no interval of a gap: train and test share {name}")
+        if not any(cells.equal.rows for cells in splits.values()):
+            if terms:
+                notes.append(f"raw: all classes and images; layerprobe summary {self.run.name} draws equal terms")
+            terms = None
+        rows = layer_summaries(self.layers, splits, from_start=self.data.starts_training)
+        raw, ways = {split: cells.raw for split, cells in splits.items()}, ways_of(self.layers)
+        last = max(epoch for cells in splits.values() for _, epoch in cells.faults)
+        notes += dimension_hint(self.run, self.layers, last, splits)
+        return RunSummary(
+            self.run.name,
+            self.kind,
+            self.data,
+            {split: len(cells.units) for split, cells in splits.items()},
+            terms,
+            tuple(rows),
+            alike_layers(unreduced(rows), splits),
+            tuple(notes),
+            reduced_sections(self.layers, ways, raw),
+            processed_layers(self.run, self.layers, ways, raw),
+            last_agreements(self.scores),
+        )
+
+    def _on_equal_terms(self) -> Mapping[str, SplitCells]:
+        """The splits; where each has as many classes and images of each, its recalls need no draws."""
+        terms, offered = self.offered.terms, self.offered.splits
+        size = terms.classes * terms.images if terms else 0
+        if set(offered) != set(self.splits) or any(len(items.ids) != size for items in offered.values()):
+            return self.splits
+        return {split: replace(cells, equal=cells.raw) for split, cells in self.splits.items()}
+
+
+def _read(run: Run, cluster: str | None) -> _Stored:
+    scores = run.scores()
+    measured = _measured(scores)
+    images = {split: found for split in SPLITS if (found := _images(run, split, measured.get(split, {}))) is not None}
+    if not images:
+        raise DataError("no ranks are stored", file=run.folder, fix=f"Run layerprobe probe {run.name}")
+    data, units, offered = data_facts(run, scores), _units(run, images, cluster), _offered(run, images)
+    seed: int = run.read()["seed"]
+    notes: list[str] = []
+    splits: dict[str, SplitCells] = {}
+    for split, found in images.items():
+        weights = _weights(found[0], offered, seed, split)
+        reading = _Reading(run, split, found, units[split], offered.terms, weights)
+        splits[split], left_out = reading.cells(measured[split])
+        notes += left_out
+    known = {ranked for cells in splits.values() for ranked, _ in cells.faults}
+    if not known:
+        raise DataError("; ".join(notes), file=run.folder, fix=f"Run layerprobe probe {run.name}")
+    layers = [ranked for ranked in dict.fromkeys(score.ranked_layer for score in scores) if ranked in known]
+    facts = DataFacts(data.name, {split: data.splits[split] for split in splits}, data.start)
+    return _Stored(run, IntervalKind(cluster=cluster), facts, layers, splits, units, offered, tuple(notes), scores)
+
+
+def _epochs_to_draw(text: str, stored: _Stored) -> list[int]:
+    """The epochs that a text names, and epoch 0 where gaps are compared with its gap.
+
+    Raises:
+        RecipeError: a word that names none, or an epoch that is not measured.
+    """
+    known = sorted({epoch for cells in stored.splits.values() for _, epoch in cells.faults})
+    found = {0} & set(known) if stored.data.starts_training else set()
+    for word in (part.strip() for part in text.split(",")):
+        if word == "all":
+            found |= set(known)
+        elif word == "last":
+            found.add(known[-1])
+        elif word == "best":
+            found |= _best_epoch(stored)
+        elif word.isdecimal() and int(word) in known:
+            found.add(int(word))
+        else:
+            what = f"--epochs {text}: {word or 'nothing'} is neither all, last or best nor a measured epoch"
+            raise RecipeError(what, fix=f"Measured: {', '.join(map(str, known))}")
+    return sorted(found)
+
+
+def _best_epoch(stored: _Stored) -> set[int]:
+    """The best epoch of the layer that is best at the end, on the split that it is chosen on; empty without one."""
+    splits = {split: stored.splits[split].raw for split in ("validation", "test") if split in stored.splits}
+    layers = [ranked for ranked in stored.layers if ranked.reduction == NO_REDUCTION] or stored.layers
+    ends = {ranked: max([0, *(max(cells.epochs(ranked), default=0) for cells in splits.values())]) for ranked in layers}
+    best = best_layer({split: [cells.mean((r, ends[r])) for r in layers] for split, cells in splits.items()})
+    epoch = best_epoch(splits[best.split], layers[best.place]) if best else None
+    return set() if epoch is None else {epoch}
+
+
+def _measured(scores: Sequence[Score]) -> dict[str, dict[int, set[RankedLayer]]]:
+    """Split -> epoch, the last one first -> the layers that have scores: ranks of others hold no longer."""
+    found: dict[str, dict[int, set[RankedLayer]]] = {}
+    for score in sorted(scores, key=lambda score: -score.epoch):
+        found.setdefault(score.split, {}).setdefault(score.epoch, set()).add(score.ranked_layer)
+    return found
+
+
+def _images(run: Run, split: str, epochs: Mapping[int, object]) -> Images | None:
+    """The queries of a split, as its last readable rank file has them; None without one."""
+    for epoch in epochs:
+        try:
+            return read_index(run.rank_file(epoch, split), holds="labels")
+        except (DataError, BusyError):  # `_Reading.cells` tells it, or nothing is stored
+            continue
+    return None
+
+
+def _units(run: Run, images: Mapping[str, Images], cluster: str | None) -> dict[str, NDArray[np.int64]]:
+    """Split -> (Q,) units of its queries, numbered alike in all splits."""
+    if cluster is None:
+        return {split: labels.astype(np.int64) for split, (labels, _) in images.items()}
+    dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
+    return units_of_splits(dataset, images, cluster)
+
+
+def _offered(run: Run, images: Mapping[str, Images]) -> Offered:
+    """On which terms these queries can be compared; on none where the newest ranks are of others."""
+    offered = offered_terms(run)
+    others = [split for split, items in offered.splits.items() if split not in images or items.ids != images[split][1]]
+    if not others:
+        return offered
+    return Offered(None, reasons=(f"no equal terms: there are newer ranks of other images ({', '.join(others)})",))
+
+
+def _weights(labels: NDArray[np.integer], offered: Offered, seed: int, split: str) -> NDArray[np.float64] | None:
+    """(Q,) in how many draws each query is; None where a split is not drawn from."""
+    if offered.terms is None or split not in offered.splits:
+        return None
+    return times_drawn(draws(labels, offered.terms, seed=seed, split=split), len(labels)).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """What of a split is read: the rank files of its queries."""
+
+    run: Run
+    split: str
+    images: Images
+    units: NDArray[np.int64]  # (Q,)
+    terms: Terms | None
+    weights: NDArray[np.float64] | None  # (Q,) of the queries on these terms
+
+    def cells(self, epochs: Mapping[int, set[RankedLayer]]) -> tuple[SplitCells, list[str]]:
+        """What is stored of the layers of each epoch, and a line for each epoch that is left out."""
+        raw, equal, notes = Cells(), Cells(), []
+        faults: dict[Place, Faults] = {}
+        for epoch, layers in epochs.items():
+            try:
+                stored = read_stored_ranks(self.run.rank_file(epoch, self.split))
+            except (DataError, BusyError):
+                notes.append(f"{self.split}, epoch {epoch}: left out, as its ranks cannot be read; probe it again")
+                continue
+            if stored.ids != self.images[1] or not np.array_equal(stored.labels, self.images[0]):
+                notes.append(f"{self.split}, epoch {epoch}: left out, as it has other images than the last one")
+                continue
+            found = faults_in(stored, layers)
+            if lost := sorted({str(ranked.layer) for ranked in layers - found.keys()}):
+                why = "as their ranks are not stored; probe them again"
+                notes.append(f"{self.split}, epoch {epoch}: {', '.join(lost)} left out, {why}")
+            faults |= {(ranked, epoch): fault for ranked, fault in found.items()}
+            valid = [ranked for ranked, fault in found.items() if not fault.invalid]
+            raw = raw.with_epoch(epoch, {ranked: hits_of(stored, ranked) for ranked in valid}, self.units)
+            equal = equal.with_epoch(epoch, self._equal(stored, valid), self.units, self.weights)
+        return SplitCells(raw, equal, faults, frozenset(np.unique(self.units).tolist())), notes
+
+    def _equal(self, stored: StoredRanks, layers: Sequence[RankedLayer]) -> dict[RankedLayer, NDArray[np.float64]]:
+        """Layer -> (Q,) what its queries add on equal terms, as far as that is stored."""
+        if self.terms is None or self.weights is None:
+            return {}
+        found = {ranked: values_of(stored, ranked, self.terms.name()) for ranked in layers}
+        return {ranked: values for ranked, values in found.items() if values is not None}

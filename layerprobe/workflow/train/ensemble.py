@@ -1,0 +1,235 @@
+"""Ensembles (DREML): the members are ordinary runs, and a further run holds their embeddings side by side."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from layerprobe import store
+from layerprobe.data.splits import Dataset
+from layerprobe.recipe.recipe import Change
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.progress import Listener
+from layerprobe.taps import Tap
+from layerprobe.values.estimate import Estimate
+from layerprobe.values.records import NETWORK
+from layerprobe.values.scores import Score
+from layerprobe.workflow.probe import probe as single
+from layerprobe.workflow.probe.classifiers import without_accuracy
+from layerprobe.workflow.probe.estimate_probe import estimate_probe
+from layerprobe.workflow.probe.extractors import RunExtractor, Tell
+from layerprobe.workflow.probe.probe import Probing, known_scores, scorer_of
+from layerprobe.workflow.probe.probed_run import decoding_of, open_for_probing
+from layerprobe.workflow.probe.selection import (
+    ProbeRequest,
+    select,
+)
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.features import Missing, RunFeatures, features_of
+from layerprobe.workflow.run.manifests import require_same_images, upgrade
+from layerprobe.workflow.run.new_record import made_by
+from layerprobe.workflow.run.run_network import embedding_tap, network_facts
+from layerprobe.workflow.run.runs import Run, find_run, locked, named_run, set_aside
+from layerprobe.workflow.train.building import TrainRequest, build
+from layerprobe.workflow.train.estimate import estimate_training
+from layerprobe.workflow.train.train import train
+
+_ROWS = 512
+_NO_CLASSIFIER = "an ensemble has no classifier"
+
+
+def train_any(request: TrainRequest, listener: Listener) -> Run:
+    """Train a run, or the members of an ensemble one after the other: NAME.1, NAME.2 ...
+
+    The same command again goes on with the member that it stopped in.
+
+    Raises:
+        RecipeError: `--probe` for an ensemble, or a run of that name that was trained with another recipe.
+        LayerprobeError: whatever else a user can mend.
+    """
+    ensemble = request.recipe.ensemble
+    if ensemble is None:
+        return train(request, listener)
+    if request.probe is not None:
+        raise RecipeError("--probe is for a single run", fix="Probe the ensemble when its members are trained")
+    run = request.target()
+    if request.fresh and run.exists():
+        with locked(run):
+            listener.say(f"{run.name}: the old run is now {set_aside(run).name}")
+    # Whether training can continue with more epochs, each member checks for itself.
+    if run.exists() and (changes := _but_epochs(request.recipe.changes_since(run.read()))):
+        raise RecipeError(
+            f"was trained with another recipe: {', '.join(map(str, changes))}",
+            file=run.folder,
+            fix="Ask for the old values, or use --run NAME for a new run, or --fresh to move the old one aside",
+        )
+    members = []
+    for number in range(1, ensemble.members + 1):
+        listener.say(f"{run.name}: member {number} of {ensemble.members}")
+        members.append(train(member_request(request, number), listener))
+    with locked(run):
+        known = run.read().get("layer_order", []) if run.exists() else []
+        run.write(_record(request, members) | {"layer_order": known})
+    return run
+
+
+def _but_epochs(changes: Sequence[Change]) -> list[Change]:
+    return [change for change in changes if (change.section, change.key) != ("train", "epochs")]
+
+
+def member_request(request: TrainRequest, number: int) -> TrainRequest:
+    """What trains a member, counted from 1."""
+    return replace(request, recipe=request.recipe.member(number), run=f"{request.target().name}.{number}")
+
+
+def _record(request: TrainRequest, members: Sequence[Run]) -> dict[str, Any]:
+    recipe, first = request.recipe, members[0].read()
+    shared = ("versions", "device", "threads", "transform", "manifests", "contents", "features_by_size")
+    return {
+        "state": "finished",
+        **made_by(recipe),
+        "members": [member.name for member in members],
+        "epochs_done": min(member.read()["epochs_done"] for member in members),
+        "hashes": {},
+        "new_parameters": [],
+        **{key: first[key] for key in shared if key in first},
+        **({NETWORK: first[NETWORK] | {"cuts": {}}} if NETWORK in first else {}),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """A run of an ensemble, as it is opened for probing: its embedding, its stored features, who extracts them."""
+
+    embedding: Tap
+    features: RunFeatures
+    extractor: RunExtractor
+
+    def missing(self, epoch: int, split: str) -> Missing:
+        """What of its embedding is not stored."""
+        return self.features.missing(epoch, split, [self.embedding])
+
+    def unit_embeddings(self, epoch: int, split: str) -> Tensor:
+        """(N, D) its stored embeddings, each of length 1; zero vectors stay."""
+        # The file's key has the hash of ids and classes: its rows are the images of this split.
+        return F.normalize(torch.from_numpy(self.features.read_values(epoch, split, self.embedding.key)))
+
+
+@dataclass(frozen=True, eq=False)
+class EnsembleExtractor:
+    """Stores the members' embeddings, each L2-normalised, side by side.
+
+    Args:
+        features: of the ensemble.
+        members: in the order of their embeddings.
+        device: as recorded with the features.
+    """
+
+    features: RunFeatures
+    members: Sequence[Member]
+    device: torch.device
+
+    def images(self, missing: Missing) -> int:
+        """Those of the split for every member whose embedding is not stored."""
+        if not missing.taps:
+            return 0
+        each = [member.missing(missing.epoch, missing.split) for member in self.members]
+        return sum(member.extractor.images(item) for member, item in zip(self.members, each, strict=True))
+
+    def extract(self, missing: Missing, tell: Tell) -> None:
+        """Extract what members lack, then put the embeddings of all side by side."""
+        (tap,) = missing.taps
+        with ExitStack() as stack:
+            for member in self.members:
+                stack.enter_context(locked(member.features.run))
+                item = member.missing(missing.epoch, missing.split)
+                if item.taps:
+                    member.extractor.extract(item, tell)
+            rows = torch.cat([member.unit_embeddings(missing.epoch, missing.split) for member in self.members], dim=1)
+        batches = ({tap.key: chunk.numpy()} for chunk in rows.split(_ROWS))
+        columns = store.Columns(dims={tap.key: tap.dim}, device=str(self.device), batch_size=_ROWS)
+        self.features.write(missing, columns, batches)
+
+
+def prepare_ensemble(
+    run: Run, request: ProbeRequest, dataset: Dataset | None = None, listener: Listener | None = None
+) -> Probing:
+    """As `probe.prepare`, of an ensemble: its one layer is the members' embeddings side by side.
+
+    Raises:
+        RecipeError: another layer than the embedding is asked for.
+        DataError: a member is not there, or has other images.
+    """
+    opened = open_for_probing(run, request)
+    recipe, embedding = opened.recipe, embedding_tap(opened.recipe, opened.measured)
+    if any(name not in ("*", embedding.layer) for name in request.layers or ()):
+        raise RecipeError(
+            f"an ensemble has its members' embeddings alone: {embedding.layer}",
+            fix=f"Probe a member for other layers: layerprobe probe {run.name}.1",
+        )
+    request = without_accuracy(request, recipe, _NO_CLASSIFIER, listener)
+    dataset = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))
+    members = [_member(run, name, embedding, request, dataset) for name in opened.record["members"]]
+    if listener is not None:
+        for member in members:
+            with locked(member.features.run):
+                upgrade(member.features.run, dataset, listener)
+    side_by_side = replace(embedding, dim=embedding.dim * len(members))
+    selection = select(request, recipe, [side_by_side], embedding, dataset, unclassified=_NO_CLASSIFIER)
+
+    @cache
+    def weights_sha256(epoch: int) -> str:
+        digests = [member.features.weights_sha256(epoch) for member in members]
+        return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+    features = replace(features_of(run, recipe, dataset), weights_sha256=weights_sha256)
+    # Each member has drawn a share of the training images of its own.
+    compared = [name for name in selection.extracted_splits if name != "train" or recipe.data.share == 1]
+    require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
+    extractor = EnsembleExtractor(features, members, opened.device)
+    scorer = scorer_of(opened, features, selection)
+    network = opened.record.get(NETWORK) or network_facts(recipe, opened.net, opened.measured) | {"cuts": {}}
+    table = known_scores(opened, features, selection, listener)
+    return Probing(selection, features, extractor, scorer, table, network)
+
+
+def _member(run: Run, name: str, embedding: Tap, request: ProbeRequest, dataset: Dataset) -> Member:
+    if not named_run(run.folder.parent, name).exists():
+        raise DataError("no such run", file=run.folder.with_name(name), fix="Train the ensemble again")
+    opened = open_for_probing(find_run(run.folder.parent, name), request)
+    features = features_of(opened.run, opened.recipe, dataset)
+    workers = parts.choose_workers(request.workers, opened.device)
+    return Member(embedding, features, RunExtractor(features, opened.recipe, opened.net, opened.device, workers))
+
+
+def probe_any(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
+    """Measure a run or an ensemble as asked; see `probe.probe`."""
+    return single.probe(run, request, listener, prepare_ensemble if "members" in run.read() else single.prepare)
+
+
+def estimate_training_of(request: TrainRequest) -> Estimate:
+    """As `estimate_training`; of an ensemble from its first member."""
+    ensemble = request.recipe.ensemble
+    one = request if ensemble is None else member_request(request, 1)
+    found = estimate_training(one.target(), build(one), one.recipe.train.keep, fresh=request.fresh)
+    members = 1 if ensemble is None else ensemble.members
+    return replace(found, seconds=found.seconds * members, disk=found.disk * members)
+
+
+def estimate_probe_of(run: Run, request: ProbeRequest) -> Estimate:
+    """As `estimate_probe`.
+
+    Raises:
+        RecipeError: the run is an ensemble.
+    """
+    if "members" in run.read():
+        raise RecipeError("--dry-run is for a single run", fix=f"Estimate a member: {run.name}.1")
+    return estimate_probe(run, request)

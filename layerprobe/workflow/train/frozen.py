@@ -1,0 +1,226 @@
+"""probe --model: a model from elsewhere, trained by nobody here, as a run of 0 epochs.
+
+Its weights are the source's own or drawn from the seed, and are then the checkpoint of epoch 0; or they are files of
+somebody else's training, measured where they lie, one for each epoch.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from layerprobe.nets.weight_paths import expand
+from layerprobe.recipe.overrides import Overrides, overridden
+from layerprobe.recipe.recipe import Recipe, resolve
+from layerprobe.registry import SOURCES
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.system.files import sha256
+from layerprobe.system.naming import name_model
+from layerprobe.system.progress import Listener
+from layerprobe.values.estimate import Estimate
+from layerprobe.values.records import FOREIGN
+from layerprobe.values.sections import SECTIONS
+from layerprobe.workflow.probe.estimate_probe import estimate_new_probe, estimate_probe
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.epoch_weights import ForeignFile, foreign_files, last_weights, load_file
+from layerprobe.workflow.run.images import Decoding, with_contents
+from layerprobe.workflow.run.manifests import require_same_images
+from layerprobe.workflow.run.new_record import new_record
+from layerprobe.workflow.run.run_network import require_same_files
+from layerprobe.workflow.run.runs import Run, command_line, find_run, locked, named_run
+from layerprobe.workflow.train.building import TrainRequest
+from layerprobe.workflow.train.train import is_done, keep_probing, require_same_data, train
+
+OWN_WEIGHTS = ("model", "none")
+_EXAMPLES = "timm:NAME, hf:ORG/NAME, open_clip:ARCH/TAG, torchvision:NAME/WEIGHTS or python:FILE.py:FUNCTION"
+_NEW_RUN = "Use --run NAME for a new run"
+
+
+@dataclass(frozen=True)
+class FrozenRequest:
+    """What `layerprobe probe --model` was asked for.
+
+    Args:
+        model: a source and what follows it, `timm:resnet50`.
+        data: NAME[:ROOT].
+        cache: folder of all runs.
+        weights: model, none, FILE[#PART], a glob of such files, or run:NAME.
+        settings: data.KEY=VALUE.
+        seed: from which weights are drawn, where none are loaded.
+        run: the run's name; None for one made of the model's.
+        device: auto, cpu, cuda or cuda:i.
+        workers: data worker processes; None chooses.
+    """
+
+    model: str
+    data: str
+    cache: Path
+    weights: str = "model"
+    settings: tuple[str, ...] = ()
+    seed: int = 0
+    run: str | None = None
+    device: str = "auto"
+    workers: int | None = None
+
+    def recipe(self) -> Recipe:
+        """The recipe of the run: 0 epochs, and a loss that is never computed.
+
+        Raises:
+            UnknownNameError: no such source or data set.
+            RecipeError: no source and model, a setting of another section than [data], or one that it does not take.
+        """
+        source, colon, name = self.model.partition(":")
+        if not (source and colon and name):
+            raise RecipeError(f"--model {self.model}: not a source and a model", fix=f"Write it like {_EXAMPLES}")
+        if f"{source}:" not in SOURCES:
+            raise UnknownNameError("source in --model", source, [name.removesuffix(":") for name in SOURCES])
+        for text in self.settings:
+            if not text.strip().startswith("data."):
+                raise RecipeError(f"--set {text}: a model is only measured", fix="Set keys of [data], data.KEY=VALUE")
+        sections: dict[str, Any] = {
+            "net": {"name": self.model, "weights": self.weights},
+            "loss": {"name": "contrastive"},
+            "train": {"epochs": 0},
+        }
+        name_model(self.model)
+        overrides = Overrides(self.data, self.settings, self.seed)
+        sections = overridden(sections, overrides, SECTIONS)
+        sections["data"] = {"transform": "model", **sections["data"]}
+        name = re.sub("[^A-Za-z0-9._-]+", "-", self.model)
+        return resolve(name, sections, source=f"--model {self.model}", overrides=overrides)
+
+    def target(self, recipe: Recipe) -> Run:
+        """The run that this makes."""
+        return named_run(self.cache, self.run or f"{recipe.name}-{recipe.identity()[:6]}")
+
+
+def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
+    """The run of a model: a new one, or that of the same request, which may by now have further files.
+
+    Raises:
+        RecipeError: the run of that name is of another request.
+        LayerprobeError: what a user can mend: the model, its weights, the data.
+    """
+    return _run_of(request, _given_files(request), listener)
+
+
+def _run_of(request: FrozenRequest, given: list[tuple[Path, str | None]], listener: Listener) -> Run:
+    """The run of a model whose epochs are some files, each with the part that is meant."""
+    recipe = request.recipe()
+    run = request.target(recipe)
+    if run.exists():
+        require_same_data(run, recipe, Decoding(request.cache, listener, request.workers), fix=_NEW_RUN)
+    if not given:
+        if run.exists():
+            fix = f"Restore it. {_NEW_RUN} that measures it as it is now"
+            require_same_files(run, run.read(), recipe, fix=fix)
+        if is_done(run, recipe):
+            keep_probing(run, recipe, listener)
+        else:
+            train(
+                TrainRequest(recipe, True, request.cache, run=run.name, device=request.device, workers=request.workers),
+                listener,
+            )
+        return run
+    known = foreign_files(run.read()) if run.exists() else []
+    if run.exists():
+        _require_same(run, recipe, known, given)
+        if len(known) == len(given):
+            keep_probing(run, recipe, listener)
+            return run
+    _begin(request, recipe, [*known, *_hashed(given[len(known) :])], listener)
+    return run
+
+
+def _given_files(request: FrozenRequest) -> list[tuple[Path, str | None]]:
+    """The files whose weights are the epochs, each with the part that is meant; none for the source's own and drawn."""
+    if request.weights in OWN_WEIGHTS:
+        return []
+    if request.weights.startswith("run:"):
+        return [last_weights(find_run(request.cache, request.weights.removeprefix("run:")))]
+    return [(path.absolute(), part) for path, part in expand(request.weights)]
+
+
+def _hashed(given: list[tuple[Path, str | None]]) -> list[ForeignFile]:
+    return [ForeignFile(str(path), part, _sha256(path), path.stat().st_size) for path, part in given]
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as error:
+        what = f"no readable weights file: {error.strerror}"
+        raise DataError(what, file=path, fix="Name one by --weights, or use --weights none") from error
+
+
+def _require_same(run: Run, recipe: Recipe, known: list[ForeignFile], given: list[tuple[Path, str | None]]) -> None:
+    """Check that a run was begun by this request; its files may have become more."""
+    changes = recipe.changes_since(run.read())
+    if changes:
+        what = f"measures something else: {', '.join(map(str, changes))}"
+        raise RecipeError(what, file=run.folder, fix=f"Ask for the old values. {_NEW_RUN}")
+    for epoch, file in enumerate(known):
+        if epoch >= len(given) or (Path(file.path), file.part) != given[epoch]:
+            found = given[epoch][0] if epoch < len(given) else "no file"
+            raise RecipeError(f"epoch {epoch} is {file.path}, and would now be {found}", file=run.folder, fix=_NEW_RUN)
+        if _sha256(given[epoch][0]) != file.sha256:
+            what = f"has changed since {run.name} began, whose epoch {epoch} it is"
+            raise RecipeError(what, file=file.path, fix=f"Restore it. {_NEW_RUN} that measures it as it is now")
+
+
+def _begin(request: FrozenRequest, recipe: Recipe, files: list[ForeignFile], listener: Listener) -> None:
+    """Write the record of a run that measures files where they lie; each of them fits the network."""
+    run = request.target(recipe)
+    device = parts.choose_device(request.device)
+    net = parts.build_net(recipe)
+    notes = {note: None for file in files for note in load_file(net, request.model, Path(file.path), file.part)}
+    decoding = Decoding(request.cache, listener, request.workers)
+    loaded = with_contents(parts.load_dataset(recipe), decoding)
+    dataset = parts.build_dataset(recipe, loaded=loaded)
+    net = replace(net, notes=(*net.notes, *notes), new_parameters=frozenset())
+    with locked(run):
+        run.remove_leftovers()
+        if run.exists():
+            require_same_images(run.read(), dataset, list(dataset.splits), fix=_NEW_RUN)
+        record = new_record(recipe, dataset, net, device)
+        record["notes"] += _trained_on_others(request, record["transform"])
+        record |= {
+            FOREIGN: [file.as_json() for file in files],
+            "untrained": False,
+            "epochs_done": len(files) - 1,
+            "state": "finished",
+        }
+        run.write(record)
+        run.log(f"begun: {command_line()}")
+        for note in record["notes"]:
+            listener.say(f"note: {note}")
+            run.log(f"note: {note}")
+
+
+def _trained_on_others(request: FrozenRequest, transform: str) -> list[str]:
+    """A note where the weights are those of a run that saw images made in another way; none elsewhere."""
+    if not request.weights.startswith("run:"):
+        return []
+    run = named_run(request.cache, request.weights.removeprefix("run:"))
+    if not run.exists() or run.read().get("transform") == transform:
+        return []
+    return [
+        f"{run.name} was trained on images made in another way; --set data.KEY=VALUE makes them as its run.json says"
+    ]
+
+
+def estimate_frozen(request: FrozenRequest, wanted: ProbeRequest) -> tuple[str, Estimate]:
+    """The name of a model's run, and what measuring it takes; a source's own weights are not loaded."""
+    recipe = request.recipe()
+    run = request.target(recipe)
+    if run.exists():
+        return run.name, estimate_probe(run, wanted)
+    given = _given_files(request)
+    if given:
+        net = parts.build_net(recipe)
+        for path, part in given:  # one that does not fit is told now
+            load_file(net, request.model, path, part)
+    return run.name, estimate_new_probe(run, recipe, wanted, len(given) or 1)

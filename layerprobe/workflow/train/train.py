@@ -1,0 +1,323 @@
+"""train: a recipe becomes a run with a checkpoint per epoch; an unfinished run is continued, a finished one kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from layerprobe.recipe.recipe import Recipe, resolve
+from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError, RecipeError
+from layerprobe.system.files import require_file, sha256, write_text
+from layerprobe.system.progress import Listener
+from layerprobe.system.signals import Stop, stoppable
+from layerprobe.training.loop import EpochResult
+from layerprobe.values.sections import SEARCH_KEYS, Keep
+from layerprobe.workflow.probe.probe import Probing, measure, prepare
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.checkpoints import load_state, load_weights, save_state, save_weights
+from layerprobe.workflow.run.damage import damaged_epochs, require_measured, whole_epochs
+from layerprobe.workflow.run.images import Decoding, with_contents
+from layerprobe.workflow.run.kept import kept_epochs, remove_checkpoints, require_kept, unwanted_epochs
+from layerprobe.workflow.run.manifests import Record, require_same_images, upgrade
+from layerprobe.workflow.run.new_record import new_record
+from layerprobe.workflow.run.runs import Run, command_line, locked, set_aside
+from layerprobe.workflow.train.building import Built, TrainRequest, build, with_decoded_images, with_hashed_images
+from layerprobe.workflow.train.estimate import require_space
+from layerprobe.workflow.train.plan import build_schedule, never_reached
+
+_OTHER_RUN = "Use --run NAME for a new run, or --fresh to move the old one aside"
+
+
+def train(request: TrainRequest, listener: Listener) -> Run:
+    """Train a run to its last epoch: a new one from epoch 0, an unfinished one from where it stopped.
+
+    Raises:
+        RecipeError: the run was trained with another recipe.
+        InterruptedRun: a signal came; the epochs done are kept and the same command goes on.
+        LayerprobeError: whatever else a user can mend.
+    """
+    run = request.target()
+    if request.recipe.found_at is not None and (request.fresh or not run.exists()):
+        fix = f"Set it in the recipe, or by --set net.name={request.recipe.found_at}"
+        raise RecipeError("--model with another path is for a run that exists", file=run.folder, fix=fix)
+    damaged = [] if request.fresh else damaged_epochs(run, listener)
+    # The last epoch is trained again where its checkpoint is damaged.
+    whole = request.recipe.train.epochs not in damaged
+    if not request.fresh and request.probe is None and is_done(run, request.recipe) and whole:
+        require_same_data(run, request.recipe, Decoding(request.cache, listener, request.workers), fix=_OTHER_RUN)
+        listener.say(f"nothing to do: {run.name} has all its {request.recipe.train.epochs} epochs")
+        keep_probing(run, request.recipe, listener)
+        _keep_wanted(run, request.recipe, listener)
+        return run
+    built = build(request)
+    require_space(run, built, request.recipe.train.keep, fresh=request.fresh)
+    # Told before images are hashed or decoded, and looked at again under the lock.
+    known = run.read() if run.exists() and not request.fresh else None
+    if known is not None:
+        _require_same_recipe(run, request.recipe, built)
+        require_kept(run, known, known["epochs_done"])
+    built = with_hashed_images(built, request, listener)
+    if known is not None:
+        _require_same_images(known, built)
+    if known is None:
+        for note in parts.input_notes(request.recipe, built.dataset, built.net):
+            listener.say(f"note: {note}")
+    for key in never_reached(request.recipe, built.trainer.plan, built.loss):
+        listener.say(f"note: {key} is not reached in {request.recipe.train.epochs} epochs")
+    built = with_decoded_images(built, request, listener)
+    if request.fresh and run.exists():
+        with locked(run):
+            listener.say(f"{run.name}: the old run is now {set_aside(run).name}")
+    with locked(run), stoppable() as stop:
+        run.remove_leftovers()
+        if run.exists():
+            _require_same_recipe(run, request.recipe, built)
+            _require_same_images(run.read(), built)
+            upgrade(run, built.dataset, listener)
+            _go_on(run, request, built, listener)
+        else:
+            _begin(run, request, built)
+        try:
+            probing = None if request.probe is None else _probing(run, request, built, listener)
+            _train_epochs(run, request.recipe.train.keep, built, listener, stop, probing)
+            require_measured(run, [epoch for epoch in damaged if probing and known and epoch < known["epochs_done"]])
+        except (LayerprobeError, KeyboardInterrupt) as error:  # the latter: a signal ended a wait
+            with contextlib.suppress(EnvironmentFault):  # a full disk takes no word of its being full
+                _keep_reason(run, built, error, stop)
+            # Ctrl-C reaches the data workers too. If one of them ended first, its error is not a fault of the run.
+            stop.raise_if_asked(_where_it_stopped(run, built))
+            raise
+    return run
+
+
+def _keep_reason(run: Run, built: Built, error: BaseException, stop: Stop) -> None:
+    run.log(str(error), *getattr(error, "__notes__", []))
+    record = run.read()
+    if record["epochs_done"] < built.trainer.plan.epochs:
+        run.write(record | {"state": "interrupted" if stop else "failed"})
+
+
+def is_done(run: Run, recipe: Recipe) -> bool:
+    """Whether a run has all epochs of a recipe, and was trained with this one."""
+    if not run.exists():
+        return False
+    record = run.read()
+    return record["epochs_done"] >= recipe.train.epochs and not recipe.changes_since(record)
+
+
+def require_same_data(run: Run, recipe: Recipe, decoding: Decoding, *, fix: str) -> None:
+    """Check that a folder of images that is named in place of a run's holds the same ones; they are read there now.
+
+    Args:
+        run: it exists, and is of this recipe. Where images lie is no part of that.
+        recipe: with the folder.
+        decoding: where hashes of images are kept.
+        fix: what to do, for the error.
+
+    Raises:
+        RecipeError: the images are others.
+    """
+    record, root = run.read(), recipe.data.root
+    began = record["recipe"]["data"].get("root")
+    if root is None or began in (None, root) or recipe.changes_since(record):  # other changes are told as such
+        return
+    dataset = parts.build_dataset(recipe, loaded=with_contents(parts.load_dataset(recipe), decoding))
+    try:
+        require_same_images(record, dataset, list(dataset.splits), fix=fix)
+    except DataError as error:
+        raise RecipeError(
+            f"has the images in {began}, and those in {root} are others", file=run.folder, fix=fix
+        ) from error
+    with locked(run):
+        run.write(record | {"recipe": record["recipe"] | {"data": record["recipe"]["data"] | {"root": root}}})
+
+
+def keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
+    """Take over what a recipe says of measuring into a finished run, so that `probe` follows it.
+
+    That is [probe], [metrics], and the keys of [data] that decide which items a query may find.
+    """
+    record, new = run.read(), recipe.as_dict()
+    old = record["recipe"]
+    with contextlib.suppress(LayerprobeError):
+        # Through the same defaults, so that a key that is new in this version is no change.
+        old = resolve(record["recipe_name"], old, source=run.record_file, own_size=False).as_dict()
+    sections = [name for name in ("probe", "metrics") if old.get(name) != new[name]]
+    keys = [key for key in SEARCH_KEYS if old.get("data", {}).get(key) != new["data"][key]]
+    if sections or keys:
+        data = {"data": record["recipe"]["data"] | {key: new["data"][key] for key in keys}}
+        with locked(run):
+            run.write(record | {"recipe": record["recipe"] | data | {name: new[name] for name in sections}})
+        changed = [*(f"[{name}]" for name in sections), *(f"data.{key}" for key in keys)]
+        listener.say(f"{run.name}: layerprobe probe now follows the recipe's {' and '.join(changed)}")
+
+
+def _keep_wanted(run: Run, recipe: Recipe, listener: Listener) -> None:
+    """Remove what a changed `train.keep`, or a kill before the last removal, leaves too much of a finished run."""
+    if not (epochs := unwanted_epochs(run, recipe.train.keep, finished=True)):
+        return
+    with locked(run):
+        remove_checkpoints(run, epochs)
+    listener.say(f"{run.name}: checkpoints removed of {len(epochs)} epochs, for train.keep = {recipe.train.keep}")
+
+
+def _require_same_recipe(run: Run, recipe: Recipe, built: Built) -> None:
+    record = run.read()
+    changes = recipe.changes_since(record)
+    grown = recipe.train.epochs > record["recipe"].get("train", {}).get("epochs", 0)
+    only_epochs = [(change.section, change.key) for change in changes] == [("train", "epochs")]
+    if changes and not (grown and only_epochs and _same_so_far(record, built)):
+        why = " (the learning rate of epochs that are done would change)" if grown and only_epochs else ""
+        raise RecipeError(
+            f"was trained with another recipe: {', '.join(map(str, changes))}{why}",
+            file=run.folder,
+            fix=f"Ask for the old values. {_OTHER_RUN}",
+        )
+
+
+def _require_same_images(record: Record, built: Built) -> None:
+    fix = "Restore them, or use --run NAME for a new run"
+    require_same_images(record, built.dataset, list(built.dataset.splits), fix=fix)
+
+
+def _same_so_far(record: dict[str, Any], built: Built) -> bool:
+    old = resolve(record["recipe_name"], record["recipe"], source="run.json", own_size=False)
+    plan = built.trainer.plan
+    per_epoch = plan.steps_per_epoch
+    return build_schedule(old, per_epoch).agrees(plan.schedule, per_epoch * record["epochs_done"])
+
+
+def _begin(run: Run, request: TrainRequest, built: Built) -> None:
+    record = new_record(request.recipe, built.dataset, built.net, built.trainer.device)
+    _save(run, record, built)
+    run.log(f"begun: {record['command']}")
+    for note in record["notes"]:
+        run.log(f"note: {note}")
+
+
+def _save(run: Run, record: dict[str, Any], built: Built) -> None:
+    """Write the present epoch: weights, then the state to resume from, then run.json with the hashes of both."""
+    epoch, hashes = built.trainer.epoch, record["hashes"]
+    weights = run.checkpoint_file(epoch)
+    hashes[weights.name] = save_weights(weights, {"net": built.net.module, "loss": built.loss})
+    newest, before = run.resume_file(), run.resume_file(previous=True)
+    known = {hashes[path.name] for path in (newest, before) if path.name in hashes}
+    hashes[newest.name] = save_state(newest, before, built.trainer.state(), known=known)
+    hashes.pop(before.name, None)
+    if before.exists() and (digest := sha256(before)) in known:
+        hashes[before.name] = digest
+    run.write(
+        record | {"epochs_done": epoch, "state": "finished" if epoch >= built.trainer.plan.epochs else "training"}
+    )
+
+
+def _go_on(run: Run, request: TrainRequest, built: Built, listener: Listener) -> None:
+    """Load the newest checkpoint and continue from it; where it is damaged, say so and take the one before."""
+    record = run.read()
+    hashes = record["hashes"]
+    # If the run was killed after the state but before run.json was written, the state that run.json knows has the other
+    # name.
+    states = [hashes[path.name] for path in (run.resume_file(), run.resume_file(previous=True)) if path.name in hashes]
+    for older in (False, True):
+        try:
+            file = run.resume_file(previous=older)
+            state = load_state(file, expected=states)
+            weights = run.checkpoint_file(state["epoch"])
+            modules = {"net": built.net.module, "loss": built.loss}
+            load_weights(weights, modules, expected=[hashes.get(weights.name, "")])
+            _restore(built, state, file)
+        except DataError as error:
+            if older:
+                raise
+            listener.say(f"{error.file}: {error.message}; trying the checkpoint before it")
+            continue
+        break
+    if built.trainer.epoch < built.trainer.plan.epochs:
+        listener.say(f"{run.name}: continuing after epoch {built.trainer.epoch}")
+    else:
+        listener.say(f"nothing to train: {run.name} has all its {built.trainer.plan.epochs} epochs")
+    # The recipe may now ask for more epochs, or for other layers and metrics to probe.
+    recipe = request.recipe
+    if built.trainer.epoch < built.trainer.plan.epochs:
+        record["state"] = "training"
+    run.write(record | {"recipe": recipe.as_dict(), "experiment": recipe.identity(with_seed=False)[:12]})
+    run.log(f"continued after epoch {built.trainer.epoch}: {command_line()}")
+
+
+def _restore(built: Built, state: dict[str, Any], file: Path) -> None:
+    try:
+        built.trainer.load_state(state)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"a resume state of another network or optimiser ({error})", file=file, fix="Train it again with --fresh"
+        ) from error
+
+
+def _probing(run: Run, request: TrainRequest, built: Built, listener: Listener) -> Probing:
+    wanted = ProbeRequest(layers=request.probe, device=request.device, workers=request.workers)
+    return prepare(run, wanted, built.dataset, listener)
+
+
+def _train_epochs(  # noqa: PLR0913 - what is trained, kept and measured, and who hears of it
+    run: Run, keep: Keep, built: Built, listener: Listener, stop: Stop, probing: Probing | None
+) -> None:
+    trainer = built.trainer
+
+    def measure_and_tidy(epochs: Sequence[int]) -> None:
+        # No checkpoint goes before it is measured.
+        if probing is not None:
+            measure(probing, epochs, listener, stop)
+        finished = trainer.epoch >= trainer.plan.epochs
+        remove_checkpoints(run, unwanted_epochs(run, keep, finished=finished))
+
+    # What an earlier start did not get to is measured too.
+    known = [epoch for epoch in kept_epochs(run, run.read()) if epoch <= trainer.epoch]
+    measure_and_tidy(known if probing is None else whole_epochs(probing.features, known, listener))
+    if trainer.epoch >= trainer.plan.epochs:
+        return
+    batch = len(trainer.plan.batches(1)[0])
+    left = sum(len(trainer.plan.batches(epoch)) for epoch in range(trainer.epoch + 1, trainer.plan.epochs + 1))
+    with listener.task(f"training {run.name}", left * batch, "images") as task:
+
+        def after_step(loss: float) -> bool:
+            task.advance(batch, loss=loss)
+            return not stop
+
+        for result in trainer.epochs(after_step=after_step):
+            if 2 * result.idle > len(trainer.plan.batches(result.epoch)):
+                listener.say(
+                    f"warning: in {result.idle} of {len(trainer.plan.batches(result.epoch))} batches of epoch"
+                    f" {result.epoch} no pair or triplet counted; nothing is learnt from them"
+                )
+            try:
+                _append_metrics(run, result)
+                _save(run, run.read(), built)
+            except EnvironmentFault as fault:
+                kept = f"{fault.message}, up to epoch {result.epoch - 1}"
+                raise EnvironmentFault(kept, file=fault.file, fix=fault.fix) from fault
+            listener.say(
+                f"epoch {result.epoch}/{trainer.plan.epochs}: loss {result.loss:.4f},"
+                f" {result.images / result.seconds:.0f} images/s, learning rate {result.learning_rate:g}"
+            )
+            measure_and_tidy([result.epoch])
+    if trainer.epoch < trainer.plan.epochs:
+        stop.raise_if_asked(_where_it_stopped(run, built))
+
+
+def _where_it_stopped(run: Run, built: Built) -> str:
+    return f"{run.name}: stopped after epoch {built.trainer.epoch}; the same command goes on from there"
+
+
+def _append_metrics(run: Run, result: EpochResult) -> None:
+    """Add an epoch's line to metrics.jsonl; lines of epochs that are trained again are dropped."""
+    lines: list[str] = []
+    with contextlib.suppress(FileNotFoundError):
+        require_file(run.training_log_file)
+        lines = run.training_log_file.read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if json.loads(line)["epoch"] < result.epoch]
+    write_text(run.training_log_file, "\n".join([*kept, json.dumps(asdict(result))]) + "\n")

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from layerprobe.measure.analysis import Features, query_values, rank, score_thinned, search_sha256, searched
+from layerprobe.metrics.precision import PrecisionAtPositives, ReciprocalRank
+from layerprobe.system.errors import DataError
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.retrieval import Ranks, SearchRules
+from layerprobe.values.scores import Subject
+
+QUERIES = Features(np.array([[1.0, 0.0], [0.0, 1.0]], np.float32), np.array([0, 1]), ("a", "b"))
+GALLERY = Features(np.array([[1, 0.1], [1, 0.2], [0.1, 1]], np.float32), np.array([0, 0, 1]), ("c", "d", "e"))
+PAIRS = np.array([[0, 0], [0, 2], [1, 1]])
+
+
+def test_without_rules_the_hash_is_that_of_rows_and_classes() -> None:
+    # Ranks that earlier versions stored carry this hash.
+    told = b"lone queries count as misses" + b"\0\0" + np.array([0, 1]).tobytes() + b"a\0b"
+    told += b"\0\0" + np.array([0, 0, 1]).tobytes() + b"c\0d\0e"
+    for rules in (None, SearchRules()):
+        assert search_sha256(QUERIES, GALLERY, rules) == hashlib.sha256(told).hexdigest()
+
+
+def test_every_rule_changes_the_hash_and_the_order_of_a_list_does_not() -> None:
+    rules = [
+        None,
+        SearchRules(groups=np.array([0, 1])),
+        SearchRules(groups=np.array([0, 0])),
+        SearchRules(groups=np.array([0, 1]), gallery_groups=np.array([0, 1, 0])),
+        SearchRules(ignored=PAIRS),
+        SearchRules(positives=PAIRS),
+        SearchRules(positives=PAIRS[:2]),
+        SearchRules(positives=PAIRS[:0]),
+    ]
+    assert len({search_sha256(QUERIES, GALLERY, one) for one in rules}) == len(rules)
+    assert search_sha256(QUERIES, None, rules[4]) == search_sha256(QUERIES, None, SearchRules(ignored=PAIRS[::-1]))
+
+
+def test_ranks_and_metrics_follow_the_rules() -> None:
+    # By class both queries find their own first. With the list the first query's right item is c or e: c is taken out,
+    # and e comes after d. The second query's is c, the third.
+    rules = SearchRules(ignored=np.array([[0, 0]]), positives=np.array([[0, 0], [0, 2], [1, 0]]))
+    ranks = rank(QUERIES, GALLERY, rules=rules)
+    assert ranks.closer.tolist() == [1, 2]
+    given = searched(QUERIES, GALLERY, "cosine", rank(QUERIES, GALLERY, ks=(1,), rules=rules), rules)
+    assert ReciprocalRank()(given)["MRR"] == (1 / 2 + 1 / 3) / 2
+    assert PrecisionAtPositives()(given)["mAP"] == (1 / 2 + 1 / 3) / 2
+
+
+def test_the_values_of_queries_are_hits_or_what_is_stored() -> None:
+    ranks = Ranks(*np.array([[0, 1, 2], [0, 1, 2], [0, 0, 0], [1, 1, 1]], np.int32))
+    stored = {"mAP": np.array([1.0, 0.5, np.nan])}
+    assert query_values(ranks, {}, "R@2").tolist() == [1, 1, 0]
+    assert query_values(ranks, stored, "mAP") is stored["mAP"]
+    with pytest.raises(DataError, match="no MRR of each query is stored"):
+        query_values(ranks, stored, "MRR")
+
+
+def test_ranks_that_are_open_at_a_k_have_no_hits_there() -> None:
+    ranks = Ranks(*np.array([[0, 1], [0, 5], [0, 0], [1, 1]], np.int32))
+    with pytest.raises(DataError, match="not exact for K = 4"):
+        query_values(ranks, {}, "R@4")
+
+
+def test_recall_in_a_smaller_gallery_says_which_queries_count_as_misses() -> None:
+    closer = np.array([0, 3], np.int32)
+    ranks = Ranks(closer, closer, np.zeros(2, np.int32), np.array([1, 0], np.int32))
+    subject = Subject("run", "e", 0, 0, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"))
+    items = np.array([1, 0]), np.array([2, 3])
+    (score,) = score_thinned(ranks, subject, [1], 2, items).scores
+    assert (score.value, score.notes) == (0.5, ("thinned by image", "1 lone queries count as misses"))

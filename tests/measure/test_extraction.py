@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from layerprobe.measure.extraction import extract
+from layerprobe.nets.vgg16_bn import build
+from layerprobe.taps import Tap, resolve_taps
+from layerprobe.taps.layouts import Layout
+from layerprobe.values.keys import LayerKey
+
+FC6 = LayerKey("fc6", "none")
+
+CPU = torch.device("cpu")
+
+
+class Sums(nn.Module):
+    """(B, 3, H, W) -> (B, 1): the sum of an image, by a layer that training would change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3, eps=0.0)
+        self.fc6 = nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.as_tensor(self.fc6(self.norm(images).sum((1, 2, 3))[:, None]))
+
+
+TAPS = [Tap("fc6", "fc6", 1, "none", 1, Layout("vector", shape=(1,)))]
+
+
+def pixels(*values: int) -> Tensor:
+    """One image of 2 x 2 pixels a value: (B, 2, 2, 3)."""
+    return torch.tensor(values, dtype=torch.uint8)[:, None, None, None].expand(-1, 2, 2, 3)
+
+
+def as_floats(batch: Tensor) -> Tensor:
+    assert batch.dtype == torch.uint8
+    return batch.permute(0, 3, 1, 2).float()
+
+
+def test_each_batch_gives_its_features_in_order_the_last_smaller() -> None:
+    found = list(extract(Sums(), TAPS, [pixels(1, 2), pixels(3, 200), pixels(5)], as_floats, device=CPU))
+    assert [batch[FC6].tolist() for batch in found] == [
+        [[12.0], [24.0]],
+        [[36.0], [2400.0]],
+        [[60.0]],
+    ]
+    assert {batch[FC6].dtype for batch in found} == {np.dtype(np.float32)}
+
+
+def test_an_image_is_drawn_only_when_its_features_are_asked_for() -> None:
+    drawn = []
+
+    def batches() -> Iterator[Tensor]:
+        for value in (1, 2, 3):
+            drawn.append(value)
+            yield pixels(value)
+
+    features = extract(Sums(), TAPS, batches(), as_floats, device=CPU)
+    next(features)
+    assert drawn == [1]
+
+
+def test_between_two_batches_the_module_is_as_it_was() -> None:
+    module = Sums().train()
+    features = extract(module, TAPS, [pixels(1), pixels(2)], as_floats, device=CPU)
+    next(features)
+    assert module.norm.training
+    assert not module.fc6._forward_hooks
+    assert module.norm.num_batches_tracked == 0
+
+
+def test_after_an_error_the_module_is_as_it_was() -> None:
+    module = Sums().train()
+    with pytest.raises(ValueError, match="expected 4D"):
+        next(extract(module, TAPS, [pixels(1)], lambda batch: batch.float()[0], device=CPU))
+    assert module.norm.training
+    assert not module.fc6._forward_hooks
+
+
+class Precision(nn.Module):
+    """(B, 3, H, W) -> (B, 2): whether convolutions and products of GPUs are full float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc6 = nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        full = [switch.fp32_precision == "ieee" for switch in switches()]
+        return torch.as_tensor(self.fc6(torch.tensor([full]).float().expand(len(images), -1)))
+
+
+def switches() -> tuple[Any, ...]:
+    return torch.backends.cudnn.conv, torch.backends.cuda.matmul  # type: ignore[attr-defined] # torch's stub lacks conv
+
+
+@pytest.fixture
+def fast() -> Iterator[None]:
+    """A caller that prefers TF32."""
+    before = [switch.fp32_precision for switch in switches()]
+    for switch in switches():
+        switch.fp32_precision = "tf32"
+    yield
+    for switch, precision in zip(switches(), before, strict=True):
+        switch.fp32_precision = precision
+
+
+@pytest.mark.usefixtures("fast")
+def test_float32_is_computed_without_tf32_and_the_callers_choice_restored() -> None:
+    features = extract(Precision(), TAPS, [pixels(1), pixels(2)], as_floats, device=CPU)
+    assert next(features)[FC6].tolist() == [[1.0, 1.0]]
+    assert [switch.fp32_precision for switch in switches()] == ["tf32", "tf32"]
+
+
+@pytest.mark.usefixtures("fast")
+def test_after_an_error_the_callers_precision_is_restored() -> None:
+    with pytest.raises(ValueError, match="expected 4D"):
+        next(extract(Sums(), TAPS, [pixels(1)], lambda batch: batch.float()[0], device=CPU))
+    assert [switch.fp32_precision for switch in switches()] == ["tf32", "tf32"]
+
+
+def test_the_size_of_a_batch_hardly_changes_features() -> None:
+    net = build(fc=[16])
+    net.module.to(memory_format=torch.channels_last)
+    taps = resolve_taps(["pool5.*", "fc6"], net, image_size=32)
+    images = torch.randint(0, 256, (5, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+    def by(size: int) -> dict[LayerKey, np.ndarray]:
+        parts = list(extract(net.module, taps, images.split(size), lambda x: as_floats(x) / 255, device=CPU))
+        return {tap.key: np.concatenate([part[tap.key] for part in parts]) for tap in taps}
+
+    one, two, five = by(1), by(2), by(5)
+    for key, values in five.items():
+        np.testing.assert_allclose(one[key], values, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(two[key], values, rtol=1e-4, atol=1e-6)
+        assert values.std(0).max() > 1e-3
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_cpus_features() -> None:
+    net = build(fc=[16])
+    net.module.to(memory_format=torch.channels_last)
+    taps = resolve_taps(["pool*", "fc6"], net, image_size=64)
+    images = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
+    normalise = lambda x: (as_floats(x) / 255 - 0.5) / 0.25  # noqa: E731 - one expression, twice
+    (expected,) = extract(net.module, taps, [images], normalise, device=CPU)
+    gpu = torch.device("cuda")
+    net.module.to(gpu)
+    (found,) = extract(net.module, taps, [images], normalise, device=gpu)
+    for key, values in expected.items():
+        # TF32's mantissa of 10 bits would differ by 1e-3 and more.
+        assert np.abs(found[key] - values).max() <= 5e-5 * np.abs(values).max()

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from layerprobe.system.numerics import full_precision
+
+SWITCHES: dict[str, Any] = {
+    "mkldnn": torch.backends.mkldnn.matmul,  # type: ignore[attr-defined] # made at import
+    "cuda": torch.backends.cuda.matmul,
+    "cudnn": torch.backends.cudnn.conv,  # type: ignore[attr-defined] # made at import
+}
+
+
+@pytest.mark.parametrize(("name", "fast"), [("mkldnn", "bf16"), ("cuda", "tf32"), ("cudnn", "tf32")])
+def test_a_callers_faster_float32_is_off_inside_and_back_afterwards(name: str, fast: str) -> None:
+    before = SWITCHES[name].fp32_precision
+    SWITCHES[name].fp32_precision = fast
+    try:
+        with full_precision(torch.device("cpu")):
+            assert SWITCHES[name].fp32_precision == "ieee"
+        assert SWITCHES[name].fp32_precision == fast
+    finally:
+        SWITCHES[name].fp32_precision = before
+
+
+def test_sums_in_bfloat16_are_off_inside_and_back_after_an_error() -> None:
+    matmul = torch.backends.cuda.matmul
+    assert matmul.allow_bf16_reduced_precision_reduction
+
+    def fail() -> None:
+        with full_precision(torch.device("cpu")):
+            assert not matmul.allow_bf16_reduced_precision_reduction
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert matmul.allow_bf16_reduced_precision_reduction
+
+
+def test_autocast_is_off_inside() -> None:
+    ones = torch.ones(2, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (ones @ ones).dtype == torch.bfloat16
+        with full_precision(torch.device("cpu")):
+            assert (ones @ ones).dtype == torch.float32

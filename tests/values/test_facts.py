@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from layerprobe.values.facts import (
+    DataFacts,
+    SplitFacts,
+    common_chance,
+    common_start,
+    fact_lines,
+    image_lines,
+    run_lines,
+)
+
+GLYPHS = DataFacts("glyphs", {"train": SplitFacts(48, 6, chance=0.149), "test": SplitFacts(1360, 68, chance=0.111)})
+INSHOP = DataFacts("inshop:img", {"test": SplitFacts(14218, 3985, gallery=12612, chance=0.000312)})
+
+
+def test_a_line_has_the_queries_classes_and_chance_of_a_split() -> None:
+    assert fact_lines(GLYPHS) == [
+        "glyphs train: 48 queries, 6 classes, chance R@1 14.9 %",
+        "glyphs test: 1,360 queries, 68 classes, chance R@1 11.1 %",
+    ]
+
+
+def test_a_gallery_is_named_and_a_low_chance_keeps_two_digits() -> None:
+    (line,) = fact_lines(INSHOP)
+    assert line == "inshop:img test: 14,218 queries, 3,985 classes, a gallery of 12,612, chance R@1 0.031 %"
+
+
+def test_what_is_unknown_is_left_out() -> None:
+    assert fact_lines(DataFacts("", {"test": SplitFacts(8)})) == ["test: 8 queries"]
+
+
+def test_a_caption_names_the_data_what_is_searched_and_each_split() -> None:
+    assert run_lines({"a": GLYPHS}) == [
+        "glyphs, each query is compared with the other images of its split",
+        "train: 48 queries of 6 classes, chance R@1 14.9 %",
+        "test: 1,360 queries of 68 classes, chance R@1 11.1 %",
+    ]
+    assert run_lines({"a": INSHOP}) == [
+        "inshop:img",
+        "test: 14,218 queries of 3,985 classes in a gallery of 12,612, chance R@1 0.031 %",
+    ]
+
+
+def test_a_caption_has_the_splits_of_the_figure_and_says_which_classes_are_new() -> None:
+    trained = replace(GLYPHS, held_out=True)
+    assert run_lines({"a": trained}, ["test"])[1:] == [
+        "test: 1,360 queries of 68 classes not trained on, chance R@1 11.1 %"
+    ]
+    assert run_lines({"a": trained}, ["train"])[1:] == ["train: 48 queries of 6 classes, chance R@1 14.9 %"]
+
+
+def test_images_that_are_not_searched_have_no_chance_level() -> None:
+    assert image_lines({"a": GLYPHS}, ["test"]) == ["glyphs", "test: 1,360 images of 68 classes"]
+    assert image_lines({"a": INSHOP}) == ["inshop:img", "test: 14,218 images of 3,985 classes"]
+
+
+def test_a_caption_leaves_out_what_is_unknown() -> None:
+    assert run_lines({"a": DataFacts("", {"test": SplitFacts(8)})}) == ["test: 8 queries"]
+    assert run_lines({"a": DataFacts("glyphs", {})}) == []
+
+
+def test_runs_on_the_same_data_share_their_caption() -> None:
+    assert run_lines({"a": GLYPHS, "b": GLYPHS}) == run_lines({"a": GLYPHS})
+    assert run_lines({"a": GLYPHS, "b": INSHOP, "c": GLYPHS}) == [
+        f"a, c: {'; '.join(run_lines({'a': GLYPHS}))}",
+        f"b: {'; '.join(run_lines({'b': INSHOP}))}",
+    ]
+    assert run_lines({"a": DataFacts("", {}), "b": GLYPHS}) == [f"b: {'; '.join(run_lines({'b': GLYPHS}))}"]
+    assert run_lines({}) == []
+
+
+def test_a_chance_level_on_which_runs_differ_is_none_of_them() -> None:
+    other = replace(GLYPHS, splits={"train": SplitFacts(48, 6, chance=0.149), "test": SplitFacts(9)})
+    assert common_chance([GLYPHS, other]) == {"train": 0.149, "test": 0.111}
+    assert common_chance([GLYPHS, INSHOP]) == {"train": 0.149}
+
+
+def test_epoch_0_has_a_name_of_its_own_where_runs_began_differently() -> None:
+    pretrained = DataFacts("glyphs", {}, "pretrained")
+    assert common_start([pretrained, pretrained]) == "pretrained"
+    assert common_start([pretrained, DataFacts("glyphs", {})]) == "epoch 0"
+    assert common_start([]) == "untrained"

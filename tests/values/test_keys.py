@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+
+from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.values.keys import LayerKey, RankedLayer, find_layer, joint_key, members_of, network_order
+
+
+@pytest.mark.parametrize(
+    "key", [LayerKey("pool5.3", "max"), LayerKey("layer4.2.relu#3", "grid:2"), LayerKey("a@b", "avg")], ids=str
+)
+def test_a_layers_key_reads_back_as_it_is_written(key: LayerKey) -> None:
+    assert LayerKey.parse(str(key)) == key
+
+
+@pytest.mark.parametrize("text", ["fc6", "@max", "fc6@", ""])
+def test_text_that_is_no_key_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a layer and its pool, like 'pool5.3@max'"):
+        LayerKey.parse(text)
+
+
+def ordered(*texts: str, known: str = "conv pool5 fc6") -> list[str]:
+    """Layers with their pools, in network order."""
+    rankings = [RankedLayer(LayerKey.parse(text), "none", "cosine") for text in texts]
+    return [str(ranked.layer) for ranked in network_order(rankings, known.split())]
+
+
+def test_layers_stand_as_the_network_runs_them_whatever_was_measured_first() -> None:
+    assert ordered("fc6@none", "pool5@max", "conv@max", "fc6@none") == ["conv@max", "pool5@max", "fc6@none"]
+
+
+def test_the_pools_of_a_layer_stand_together_in_one_order() -> None:
+    pools = ["conv@grid:2", "pool5@max", "conv@gem", "conv@grid:10", "conv@avg", "conv@max"]
+    assert ordered(*pools) == ["conv@max", "conv@avg", "conv@gem", "conv@grid:2", "conv@grid:10", "pool5@max"]
+
+
+def test_pools_of_tokens_follow_those_that_maps_have_too() -> None:
+    pools = ["conv@grid:2", "conv@cls+avg", "conv@avg", "conv@cls", "conv@max"]
+    assert ordered(*pools) == ["conv@max", "conv@avg", "conv@cls", "conv@cls+avg", "conv@grid:2"]
+
+
+def test_reductions_then_similarities_order_the_rankings_of_a_layer() -> None:
+    fc6 = LayerKey("fc6", "none")
+    expected = [("none", "cosine"), ("none", "dot"), ("l2", "cosine"), ("pca:8", "cosine"), ("pca:64", "cosine")]
+    found = network_order([RankedLayer(fc6, *names) for names in reversed(expected)], ["fc6"])
+    assert [(ranked.reduction, ranked.similarity) for ranked in found] == expected
+
+
+def test_layers_side_by_side_follow_the_last_of_them() -> None:
+    found = ordered("fc6@none", "fc6+conv@max", "pool5@max", "conv+pool5@max", "pool5+fc6@max")
+    assert found == ["pool5@max", "conv+pool5@max", "fc6@none", "fc6+conv@max", "pool5+fc6@max"]
+
+
+def test_layers_whose_place_is_unknown_follow_as_they_are_found() -> None:
+    found = ordered("b@max", "b+c@max", "a@max", "fc6@none", "b@avg", known="fc6")
+    assert found == ["fc6@none", "b@max", "b@avg", "b+c@max", "a@max"]
+
+
+STORED = [LayerKey("pool5.3", "max"), LayerKey("pool5.3", "avg"), LayerKey("fc6", "none")]
+
+
+def test_a_layer_is_found_by_its_name_and_its_pool() -> None:
+    assert find_layer("pool5.3@avg", STORED) == LayerKey("pool5.3", "avg")
+    assert find_layer("fc6", STORED) == LayerKey("fc6", "none")
+
+
+def test_a_layer_of_several_pools_is_not_guessed() -> None:
+    with pytest.raises(RecipeError, match=r"pool5.3 has several pools. Choose one of pool5.3@max, pool5.3@avg\."):
+        find_layer("pool5.3", STORED)
+
+
+def test_a_layer_that_is_not_there_has_the_near_miss() -> None:
+    with pytest.raises(UnknownNameError, match="unknown layer 'pool5.3@gem'. Did you mean 'pool5.3@max'"):
+        find_layer("pool5.3@gem", STORED)
+
+
+def test_vectors_side_by_side_are_two_layers() -> None:
+    stored = [LayerKey("fc6", "none"), LayerKey("fc7", "none")]
+    assert members_of(LayerKey("fc6+fc7", "none"), stored) == tuple(stored)
+
+
+def test_layers_side_by_side_have_the_pool_of_those_that_are_no_vectors() -> None:
+    vector, first, other = LayerKey("fc6", "none"), LayerKey("b.1", "cls"), LayerKey("b.2", "avg")
+    assert joint_key([first, vector]) == LayerKey("b.1+fc6", "cls")
+    assert joint_key([first, other, vector]) is None
+    assert joint_key([first, LayerKey("b.1", "avg")]) is None

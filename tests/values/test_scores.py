@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from layerprobe.system.errors import DataError
+from layerprobe.values.intervals import Interval
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.scores import Matrix, Score, ScoreTable, Subject, is_fraction, is_recall, note_text, read_scores
+
+SCORE = Score("netA", "abc", 0, 3, "test", "pool5.3", "max", "none", "cosine", "R@1", 0.8125, None, None, 1360)
+
+
+def test_a_table_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    noted = replace(SCORE, metric="R@2", value=None, notes=('NaN (3 rows), "x"', "2 zero vectors"))
+    scores = [SCORE, noted, replace(SCORE, metric="R@4", seed=None, value=1 / 3)]
+    ScoreTable(scores).write(tmp_path / "scores.csv")
+    assert read_scores(tmp_path / "scores.csv") == scores
+
+
+def test_a_file_has_a_column_for_each_field_and_the_notes_in_one() -> None:
+    assert list(SCORE.as_row())[-2:] == ["n", "note"]
+    assert replace(SCORE, notes=("a", "b")).as_row()["note"] == "a; b"
+    assert "notes" not in SCORE.as_row()
+
+
+def test_a_note_with_the_separator_in_it_stays_one() -> None:
+    assert note_text(["a; b", "c"]) == "a, b; c"
+
+
+def test_a_newer_measurement_replaces_the_older() -> None:
+    newer, other = replace(SCORE, value=0.5), replace(SCORE, epoch=1)
+    table = ScoreTable([SCORE, other])
+    table.add([newer])
+    assert table.scores() == [other, newer]
+
+
+def test_a_table_is_written_only_where_a_score_changed(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    table = ScoreTable([SCORE])
+    table.write(path)
+    first = path.stat()
+    table.add([SCORE])
+    table.write(path)
+    assert path.stat().st_ino == first.st_ino
+    table.add([replace(SCORE, value=0.5)])
+    table.write(path)
+    assert path.stat().st_ino != first.st_ino
+    assert read_scores(path) == table.scores()
+
+
+def test_scores_that_the_file_does_not_hold_yet_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    ScoreTable([SCORE]).write(path)
+    ScoreTable([replace(SCORE, run="renamed")], stored=[SCORE]).write(path)
+    assert [score.run for score in read_scores(path)] == ["renamed"]
+
+
+def test_a_row_becomes_text_once_however_often_the_table_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[int] = []
+    as_row = Score.as_row
+
+    def counted(score: Score) -> dict[str, object]:
+        made.append(score.epoch)
+        return as_row(score)
+
+    monkeypatch.setattr(Score, "as_row", counted)
+    table = ScoreTable()
+    for epoch in range(5):
+        table.add([replace(SCORE, epoch=epoch)])
+        table.write(tmp_path / "scores.csv")
+    assert made == [0, 1, 2, 3, 4]
+
+
+def test_a_file_is_in_network_order_whatever_was_measured_first(tmp_path: Path) -> None:
+    found = [replace(SCORE, layer=layer, split=split) for split in ("test", "train") for layer in ("fc6", "pool5.3")]
+    path, order = tmp_path / "scores.csv", ["pool5.3", "fc6"]
+    ScoreTable(found, layer_order=order).write(path)
+    rows = [(score.split, score.layer) for score in read_scores(path)]
+    assert rows == [("train", "pool5.3"), ("train", "fc6"), ("test", "pool5.3"), ("test", "fc6")]
+
+
+def test_a_file_in_another_order_is_written_again(tmp_path: Path) -> None:
+    path, found = tmp_path / "scores.csv", [replace(SCORE, layer="fc6"), SCORE]
+    ScoreTable(found).write(path)
+    ScoreTable(found, layer_order=["pool5.3", "fc6"], stored=read_scores(path)).write(path)
+    assert [score.layer for score in read_scores(path)] == ["pool5.3", "fc6"]
+
+
+def test_a_missing_table_says_to_probe(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no scores yet. Run layerprobe probe first"):
+        read_scores(tmp_path / "scores.csv")
+
+
+def test_another_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "scores.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match="not a table of scores"):
+        read_scores(tmp_path / "scores.csv")
+
+
+@pytest.mark.parametrize("text", ["nan", "inf"])
+def test_a_number_that_is_none_is_named_with_its_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "scores.csv"
+    ScoreTable([SCORE, replace(SCORE, metric="R@2", value=0.123)]).write(path)
+    path.write_text(path.read_text().replace("0.123", text))
+    with pytest.raises(DataError, match=rf"scores.csv:3: value is {text}, expected a finite number or an empty cell"):
+        read_scores(path)
+
+
+@pytest.mark.parametrize(("column", "value"), [("epoch", "17"), ("n", "23")])
+def test_a_row_without_an_epoch_or_a_count_is_named_with_its_line(tmp_path: Path, column: str, value: str) -> None:
+    path = tmp_path / "scores.csv"
+    ScoreTable([replace(SCORE, epoch=16, n=16), replace(SCORE, epoch=17, n=23)]).write(path)
+    path.write_text(path.read_text().replace(f",{value},", ",,"))
+    with pytest.raises(DataError, match=rf"scores.csv:3: {column} is empty, expected a whole number"):
+        read_scores(path)
+
+
+@pytest.mark.parametrize("metric", ["R@1", "R@1000", "MAP@R", "NMI", "NMI-sd", "accuracy", "of-tomorrow"])
+def test_recall_and_registered_shares_are_shown_in_percent(metric: str) -> None:
+    assert is_fraction(metric)
+
+
+@pytest.mark.parametrize("metric", ["rho", "rho-sd", "effective-rank", "effective-rank-sd", "intra-inter"])
+def test_what_is_registered_as_no_share_is_shown_as_it_is(metric: str) -> None:
+    assert not is_fraction(metric)
+
+
+def matrix(*values: tuple[float | None, ...]) -> Matrix:
+    return Matrix("netA", "test", "linear CKA", "layers", "layer", "layer", ("a", "b"), ("c", "d"), values, 9)
+
+
+def test_a_matrix_has_a_value_or_none_for_each_pair_of_names() -> None:
+    assert matrix((0.5, None), (1.0, -0.1)).values[0] == (0.5, None)
+    with pytest.raises(ValueError, match=r"expected 2 rows of 2 values, got \[2, 1\]"):
+        matrix((0.5, None), (1.0,))
+    with pytest.raises(ValueError, match=r"expected 2 rows of 2 values, got \[2\]"):
+        matrix((0.5, None))
+
+
+def test_nan_is_no_value_of_a_matrix() -> None:
+    with pytest.raises(ValueError, match="NaN among the values: None stands for what has no valid number"):
+        matrix((0.5, None), (1.0, float("nan")))
+
+
+def test_recall_of_a_smaller_gallery_or_on_equal_terms_is_another_metric() -> None:
+    assert [is_recall(name) for name in ("R@1", "R@100", "R@1(G=1000)", "R@1(14x20)", "MAP@R")] == [True] * 2 + [
+        False
+    ] * 3
+
+
+def test_a_score_takes_an_interval() -> None:
+    subject = Subject("netA", "abc", 0, 3, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"))
+    score = subject.score("R@1", 0.5, 9, interval=Interval(0.4, 0.6))
+    assert (score.low, score.high) == (0.4, 0.6)
+    assert subject.score("R@1", 0.5, 9).low is None
+
+
+def test_scores_of_layers_that_are_dropped_leave_the_file(tmp_path: Path) -> None:
+    kept = [replace(SCORE, epoch=SCORE.epoch + 1), replace(SCORE, split="validation"), replace(SCORE, layer="other")]
+    table = ScoreTable([SCORE, replace(SCORE, metric="R@1(14x20)"), *kept])
+    table.write(tmp_path / "scores.csv")
+    assert table.drop(SCORE.epoch, SCORE.split, {SCORE.ranked_layer}) == 2
+    table.write(tmp_path / "scores.csv")
+    assert set(read_scores(tmp_path / "scores.csv")) == set(kept)

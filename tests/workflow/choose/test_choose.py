@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.choice import Choice
+from layerprobe.workflow.choose.choose import ChooseRequest, choose_runs
+from layerprobe.workflow.run.runs import Run
+from tests.workflow.choosing_runs import C1, C2, FC6, hits, labels_of, write_run
+from tests.workflow.conftest import Silent
+
+GOOD, FAIR, POOR = hits(*[4] * 20), hits(*[3] * 20), hits(*[1] * 20)  # 100 %, 75 % and 25 %
+HELD_OUT = {"validation": {C1: POOR, C2: GOOD, FC6: FAIR}, "test": {C1: GOOD, C2: FAIR, FC6: POOR}}
+
+
+def chosen(*runs: Run, epochs: str = "all", within: float = 1.0) -> Choice:
+    return choose_runs(runs, ChooseRequest(epochs, within, "cpu"), Silent())
+
+
+def test_the_best_on_validation_is_chosen_and_told_on_test(tmp_path: Path) -> None:
+    found = chosen(write_run(tmp_path, "a", HELD_OUT))
+    assert (found.ship.layer, found.ship.epoch, found.ship.dim, found.ship.bytes_per_image) == ("c2", 2, 3, 12)
+    assert found.test is not None
+    assert found.best_on_test is not None
+    assert (found.chosen.split, found.chosen.value, found.test.value, found.test.split) == (
+        "validation",
+        1,
+        0.75,
+        "test",
+    )
+    assert (found.best_on_test.layer, found.best_on_test.value, found.regret) == ("c1", 1, 0.25)
+    assert (found.run, found.settled, dict(found.shares)) == ("a", True, {"#2:c2@max~cosine": 1.0})
+
+
+def test_a_cheaper_layer_is_taken_within_the_points_that_it_may_be_worse(tmp_path: Path) -> None:
+    near = hits(*[4, 3] * 10)  # 12.5 points below c2, with an upper end near 12.5 + 1.73 x 12.8 / sqrt(20) = 17.5
+    run = write_run(tmp_path, "a", {"validation": {C1: near, C2: GOOD}, "test": {C1: FAIR, C2: FAIR}})
+    assert [chosen(run, within=within).ship.layer for within in (1, 20)] == ["c2", "c1"]
+
+
+@pytest.mark.parametrize(("classes", "told"), [(10, True), (11, False)])
+def test_a_test_split_of_many_more_classes_is_told(classes: int, told: bool, tmp_path: Path) -> None:
+    few = {C1: FAIR[: 4 * classes], C2: GOOD[: 4 * classes]}
+    found = chosen(write_run(tmp_path, "a", {"validation": few, "test": {C1: FAIR, C2: FAIR}}))
+    note = (
+        f"validation has {classes} classes and test 20: a difference grows with the classes searched,"
+        " so that validation shows less of it"
+    )
+    assert (note in found.notes) == told
+
+
+def test_epoch_0_of_what_starts_untrained_is_chosen_on_train(tmp_path: Path) -> None:
+    layers = {"train": {C1: FAIR, C2: GOOD}, "test": {C1: FAIR, C2: POOR}}
+    run = write_run(tmp_path, "a", layers, epochs=(0, 2))
+    found = chosen(run, epochs="0")
+    assert (found.ship.layer, found.ship.epoch, found.chosen.split) == ("c2", 0, "train")
+
+
+def test_what_has_seen_its_training_classes_is_refused_with_the_command_that_holds_classes_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", {"train": {C1: FAIR}, "test": {C1: FAIR}}, epochs=(0, 2))
+    with pytest.raises(RecipeError) as caught:
+        chosen(run)
+    command = "layerprobe train netA --seed 0 --set data.validation_classes=0.2 --run a-v"
+    cost = "it trains without 4 of 20 classes, about 16 of 80 images"
+    assert caught.value.exit_code == 2
+    for text in (command, cost, "data.validation_folds=5", "layerprobe choose a --epochs 0"):
+        assert text in str(caught.value)
+
+
+def test_without_training_classes_the_choice_is_cross_fitted(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", {"test": {C1: POOR, C2: GOOD}}, epochs=(0,))
+    found = chosen(run)
+    assert found.test is not None
+    assert (found.ship.layer, found.chosen.split, found.test.value) == ("c2", "test", 1)
+    assert "cross-fitted, 5 folds" in found.chosen.notes
+    assert "the whole gallery is searched in every fold" in found.notes
+
+
+def test_trainings_of_one_experiment_are_one_candidate_by_their_mean(tmp_path: Path) -> None:
+    # c1 is 100 % and 25 %, c2 75 % in both: 62.5 % against 75 %
+    runs = [
+        write_run(tmp_path, name, {"validation": {C1: first, C2: FAIR}, "test": {C1: first, C2: FAIR}}, seed=seed)
+        for seed, (name, first) in enumerate([("a", GOOD), ("b", POOR)])
+    ]
+    found = chosen(*runs)
+    assert (found.run, found.chosen.value, found.chosen.seed, found.chosen.n) == ("e", 0.75, None, 2)
+    assert (found.ship.layer, found.regret) == ("c2", 0)
+    assert "experiment e: mean of a, b" in found.notes
+
+
+def test_each_class_is_judged_by_the_run_that_held_it_out(tmp_path: Path) -> None:
+    few = hits(*[4] * 10)
+    folds = [
+        write_run(
+            tmp_path,
+            f"f{fold}",
+            {"validation": {C1: few, C2: few * (1 - fold)}, "test": {C1: FAIR, C2: FAIR}},
+            fold=fold,
+            data={"validation_folds": 2, "validation_fold": fold},
+        )
+        for fold in (0, 1)
+    ]
+    found = chosen(*folds)
+    assert found.notes[0] == "chosen on validation: 20 classes, 2 candidates"
+    assert (found.ship.layer, found.chosen.value) == ("c1", 1)
+    assert "each class is judged by the runs that held it out" in found.notes
+    alone = "of folds 0 to 1 only 0: name the runs of all to choose on every class"
+    assert alone in chosen(folds[0]).notes
+    assert alone not in found.notes
+
+
+def test_experiments_compete_and_say_whose_a_candidate_is(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path, name, {"validation": {C1: own}, "test": {C1: FAIR}}, experiment=name)
+        for name, own in (("a", FAIR), ("b", GOOD))
+    ]
+    found = chosen(*runs)
+    assert (found.run, dict(found.shares)) == ("b", {"b#2:c1@max~cosine": 1.0})
+
+
+def test_runs_of_one_recipe_on_other_images_are_not_chosen_among_as_one(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path, name, HELD_OUT, seed=seed, contents={"test": name}) for seed, name in enumerate(("a", "b"))
+    ]
+    with pytest.raises(RecipeError, match="a and b have one recipe, but other test images: no seeds of one experiment"):
+        chosen(*runs)
+
+
+@pytest.mark.parametrize(
+    ("other", "data", "message"),
+    [
+        ({"validation": {C1: hits(*[4] * 12)}, "test": {C1: FAIR}}, {}, "48 and 80 images|80 and 48 images"),
+        ({"train": {C1: FAIR}, "test": {C1: FAIR}}, {"seen": False}, "one is chosen on validation, the other on train"),
+        (HELD_OUT, {"validation_folds": 2, "validation_fold": 1}, "hold out other folds"),
+    ],
+)
+def test_runs_that_choose_on_other_classes_are_refused(
+    tmp_path: Path, other: dict[str, dict[object, object]], data: dict[str, object], message: str
+) -> None:
+    first = write_run(tmp_path, "a", HELD_OUT)
+    net = {"weights": "file.pt"}
+    second = write_run(tmp_path, "b", other, data=data, net=net, experiment="f", epochs=(0,))  # type: ignore[arg-type] # parametrised
+    with pytest.raises(RecipeError, match=message):
+        chosen(first, second)
+
+
+def test_what_is_not_ranked_on_test_is_no_candidate_and_named(tmp_path: Path) -> None:
+    found = chosen(write_run(tmp_path, "a", {"validation": {C1: FAIR, C2: GOOD}, "test": {C1: FAIR}}))
+    assert found.ship.layer == "c1"
+    assert "no candidates, as a has them on validation and not on test: #2:c2@max/none" in found.notes
+
+
+def test_a_layer_that_has_collapsed_is_named_and_not_shipped_where_chance_is_the_best(tmp_path: Path) -> None:
+    # c1 has one vector; in c2 each image shares its vector with one of the next class, so that chance is better.
+    rows = np.arange(80)
+    wrong = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)[rows // 8 * 4 + rows % 4]
+    features = {"c1@max": np.ones((80, 2), np.float32), "c2@max": wrong, "fc6@none": np.ones((80, 4), np.float32)}
+    layers = {split: {C1: GOOD, C2: GOOD} for split in ("validation", "test")}
+    run = write_run(tmp_path, "one", layers, features=dict.fromkeys(layers, features))
+    choice = chosen(run)
+    assert choice.ship.layer == "c2"
+    assert "one, c1, epoch 2: left out, as it has collapsed" in choice.notes
+    dead = write_run(tmp_path, "two", {split: {C1: GOOD} for split in layers}, features=dict.fromkeys(layers, features))
+    with pytest.raises(DataError, match="no layer can be chosen: two, c1, epoch 2: left out, as it has collapsed"):
+        chosen(dead)
+
+
+def test_ranks_whose_scores_are_gone_hold_no_longer(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", HELD_OUT)
+    lines = run.scores_file.read_text().splitlines(keepends=True)
+    run.scores_file.write_text("".join(line for line in lines if ",c2," not in line))
+    assert chosen(run).ship.layer == "fc6"
+
+
+def test_without_test_classes_the_choice_stands_alone(tmp_path: Path) -> None:
+    found = chosen(write_run(tmp_path, "a", {"validation": HELD_OUT["validation"]}))
+    assert (found.ship.layer, found.test, found.best_on_test, found.regret, found.optimism) == ("c2", *[None] * 4)
+
+
+def test_a_split_without_ranks_is_told_with_the_command_that_makes_them(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", HELD_OUT)
+    run.rank_file(2, "validation").unlink()
+    with pytest.raises(DataError, match="layerprobe probe a --epochs 2 --splits validation"):
+        chosen(run)
+    with pytest.raises(RecipeError, match="a has epochs 0 to 2"):
+        chosen(run, epochs="3")
+
+
+def test_a_second_choice_is_the_same(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    mixed = {split: {x: rng.random(80) < 0.8 for x in (C1, C2, FC6)} for split in ("validation", "test")}
+    run = write_run(tmp_path, "a", mixed)
+    assert chosen(run) == chosen(run)
+
+
+def test_labels_of_splits_are_apart() -> None:
+    assert not set(labels_of("validation")) & set(labels_of("test"))

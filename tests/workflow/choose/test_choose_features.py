@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
+
+from layerprobe import choose
+from layerprobe.measure.choosing_folds import FLATTERED
+from layerprobe.statistics.choice import folds_of
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.choice import Choice
+from layerprobe.workflow.choose.choose_features import choose_file
+
+Array = NDArray[Any]
+
+
+def some_layers(classes: int = 20, images: int = 5, seed: int = 0) -> tuple[dict[str, Array], Array]:
+    """Three layers of 8 to 16 dimensions with uneven spectra: the second tells classes apart best."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), images)
+    centres = rng.normal(size=(classes, 8))[labels]
+    layers = {}
+    for name, dim, noise in (("a", 16, 1.4), ("b", 12, 0.7), ("c", 8, 1.0)):
+        mixed = (centres + noise * rng.normal(size=centres.shape)) @ rng.normal(size=(8, dim))
+        spectrum = np.exp(-np.arange(dim) / 4)
+        layers[name] = ((mixed + rng.normal(size=mixed.shape)) * spectrum + 0.5).astype(np.float32)
+    return layers, labels
+
+
+def unit(values: Array) -> Array:
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    made: Array = values / lengths
+    return made
+
+
+def half_whitened(values: Array, fitted_on: Array) -> Array:
+    """scikit-learn's PCA, each axis divided by the fourth root of its variance."""
+    pca = PCA(svd_solver="full").fit(unit(fitted_on.astype(float)))
+    return unit(pca.transform(unit(values.astype(float))) / pca.explained_variance_**0.25)
+
+
+def hits(values: Array, labels: Array) -> Array:
+    """Whether the nearest other row by angle is of the same class."""
+    found = NearestNeighbors(n_neighbors=2).fit(unit(values.astype(float))).kneighbors(return_distance=False)[:, 0]
+    same: Array = labels[found] == labels
+    return same
+
+
+def scores_of(choice: Choice) -> dict[str, float | None]:
+    parts = {"chosen": choice.chosen, "test": choice.test, "best": choice.best_on_test}
+    return {name: None if score is None else score.value for name, score in parts.items()}
+
+
+def test_a_fold_is_judged_by_what_was_chosen_and_fitted_on_the_others() -> None:
+    layers, labels = some_layers()
+    choice = choose({"b": layers["b"]}, labels, within=0)
+    folds = folds_of(labels)[labels]
+    raw = hits(layers["b"], labels)
+    judged, out_of_fold = raw.astype(float), raw.copy()
+    for fold in range(5):
+        white = hits(half_whitened(layers["b"], layers["b"][folds != fold]), labels)
+        own, others = folds == fold, folds != fold
+        out_of_fold[own] = white[own]
+        # Both cost 12 numbers an image, and the whitened one has the longer chain: it has to be strictly better.
+        judged[own] = white[own] if white[others].mean() > raw[others].mean() else raw[own]
+    assert choice.test is not None
+    assert choice.test.value == judged.mean()
+    assert choice.chosen.value == max(raw.mean(), out_of_fold.mean())
+    assert choice.chosen.split == "test"
+    assert "cross-fitted, 5 folds" in choice.chosen.notes
+    assert FLATTERED in choice.notes
+
+
+def test_validation_classes_choose_by_what_is_fitted_on_training_classes() -> None:
+    layers, labels = some_layers(45)
+    splits = np.array(["train", "validation", "test"])[labels // 15]
+    choice = choose({"b": layers["b"]}, labels, splits=splits, within=0)
+    rows = {name: splits == name for name in ("train", "validation", "test")}
+    found = {}
+    for name in ("validation", "test"):
+        some = layers["b"][rows[name]]
+        white = half_whitened(some, layers["b"][rows["train"]])
+        found[name] = [hits(each, labels[rows[name]]).mean() for each in (some, white)]
+    best = int(found["validation"][1] > found["validation"][0])
+    assert choice.chosen.split == "validation"
+    assert scores_of(choice) == {
+        "chosen": found["validation"][best], "test": found["test"][best], "best": max(found["test"])
+    }  # fmt: skip
+    assert FLATTERED not in choice.notes
+
+
+def test_training_classes_choose_out_of_fold_and_test_is_fitted_on_all_of_them() -> None:
+    layers, labels = some_layers(40)
+    splits = np.array(["train", "test"])[labels // 20]
+    train, test = splits == "train", splits == "test"
+    choice = choose({"b": layers["b"]}, labels, splits=splits, seen=False, within=0)
+    raw = hits(layers["b"][train], labels[train])
+    folds, white = folds_of(labels[train])[labels[train]], raw.copy()
+    for fold in range(5):
+        some = layers["b"][train]
+        white[folds == fold] = hits(half_whitened(some, some[folds != fold]), labels[train])[folds == fold]
+    tested = [layers["b"][test], half_whitened(layers["b"][test], layers["b"][train])]
+    found = [hits(each, labels[test]).mean() for each in tested]
+    best = int(white.mean() > raw.mean())
+    assert choice.chosen.split == "train"
+    assert scores_of(choice) == {"chosen": (raw, white)[best].mean(), "test": found[best], "best": max(found)}
+    assert any("picks the worst layer" in note for note in choice.notes)
+    assert FLATTERED in choice.notes
+
+
+def test_classes_that_may_have_been_seen_do_not_choose_but_fit_what_test_chooses_cross_fitted() -> None:
+    layers, labels = some_layers(40)
+    splits = np.array(["train", "test"])[labels // 20]
+    train, test = splits == "train", splits == "test"
+    choice = choose({"b": layers["b"]}, labels, splits=splits, within=0)
+    some, folds = layers["b"][test], folds_of(labels[test])[labels[test] - 20]
+    raw = hits(some, labels[test])
+    white = hits(half_whitened(some, layers["b"][train]), labels[test])
+    judged = raw.copy()
+    for fold in range(5):
+        if white[folds != fold].mean() > raw[folds != fold].mean():
+            judged[folds == fold] = white[folds == fold]
+    assert choice.chosen.split == "test"
+    assert choice.test is not None
+    assert (choice.chosen.value, choice.test.value) == (max(raw.mean(), white.mean()), judged.mean())
+    assert "cross-fitted, 5 folds" in choice.notes
+    assert FLATTERED not in choice.notes
+    assert any("train, which does not choose" in note for note in choice.notes)
+
+
+def test_a_layer_that_knows_the_training_classes_by_heart_is_chosen_only_as_unseen() -> None:
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(40), 5)
+    splits = np.array(["train", "test"])[labels // 20]
+    classes = rng.normal(size=(40, 16))[labels]
+    noise = rng.normal(size=classes.shape)
+    layers = {"early": classes + noise, "late": classes + noise * np.where(splits == "train", 0.1, 3)[:, None]}
+    assert choose(layers, labels, splits=splits).ship.layer == "early"
+    assert choose(layers, labels, splits=splits, seen=False).ship.layer == "late"
+
+
+def test_training_rows_alone_are_refused_where_they_may_have_been_seen(tmp_path: Path) -> None:
+    layers, labels = some_layers()
+    splits = np.full(len(labels), "train")
+    np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, split=splits)
+    with pytest.raises(RecipeError, match=r"f.npz: all rows are of train, .* leave the splits out"):
+        choose_file(tmp_path / "f.npz")
+    assert choose({"b": layers["b"]}, labels, splits=splits, seen=False).ship.layer == "b"
+
+
+def test_nothing_of_the_test_rows_changes_the_choice() -> None:
+    layers, labels = some_layers(40)
+    splits = np.array(["train", "test"])[labels // 20]
+    others = {name: np.where(splits[:, None] == "test", values[::-1], values) for name, values in layers.items()}
+    first, second = (choose(given, labels, splits=splits, seen=False) for given in (layers, others))
+    assert (first.chosen, first.ship, first.shares) == (second.chosen, second.ship, second.shares)
+    assert first.test != second.test
+
+
+def test_two_layers_side_by_side_are_found_where_each_knows_one_half() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(36), 4)
+    # The tens of a class are in one layer, its units in the other; neither tells 36 classes apart alone.
+    layers = {}
+    for name, half in (("tens", labels // 6), ("units", labels % 6)):
+        layers[name] = np.eye(6)[half] + 0.05 * rng.normal(size=(144, 6))
+    choice = choose(layers, labels)
+    assert choice.ship.layer == "tens+units"
+    assert choice.chosen.value == 1
+
+
+def test_items_of_one_class_and_group_are_taken_out(tmp_path: Path) -> None:
+    layers, labels = some_layers()
+    groups = np.arange(len(labels)) % 5 // 2  # three images of a class have another in their group
+    np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, group=groups)
+    choice = choose_file(tmp_path / "f.npz", within=100)  # the cheapest: as it is
+    distances = 1 - unit(layers["b"].astype(float)) @ unit(layers["b"].astype(float)).T
+    out = (groups[:, None] == groups) & (labels[:, None] == labels)
+    expected = (labels[np.where(out, np.inf, distances).argmin(1)] == labels).mean()
+    assert choice.ship.reduction == "none"
+    assert choice.chosen.value == expected
+
+
+@pytest.mark.parametrize("kind", [">f2", ">f4", ">f8"])
+def test_features_in_another_byte_order_or_read_backwards_are_the_same(tmp_path: Path, kind: str) -> None:
+    layers, labels = some_layers()
+    layers = {name: values.astype(kind) for name, values in layers.items()}
+    same = {name: values.astype(np.dtype(kind).newbyteorder("=")) for name, values in layers.items()}
+    np.savez(tmp_path / "f.npz", labels=labels.astype(">i8"), **layers)  # type: ignore[arg-type] # numpy's stub
+    assert choose_file(tmp_path / "f.npz") == choose(same, labels)
+    backwards = {name: values[::-1] for name, values in same.items()}
+    assert choose(backwards, labels[::-1]).chosen.value == choose(same, labels).chosen.value
+
+
+def test_texts_name_classes_and_splits_as_numbers_do(tmp_path: Path) -> None:
+    layers, labels = some_layers(40)
+    splits = np.array(["train", "test"])[labels // 20]
+    texts = np.char.add("class ", labels.astype(str))
+    np.savez(tmp_path / "f.npz", a=layers["a"], b=layers["b"], c=layers["c"], labels=texts, split=splits)
+    assert choose_file(tmp_path / "f.npz").ship == choose(layers, labels, splits=splits).ship
+
+
+def test_constant_features_have_no_half_whitening() -> None:
+    layers, labels = some_layers()
+    choice = choose({"b": layers["b"], "dead": np.ones((len(labels), 4), np.float32)}, labels)
+    assert choice.ship.layer == "b"
+
+
+def pairs_of_two_classes() -> tuple[Array, Array]:
+    """Rows whose nearest other one is always of another class, so that chance is better; and their classes."""
+    rng = np.random.default_rng(0)
+    return np.repeat(rng.normal(size=(30, 8)), 2, axis=0) + 0.01 * rng.normal(size=(60, 8)), np.arange(60) % 20
+
+
+def test_a_layer_of_one_vector_is_named_and_not_shipped_where_it_would_be_the_best() -> None:
+    wrong, labels = pairs_of_two_classes()
+    # By the cosine, numbers above 0 of a single dimension are one direction.
+    lengths = np.linspace(0.1, 9, 60, dtype=np.float32)[:, None]
+    collapsed = {"dead": np.ones((60, 4)), "zero": np.zeros((60, 3)), "single": lengths, "scaled": lengths * wrong[:1]}
+    choice = choose({**collapsed, "wrong": wrong}, labels)
+    assert choice.ship.layer == "wrong"
+    assert not any(name in candidate for name in collapsed for candidate in choice.shares)
+    assert "left out, as all rows are one vector by the cosine: dead, zero, single, scaled" in choice.notes
+
+
+def test_layers_that_are_all_of_one_vector_are_refused_by_name(tmp_path: Path) -> None:
+    dead = np.ones((60, 4), np.float32)
+    np.savez(tmp_path / "f.npz", dead=dead, gone=0 * dead, labels=np.arange(60) % 20)
+    with pytest.raises(DataError, match=r"f.npz: all rows are one vector in every layer: dead, gone\. Give"):
+        choose_file(tmp_path / "f.npz")
+
+
+def test_points_below_0_are_refused() -> None:
+    layers, labels = some_layers()
+    with pytest.raises(Exception, match="how much worse a choice may be"):
+        choose(layers, labels, within=-1)
+
+
+def test_rows_that_can_find_none_of_their_class_are_counted(tmp_path: Path) -> None:
+    layers, labels = some_layers(12)
+    rows, mates = np.flatnonzero(labels == 0), np.arange(len(labels))
+    labels[rows[1:]] = 1  # the first row of class 0 is alone
+    assert "1 lone queries count as misses" in choose({"b": layers["b"]}, labels).chosen.notes
+    mates[labels == 2] = -1  # one group: all of class 2 are taken out of each other's results
+    np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, group=mates)
+    number = 1 + (labels == 2).sum()
+    assert f"{number} lone queries count as misses" in choose_file(tmp_path / "f.npz").chosen.notes
+    with pytest.raises(DataError, match="rows has another of its class to find"):
+        choose({"b": layers["b"]}, np.arange(len(labels)))

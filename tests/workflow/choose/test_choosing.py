@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from layerprobe.statistics.bootstrap import intervals
+from layerprobe.statistics.choice import CrossFitted, cross_fitted, optimism
+from layerprobe.statistics.units import UnitSums
+from layerprobe.system.errors import NumericError
+from layerprobe.values.choice import Candidate
+from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.scores import Subject
+from layerprobe.workflow.choose.choosing import BEST_ON_TEST, Grounds, made_choice
+
+Array = NDArray[np.float64]
+
+
+def candidate(layer: str, dim: int, place: int, reduction: str = "none") -> Candidate:
+    return Candidate(10, RankedLayer(LayerKey(layer, "max"), reduction, "cosine"), dim, place)
+
+
+EARLY, LATE, WHITE = (
+    candidate("pool5.1", 64, 1), candidate("fc6", 32, 2), candidate("fc6", 16, 2, "l2+whiten:16:0.5+l2")
+)  # fmt: skip
+
+
+def subject_of(candidate: Candidate, split: str) -> Subject:
+    return Subject("try", "abc", 0, candidate.epoch or 0, split, candidate.ranked, (f"of {split}",))
+
+
+def cells_of(means: list[float], units: int = 20, seed: int = 0) -> UnitSums:
+    """Means with a spread of 2 points over units of 20 queries."""
+    rng = np.random.default_rng(seed)
+    spread = rng.normal(0, 0.02, (len(means), units))
+    spread -= spread.mean(1, keepdims=True)
+    table = 20 * (np.array(means)[:, None] + spread)
+    return UnitSums(table, np.full(table.shape, 20.0))
+
+
+def test_the_chosen_one_is_told_on_the_choosing_classes_and_on_test() -> None:
+    choosing, test = cells_of([0.9, 0.7]), cells_of([0.6, 0.65], seed=1)
+    choice = made_choice([EARLY, LATE], Grounds("validation", choosing, test), subject_of)
+    assert choice.test is not None
+    assert choice.best_on_test is not None
+    assert choice.run == "try"
+    assert (choice.chosen.split, choice.chosen.layer, choice.chosen.epoch, choice.chosen.n) == (
+        "validation", "pool5.1", 10, 400,
+    )  # fmt: skip
+    assert [choice.chosen.value, choice.test.value] == pytest.approx([0.9, 0.6])
+    assert (choice.test.split, choice.test.layer) == ("test", "pool5.1")
+    assert choice.best_on_test.layer == "fc6"
+    assert choice.best_on_test.value == pytest.approx(0.65)
+    assert choice.regret == pytest.approx(0.05)
+
+
+def test_what_is_shipped_is_the_chosen_candidate() -> None:
+    ship = made_choice([EARLY, WHITE], Grounds("validation", cells_of([0.7, 0.9])), subject_of).ship
+    assert (ship.layer, ship.pool, ship.reduction, ship.epoch) == ("fc6", "max", "l2+whiten:16:0.5+l2", 10)
+    assert (ship.dim, ship.bytes_per_image) == (16, 64)
+
+
+def test_a_cheaper_one_within_a_point_is_chosen_and_the_better_one_is_equivalent() -> None:
+    cells = cells_of([0.905, 0.9])
+    fine = made_choice([EARLY, LATE], Grounds("validation", cells), subject_of, within=3)
+    strict = made_choice([EARLY, LATE], Grounds("validation", cells), subject_of, within=0.1)
+    assert (fine.chosen.layer, fine.equivalent, fine.within) == ("fc6", (str(EARLY),), 3)
+    assert (strict.chosen.layer, strict.equivalent) == ("pool5.1", ())
+
+
+def test_the_scores_have_the_intervals_of_their_means() -> None:
+    choosing, test = cells_of([0.9, 0.7]), cells_of([0.6, 0.65], seed=1)
+    choice = made_choice([EARLY, LATE], Grounds("validation", choosing, test), subject_of, seed=4)
+    expected = [intervals(cells, seed=4)[0] for cells in (choosing, test)]
+    assert choice.test is not None
+    for score, interval in zip((choice.chosen, choice.test), expected, strict=True):
+        assert interval is not None
+        assert (score.low, score.high) == pytest.approx((interval.low, interval.high))
+
+
+def test_the_best_on_test_says_that_it_was_chosen_by_looking() -> None:
+    choice = made_choice([EARLY, LATE], Grounds("train", cells_of([0.9, 0.7]), cells_of([0.6, 0.65])), subject_of)
+    assert choice.test is not None
+    assert choice.best_on_test is not None
+    assert choice.best_on_test.notes == (BEST_ON_TEST, "interval over few classes: 20", "of test")
+    assert BEST_ON_TEST not in choice.test.notes
+
+
+def test_a_clear_choice_is_settled_and_a_close_one_is_not() -> None:
+    clear = made_choice([EARLY, LATE], Grounds("validation", cells_of([0.9, 0.7])), subject_of)
+    close = made_choice([EARLY, LATE], Grounds("validation", cells_of([0.9, 0.9])), subject_of, within=0)
+    assert (clear.settled, clear.shares) == (True, {str(EARLY): 1.0})
+    assert not close.settled
+    assert sum(close.shares.values()) == pytest.approx(1)
+    assert list(close.shares.values()) == sorted(close.shares.values(), reverse=True)
+
+
+def test_with_fewer_than_ten_classes_the_best_mean_is_chosen_and_never_settled() -> None:
+    choice = made_choice([EARLY, LATE], Grounds("validation", cells_of([0.9, 0.899], units=9)), subject_of, within=5)
+    assert (choice.chosen.layer, choice.settled, choice.equivalent) == ("pool5.1", False, ())
+    assert choice.notes == (
+        "chosen on validation: 9 classes, 2 candidates",
+        "not settled: with fewer than 10 classes the best mean is chosen",
+    )
+    assert choice.chosen.low is None
+
+
+def test_with_fewer_than_ten_classes_even_a_clear_choice_is_not_settled() -> None:
+    choice = made_choice([EARLY, LATE], Grounds("validation", cells_of([0.9, 0.5], units=9)), subject_of)
+    assert (choice.shares, choice.settled) == ({str(EARLY): 1.0}, False)
+
+
+def test_the_notes_say_how_it_was_chosen() -> None:
+    grounds = Grounds("validation", cells_of([0.9, 0.7]), notes=("classes that were held out",))
+    assert made_choice([EARLY, LATE], grounds, subject_of).notes == (
+        "chosen on validation: 20 classes, 2 candidates",
+        "the cheapest at most 1 point worse than the best with 95 %, by the paired error",
+        "classes that were held out",
+    )
+
+
+def test_clusters_of_classes_are_named_as_the_units() -> None:
+    grounds = Grounds("validation", cells_of([0.9, 0.7]), kind=IntervalKind(cluster="parent"))
+    choice = made_choice([EARLY, LATE], grounds, subject_of)
+    assert choice.notes[0] == "chosen on validation: 20 clusters of classes (parent), 2 candidates"
+    assert choice.chosen.notes[0] == "clusters: parent"
+
+
+def test_without_test_classes_nothing_is_said_of_test() -> None:
+    choice = made_choice([EARLY], Grounds("validation", cells_of([0.9])), subject_of)
+    assert (choice.test, choice.best_on_test, choice.regret, choice.optimism) == (None, None, None, None)
+
+
+def test_cross_fitting_tells_what_the_other_folds_chose_as_the_figure_on_test() -> None:
+    # Units 0 to 9 are better in the first, 10 to 19 in the second: the other fold's choice is the wrong one, 0.2.
+    means = np.repeat([[0.8, 0.2], [0.2, 0.81]], 10, axis=1)
+    cells, folds = UnitSums(20 * means, np.full(means.shape, 20.0)), np.repeat([0, 1], 10)
+    crossed = cross_fitted(cells, folds, lambda others: int(others.means.argmax()))
+    choice = made_choice([EARLY, LATE], Grounds("test", cells, crossed=crossed), subject_of)
+    assert choice.test is not None
+    assert choice.best_on_test is not None
+    assert choice.test.value == pytest.approx(0.2)
+    assert choice.chosen.value == pytest.approx(0.505)
+    assert choice.best_on_test.value == pytest.approx(0.505)
+    assert choice.regret == pytest.approx(0.305)
+    assert choice.chosen.split == "test"
+    for notes in (choice.chosen.notes, choice.test.notes, choice.notes):
+        assert "cross-fitted, 2 folds" in notes
+
+
+@pytest.mark.parametrize(("places", "said"), [
+    ((0, 0, 0), []),
+    ((0, 1, 0), ["2 of 3 folds choose the same: the figure on test is of what each of them chose"]),
+    ((1, 2, 1), ["0 of 3 folds choose the same: the figure on test is of what each of them chose"]),
+])  # fmt: skip
+def test_cross_fitting_says_where_folds_choose_something_else(places: tuple[int, ...], said: list[str]) -> None:
+    cells = cells_of([0.9, 0.5])
+    crossed = CrossFitted(places, UnitSums(cells.sums[:1], cells.counts[:1]))
+    notes = made_choice([EARLY, LATE], Grounds("test", cells, crossed=crossed), subject_of).notes
+    assert [note for note in notes if "choose the same" in note] == said
+
+
+def test_optimism_is_that_of_the_test_classes_over_five_folds() -> None:
+    choosing, test = cells_of([0.9, 0.7]), cells_of([0.6, 0.6], seed=1)
+    choice = made_choice([EARLY, LATE], Grounds("validation", choosing, test), subject_of, seed=2)
+    folds = np.random.default_rng(2).permutation(np.arange(20) % 5)
+    assert choice.optimism == optimism(test, folds)
+    few = made_choice([EARLY, LATE], Grounds("validation", choosing, cells_of([0.6, 0.6], units=9)), subject_of)
+    assert few.optimism is None
+
+
+def test_candidates_without_a_valid_number_are_left_out_and_counted() -> None:
+    cells = cells_of([0.7, 0.9])
+    cells.sums[1, 0] = np.nan
+    choice = made_choice([EARLY, LATE], Grounds("validation", cells, cells), subject_of)
+    assert choice.best_on_test is not None
+    assert (choice.chosen.layer, choice.best_on_test.layer) == ("pool5.1", "pool5.1")
+    assert "left out, without a valid number: 1 of the candidates" in choice.notes
+    with pytest.raises(NumericError, match="no candidate has a valid number"):
+        made_choice([LATE], Grounds("validation", UnitSums(cells.sums[1:], cells.counts[1:])), subject_of)
+
+
+def test_a_chosen_one_that_is_nan_on_test_has_no_figure_and_no_regret() -> None:
+    test = cells_of([0.7, 0.9])
+    test.sums[0, 0] = np.nan
+    choice = made_choice([EARLY, LATE], Grounds("validation", cells_of([0.9, 0.7]), test), subject_of)
+    assert choice.test is not None
+    assert (choice.test.value, choice.regret) == (None, None)
+    assert "NaN" in choice.test.notes

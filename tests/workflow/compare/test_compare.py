@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerprobe import store
+from layerprobe.statistics.bootstrap import differences
+from layerprobe.statistics.draws import Terms, draws
+from layerprobe.statistics.units import unit_sums
+from layerprobe.system.errors import DataError, LayerprobeError, NumericError, RecipeError
+from layerprobe.values.intervals import IntervalKind
+from layerprobe.workflow.compare.compare import CompareRequest, compare
+from layerprobe.workflow.compare.comparison import Comparison
+from layerprobe.workflow.compare.comparison_text import sentence
+from layerprobe.workflow.compare.evidence import Measure
+from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.train.building import TrainRequest
+from layerprobe.workflow.train.train import train
+from tests.workflow.conftest import Silent
+from tests.workflow.stored_ranks import INPUT, ranked, store_ranks, write_run
+
+C1, C2, FC6 = ranked("c1@max"), ranked("c2@max"), ranked("fc6@none")
+
+KIND = IntervalKind()
+
+# 40 classes of two images: fc6 hits all but one image of 8 classes, c1 the first image of each, c2 only in 4 classes.
+LABELS = np.repeat(np.arange(40), 2)
+ODD = np.arange(80) % 2
+HITS = {C1: 1 - ODD, C2: (LABELS < 4).astype(int), FC6: 1 - ODD * (LABELS < 8)}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    found = write_run(tmp_path, "netA")
+    store_ranks(found, HITS, LABELS)
+    return found
+
+
+def compared(cache: Path, a: str, b: str, metric: str = "R@1", kind: IntervalKind = KIND) -> list[Comparison]:
+    return compare(CompareRequest(cache, a, b, measure=Measure(metric, kind)))
+
+
+def test_the_difference_is_that_of_the_means_of_the_same_queries(run: Run, tmp_path: Path) -> None:
+    (found,) = compared(tmp_path, "netA:c1", "netA:fc6")
+    # c1 hits 40 of 80, fc6 72
+    assert found.values == (0.5, 0.9)
+    assert found.difference == differences(unit_sums(HITS[C1] - HITS[FC6], LABELS))[0]
+    assert found.claimed
+    assert found.as_row() == {
+        "a": "netA#2:c1@max/none~cosine", "b": "netA#2:fc6@none/none~cosine", "metric": "R@1", "split": "test",
+        "difference": pytest.approx(-0.4), "low": found.difference.low, "high": found.difference.high,
+        "p": found.difference.p, "comparisons": 1, "n": 80, "classes": 40, "note": "",
+    }  # fmt: skip
+
+
+def test_a_mean_of_draws_is_compared_by_the_means_of_its_queries(tmp_path: Path) -> None:
+    draws_of_fc6 = {ranked("fc6@none", "random:2"): HITS[C1], ranked("fc6@none", "random:2:1"): HITS[FC6]}
+    store_ranks(write_run(tmp_path, "netA"), {C2: HITS[C2], **draws_of_fc6}, LABELS)
+    (found,) = compared(tmp_path, "netA:fc6/random:2x2", "netA:c2")
+    # the draws hit 40 and 72 of 80, c2 8
+    assert found.values == (0.7, 0.1)
+    assert found.difference == differences(unit_sums((HITS[C1] + HITS[FC6]) / 2 - HITS[C2], LABELS))[0]
+
+
+def test_what_was_fitted_on_what_is_searched_says_so(tmp_path: Path) -> None:
+    pca = ranked("fc6@none", "pca:2@gallery")
+    store_ranks(write_run(tmp_path, "netA"), {C2: HITS[C2], pca: HITS[FC6]}, LABELS)
+    (found,) = compared(tmp_path, "netA:fc6/pca:2@gallery", "netA:c2")
+    assert found.notes == ("fc6/pca:2@gallery: transductive: fitted on the images searched",)
+
+
+def test_swapped_layers_give_the_mirrored_difference(run: Run, tmp_path: Path) -> None:
+    (one,), (other,) = (compared(tmp_path, *pair) for pair in (("netA:c1", "netA:fc6"), ("netA:fc6", "netA:c1")))
+    assert one.difference is not None
+    assert other.difference is not None
+    assert one.difference.low is not None
+    assert (other.difference.value, other.difference.p) == (-one.difference.value, one.difference.p)
+    assert other.difference.high == pytest.approx(-one.difference.low)
+
+
+def test_a_glob_compares_each_layer_but_the_other_and_holm_corrects_them(run: Run, tmp_path: Path) -> None:
+    found = compared(tmp_path, "netA:*", "netA:fc6")
+    assert [one.a.name for one in found] == ["c1", "c2"]
+    assert {one.basis.comparisons for one in found} == {2}
+    alone = [compared(tmp_path, f"netA:{name}", "netA:fc6")[0].difference for name in ("c1", "c2")]
+    # Both are far from 0: the least p is doubled, and the other is not below it.
+    least = min(one.p for one in alone if one and one.p)
+    assert [one.difference.p for one in found if one.difference] == [2 * least, 2 * least]
+
+
+def test_a_glob_leaves_out_the_other_layer_by_its_second_name(foreign: Callable[..., Run]) -> None:
+    run = foreign("net.fc=[]")
+    found = compared(run.folder.parent, f"{run.name}:*", f"{run.name}:output")
+    assert [one.a.name for one in found] == ["stages.1", "stages.2"]
+
+
+def test_two_globs_compare_layers_of_one_name(run: Run, tmp_path: Path) -> None:
+    store_ranks(run, HITS, LABELS, epoch=0)
+    found = compared(tmp_path, "netA:c*", "netA#0:*")
+    assert [(one.a.name, one.b.name) for one in found] == [("c1", "c1"), ("c2", "c2")]
+    with pytest.raises(RecipeError, match=r"no two layers to compare: c\* against f\*"):
+        compared(tmp_path, "netA:c*", "netA#0:f*")
+
+
+def test_layers_with_equal_hits_have_no_interval(run: Run, tmp_path: Path) -> None:
+    (found,) = compared(tmp_path, "netA:c1", "netA:c1")
+    assert found.difference is not None
+    assert (found.difference.value, found.difference.low, found.difference.p) == (0.0, None, None)
+    assert sentence(found).endswith("(no interval: the difference is the same in all 40 classes).")
+
+
+@pytest.mark.parametrize(
+    ("classes", "words"),
+    [
+        (9, "(no interval: 9 classes, and it takes 10)."),
+        (12, "12 classes are few: the interval itself is uncertain."),
+    ],
+)
+def test_few_classes_are_told(tmp_path: Path, classes: int, words: str) -> None:
+    few = classes > LABELS
+    store_ranks(write_run(tmp_path, "few"), {layer: hits[few] for layer, hits in HITS.items()}, LABELS[few])
+    (found,) = compared(tmp_path, "few:c1", "few:c2")
+    assert words in sentence(found)
+
+
+def test_other_images_are_refused(run: Run, tmp_path: Path) -> None:
+    names = [f"{i}.png" for i in range(80)]
+    for other, more, message in (
+        ("ids", {"ids": [f"{i}.png" for i in range(20, 100)]}, "80 and 80 images of the test split, 60 in both"),
+        ("order", {"ids": names[::-1]}, "the images of the test split in another order"),
+        ("search", {"search": "groups"}, "search their test images in another gallery, or by other groups or lists"),
+    ):
+        store_ranks(write_run(tmp_path, other), HITS, LABELS, **more)
+        with pytest.raises(RecipeError, match=f"netA and {other} (have|search)") as caught:
+            compared(tmp_path, "netA:c1", f"{other}:c1")
+        assert message in str(caught.value)
+    store_ranks(write_run(tmp_path, "classes"), HITS, np.where(LABELS < 2, 1, LABELS))
+    with pytest.raises(RecipeError, match="netA and classes have 2 images of the test split in other classes"):
+        compared(tmp_path, "netA:c1", "classes:c1")
+
+
+def test_other_images_of_the_same_names_are_refused(tmp_path: Path) -> None:
+    contents = {"test": "a", "gallery": "g"}
+    store_ranks(write_run(tmp_path, "netA", contents=contents), HITS, LABELS)
+    for name, split in (("other", "test"), ("gallery", "gallery")):
+        store_ranks(write_run(tmp_path, name, contents=contents | {split: "b"}), HITS, LABELS)
+        with pytest.raises(RecipeError, match=f"netA and {name} have {split} images of the same names and another"):
+            compared(tmp_path, "netA:c1", f"{name}:c1")
+
+
+def test_images_that_come_from_no_files_are_another_networks_size(tmp_path: Path) -> None:
+    for name, root in (("a", None), ("b", None), ("c", "there"), ("d", "elsewhere")):
+        recipe = {"data": {"root": root}}
+        store_ranks(write_run(tmp_path, name, experiment=name, recipe=recipe, contents={"test": name}), HITS, LABELS)
+    (found,) = compared(tmp_path, "a:c1", "b:c1")
+    assert found.notes == ("a and b were given other numbers: whether of the same images is not known",)
+    with pytest.raises(RecipeError, match="c and d have test images of the same names and another content"):
+        compared(tmp_path, "c:c1", "d:c1")
+
+
+def test_other_input_is_told(run: Run, tmp_path: Path) -> None:
+    store_ranks(write_run(tmp_path, "wide"), HITS, LABELS, transform=INPUT | {"resize": [64, 64, "bicubic"]})
+    (found,) = compared(tmp_path, "netA:c1", "wide:fc6")
+    words = "the models have different input (netA against wide): resize 32 32 bilinear against 64 64 bicubic"
+    assert found.notes == (words,)
+    assert compared(tmp_path, "netA:c1", "netA:fc6")[0].notes == ()
+
+
+def test_a_layer_without_ranks_is_an_error_alone_and_a_row_among_others(tmp_path: Path) -> None:
+    store_ranks(write_run(tmp_path, "bad"), HITS | {C1: None}, LABELS)
+    with pytest.raises(NumericError, match=r"bad, c1: NaN \(3 rows\)"):
+        compared(tmp_path, "bad:c1", "bad:fc6")
+    first, second = compared(tmp_path, "bad:c*", "bad:fc6")
+    assert (first.difference, first.notes) == (None, ("bad, c1: NaN (3 rows)",))
+    assert first.as_row()["difference"] is None
+    assert second.difference == compared(tmp_path, "bad:c2", "bad:fc6")[0].difference
+
+
+def test_other_metrics_are_means_of_the_queries_that_have_a_value(tmp_path: Path) -> None:
+    # b leaves class 0 out: a's values there do not count either.
+    for name, values in (("a", np.where(LABELS == 0, 1, 0.25)), ("b", np.where(LABELS == 0, np.nan, 0.25 * ODD))):
+        store_ranks(write_run(tmp_path, name), HITS, LABELS, values={"MAP@R": values})
+    (found,) = compared(tmp_path, "a:c1", "b:c1", metric="MAP@R")
+    assert found.values == (0.25, 0.125)
+    assert found.basis.units == 39
+
+
+def test_equal_terms_count_a_query_as_often_as_it_was_drawn(tmp_path: Path) -> None:
+    terms, rng = Terms(5, 2), np.random.default_rng(0)
+    per_query = {"a": rng.random(80), "b": rng.random(80)}
+    for name, values in per_query.items():
+        store_ranks(write_run(tmp_path, name, seed=3), HITS, LABELS, values={"R@1(5x2)": values})
+    (found,) = compared(tmp_path, "a:c1", "b:c1", metric="R@1(5x2)")
+    drawn = draws(LABELS, terms, seed=3, split="test")
+    for mean, values in zip(found.values or (), per_query.values(), strict=True):
+        assert mean == pytest.approx(np.mean([values[rows].mean() for rows in drawn]))
+    store_ranks(write_run(tmp_path, "c", seed=4), HITS, LABELS, values={"R@1(5x2)": per_query["a"]})
+    with pytest.raises(RecipeError, match="measured on other draws: a by seed 3, c by seed 4"):
+        compared(tmp_path, "a:c1", "c:c1", metric="R@1(5x2)")
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("MAP@r", "unknown metric 'MAP@r'. Did you mean 'MAP@R'?"),
+        ("R@0", "unknown metric 'R@0'. Did you mean 'R@1'?"),
+        ("NMI", "NMI is not the mean of a value for each query: classes cannot be resampled. Choose R@K, MAP@R"),
+        ("R@2(G=50)", "no R@2(G=50) of each query is stored. Run layerprobe probe netA --epochs 2 --splits test"),
+        ("R@1(9x2)", "no R@1(9x2) of each query is stored. Run layerprobe summary netA"),
+        ("MAP@R", "no MAP@R of each query is stored. Run layerprobe probe netA --epochs 2 --splits test --layers c1"),
+    ],
+)
+def test_a_metric_that_is_not_there_is_told(run: Run, tmp_path: Path, metric: str, message: str) -> None:
+    with pytest.raises(LayerprobeError) as caught:
+        compared(tmp_path, "netA:c1", "netA:fc6", metric=metric)
+    assert message in str(caught.value)
+
+
+def test_counts_that_are_open_are_told_with_their_command(run: Run, tmp_path: Path) -> None:
+    found = store.read_stored_ranks(run.rank_file(2, "test"))
+    opened = replace(found.ranks[C1], closer_high=found.ranks[C1].closer + 9)
+    key = store.RankKey(store.FeatureKey("netA", 2, "test", "w", "{}", "m"), None, "s", 1e-12)
+    store.write_ranks(run.rank_file(2, "test"), store.Rows(found.labels, found.ids), {C1: store.RankEntry(key, opened)})
+    with pytest.raises(DataError, match="not exact for K = 5. Run layerprobe probe netA .* --layers c1 --k 5"):
+        compared(tmp_path, "netA:c1", "netA:c1", metric="R@5")
+
+
+def test_a_probed_run_is_compared_by_its_scores_and_in_clusters(
+    request_for: Callable[..., TrainRequest], images: Path
+) -> None:
+    for label in range(8):
+        (images / f"class{label}").rename(images / f"{'abcd'[label // 2]}-{label % 2}")
+    for alphabet in "abcd":
+        (images / alphabet).mkdir()
+        for character in "01":
+            (images / f"{alphabet}-{character}").rename(images / alphabet / character)
+    probed = train(request_for("train.epochs=0"), Silent())
+    scores = probe(probed, ProbeRequest(splits=("test",), ks=(1,)), Silent())
+    values = {score.layer: score.value for score in scores}
+    kind = IntervalKind("gallery", "parent")
+    (found,) = compared(probed.folder.parent, "tiny:pool5.3", "tiny", kind=kind)
+    assert list(found.values or ()) == pytest.approx([values["pool5.3"], values["fc6"]])
+    assert found.b.name == "fc6"
+    assert (found.basis.units, found.basis.classes) == (2, 4)
+    assert found.as_row()["note"] == "no interval: 2 clusters, at least 10 are needed"
+    assert "in this untrained network (tiny, epoch 0)" in sentence(found)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from layerprobe.values.intervals import Difference, IntervalKind
+from layerprobe.values.scores import Subject
+from layerprobe.workflow.compare.comparison import Basis, Comparison, Side
+from layerprobe.workflow.compare.comparison_text import comparison_table, sentence
+from tests.workflow.stored_ranks import ranked
+
+BASIS = Basis("R@1", IntervalKind(), queries=1360, classes=68, units=68)
+GAIN = Difference(0.018, 0.006, 0.03, 0.004)
+
+
+def side(name: str = "pool5.3", run: str = "netA", epoch: int = 20, start: str = "untrained") -> Side:
+    return Side(Subject(run, "e", 0, epoch, "test", ranked(f"{name}@max")), name, start)
+
+
+A, B = side(), side("fc6")
+
+
+def compared(difference: Difference | None = GAIN, a: Side = A, b: Side = B, basis: Basis = BASIS) -> Comparison:
+    return Comparison(a, b, basis, (0.858, 0.84), difference)
+
+
+def test_a_difference_is_said_with_its_interval() -> None:
+    assert sentence(compared()) == (
+        "pool5.3 retrieves unseen classes better than fc6 in this trained network (netA, epoch 20): R@1 85.8 % against"
+        " 84.0 %, +1.8 points (95 % interval over 68 classes, against this gallery: +0.6 to +3.0; p = 0.004)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [
+        (Difference(-0.018, -0.03, -0.006, 0.0004), "pool5.3 retrieves unseen classes worse than fc6 in"),
+        (Difference(-0.018, -0.03, -0.006, 0.0004), "-1.8 points (95 % interval over 68 classes, against this gallery:"
+         " -3.0 to -0.6; p < 0.001)."),
+        (Difference(0.004, -0.01, 0.02, 0.2), "pool5.3 and fc6 are not told apart on unseen classes in this"),
+    ],
+)  # fmt: skip
+def test_the_claim_follows_the_interval(difference: Difference, words: str) -> None:
+    assert words in sentence(compared(difference))
+
+
+def test_after_holm_p_decides() -> None:
+    several = compared(replace(GAIN, p=0.06), basis=replace(BASIS, comparisons=14))
+    assert "are not told apart" in sentence(several)
+    assert "p = 0.060, corrected by Holm for 14 comparisons" in sentence(several)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        (A, side(epoch=10), "pool5.3 at epoch 20 retrieves unseen classes better than pool5.3 at epoch 10 in this"
+         " training (netA):"),
+        (A, side("fc6", "netB"), "pool5.3 of netA (epoch 20) retrieves unseen classes better than fc6 of netB"
+         " (epoch 20) in these two trained networks:"),
+        (side(epoch=0), side("fc6", epoch=0), "unseen classes better than fc6 in this untrained network (netA,"),
+        (side(epoch=0, start="pretrained"), side("fc6", epoch=0, start="pretrained"),
+         "retrieves the test classes better than fc6 in this pretrained network (netA, epoch 0)"),
+        (side(epoch=0, start="epoch 0"), side("fc6", epoch=0, start="epoch 0"),
+         "retrieves the test classes better than fc6 in this network (netA, epoch 0)"),
+    ],
+)  # fmt: skip
+def test_the_networks_are_named_as_what_they_are(a: Side, b: Side, words: str) -> None:
+    assert words in sentence(compared(a=a, b=b))
+
+
+@pytest.mark.parametrize(
+    ("basis", "words"),
+    [
+        (replace(BASIS, kind=IntervalKind("redraw")), "95 % interval over 68 classes, queries and gallery drawn anew:"),
+        (replace(BASIS, kind=IntervalKind("gallery", "parent"), units=31), "over 31 clusters of classes (parent), "),
+        (replace(BASIS, metric="R@1(G=500)"), ": R@1(G=500), thinned by image, 85.8 % against"),
+        (replace(BASIS, metric="R@1(14x20)"), ": R@1(14x20), on equal terms, 85.8 % against"),
+        (replace(BASIS, units=29), "p = 0.004). 29 classes are few: the interval itself is uncertain."),
+    ],
+)  # fmt: skip
+def test_what_was_measured_and_drawn_is_said(basis: Basis, words: str) -> None:
+    assert words in sentence(compared(basis=basis))
+
+
+def test_a_table_has_a_row_for_each_and_says_what_was_corrected() -> None:
+    basis = replace(BASIS, comparisons=2)
+    invalid = Comparison(A, B, basis, None, None, ("netA, pool5.3: NaN (3 rows)",))
+    table = comparison_table([compared(basis=basis), compared(replace(GAIN, p=0.06), basis=basis), invalid])
+    assert table.rows == (
+        ("pool5.3", "fc6", "85.8", "84.0", "+1.8", "+0.6 to +3.0", "0.004", "a better"),
+        ("pool5.3", "fc6", "85.8", "84.0", "+1.8", "+0.6 to +3.0", "0.060", "not told apart"),
+        ("pool5.3", "fc6", "-", "-", "-", "-", "-", "netA, pool5.3: NaN (3 rows)"),
+    )
+    assert table.heading[0] == "netA, epoch 20: R@1 in % on unseen classes, 1,360 queries"
+    assert table.notes == ("p is corrected by Holm for 2 comparisons; the intervals are not",)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from layerprobe.measure.analysis import Features, rank
+from layerprobe.statistics.jackknife import jackknife
+from layerprobe.store import read_features, read_index
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.intervals import IntervalKind
+from layerprobe.workflow.compare.compare import CompareRequest, compare
+from layerprobe.workflow.compare.compare_seeds import compare_seeds
+from layerprobe.workflow.compare.comparison import Comparison
+from layerprobe.workflow.compare.evidence import Measure
+from layerprobe.workflow.compare.redrawn import Redrawn
+from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run.references import find_layers, open_place, parse_reference
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.train.building import TrainRequest
+from layerprobe.workflow.train.train import train
+from tests.workflow.conftest import Silent
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Twelve classes to train on and twelve to test on, of two images of noise around a colour."""
+    root, rng = tmp_path / "images", np.random.default_rng(0)
+    for label in range(24):
+        folder = root / f"class{label:02}"
+        folder.mkdir(parents=True)
+        colour = rng.integers(60, 196, 3)
+        for i in range(2):
+            pixels = colour + rng.integers(-60, 60, (16, 16, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+    return root
+
+
+@pytest.fixture
+def probed(request_for: Callable[..., TrainRequest]) -> Run:
+    run = train(request_for("train.epochs=0"), Silent())
+    probe(run, ProbeRequest(layers=("pool5.3", "fc6"), splits=("test",), ks=(1,)), Silent())
+    return run
+
+
+def compared(run: Run, a: str, b: str, metric: str = "R@1") -> Comparison:
+    kind = IntervalKind("redraw")
+    (found,) = compare(CompareRequest(run.folder.parent, a, b, measure=Measure(metric, kind)))
+    return found
+
+
+def without_each_class(run: Run, layer: str) -> list[float]:
+    """Recall@1 ranked anew without each class."""
+    path = run.feature_file(0, "test")
+    place = open_place(run, 0, "test")
+    (ranked,) = find_layers(place, parse_reference(f"tiny:{layer}"))
+    values, (labels, ids) = read_features(path, ranked.layer), read_index(path)
+    found = []
+    for label in np.unique(labels):
+        rest = np.flatnonzero(labels != label)
+        left = Features(values[rest], labels[rest].astype(np.int64), [ids[row] for row in rest])
+        found.append(rank(left, None).recall(1))
+    return found
+
+
+def test_the_interval_comes_from_leaving_each_class_out_of_queries_and_gallery(probed: Run) -> None:
+    place = open_place(probed, 0, "test")
+    layers = find_layers(place, parse_reference("tiny:*"))
+    tables = Redrawn(place, None).tables(layers, "R@1")
+    for layer in layers:
+        assert tables[layer].sum(1) == pytest.approx(without_each_class(probed, layer.layer.layer))
+    found = compared(probed, "tiny:pool5.3", "tiny:fc6")
+    assert found.values is not None
+    gained = found.values[0] - found.values[1]
+    assert found.difference == jackknife([gained], [tables[layers[0]] - tables[layers[1]]])[0]
+    assert found.difference.low is not None
+    assert found.as_row()["note"] == "interval: redraw; interval over few classes: 12"
+
+
+def test_two_trainings_share_the_units(probed: Run, request_for: Callable[..., TrainRequest]) -> None:
+    other = train(request_for("train.epochs=0", "train.seed=1", run="other"), Silent())
+    probe(other, ProbeRequest(layers=("pool5.3", "fc6"), splits=("test",), ks=(1,)), Silent())
+    measure = Measure("R@1", IntervalKind("redraw"))
+    (found,) = compare_seeds(CompareRequest(probed.folder.parent, "tiny:pool5.3", "tiny:fc6", measure=measure))
+    each = [compared(run, f"{run.name}:pool5.3", f"{run.name}:fc6").difference for run in (probed, other)]
+    assert found.over is not None
+    assert found.over.mean == pytest.approx(np.mean([one.value for one in each if one]))
+    assert found.over.classes.low is not None
+
+
+def test_features_that_the_ranks_were_not_made_from_are_refused(probed: Run) -> None:
+    with h5py.File(probed.feature_file(0, "test"), "r+") as file:
+        file.attrs["weights_sha256"] = np.bytes_(b"of another training")
+    with pytest.raises(DataError, match="the ranks of pool5.3@max were made from other features"):
+        compared(probed, "tiny:pool5.3", "tiny:fc6")
+
+
+def test_what_no_features_can_tell_is_refused(probed: Run) -> None:
+    place = open_place(probed, 0, "test")
+    with pytest.raises(RecipeError, match=r"--interval redraw is not for R@1\(G=20\)"):
+        Redrawn(place, None).tables([], "R@1(G=20)")
+    probed.feature_file(0, "test").unlink()
+    with pytest.raises(DataError, match="no features of pool5.3@max at epoch 0 .* layerprobe probe tiny --epochs 0"):
+        compared(probed, "tiny:pool5.3", "tiny:fc6")

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerprobe import store
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.scores import Score
+from layerprobe.values.views import Reductions
+from layerprobe.workflow.plot.dims import Choice, at_equal_dimensions, reductions_of, stored_reductions
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.summary.summary import stored_summary
+from tests.workflow.rank_files import FC6, POOL5, RECORD, first_hit, stored, written
+
+PCA, WHITE, SHIFT = "l2+pca:8+l2", "l2+whiten:8:0.5+l2", "shift"
+RANDOM = "random:8x2+l2"
+
+
+def score(layer: RankedLayer, reduction: str, value: float, split: str = "test", epoch: int = 5) -> Score:
+    key = layer.layer
+    return Score(
+        "one", "abc", 0, epoch, split, key.layer, key.pool, reduction, "cosine", "R@1", value, None, None, 24
+    )  # fmt: skip
+
+
+def chosen(found: Reductions) -> dict[str, str]:
+    return {sized.score.layer: sized.score.reduction for sized in found.values if sized.chosen}
+
+
+def test_the_last_epoch_at_an_equal_dimension_is_shown() -> None:
+    scores = [score(FC6, "none", 0.5, epoch=9), score(FC6, "l2", 0.5, epoch=9)]
+    scores += [score(FC6, name, 0.5, epoch=epoch) for epoch in (3, 5) for name in ("none", PCA)]
+    assert {s.epoch for s in at_equal_dimensions(scores)} == {5}
+    assert {s.epoch for s in at_equal_dimensions(scores, 3)} == {3}
+    assert at_equal_dimensions(scores, 9) == []
+
+
+def test_each_value_has_its_dimensions() -> None:
+    scores = [score(FC6, name, 0.5) for name in ("none", PCA, RANDOM, "l2+pca:8+binary")]
+    found = reductions_of(scores, {FC6.layer: 512}, Choice(None))
+    assert [(s.score.reduction, s.dim, s.equal) for s in found.values] == [
+        ("none", 512, False), (PCA, 8, True), (RANDOM, 8, True), ("l2+pca:8+binary", 8, True),
+    ]  # fmt: skip
+    assert reductions_of(scores, {}, Choice(None)).values[0].dim is None
+
+
+def test_the_best_post_processing_is_chosen_on_validation_and_draws_take_no_part() -> None:
+    values = {"none": (0.6, 0.9), PCA: (0.7, 0.2), WHITE: (0.7, 0.5), RANDOM: (0.99, 0.5)}
+    scores = [
+        score(FC6, name, test, split)
+        for name, two in values.items()
+        for split, test in zip(("validation", "test"), two, strict=True)
+    ]
+    scores += [score(POOL5, "none", 0.5, split) for split in ("validation", "test")]
+    found = reductions_of(scores, {}, Choice("validation"))
+    # of equals the first, and of a layer without a reduction none
+    assert chosen(found) == {"fc6": PCA}
+    assert found.chosen_on == "validation"
+    assert chosen(reductions_of(scores, {}, Choice(None, "why"))) == {}
+    assert reductions_of(scores, {}, Choice(None, "why")).notes == ("why",)
+
+
+def test_the_best_post_processing_is_shown_whatever_it_leaves() -> None:
+    scores = [
+        score(FC6, name, value, split)
+        for name, value in (("none", 0.5), (PCA, 0.4), ("l2", 0.3), (SHIFT, 0.6))
+        for split in ("validation", "test")
+    ]
+    found = reductions_of(scores, {FC6.layer: 512}, Choice("validation"))
+    assert [(s.score.reduction, s.dim) for s in found.values] == [("none", 512), (PCA, 8), (SHIFT, 512)]
+
+
+def probed(folder: Path, splits: Mapping[str, Mapping[RankedLayer, int]], **record: object) -> Run:
+    """A run whose layers hit so many queries."""
+    run = Run(folder / "one")
+    labels = np.repeat(np.arange(12), 2)
+    scores = [
+        stored(run, 5, split, {ranked: first_hit(hits) for ranked, hits in layers.items()}, labels=labels)
+        for split, layers in splits.items()
+    ]
+    written(run, *scores, **record)
+    return run
+
+
+def reduced(layer: RankedLayer, reduction: str) -> RankedLayer:
+    return replace(layer, reduction=reduction)
+
+
+def test_what_is_chosen_is_what_summary_chooses(tmp_path: Path) -> None:
+    hits = {FC6: 5, reduced(FC6, PCA): 7, reduced(FC6, WHITE): 6, POOL5: 9, reduced(POOL5, PCA): 8}
+    test = {ranked: 12 - count for ranked, count in hits.items()}
+    run = probed(tmp_path, {"validation": hits, "test": test}, manifests={"validation": "v", "test": "t"})
+    (found,) = stored_reductions([run], run.scores(), None, None)
+    summary = stored_summary(run).processed
+    assert summary is not None
+    assert chosen(found) == {layer.ranked.layer.layer: layer.ranked.reduction for layer in summary.layers}
+    assert chosen(found) == {"fc6": PCA, "pool5": "none"}
+
+
+def test_without_other_classes_than_those_of_test_none_is_chosen(tmp_path: Path) -> None:
+    run = probed(tmp_path, {"test": {FC6: 5, reduced(FC6, PCA): 7}}, manifests={"test": "t"})
+    (found,) = stored_reductions([run], run.scores(), None, None)
+    assert (chosen(found), found.chosen_on) == ({}, None)
+    assert found.notes == (
+        "no best post-processing: only test is left to choose it on; layerprobe summary one says more",
+    )
+
+
+def test_a_split_without_reductions_has_the_command(tmp_path: Path) -> None:
+    splits = {"validation": {FC6: 5}, "test": {FC6: 5, reduced(FC6, PCA): 7}}
+    run = probed(tmp_path, splits, manifests={"validation": "v", "test": "t"})
+    (found,) = stored_reductions([run], run.scores(), None, None)
+    assert "layerprobe probe one --splits validation with the same --reduce does it" in found.notes[0]
+
+
+def test_without_a_reduction_the_command_names_a_dimension_that_every_layer_has(tmp_path: Path) -> None:
+    run = probed(tmp_path, {"test": {FC6: 5, POOL5: 3}})
+    key, rows = store.FeatureKey("one", 5, "test", "", "", ""), store.Rows(np.arange(4), list("abcd"))
+    dims = {FC6.layer: 512, POOL5.layer: 64}
+    batch = {layer: np.zeros((4, dim), np.float32) for layer, dim in dims.items()}
+    store.write_features(run.feature_file(5, "test"), key, rows, store.Columns(dims, "cpu", 4), [batch])
+    with pytest.raises(DataError, match="no layer of epoch 5 .* Run layerprobe probe one --epochs 5 --equal-dim 64"):
+        stored_reductions([run], run.scores(), None, None)
+    run.write(RECORD | {"from_python": True})
+    with pytest.raises(DataError, match=r'Probe with reduce=\("none", "l2\+pca:64\+l2"\)'):
+        stored_reductions([run], run.scores(), None, None)
+
+
+def layers_of(found: Reductions) -> list[str]:
+    return list(dict.fromkeys(sized.score.layer for sized in found.values))
+
+
+def many(dims: tuple[int, ...], *raw: str) -> list[Score]:
+    """Seven layers at some dimensions, and others only as they are."""
+    layers = [RankedLayer(LayerKey(name, "max"), "none", "cosine") for name in (*(f"conv{i}" for i in range(7)), *raw)]
+    scores = [score(layer, "none", 0.5) for layer in layers]
+    return scores + [score(layer, f"l2+pca:{dim}+l2", 0.4) for dim in dims for layer in layers[:7]]
+
+
+def test_the_layers_at_an_equal_dimension_are_shown_and_few_of_them_over_several(tmp_path: Path) -> None:
+    run = probed(tmp_path, {"test": {FC6: 5}})
+
+    def shown(scores: list[Score], *names: str) -> list[str]:
+        return layers_of(stored_reductions([run], scores, names or None, None)[0])
+
+    assert shown(many((8, 16), "raw")) == [f"conv{i}" for i in range(7)]
+    assert shown(many((8, 16, 32), "raw")) == ["conv0", "conv3", "conv5", "conv6"]
+    assert shown(many((8, 16, 32), "raw"), "conv1", "raw") == ["conv1", "raw"]
+
+
+def test_a_layer_that_is_asked_for_brings_its_reductions_and_a_reduction_only_itself(tmp_path: Path) -> None:
+    run = probed(tmp_path, {"test": {FC6: 5}})
+    (whole,) = stored_reductions([run], many((8, 16)), ("conv1",), None)
+    assert [s.score.reduction for s in whole.values] == ["none", "l2+pca:8+l2", "l2+pca:16+l2"]
+    (part,) = stored_reductions([run], many((8, 16)), ("conv1/l2+pca:8+l2",), None)
+    assert [s.score.reduction for s in part.values] == ["l2+pca:8+l2"]
+
+
+def test_layers_that_are_at_no_equal_dimension_cannot_be_drawn_alone(tmp_path: Path) -> None:
+    run = probed(tmp_path, {"test": {FC6: 5}})
+    with pytest.raises(RecipeError, match="--layers raw: none of these is at an equal dimension. There conv0, conv1,"):
+        stored_reductions([run], many((8,), "raw"), ("raw",), None)
+
+
+def test_trainings_of_one_experiment_are_one(tmp_path: Path) -> None:
+    runs = [
+        probed(tmp_path / name, {"test": {FC6: hits, reduced(FC6, PCA): hits}}) for name, hits in (("a", 4), ("b", 6))
+    ]
+    scores = [replace(s, run=f"net{i}", seed=i) for i, run in enumerate(runs) for s in run.scores()]
+    for i, run in enumerate(runs):
+        run.folder.rename(tmp_path / f"net{i}")
+    (found,) = stored_reductions([Run(tmp_path / f"net{i}") for i in range(2)], scores, None, None)
+    assert found.run == "net* (2 seeds)"
+    assert [s.score.value for s in found.values] == pytest.approx([5 / 24, 5 / 24])

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from layerprobe import store
+from layerprobe.system.errors import DataError, NumericError, RecipeError
+from layerprobe.values.retrieval import Ranks
+from layerprobe.values.views import Neighbours
+from layerprobe.workflow.plot.options import Ask
+from layerprobe.workflow.plot.panels import panels_of
+from layerprobe.workflow.plot.plot import drawn as drawn_plot
+from layerprobe.workflow.run.runs import Run
+from tests.workflow.plot.test_neighbours import BINARY, C3, FC6, made
+from tests.workflow.rank_files import POOL5, ranks_of, stored, written
+
+
+@pytest.fixture
+def probed(images: Path, tmp_path: Path) -> Run:
+    # one image of another shape, larger than a figure can show
+    Image.new("RGB", (600, 300)).save(images / "class7/3.png")
+    return made(f"folder:{images}", tmp_path, layers=("c3", "fc6"), reduce=("none", "binary"))
+
+
+def shown(run: Run, ask: Ask) -> list[Neighbours]:
+    return panels_of([run], run.scores(), ask)[0]
+
+
+def ranks(run: Run) -> dict[str, Ranks]:
+    kept = store.read_stored_ranks(run.rank_file(0, "test"))
+    return {ranked.layer.layer: own for ranked, own in kept.ranks.items() if ranked.reduction == "none"}
+
+
+def test_the_last_two_layers_are_shown_where_they_disagree_or_else_at_random(probed: Run) -> None:
+    found = shown(probed, Ask())
+    kept = store.read_stored_ranks(probed.rank_file(0, "test"))
+    of = ranks(probed)
+    disagree = {
+        name
+        for name, right, wrong in zip(kept.ids, of["c3"].closer == 0, of["fc6"].closer > 0, strict=True)
+        if right and wrong
+    }
+    assert [one.ranked for one in found] == [C3, FC6] * (len(found) // 2)
+    if disagree:
+        assert {one.query.id for one in found} <= disagree
+        assert f"Queries: c3 right, fc6 wrong, all {len(disagree)}" in found[0].notes
+    else:
+        assert found[0].notes[:2] == (
+            "No query has c3 right, fc6 wrong",
+            "Queries: random, 4 of 16 at random by seed 0",
+        )
+
+
+def test_runs_on_other_images_of_the_same_names_are_not_shown_side_by_side(probed: Run) -> None:
+    shutil.copytree(probed.folder, probed.folder.with_name("other"))
+    other = Run(probed.folder.with_name("other"))
+    other.write(other.read() | {"contents": {"test": "of other images"}})
+    with pytest.raises(DataError, match="other has other test images than tiny. Compare runs on the same images"):
+        panels_of([probed, other], [*probed.scores(), *other.scores()], Ask())
+
+
+def test_a_module_that_gives_the_output_is_not_shown_beside_it(foreign: Callable[..., Run]) -> None:
+    found = shown(foreign("net.fc=[]"), Ask())
+    assert [one.ranked.layer.layer for one in found] == ["stages.2", "output"] * (len(found) // 2)
+
+
+def test_layers_a_rule_and_a_number_of_queries_are_taken(probed: Run) -> None:
+    found = shown(probed, Ask(layers=("fc6", "fc6/binary"), where="class class5", queries=2))
+    assert [one.ranked for one in found] == [FC6, BINARY] * 2
+    assert {one.query.name for one in found} == {"class5"}
+    for one in found:
+        assert [each.right for each in one.found] == [each.item.name == "class5" for each in one.found]
+        assert one.query not in [each.item for each in one.found]
+
+
+def test_layers_that_a_rule_names_are_shown(probed: Run) -> None:
+    right = [name for name, own in ranks(probed).items() if (own.closer == 0).any()]
+    found = shown(probed, Ask(where=f"{right[0]} right", queries=1))
+    assert [one.ranked.layer.layer for one in found] == right[:1]
+    assert found[0].found[0].right
+
+
+def test_one_image_is_shown_at_a_size_that_a_figure_can_show(probed: Run) -> None:
+    found, image = panels_of([probed], probed.scores(), Ask(query="class7/3.png"))
+    assert {one.query.id for one in found} == {"class7/3.png"}
+    assert image("tiny", "class7/3.png").shape == (128, 256, 3)
+    assert image("tiny", "class5/0.png").shape == (20, 20, 3)
+
+
+def test_what_contradicts_itself_or_finds_nothing_is_told(probed: Run) -> None:
+    with pytest.raises(RecipeError, match="--query names one image, --where chooses some"):
+        shown(probed, Ask(query="class7/3.png", where="worst"))
+    with pytest.raises(RecipeError, match="no test image at epoch 0: fc6 right, fc6 wrong. Choose another rule"):
+        shown(probed, Ask(where="fc6 right, fc6 wrong"))
+    with pytest.raises(RecipeError, match="has no epoch 9"):
+        shown(probed, Ask(epoch=9))
+
+
+def test_what_scores_say_of_the_data_is_said_and_nothing_is_written(images: Path, tmp_path: Path) -> None:
+    run = made(f"folder:{images}", tmp_path, layers=("c3", "fc6"), settings=("data.validation_classes=0.5",))
+    before = sorted(tmp_path.rglob("*"))
+    assert shown(run, Ask(queries=1))[0].notes[-1] == "2 of 4 training classes held out for validation"
+    assert isinstance(drawn_plot("panels", [run]).figure, Figure)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_layer_whose_features_are_not_finite_is_named(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    written(run, stored(run, 5, "test", {POOL5: ranks_of([1.0] * 24), FC6: "NaN (3 rows)"}))
+    with pytest.raises(NumericError, match="fc6 at epoch 5 has no neighbours: NaN .3 rows.. Leave it out"):
+        shown(run, Ask(layers=("pool5", "fc6")))
+
+
+def test_a_second_run_shows_the_same_queries(probed: Run, images: Path, tmp_path: Path) -> None:
+    other = made(f"folder:{images}", tmp_path / "b", layers=("c3", "fc6"), name="other")
+    scores = [*probed.scores(), *other.scores()]
+    found, image = panels_of([probed, other], scores, Ask(where="random", queries=2))
+    assert [(one.run, one.ranked) for one in found[:4]] == [(run, x) for run in ("tiny", "other") for x in (C3, FC6)]
+    assert len({one.query.id for one in found[:4]}) == 1
+    assert {one.notes[0] for one in found} == {"Queries: random, 2 of 16 at random by seed 0, by tiny"}
+    assert np.array_equal(image("other", found[0].query.id), image("tiny", found[0].query.id))
+
+
+def test_panels_of_a_data_set_that_is_gone_say_what_to_do(probed: Run, images: Path) -> None:
+    images.rename(images.with_name("elsewhere"))
+    with pytest.raises(DataError, match="images: .*Check|images: no such folder"):
+        drawn_plot("panels", [probed])

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from layerprobe import store
+from layerprobe.measure.pair_similarities import Labelled
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.scores import Score
+from layerprobe.workflow.plot.unit_views import choice_of, histograms_of, shown, spectra_of, stored
+from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.run.runs import Run
+
+NAMES = ("pool1", "pool2", "pool3", "pool4", "pool5", "fc6")
+SCORE = Score("one", "abc", 0, 1, "test", "fc6", "max", "none", "cosine", "R@1", 0.5, None, None, 4)
+
+
+def scores_of(names: Sequence[str] = NAMES, splits: Sequence[str] = ("train", "test"), **fields: object) -> list[Score]:
+    return [replace(SCORE, layer=name, split=split, **fields) for name in names for split in splits]  # type: ignore[arg-type]
+
+
+def read(split: str, ranked: RankedLayer) -> Labelled:
+    values = np.random.default_rng(len(split)).normal(size=(6, 3))
+    return Labelled(values, np.arange(6) % 2)
+
+
+def layers_shown(scores: Sequence[Score], layers: Sequence[str] | None = None, epoch: int | None = None) -> list[str]:
+    return [ranked.layer.layer for ranked, _ in shown(scores, read, choice_of([scores], layers, epoch))]
+
+
+def test_the_few_that_stand_for_all_are_shown_or_those_asked_for() -> None:
+    assert layers_shown(scores_of()) == ["pool1", "pool3", "pool5", "fc6"]
+    assert layers_shown(scores_of(), ["fc6", "pool2"]) == ["pool2", "fc6"]
+    with pytest.raises(UnknownNameError, match="Did you mean 'pool5'"):
+        layers_shown(scores_of(), ["pol5"])
+
+
+def test_runs_share_the_layer_that_is_best_on_validation_in_the_mean() -> None:
+    first = [*scores_of(), replace(SCORE, layer="pool2", split="validation", value=0.9)]
+    second = [*scores_of(), *(replace(SCORE, layer=name, split="validation", value=value)
+                              for name, value in (("pool2", 0.1), ("pool4", 0.6)))]  # fmt: skip
+    choice = choice_of([first, second], None, None)
+    # pool2 has 0.5 in the mean, pool4 0.6
+    assert [ranked.layer.layer for ranked, _ in shown(first, read, choice)] == [
+        "pool1",
+        "pool3",
+        "pool4",
+        "pool5",
+        "fc6",
+    ]
+
+
+def test_reduced_layers_are_shown_where_they_are_asked_for() -> None:
+    scores = [*scores_of(), *scores_of(["fc6"], reduction="pca:2")]
+    assert layers_shown(scores) == ["pool1", "pool3", "pool5", "fc6"]
+    assert layers_shown(scores, ["fc6/pca:2"]) == ["fc6"]
+
+
+def test_a_layer_that_is_searched_in_two_ways_is_shown_once() -> None:
+    scores = [*scores_of(["fc6"]), *scores_of(["fc6"], similarity="euclidean")]
+    assert layers_shown(scores) == layers_shown(scores, ["fc6"]) == ["fc6"]
+
+
+@pytest.mark.parametrize(("reduction", "reason"), [("binary", "bits, no vectors"), ("random:2x3", "a mean over draws")])
+def test_what_is_no_vectors_is_refused(reduction: str, reason: str) -> None:
+    scores = scores_of(["fc6"], reduction=reduction)
+    with pytest.raises(RecipeError, match=f"fc6@max after {reduction}: {reason}. Ask for the layer as it is"):
+        layers_shown(scores, [f"fc6/{reduction}"])
+
+
+def test_the_last_epoch_is_shown_or_the_one_asked_for() -> None:
+    scores = [*scores_of(["fc6"]), *scores_of(["fc6"], epoch=4)]
+    for epoch, expected in ((None, 4), (1, 1)):
+        assert {each.epoch for each in histograms_of(scores, read, choice_of([scores], None, epoch))} == {expected}
+    with pytest.raises(RecipeError, match="no scores of epoch 3. There are those of 1, 4"):
+        choice_of([scores], None, 3)
+
+
+def test_spectra_have_the_notes_of_their_split() -> None:
+    scores = scores_of(["fc6"])
+    noted = lambda split, ranked: replace(read(split, ranked), notes=(f"{split} note",))  # noqa: E731
+    found = spectra_of(scores, noted, choice_of([scores], None, None))
+    assert [(each.split, each.notes, len(each.places)) for each in found] == [
+        ("train", ("train note",), 3),
+        ("test", ("test note",), 3),
+    ]
+
+
+def test_splits_that_were_not_probed_are_left_out() -> None:
+    scores = [*scores_of(["fc6"], ["test"]), *scores_of(["fc5"], ["validation"])]
+    found = histograms_of(scores, read, choice_of([scores], None, None))
+    assert {(each.split, each.ranked.layer.layer) for each in found} == {("test", "fc6")}
+    with pytest.raises(DataError, match="one: no layer was probed on the training or test split"):
+        layers_shown(scores_of(["fc6"], ["validation"]))
+
+
+def test_stored_features_are_read_with_the_notes_that_all_scores_have(tmp_path: Path) -> None:
+    values = probed(tmp_path)
+    scores = [*scores_of(["fc6"], notes=("partial", "tied")), *scores_of(["fc6"], metric="R@2", notes=("partial",))]
+    few = IntervalKind().notes_on(6)  # there is no interval in these figures
+    scores = [replace(score, notes=(*few, *score.notes)) for score in scores]
+    own, reads = stored(Run(tmp_path / "one"), scores, None)
+    found = reads("test", scores[0].ranked_layer)
+    assert np.array_equal(found.features, values["test"])
+    assert found.labels.tolist() == [0, 1, 0, 1, 0, 1, 0, 1]
+    assert (found.notes, own) == (("partial",), scores)
+
+
+def test_a_split_whose_features_are_gone_is_left_out_and_told(tmp_path: Path) -> None:
+    probed(tmp_path)
+    run, scores = Run(tmp_path / "one"), scores_of(["fc6"])
+    run.feature_file(1, "train").unlink()
+    own, reads = stored(run, scores, None)
+    found = histograms_of(own, reads, choice_of([own], None, None))
+    assert {(each.split, each.notes) for each in found} == {("test", ("no features of train are stored",))}
+    run.feature_file(1, "test").unlink()
+    own, reads = stored(run, scores, None)
+    with pytest.raises(DataError, match="epoch-0001.train.h5: no such feature file. Run layerprobe probe first"):
+        histograms_of(own, reads, choice_of([own], None, None))
+
+
+def test_reduced_features_are_those_that_the_search_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = probed(tmp_path)
+    monkeypatch.setattr(StoredSearch, "_itself", True)
+    _, reads = stored(Run(tmp_path / "one"), scores_of(["fc6"]), None)
+    found = reads("test", replace(SCORE, reduction="pca:2").ranked_layer)
+    train = values["train"].astype(np.float64)
+    axes = np.linalg.svd(train - train.mean(0))[2][:2]
+    expected = (values["test"] - train.mean(0)) @ axes.T
+    assert np.abs(found.features) == pytest.approx(np.abs(expected), abs=1e-5)
+
+
+def probed(folder: Path) -> dict[str, NDArray[np.float32]]:
+    """A run with features of fc6 at epoch 1."""
+    run, layer = Run(folder / "one"), LayerKey("fc6", "max")
+    run.folder.mkdir(parents=True)
+    run.write(
+        {
+            "state": "finished", "recipe_name": "netA", "recipe": {}, "experiment": "abc", "seed": 0, "epochs_done": 1,
+            "hashes": {}, "manifests": {}, "new_parameters": [],
+        }
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    found = {split: rng.normal(size=(8, 3)).astype(np.float32) for split in ("train", "test")}
+    for split, values in found.items():
+        rows = store.Rows(np.arange(8) % 2, [f"{split}{i}" for i in range(8)])
+        key = store.FeatureKey("one", 1, split, "", "", "")
+        store.write_features(
+            run.feature_file(1, split), key, rows, store.Columns({layer: 3}, "cpu", 8), [{layer: values}]
+        )
+    return found

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.metrics import average_precision_score
+
+from layerprobe import registry, store
+from layerprobe.ranking import recall_at_k
+from layerprobe.system.errors import RecipeError
+from layerprobe.system.signals import stoppable
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.scores import Score, ScoreTable
+from layerprobe.workflow.probe import scoring as module
+from layerprobe.workflow.probe.probe import measure, prepare, probe
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.train.building import TrainRequest
+from layerprobe.workflow.train.train import train
+from tests.workflow.conftest import Silent
+
+FC6 = LayerKey("fc6", "none")
+
+Requests = Callable[..., TrainRequest]
+REQUEST = ProbeRequest(layers=("pool5.3", "fc6"), epochs="last", ks=(1, 2), device="cpu", workers=0)
+
+
+def ranks_in(path: Path) -> dict[str, np.ndarray]:
+    with h5py.File(path) as file:
+        return {
+            f"{layer}/{name}": file[f"{layer}/none/cosine/{name}"][()]
+            for layer in file
+            if "@" in layer
+            for name in file[f"{layer}/none/cosine"]
+        }
+
+
+def test_ranks_are_stored_and_give_the_scores(run: Run) -> None:
+    scores = probe(run, REQUEST, Silent())
+    stored = ranks_in(run.rank_file(2, "test"))
+    (score,) = [s for s in scores if (s.split, s.layer, s.metric) == ("test", "fc6", "R@2")]
+    closer, ties = stored["fc6@none/closer"], stored["fc6@none/tied_negatives"]
+    assert not ties.any()
+    assert score.value == (closer < 2).mean()
+
+
+def test_a_second_probe_ranks_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = probe(run, REQUEST, Silent())
+    monkeypatch.setattr(module, "rank", None)
+    assert probe(run, REQUEST, Silent()) == first
+    # Every count of a small set is exact, so that another K needs no search either.
+    assert {s.metric for s in probe(run, replace(REQUEST, ks=(4,)), Silent())} == {"R@4"}
+
+
+def test_a_further_layer_leaves_the_old_ranks_in_place(run: Run) -> None:
+    probe(run, REQUEST, Silent())
+    before = ranks_in(run.rank_file(2, "test"))
+    probe(run, replace(REQUEST, layers=("pool4.1",)), Silent())
+    after = ranks_in(run.rank_file(2, "test"))
+    assert all(np.array_equal(after[name], values) for name, values in before.items())
+    assert "pool4.1@max/closer" in after
+
+
+def test_open_counts_are_completed_for_a_further_k(run: Run) -> None:
+    exact = probe(run, replace(REQUEST, ks=(1, 3)), Silent())
+    for split in ("train", "test"):
+        with h5py.File(run.rank_file(2, split), "r+") as file:
+            for layer in (FC6, LayerKey("pool5.3", "max")):
+                # As a large set has them: only that it lies between 0 and 12 is known.
+                file[f"{layer}/none/cosine/closer"][:], file[f"{layer}/none/cosine/closer_high"][:] = 0, 12
+    assert probe(run, replace(REQUEST, ks=(1, 3)), Silent()) == exact
+    assert (ranks_in(run.rank_file(2, "test"))["fc6@none/closer_high"] < 12).any()
+
+
+def test_features_larger_than_the_memory_stay_on_disk_and_give_the_same_scores(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = probe(run, REQUEST, Silent())
+    for split in ("train", "test"):
+        run.rank_file(2, split).unlink()
+    read = store.read_features
+    monkeypatch.setattr(store, "read_features", lambda path, key: None if "pool" in key.layer else read(path, key))
+    # fc6 has 16 x 8 float32 numbers and fits, pool5.3 has 16 x 64 and does not.
+    assert probe(run, replace(REQUEST, memory=2048), Silent()) == first
+
+
+def test_stale_ranks_are_not_used(run: Run) -> None:
+    first = probe(run, REQUEST, Silent())
+    with h5py.File(run.rank_file(2, "test"), "r+") as file:
+        file["fc6@none/none/cosine/closer"][:] = 99
+    # Rewritten in place, the file's checksums are right and only its key could tell.
+    changed = probe(run, REQUEST, Silent())
+    assert changed != first
+    with h5py.File(run.rank_file(2, "test"), "r+") as file:
+        group = file["fc6@none/none/cosine"]
+        group.attrs["queries"] = group.attrs["queries"].replace(b"weights_sha256", b"weights_sha257")
+    assert probe(run, REQUEST, Silent()) == first
+
+
+def test_scores_whose_ranks_are_replaced_leave_the_table(run: Run) -> None:
+    recalls = probe(run, REQUEST, Silent())
+    probe(run, replace(REQUEST, gallery_size=10, metrics=("MRR",)), Silent())
+    drawn = [replace(score, metric="R@1(2x4)") for score in recalls if score.metric == "R@1"]
+    ScoreTable([*run.scores(), *drawn], stored=[]).write(run.scores_file)
+    with h5py.File(run.rank_file(2, "test"), "r+") as file:
+        for layer in ("fc6@none", "pool5.3@max"):
+            file[f"{layer}/none/cosine"].attrs["tie_window"] = np.bytes_(b"0.5")
+    probe(run, replace(REQUEST, layers=("fc6",)), Silent())
+    left = {(score.split, score.layer, score.metric) for score in run.scores()}
+    assert {metric for split, layer, metric in left if (split, layer) == ("test", "fc6")} == {"R@1", "R@2"}
+    others = {("train", "fc6"), ("test", "pool5.3")}  # what holds, and what is not measured
+    assert {(*other, metric) for other in others for metric in ("R@1(2x4)", "R@1(G=10)", "MRR")} <= left
+
+
+def by_metric(scores: list[Score], split: str, layer: str) -> dict[str, Score]:
+    return {score.metric: score for score in scores if (score.split, score.layer) == (split, layer)}
+
+
+def test_metrics_stand_beside_the_recall(run: Run) -> None:
+    scores = probe(run, replace(REQUEST, metrics=("intra-inter", "uniformity")), Silent())
+    found = by_metric(scores, "test", "fc6")
+    assert list(found) == ["R@1", "R@2", "intra-inter", "uniformity"]
+    assert found["uniformity"].value is not None
+    assert found["uniformity"].n == 16
+
+
+def test_a_finished_run_is_probed_as_its_recipe_now_says(request_for: Requests) -> None:
+    run = train(request_for(), Silent())
+    listener = Silent()
+    train(request_for('probe.metrics=["NMI"]', "metrics.NMI.restarts=2"), listener)
+    assert listener.heard[-1] == "tiny: layerprobe probe now follows the recipe's [probe] and [metrics]"
+    found = by_metric(probe(run, REQUEST, Silent()), "test", "fc6")
+    assert {"NMI", "NMI-sd", "NMI-chance"} <= set(found)
+    assert "AMI" not in found
+
+
+def test_keys_that_are_new_in_this_version_are_no_change_of_a_finished_run(request_for: Requests) -> None:
+    request = request_for("metrics.NMI.restarts=2")
+    run = train(request, Silent())
+    record = run.read()
+    del record["recipe"]["probe"]["similarity"]
+    # as an earlier version wrote it
+    record["recipe"]["metrics"]["NMI"] = {"seeds": 2, "iterations": 100}
+    run.write(record)
+    listener = Silent()
+    train(request, listener)
+    assert [line for line in listener.heard if "now follows" in line] == []
+
+
+def test_the_nmi_of_the_best_restart_says_so(request_for: Requests) -> None:
+    run = train(request_for('probe.metrics=["NMI"]', "metrics.NMI.restarts=2", 'metrics.NMI.report="best"'), Silent())
+    nmi = by_metric(probe(run, REQUEST, Silent()), "test", "fc6")["NMI"]
+    assert "NMI and AMI are those of the restart of least inertia of 2" in nmi.notes
+
+
+def test_an_option_out_of_range_is_a_recipe_error(request_for: Requests) -> None:
+    with pytest.raises(RecipeError, match=r"\[metrics.NMI\]: restarts = 0: must be at least 1. Change it"):
+        request_for("metrics.NMI.restarts=0")
+
+
+def test_a_reduction_is_fitted_on_training_classes_and_has_ranks_of_its_own(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry.REDUCTIONS, "centred", "tests.workflow.a_reduction:Centred")
+    probing = prepare(run, replace(REQUEST, splits=("test",)))  # the training split is extracted all the same
+    both = replace(probing, selection=replace(probing.selection, reductions=("none", "centred")))
+    with stoppable() as stop:
+        scores = measure(both, [2], Silent(), stop)
+    (found,) = [
+        s.value for s in scores if (s.reduction, s.split, s.layer, s.metric) == ("centred", "test", "fc6", "R@1")
+    ]
+    train, test = (store.read_features(run.feature_file(2, split), FC6) for split in ("train", "test"))
+    assert found == recall_at_k(test - train.mean(0), np.repeat(np.arange(4), 4), ks=(1,))[1]
+    with h5py.File(run.rank_file(2, "test")) as file:
+        assert set(file["fc6@none"]) == {"none", "centred"}
+        assert "split='train'" in file["fc6@none/centred/cosine"].attrs["reduction"].decode()
+        assert file["fc6@none/none/cosine"].attrs["reduction"] == b""
+
+
+@pytest.mark.parametrize("similarity", ["euclidean", "dot"])
+def test_layers_are_searched_by_the_similarity_asked_for(run: Run, similarity: str) -> None:
+    cosine = probe(run, REQUEST, Silent())
+    found = by_metric(probe(run, replace(REQUEST, similarity=similarity), Silent()), "test", "fc6")["R@1"]
+    features = store.read_features(run.feature_file(2, "test"), FC6).astype(np.float64)
+    labels = store.read_index(run.feature_file(2, "test"))[0]
+    close = features @ features.T
+    if similarity == "euclidean":
+        close = -((features[:, None] - features) ** 2).sum(2)
+    np.fill_diagonal(close, -np.inf)
+    assert found.value == np.mean(labels[close.argmax(1)] == labels)
+    # The ranks by the cosine are still there, and hold.
+    before = run.rank_file(2, "test").stat().st_mtime_ns
+    assert probe(run, REQUEST, Silent()) == cosine
+    assert run.rank_file(2, "test").stat().st_mtime_ns == before
+
+
+def test_every_metric_of_a_collapsed_layer_says_so(images: Path, request_for: Requests) -> None:
+    for path in images.glob("*/*.png"):
+        Image.new("RGB", (20, 20), (90, 90, 90)).save(path)
+    asked = replace(REQUEST, layers=("fc6",), splits=("test",), metrics=("MAP@R", "MRR", "NMI", "uniformity"))
+    scores = probe(train(request_for("train.epochs=0"), Silent()), asked, Silent())
+    assert {"R@1", "MAP@R", "MRR", "NMI", "NMI-sd", "uniformity"} <= {score.metric for score in scores}
+    assert all("collapsed: 100% tied" in score.notes for score in scores)
+
+
+def test_what_each_query_adds_is_stored_beside_what_is_there(run: Run) -> None:
+    fc6 = replace(REQUEST, layers=("fc6",), splits=("test",))
+    found = by_metric(probe(run, replace(fc6, metrics=("MAP@R", "MRR", "NMI")), Silent()), "test", "fc6")
+    path, ranked = run.rank_file(2, "test"), RankedLayer(FC6, "none", "cosine")
+    entry = store.read_stored_ranks(path).values[ranked]
+    assert {name: values.mean() for name, values in entry.items()} == {
+        name: found[name].value for name in ("MAP@R", "MRR")
+    }
+    probe(run, replace(fc6, metrics=("mAP",), similarity="dot"), Silent())
+    probe(run, replace(fc6, metrics=("mAP",)), Silent())
+    both = store.read_stored_ranks(path).values[ranked]
+    assert set(both) == {"MAP@R", "MRR", "mAP"}
+    # Every query has 3 others of its class: scikit-learn's average precision of each.
+    features, labels = store.read_features(run.feature_file(2, "test"), FC6), store.read_stored_ranks(path).labels
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    others = [np.arange(len(labels)) != row for row in range(len(labels))]
+    expected = [
+        average_precision_score(labels[rest] == labels[row], unit[rest] @ unit[row]) for row, rest in enumerate(others)
+    ]
+    np.testing.assert_allclose(both["mAP"], expected, atol=1e-6)
+
+
+def test_values_that_are_stored_already_are_not_written_again(run: Run) -> None:
+    asked = replace(REQUEST, layers=("fc6",), splits=("test",), metrics=("MAP@R",))
+    probe(run, asked, Silent())
+    before = run.rank_file(2, "test").stat().st_mtime_ns
+    probe(run, asked, Silent())
+    assert run.rank_file(2, "test").stat().st_mtime_ns == before

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import timm
+import torch
+from torch import nn
+
+import layerprobe
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from tests.workflow.python.test_probe_model import small_model
+
+
+def test_the_layers_are_the_blocks_and_the_output() -> None:
+    found = layerprobe.layers(small_model(), image_size=12)
+    assert [(layer.name, layer.kind, layer.dim, layer.calls) for layer in found] == [
+        ("0.0", "map", 4, 1),
+        ("0.1", "map", 6, 1),
+        ("output", "vector", 5, 1),
+    ]
+    header, _, first, *_ = (line.split() for line in repr(found).splitlines())
+    assert (header, first) == (["layer", "output", "dim", "calls"], ["0.0", "map", "(4,", "10,", "10)", "4", "1"])
+    assert '<td style="text-align: left">output</td>' in found._repr_html_()
+
+
+def test_features_are_those_of_a_forward() -> None:
+    model, images = small_model().train(), torch.randn(70, 3, 12, 12)
+    found = layerprobe.extract(model, "0.1@avg,0.1@max,output", images)
+    assert model.training
+    with torch.no_grad():
+        maps = model.eval()[0](images)
+        expected = {"0.1@avg": maps.mean((2, 3)), "0.1@max": maps.amax((2, 3)), "output@none": model(images)}
+    assert list(found) == list(expected)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values.numpy(), rtol=1e-5, atol=1e-6)
+        assert found[name].dtype == np.float32
+    in_batches = layerprobe.extract(model, ["output"], [(images[:30], [0] * 30), (images[30:], [1] * 40)])
+    np.testing.assert_allclose(in_batches["output@none"], found["output@none"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_wrapped_model_has_the_layers_of_the_model() -> None:
+    model = small_model()
+    assert layerprobe.layers(nn.DataParallel(model), 12) == layerprobe.layers(model, 12)
+
+
+def test_a_layer_or_images_that_are_not_there_are_told() -> None:
+    with pytest.raises(UnknownNameError, match="unknown layer '0.11'"):
+        layerprobe.extract(small_model(), "0.11", torch.zeros(1, 3, 12, 12))
+    with pytest.raises(DataError, match=r"images of `images` are float32 \(3, 12, 12\)"):
+        layerprobe.extract(small_model(), "output", torch.zeros(3, 12, 12))
+
+
+class WithBoxes(nn.Module):
+    """A block and an output that is no features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = small_model()
+
+    def forward(self, images: torch.Tensor) -> list[str]:
+        self.block(images)
+        return ["no tensor"]
+
+
+def test_an_output_that_is_no_features_is_no_layer() -> None:
+    assert [layer.name for layer in layerprobe.layers(WithBoxes(), 12)] == ["block.0.0", "block.0.1"]
+    assert list(layerprobe.extract(WithBoxes(), "*", torch.zeros(1, 3, 12, 12))) == ["block.0.0@max", "block.0.1@max"]
+
+
+def test_images_that_the_model_does_not_take_are_told_without_a_flag() -> None:
+    with pytest.raises(RecipeError, match="does not take images of 2 px: .*. Give images of another size"):
+        layerprobe.layers(small_model(), 2)
+
+
+@pytest.fixture(scope="module")
+def transformer() -> nn.Module:
+    """timm's, with two blocks and a class token before 4 x 4 patches."""
+    made: nn.Module = timm.models.VisionTransformer(
+        img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, num_classes=0
+    )
+    return made.eval()
+
+
+def test_a_transformer_has_its_class_token_and_the_mean_of_its_patches(transformer: nn.Module) -> None:
+    images = torch.randn(3, 3, 32, 32)
+    found = layerprobe.extract(transformer, "blocks.*", images)
+    tokens = transformer.forward_intermediates(  # type: ignore[operator] # timm's
+        images, intermediates_only=True, return_prefix_tokens=True, output_fmt="NLC", norm=False
+    )
+    for block, (patches, prefix) in enumerate(tokens):
+        for pool, expected in (("cls", prefix[:, 0]), ("avg", patches.mean(1))):
+            values = expected.detach().numpy()
+            np.testing.assert_allclose(found[f"blocks.{block}@{pool}"], values, rtol=1e-4, atol=1e-5)
+    assert list(found) == ["blocks.0@cls", "blocks.0@avg", "blocks.1@cls", "blocks.1@avg"]
+
+
+def test_the_final_norm_is_the_one_after_the_last_block(transformer: nn.Module) -> None:
+    images = torch.randn(3, 3, 32, 32)
+    nn.init.normal_(transformer.get_parameter("norm.weight"))
+    found = layerprobe.extract(transformer, ["normed(blocks.1)@cls", "output"], images)
+    with torch.no_grad():
+        expected = transformer.forward_features(images)[:, 0].numpy()  # type: ignore[operator] # timm's
+    for name in ("normed(blocks.1)@cls", "output@none"):
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(RecipeError, match="the network has no final norm"):
+        layerprobe.extract(small_model(), "normed(0.1)", torch.zeros(1, 3, 12, 12))
+
+
+def test_a_maximum_over_tokens_warns(transformer: nn.Module) -> None:
+    with pytest.warns(UserWarning, match=r"max over the tokens of blocks.1: .* cls and avg are safer") as warned:
+        layerprobe.extract(transformer, "blocks.1@max", torch.zeros(1, 3, 32, 32))
+    assert warned[0].filename == __file__
+
+
+def test_the_parts_of_blocks_are_among_the_modules(transformer: nn.Module) -> None:
+    found = layerprobe.extract(transformer, "modules", torch.zeros(1, 3, 32, 32))
+    assert {"blocks.0.attn@cls", "blocks.1.mlp.act@avg", "blocks.1@cls"} <= found.keys()
+
+
+@pytest.mark.slow  # torch takes seconds to import its compiler
+def test_a_compiled_model_has_the_layers_of_the_model(transformer: nn.Module) -> None:
+    compiled = torch.compile(transformer)
+    assert isinstance(compiled, nn.Module)
+    assert layerprobe.layers(compiled, 32) == layerprobe.layers(transformer, 32)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pickle
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import layerprobe
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.values.scores import Score, Subject
+from layerprobe.workflow.python.probed import ByLayer, Probed
+from tests.workflow.python.test_probe_model import TEST, TRAIN, small_model
+from tests.workflow.rank_files import FC6, POOL5, ranks_of
+
+
+@pytest.fixture(scope="module")
+def result() -> Probed:
+    splits = {"train": TRAIN, "test": TEST}
+    return layerprobe.probe(small_model(), splits, pools=("max", "avg"), ks=(1, 2), metrics=["NMI"])
+
+
+def test_the_table_is_that_of_the_command_line(result: Probed) -> None:
+    lines = str(result.table()).splitlines()
+    assert lines[:3] == [
+        "Sequential, epoch 0, R@1 in %, cosine",
+        "train: 8 queries, 3 classes, chance R@1 25.0 %",
+        "test: 9 queries, 3 classes, chance R@1 25.0 %",
+    ]
+    value = 100 * result.ranks["test", "0.1@avg"].recall(1)
+    assert any(re.match(rf"\*? *0.1 +avg .* {value:.1f} ", line) for line in lines)
+    assert any("NMI" in line for line in lines)
+
+
+def test_the_frame_has_a_row_for_each_score(result: Probed) -> None:
+    frame = result.frame()
+    assert list(frame.columns) == [*(name for name in Score.__annotations__ if name != "notes"), "note"]
+    assert frame["value"].tolist() == [score.value for score in result.scores]
+
+
+def test_a_notebook_shows_the_tables(result: Probed) -> None:
+    shown = result._repr_html_()
+    assert shown.count("<table>") == 2
+    assert shown == result.table()._repr_html_()
+    assert repr(result) == f"Probed(Sequential: 5 layers on train and test, {len(result.scores)} scores)"
+
+
+def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best() -> None:
+    # 12 classes of 2: fc6 misses one query, pool5 that one and another
+    ranks = {FC6: ranks_of([0.0] + [1.0] * 23), POOL5: ranks_of([0.0] + [1.0] * 22 + [0.0])}
+    scores = [
+        replace(Subject("m", "e", 0, 0, "test", layer).score("R@1", own.recall(1), 24), low=0.5, high=1.0)
+        for layer, own in ranks.items()
+    ]
+    by_layer = ByLayer({("test", layer): own for layer, own in ranks.items()})
+    probed = Probed("m", tuple(scores), by_layer, ByLayer({}), {"test": np.repeat(np.arange(12), 2)}, {})
+    assert "fc6, 95.8 %; not told apart from it: pool5" in str(probed.table())
+    clusters = replace(probed, scores=tuple(replace(score, notes=("clusters: camera",)) for score in scores))
+    assert "told apart" not in str(clusters.table())
+
+
+@pytest.mark.parametrize("kind", ["layers", "train-vs-test", "curves", "histograms", "spectrum", "cka", "gallery-size"])
+def test_every_plot_is_drawn(result: Probed, kind: str) -> None:
+    figure = result.plot(kind)
+    texts = {text.get_text() for axes in figure.axes for text in axes.get_xticklabels() + axes.texts}
+    assert figure.axes
+    assert kind != "layers" or any("output" in text for text in texts)
+
+
+def test_layers_at_one_dimension_are_drawn_or_how_to_bring_them_there_is_told(result: Probed) -> None:
+    with pytest.raises(DataError, match="no layer was brought to an equal dimension. Probe with reduce="):
+        result.plot("dims")
+    reduced = layerprobe.probe(small_model(), {"test": TEST}, ks=(1,), layers="0.1", reduce=("none", "random:2+l2"))
+    figure = reduced.plot("dims")
+    assert figure.axes[0].get_title("left").splitlines() == ["Sequential, epoch 0", "at 2 dimensions"]
+    assert "as it is: 6 dimensions" in figure.texts[-1].get_text()
+
+
+def test_cka_needs_test_images() -> None:
+    trained = layerprobe.probe(small_model(), {"train": TRAIN}, ks=(1,))
+    with pytest.raises(DataError, match="CKA compares features of the test split. Probe a test split"):
+        trained.plot("cka")
+    with pytest.raises(UnknownNameError, match="unknown plot 'layer'. Did you mean 'layers'"):
+        trained.plot("layer")
+
+
+def test_panels_need_images_that_a_probe_from_python_does_not_keep(result: Probed) -> None:
+    with pytest.raises(DataError, match="panels show images, and a probe from Python keeps none. Probe it by layerpr"):
+        result.plot("panels")
+
+
+def test_a_layer_is_read_by_split_and_name(result: Probed) -> None:
+    assert result.ranks["test", "output"] is result.ranks["test", "output@none"]
+    assert result.features["train", "0.0@avg"].shape == (8, 4)
+    with pytest.raises(RecipeError, match="0.0 has several pools. Choose one of 0.0@max, 0.0@avg"):
+        result.features["test", "0.0"]
+    with pytest.raises(UnknownNameError, match="unknown split 'tset'. Did you mean 'test'"):
+        result.ranks["tset", "output"]
+    with pytest.raises(UnknownNameError, match="unknown layer 'outptu'"):
+        result.ranks["test", "outptu"]
+    assert ("test", "outptu") not in result.ranks
+    with pytest.raises(RecipeError, match=r"'test' is not a split and a layer. Write \[\"test\", "):
+        result.ranks["test"]  # type: ignore[index] # that is the mistake
+
+
+def test_a_result_is_kept_by_pickle(result: Probed) -> None:
+    again = pickle.loads(pickle.dumps(result))
+    assert again.scores == result.scores
+    assert again.ranks["test", "output"].closer.tolist() == result.ranks["test", "output"].closer.tolist()

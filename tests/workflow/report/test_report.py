@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import html.parser
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from layerprobe.report.values import RunPage
+from layerprobe.system.errors import DataError
+from layerprobe.values.scores import Score, ScoreTable
+from layerprobe.workflow.report import report as module
+from layerprobe.workflow.report.report import Ends, is_training, made_report, write_report
+from layerprobe.workflow.report.report_gallery import Galleries
+from layerprobe.workflow.run.embedding import NetworkEnd
+from layerprobe.workflow.run.runs import Run, locked
+from tests.workflow.rank_files import FC6, POOL5, first_hit, stored, written
+
+
+def ends() -> Ends:
+    """That `fc6` is the embedding of runs with the record of these tests."""
+    return Ends({json.dumps([None, None]): NetworkEnd("fc6", "pool5", None)})
+
+
+def run_of(cache: Path, name: str = "one", **record: object) -> Run:
+    run = Run(cache / name)
+    test = stored(run, 5, "test", {POOL5: first_hit(9), FC6: first_hit(6)})
+    train = stored(run, 5, "train", {POOL5: first_hit(12), FC6: first_hit(9)})
+    written(run, train, test, layer_order=["pool5", "fc6"], **record)
+    return run
+
+
+def add(run: Run, scores: Sequence[Score]) -> None:
+    table = ScoreTable(run.scores())
+    table.add(scores)
+    table.write(run.scores_file)
+
+
+class Parts(html.parser.HTMLParser):
+    """The text of the page's JSON, and the addresses in its attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.inside, self.json, self.addresses = False, "", list[str]()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.inside = tag == "script" and dict(attributes).get("type") == "application/json"
+        self.addresses += [value or "" for name, value in attributes if name in ("src", "href", "action")]
+
+    def handle_data(self, data: str) -> None:
+        self.json += data if self.inside else ""
+
+
+def test_a_report_has_the_scores_finding_and_layers_of_its_run(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    made = made_report([run], ends())
+    (page,) = made.runs
+    assert page.scores == tuple(run.scores())
+    assert (page.layers, page.embedding, page.few) == ((POOL5, FC6), 1, (0, 1))
+    assert page.data.splits["test"].queries == 24
+    assert "pool5, the layer before the embedding," in made.findings[0]
+    assert made.title == "one: train and test recall of every layer"
+    assert not page.training
+
+
+def test_the_embedding_of_a_foreign_network_with_a_head_is_the_end_of_the_head(foreign: Callable[..., Run]) -> None:
+    run = foreign("net.fc=[4]")
+    made = made_report([run], Ends())
+    (page,) = made.runs
+    assert page.embedding is not None
+    assert page.layers[page.embedding].layer.layer == "fc6"
+    assert made.findings[0].startswith("output, the layer before the embedding, against the embedding fc6 on")
+
+
+def test_a_module_that_gives_the_output_is_the_embedding_and_never_compared_with_it(
+    foreign: Callable[..., Run],
+) -> None:
+    made = made_report([foreign("net.fc=[]")], Ends())
+    (page,) = made.runs
+    assert [ranked.layer.layer for ranked in page.layers] == ["stages.1", "stages.2", "head", "output"]
+    assert [page.layers[i].layer.layer for i in page.few] == ["stages.1", "stages.2", "output"]
+    assert made.findings[0].startswith("stages.2, the layer before the embedding, against the embedding")
+
+
+def test_the_file_holds_the_digits_of_scores_csv_and_asks_for_nothing(tmp_path: Path) -> None:
+    run, out = run_of(tmp_path), tmp_path / "new" / "page.html"
+    write_report([run], out)
+    parts = Parts(out.read_text(encoding="utf-8"))
+    (page,) = json.loads(parts.json, parse_float=str)["runs"]
+    written_ = {
+        (split, layer["layer"], str(epoch), str(table["value"][i][j]))
+        for split, table in page["scores"]["R@1"].items()
+        for i, layer in enumerate(page["layers"])
+        for j, epoch in enumerate(page["epochs"])
+    }
+    rows = [line.split(",") for line in run.scores_file.read_text().splitlines()[1:]]
+    assert written_ == {(row[4], row[5], row[3], row[10]) for row in rows}
+    assert parts.addresses == []
+
+
+def test_nothing_of_the_run_is_changed_and_no_lock_is_made(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    before = {path: path.read_bytes() for path in sorted(run.folder.rglob("*")) if path.is_file()}
+    write_report([run], tmp_path / "page.html")
+    assert before == {path: path.read_bytes() for path in sorted(run.folder.rglob("*")) if path.is_file()}
+
+
+def test_a_run_that_is_named_twice_is_there_once(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    assert [page.name for page in made_report([run, Run(run.folder)], ends()).runs] == ["one"]
+
+
+def test_runs_of_one_recipe_on_other_images_are_told(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, f"s{seed}", seed=seed, manifests={"test": str(seed)}) for seed in (0, 1)]
+    note = "s0 and s1 have one recipe, but other test images: no seeds of one experiment"
+    assert note in made_report(runs, ends()).notes
+
+
+def test_many_runs_are_not_all_in_the_title(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, name) for name in "abcd"]
+    assert made_report(runs, ends()).title.startswith("a, b, c and 1 more runs: ")
+
+
+def test_a_run_without_scores_says_how_to_have_some(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    header = run.scores_file.read_text().splitlines()[0]
+    run.scores_file.write_text(f"{header}\n")
+    with pytest.raises(DataError, match="no scores. Run layerprobe probe one first"):
+        made_report([run], ends())
+    run.scores_file.unlink()
+    with pytest.raises(DataError, match="no scores yet. Run layerprobe probe first"):
+        made_report([run], ends())
+
+
+def test_a_damaged_record_leaves_the_scores_on_the_page(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    run.record_file.write_text("no JSON")
+    made = made_report([run], Ends())
+    assert made.runs[0].scores == tuple(run.scores())
+    assert made.findings == ()
+    assert any("not JSON" in note for note in made.notes)
+
+
+def test_a_missing_embedding_is_told_among_the_notes(tmp_path: Path) -> None:
+    made = made_report([run_of(tmp_path)], Ends())  # the record names no network
+    assert made.runs[0].embedding is None
+    assert made.notes[0].startswith("one: no finding: it is not known which layer is the embedding")
+
+
+def test_how_a_run_was_made_begins_with_its_best_layer_on_validation(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "a")
+    add(run, [replace(score, split="validation") for score in run.scores() if score.split == "train"])
+    text = "a, epoch 5: best on validation: pool5, 50.0 %; on test 37.5 %."
+    assert made_report([run], ends()).runs[0].made[0] == ("best layer", text)
+
+
+def test_a_reduced_layer_is_not_among_the_few_for_being_best_on_validation(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    (first, *_) = run.scores()
+    middle = [replace(first, layer=f"pool5.{i}", split="validation", value=0.1 * i) for i in range(1, 6)]
+    add(run, [*middle, replace(middle[0], layer="pool5.2", reduction="l2+pca:8", value=0.9)])
+    (page,) = made_report([run], ends()).runs
+    assert all(page.layers[place].reduction == "none" for place in page.few)
+
+
+def test_galleries_and_why_there_are_none_are_on_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def galleries_of(runs: Sequence[tuple[Run, RunPage]]) -> Galleries:
+        return Galleries(pictures=(b"\x89PNG",), notes=tuple(f"no images of {page.name}" for _, page in runs))
+
+    monkeypatch.setattr(module, "galleries_of", galleries_of)
+    made = made_report([run_of(tmp_path)], ends())
+    assert made.pictures == (b"\x89PNG",)
+    assert made.notes == ("no images of one",)
+
+
+def test_metrics_for_which_there_is_no_room_are_left_out_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    more = [replace(score, metric=metric) for metric in ("R@2", "mAP") for score in run.scores()]
+    add(run, more)
+    monkeypatch.setattr(module, "MOST_SCORES", 10)  # there are 4 of each
+    made = made_report([run], ends(), gallery=False)
+    assert [score.metric for score in made.runs[0].scores] == ["R@1", "R@2"] * 4
+    assert made.notes[0] == "left out, so that the page stays small: mAP; scores.csv of each run has them"
+
+
+def test_the_network_of_runs_of_one_recipe_is_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(module, "network_end", lambda run, record: asked.append(run.name))
+    found = Ends()
+    for name in ("a", "b"):
+        found.of(run_of(tmp_path, name))
+    assert asked == ["a"]
+
+
+def test_a_record_that_says_training_is_believed_while_its_lock_is_held(tmp_path: Path) -> None:
+    run = run_of(tmp_path, state="training")
+    with locked(run):
+        assert is_training(run)
+    # its process was killed
+    assert not is_training(run)
+
+
+def test_a_run_that_is_probed_is_not_being_trained(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    with locked(run):
+        assert not is_training(run)

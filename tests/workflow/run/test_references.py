@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
+from layerprobe.values.keys import RankedLayer
+from layerprobe.workflow.run.references import (
+    Place,
+    Reference,
+    find_layers,
+    open_place,
+    parse_reference,
+    reference_text,
+)
+from tests.workflow.stored_ranks import ranked, store_ranks, write_run
+
+C1, C2_MAX, C2_AVG, FC6 = ranked("c1@max"), ranked("c2@max"), ranked("c2@avg"), ranked("fc6@none")
+DOT, PCA = ranked("fc6@none", similarity="dot"), ranked("fc6@none", "pca:8")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("netA", Reference("netA")),
+        ("a~b+1.x#0", Reference("a~b+1.x", 0)),
+        ("netA:fc6", Reference("netA", None, "fc6")),
+        ("a~b:fc6~dot", Reference("a~b", None, "fc6", "none", "dot")),
+        ("netA#12:c2#1@grid:2/pca:8~euclidean", Reference("netA", 12, "c2#1@grid:2", "pca:8", "euclidean")),
+        ("netA:c2*@max", Reference("netA", None, "c2*@max")),
+    ],
+)
+def test_words_are_divided_at_the_first_colon(text: str, found: Reference) -> None:
+    assert parse_reference(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (":fc6", "':fc6' names no run. Write RUN"),
+        ("netA:", "netA:: no layer after the colon"),
+        ("netA#:fc6", "'' is no epoch"),
+        ("netA#last", "'last' is no epoch"),
+        ("netA:fc6/", "no reduction after /"),
+        ("netA:fc6~cosin", "unknown similarity 'cosin'. Did you mean 'cosine'?"),
+    ],
+)
+def test_words_that_name_nothing_are_refused(text: str, message: str) -> None:
+    with pytest.raises(LayerprobeError) as caught:
+        parse_reference(text)
+    assert message in str(caught.value)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    run = write_run(tmp_path, "netA")
+    layers = (C1, C2_MAX, C2_AVG, FC6, DOT, PCA)
+    store_ranks(run, {layer: [1, 0] for layer in layers}, [0, 1])
+    return open_place(run, None, "test")
+
+
+def found(place: Place, text: str) -> list[RankedLayer]:
+    return find_layers(place, parse_reference(f"netA:{text}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("c1", [C1]),
+        ("c2@avg", [C2_AVG]),
+        ("c?", [C1, C2_MAX, C2_AVG]),
+        ("*@max", [C1, C2_MAX]),
+        ("*", [C1, C2_MAX, C2_AVG, FC6]),
+        ("fc6~dot", [DOT]),
+        ("fc6/pca:8", [PCA]),
+    ],
+)
+def test_a_reference_finds_ranked_layers_in_network_order(place: Place, text: str, layers: list[RankedLayer]) -> None:
+    assert found(place, text) == layers
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "fc7",
+            "Did you mean 'fc6'? Known: c1, c2@max, c2@avg, fc6. Run layerprobe probe netA --epochs 2 --splits test",
+        ),
+        ("c2", "c2 has several pools. Choose one of c2@max, c2@avg"),
+        ("c1~dot", "c1 is not ranked as none~dot. Ranked: c1/none~cosine. Run layerprobe probe netA --epochs 2"),
+        ("x*", "no ranked layer matches x*. Ranked: c1"),
+    ],
+)
+def test_a_layer_that_is_not_ranked_is_told_with_what_is(place: Place, text: str, message: str) -> None:
+    with pytest.raises(LayerprobeError) as caught:
+        found(place, text)
+    assert message in str(caught.value)
+
+
+def test_binary_codes_are_searched_by_hamming_unless_told(place: Place) -> None:
+    codes = ranked("fc6@none", "l2+binary", "hamming")
+    store_ranks(place.run, {FC6: [1, 0], codes: [1, 0]}, [0, 1])
+    assert found(open_place(place.run, None, "test"), "fc6/l2+binary") == [codes]
+
+
+def test_a_mean_of_draws_is_found_where_each_of_them_is_ranked(place: Place) -> None:
+    first, second = ranked("fc6@none", "random:2"), ranked("fc6@none", "random:2:1")
+    store_ranks(place.run, {C1: [1, 0], first: [1, 0], second: [1, 1]}, [0, 1])
+    there = open_place(place.run, None, "test")
+    assert found(there, "fc6/random:2x2") == [ranked("fc6@none", "random:2x2")]
+    with pytest.raises(RecipeError, match=r"not ranked as random:2x3~cosine\. .* --layers fc6 --reduce random:2x3"):
+        found(there, "fc6/random:2x3")
+
+
+def test_a_misspelt_reduction_has_the_near_miss(place: Place) -> None:
+    with pytest.raises(UnknownNameError, match="unknown reduction 'pcaa:8'. Did you mean 'pca:'"):
+        found(place, "fc6/pcaa:8")
+
+
+def test_what_is_named_can_be_named_again(place: Place) -> None:
+    text = reference_text(place.subject(PCA))
+    assert text == "netA#2:fc6@none/pca:8~cosine"
+    assert find_layers(place, parse_reference(text)) == [PCA]
+
+
+def test_a_name_for_people_tells_what_is_not_plain(place: Place) -> None:
+    names = [place.name(layer) for layer in (C1, C2_MAX, FC6, DOT, PCA)]
+    assert names == ["c1", "c2@max", "fc6", "fc6~dot", "fc6/pca:8"]
+
+
+def test_epochs_and_splits_that_are_not_there_are_told(place: Place) -> None:
+    with pytest.raises(RecipeError, match="netA has no epoch 3. Choose one from 0 to 2"):
+        open_place(place.run, 3, "test")
+    with pytest.raises(UnknownNameError, match="Did you mean 'test'"):
+        open_place(place.run, None, "tset")
+    with pytest.raises(DataError, match="epoch 1 is not ranked .* layerprobe probe netA --epochs 1 --splits test"):
+        open_place(place.run, 1, "test")
+
+
+def test_the_embedding_of_a_model_from_python_is_not_known(place: Place) -> None:
+    place.run.write(place.run.read() | {"from_python": True})
+    with pytest.raises(RecipeError, match="Name a layer, such as netA:c1"):
+        find_layers(open_place(place.run, None, "test"), parse_reference("netA"))

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from layerprobe.system.errors import BusyError, DataError, RecipeError, UnknownNameError
+from layerprobe.workflow.run.runs import Run, damaged_runs, find_run, list_runs, locked, named_run, set_aside
+
+RECORD = {
+    "state": "finished", "recipe_name": "netA", "recipe": {}, "experiment": "", "seed": 0, "epochs_done": 0,
+    "hashes": {}, "manifests": {}, "new_parameters": [],
+}  # fmt: skip
+HOLDER = """
+import sys, time
+from pathlib import Path
+from layerprobe.workflow.run.runs import Run, locked
+with locked(Run(Path(sys.argv[1]))):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_run_that_another_process_holds_is_busy_and_names_it(tmp_path: Path) -> None:
+    run = Run(tmp_path / "netA")
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(run.folder)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(BusyError, match=f"run is in use by pid {holder.pid} on .* since"), locked(run):
+            pass
+        holder.kill()
+    with locked(run):  # the kernel freed it
+        pass
+
+
+@pytest.mark.parametrize(
+    "name", ["features", "checkpoints", "plots", ".lock", "run.json", "features/epoch-0000.test.h5"]
+)
+def test_a_link_below_a_runs_folder_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    run, elsewhere = Run(tmp_path / "netA"), tmp_path / "elsewhere"
+    run.write(RECORD)
+    elsewhere.write_text("precious")
+    link = run.folder / name
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(elsewhere)
+    refused = pytest.raises(DataError, match=re.escape(f"{link}: a link below a run's folder is not followed."))
+    with refused, locked(run):
+        pass
+    with pytest.raises((DataError, UnknownNameError)):  # where run.json is the link, it is no run
+        find_run(tmp_path, "netA")
+    assert elsewhere.read_text() == "precious"
+    assert not (run.folder / ".lock").is_file() or name == ".lock"
+
+
+def test_the_record_of_a_run_is_not_read_through_a_link(tmp_path: Path) -> None:
+    Run(tmp_path / "netA").write(RECORD)
+    (tmp_path / "netB").mkdir()
+    (tmp_path / "netB/run.json").symlink_to(tmp_path / "netA/run.json")
+    assert [run.name for run, _ in list_runs(tmp_path)] == ["netA"]
+    with pytest.raises(DataError, match="a link below a run's folder is not followed"):
+        Run(tmp_path / "netB").read()
+
+
+def test_a_runs_whole_folder_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "netA").symlink_to(tmp_path / "disk")
+    Run(tmp_path / "netA").write(RECORD)
+    with locked(find_run(tmp_path, "netA")):
+        assert (tmp_path / "disk/.lock").is_file()
+
+
+def test_a_lock_file_with_a_second_name_is_locked_and_keeps_its_content(tmp_path: Path) -> None:
+    run = Run(tmp_path / "netA")
+    run.folder.mkdir()
+    (tmp_path / "precious").write_text("precious")
+    (run.folder / ".lock").hardlink_to(tmp_path / "precious")
+    with locked(run):
+        pass
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_pipe_as_lock_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    run = Run(tmp_path / "netA")
+    run.folder.mkdir()
+    os.mkfifo(run.folder / ".lock")
+    with pytest.raises(DataError, match=r"\.lock: not a file\. Delete it\."), locked(run):
+        pass
+
+
+def test_a_pipe_as_log_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    run = Run(tmp_path / "netA")
+    run.folder.mkdir()
+    os.mkfifo(run.folder / "log.txt")
+    with pytest.raises(DataError, match=r"log\.txt: a pipe, socket or device, not a file"):
+        run.log("one")
+
+
+def test_a_line_is_added_to_the_log_and_to_no_other_name_of_it(tmp_path: Path) -> None:
+    run = Run(tmp_path / "netA")
+    run.log("one")
+    (tmp_path / "precious").hardlink_to(run.folder / "log.txt")
+    run.log("two")
+    assert [line.split()[1] for line in (run.folder / "log.txt").read_text().splitlines()] == ["one", "two"]
+    assert "two" not in (tmp_path / "precious").read_text()
+
+
+def test_leftovers_of_safetensors_are_removed_from_the_checkpoints_alone(tmp_path: Path) -> None:
+    run = Run(tmp_path / "netA")
+    for name in ("checkpoints", "features"):
+        (run.folder / name).mkdir(parents=True)
+        (run.folder / name / ".tmpAb3xY9").write_text("half")
+    (run.folder / "features/.epoch-0001.test.h5.4711.tmp").write_text("half")
+    run.remove_leftovers()
+    assert [path.relative_to(run.folder) for path in run.folder.rglob(".*")] == [Path("features/.tmpAb3xY9")]
+
+
+def test_the_run_touched_last_is_the_one_meant(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        Run(tmp_path / name).write(RECORD)
+    Run(tmp_path / "first").write(RECORD)
+    assert find_run(tmp_path, None).name == "first"
+    assert [run.name for run, _ in list_runs(tmp_path)] == ["first", "second"]
+
+
+def test_a_run_that_does_not_exist_has_the_near_miss(tmp_path: Path) -> None:
+    Run(tmp_path / "netA").write(RECORD)
+    with pytest.raises(UnknownNameError, match="unknown run 'netB'. Did you mean 'netA'"):
+        find_run(tmp_path, "netB")
+
+
+def test_no_run_at_all_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no run yet. Train one"):
+        find_run(tmp_path, None)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "images"])
+def test_a_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RecipeError, match="cannot name a run"):
+        named_run(tmp_path, name)
+
+
+def test_a_name_that_is_too_long_for_a_folder_is_refused(tmp_path: Path) -> None:
+    assert named_run(tmp_path, "a" * 240).exists() is False
+    with pytest.raises(RecipeError, match="'aaaaaaaaaaaaaaaaaaaa'... has 300 letters. Use at most 240"):
+        named_run(tmp_path, "a" * 300)
+
+
+def test_an_old_run_moves_aside_to_the_first_free_name(tmp_path: Path) -> None:
+    for _ in range(2):
+        run = Run(tmp_path / "netA")
+        run.write({})
+        aside = set_aside(run)
+    assert aside.name == "netA~2"
+    assert not run.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not the record of a run"),
+        ('{"schema": 1}', "state is missing, expected text"),
+        ('{"schema": 99}', r"format 99\); this one reads format 1"),
+    ],
+)
+def test_a_record_that_cannot_be_read_says_why(tmp_path: Path, text: str, message: str) -> None:
+    run = Run(tmp_path / "netA")
+    run.folder.mkdir()
+    run.record_file.write_text(text)
+    with pytest.raises(DataError, match=message):
+        run.read()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "shown"),
+    [
+        ("epochs_done", "3", "epochs_done is '3', expected a whole number"),
+        ("epochs_done", True, "epochs_done is True, expected a whole number"),
+        ("epochs_done", -1, "epochs_done is -1, expected a whole number"),
+        ("seed", None, "seed is None, expected a whole number"),
+        ("seed", float("nan"), "not JSON: NaN is no number of JSON"),
+        ("hashes", [], "hashes is [], expected the hash of each file"),
+        ("recipe", {"train": {}}, "recipe is {'train': {}}, expected the sections of a recipe"),
+        ("recipe", {"data": {}, "train": {"epochs": "x"}}, "recipe is {'data': {}, 'train': {'epochs': 'x'}}, exp"),
+        ("new_parameters", "fc6", "new_parameters is 'fc6', expected a list of names"),
+        ("layer_order", [1], "layer_order is [1], expected a list of layers"),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_kind_is_named_with_the_file(tmp_path: Path, field: str, value: object, shown: str) -> None:
+    run = Run(tmp_path / "netA")
+    run.write(RECORD | {field: value})
+    with pytest.raises(DataError, match=re.escape(f"{run.record_file}: {shown}")):
+        run.read()
+
+
+def test_a_missing_field_and_a_record_of_a_newer_format_are_named(tmp_path: Path) -> None:
+    run = Run(tmp_path / "netA")
+    run.write({key: value for key, value in RECORD.items() if key != "hashes"})
+    with pytest.raises(DataError, match="run.json: hashes is missing, expected the hash of each file"):
+        run.read()
+    run.record_file.write_text('{"schema": 2, "versions": 3}')
+    with pytest.raises(DataError, match=r"written by layerprobe None \(format 2\); this one reads format 1"):
+        run.read()
+
+
+def test_a_damaged_run_is_known_beside_the_others(tmp_path: Path) -> None:
+    Run(tmp_path / "good").write(RECORD)
+    Run(tmp_path / "bad").write(RECORD | {"epochs_done": "3"})
+    (tmp_path / "folder" / "run.json").mkdir(parents=True)
+    assert [run.name for run, _ in list_runs(tmp_path)] == ["good"]
+    assert [(run.name, error.message) for run, error in damaged_runs(tmp_path)] == [
+        ("bad", "epochs_done is '3', expected a whole number"),
+        ("folder", "cannot be read (Is a directory)"),
+    ]
+    assert find_run(tmp_path, None).name == "good"
+
+
+def test_where_all_runs_are_damaged_the_first_is_told(tmp_path: Path) -> None:
+    Run(tmp_path / "bad").write(RECORD | {"epochs_done": "3"})
+    with pytest.raises(DataError, match="epochs_done is '3'"):
+        find_run(tmp_path, None)
+
+
+def test_whether_a_run_is_held_is_told_without_touching_its_lock(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    assert run.is_held() is False
+    with locked(run):
+        assert run.is_held() is True
+    before = (run.folder / ".lock").stat()
+    assert run.is_held() is False
+    assert (run.folder / ".lock").stat() == before
+
+
+def test_a_name_makes_no_further_line_of_the_log(tmp_path: Path) -> None:
+    run = Run(tmp_path / "a")
+    run.folder.mkdir()
+    run.log("begun: x\x1b[2J\nforged", "note")
+    lines = (run.folder / "log.txt").read_text().split("\n")
+    assert [line.partition(" ")[2] or line for line in lines] == ["begun: x\ufffd[2J\ufffdforged", "note", ""]

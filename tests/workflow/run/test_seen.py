@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerprobe.system.errors import RecipeError
+from layerprobe.workflow.run.seen import has_seen_train, split_to_choose_on
+from tests.workflow.choosing_runs import C1, hits, write_run
+
+FILES = {"weights_files": [{"path": "/a.pt", "part": None, "sha256": "0"}]}
+FEW = {"train": {C1: hits(*[4] * 8)}, "test": {C1: hits(*[4] * 8)}}
+
+
+@pytest.mark.parametrize(
+    ("weights", "epoch", "more", "seen"),
+    [
+        ("none", 0, {}, False),
+        ("model", 0, {}, False),
+        ("imagenet", 0, {}, False),
+        ("none", 1, {}, True),
+        ("file.pt", 0, {}, True),
+        ("run:netA", 0, {}, True),
+        ("'ckpt/*.pt'", 2, FILES, True),
+        ("none", 0, {"from_python": True}, True),
+    ],
+)
+def test_weights_of_somebodys_training_count_as_having_seen_train(
+    weights: str, epoch: int, more: dict[str, Any], seen: bool
+) -> None:
+    record = {"recipe": {"net": {"weights": weights}, "data": {}}} | more
+    assert has_seen_train(record, epoch) is seen
+
+
+def test_weights_that_were_trained_on_others_have_not_seen_train_until_they_are_trained_here() -> None:
+    record: dict[str, Any] = {"recipe": {"net": {"weights": "file.pt"}, "data": {"seen": False}}}
+    assert not has_seen_train(record, 0)
+    assert has_seen_train(record, 1)
+    assert not has_seen_train(record | FILES, 2)  # each of the files
+
+
+def test_what_weights_from_a_file_need_is_said(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", FEW, epochs=(0,), net={"weights": "file.pt"})
+    with pytest.raises(RecipeError, match="a counts as having seen its training classes.* --set data.seen=false"):
+        split_to_choose_on(run, run.read(), [0])
+
+
+def test_a_run_from_python_is_told_what_to_give_in_python(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", FEW, epochs=(0,), from_python=True)
+    with pytest.raises(RecipeError, match=r"layerprobe.probe\(model, \{'validation'"):
+        split_to_choose_on(run, run.read(), [0])
+
+
+def test_of_few_classes_the_command_holds_out_half(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", FEW)
+    with pytest.raises(RecipeError, match=r"validation_classes=0.5 .*without 4 of 8 classes, about 16 of 32 images"):
+        split_to_choose_on(run, run.read(), [2])

@@ -1,0 +1,362 @@
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from layerprobe.data.loading import plain_batches
+from layerprobe.ranking import recall_at_k
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.system.files import sha256
+from layerprobe.values.scores import Score
+from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run import parts
+from layerprobe.workflow.run.epoch_weights import foreign_files
+from layerprobe.workflow.run.facts import score_tables
+from layerprobe.workflow.run.removal import plan_removal, remove
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.train.frozen import FrozenRequest, estimate_frozen, frozen_run
+from tests.workflow.conftest import Silent
+
+CODE = """
+from torch import nn
+
+def build():
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5))
+    return model, {"size": 16, "filter": "bilinear", "crop": 1.0, "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
+"""
+LAYER = "output"
+Requests = Callable[..., FrozenRequest]
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    """The user's own model: a small network that says what images it takes."""
+    path = tmp_path / "mine.py"
+    path.write_text(CODE)
+    return path
+
+
+@pytest.fixture
+def asked(model_file: Path, images: Path, tmp_path: Path) -> Requests:
+    def make(weights: str = "none", **fields: object) -> FrozenRequest:
+        model = f"python:{model_file}:build"
+        return FrozenRequest(model, f"folder:{images}", tmp_path / "cache", weights, device="cpu", workers=0, **fields)  # type: ignore[arg-type] # one test's fields each
+
+    return make
+
+
+def draw(seed: int) -> nn.Module:
+    """The user's model as their own training would build it."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5))
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Path:
+    """Three epochs of somebody else's training, whose names count them; they have no order as text."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    for seed, name in enumerate(("epoch2.pt", "epoch9.pt", "epoch10.pt")):
+        torch.save(
+            {"epoch": seed, "state_dict": {f"model.{k}": v for k, v in draw(seed).state_dict().items()}}, folder / name
+        )
+    return folder
+
+
+def measured(request: FrozenRequest, **fields: object) -> tuple[Run, list[Score]]:
+    run = frozen_run(request, Silent())
+    return run, probe(run, ProbeRequest(device="cpu", workers=0, ks=(1,), **fields), Silent())  # type: ignore[arg-type] # one test's fields each
+
+
+def by_hand(model: nn.Module, request: FrozenRequest, split: str) -> float:
+    """R@1 of the model's own output, from the pixels that the run's recipe gives."""
+    recipe = request.recipe()
+    images = parts.build_dataset(recipe).splits[split]
+    pixels = torch.cat(list(plain_batches(images, batch_size=64, workers=0)))
+    inputs = (pixels.permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
+    with torch.inference_mode():
+        return recall_at_k(model.eval()(inputs).numpy(), images.labels, ks=(1,))[1]
+
+
+def r1(scores: list[Score], epoch: int, split: str) -> float | None:
+    (found,) = [s.value for s in scores if (s.epoch, s.split, s.layer, s.metric) == (epoch, split, LAYER, "R@1")]
+    return found
+
+
+def test_a_model_is_a_run_of_0_epochs(asked: Requests) -> None:
+    run, scores = measured(asked())
+    record = run.read()
+    assert (record["state"], record["epochs_done"], record["recipe"]["train"]["epochs"]) == ("finished", 0, 0)
+    assert {score.split for score in scores} == {"train", "test"}
+    assert {score.epoch for score in scores} == {0}
+
+
+def test_its_name_is_the_models_with_six_hex_digits(asked: Requests) -> None:
+    request = asked()
+    name = request.target(request.recipe()).name
+    assert name.startswith("python-")
+    assert "mine.py-build-" in name
+    assert len(name.rpartition("-")[2]) == 6
+
+
+@pytest.mark.parametrize("weights", ["none", "theirs/epoch2.pt"])
+def test_other_groups_are_searched_by_in_the_same_run(
+    asked: Requests, images: Path, checkpoints: Path, weights: str
+) -> None:
+    names = sorted(path.relative_to(images).as_posix() for path in images.rglob("*.png"))
+    rows = [f"{name},{name[:6]},test,{name[-5]}" for name in names]
+    (images / "set.csv").write_text("\n".join(["path,label,split,camera", *rows]))
+    file = weights if weights == "none" else str(checkpoints.parent / weights)
+    request = replace(asked(file), data=f"csv:{images / 'set.csv'}")
+    grouped = replace(request, settings=("data.group=camera",))
+    run, plain = measured(request, layers=(LAYER,))
+    features = run.feature_file(0, "test").stat().st_mtime_ns
+    same, by_group = measured(grouped, layers=(LAYER,))
+    assert same.name == run.name
+    assert "group: camera" in by_group[0].notes
+    assert run.scores() == by_group
+    assert measured(request, layers=(LAYER,))[1] == plain
+    assert run.feature_file(0, "test").stat().st_mtime_ns == features
+
+
+def test_its_images_are_the_models_own(asked: Requests) -> None:
+    run = frozen_run(asked(), Silent())
+    data = run.read()["recipe"]["data"]
+    assert (data["transform"], data["image_size"]) == ("model", 16)
+
+
+def test_a_model_that_does_not_say_its_images_is_asked_how_to_make_them(asked: Requests, model_file: Path) -> None:
+    model_file.write_text(CODE.replace("return model, ", "return model #"))
+    with pytest.raises(RecipeError, match="what images python:.* takes is not known. Set data.transform = square"):
+        frozen_run(asked(), Silent())
+    run = frozen_run(asked(settings=("data.transform=square", "data.image_size=20")), Silent())
+    assert run.read()["recipe"]["data"]["image_size"] == 20
+
+
+def test_the_same_request_again_computes_nothing(asked: Requests) -> None:
+    run, scores = measured(asked())
+    before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.h5")}
+    again, same = measured(asked())
+    assert (again, same) == (run, scores)
+    assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.h5")} == before
+
+
+def test_drawn_weights_follow_the_seed(asked: Requests) -> None:
+    one, other = (frozen_run(replace(asked(), seed=seed), Silent()) for seed in (0, 1))
+    assert one != other
+    assert one.read()["hashes"] != other.read()["hashes"]
+    assert one.read()["experiment"] == other.read()["experiment"]
+
+
+def test_files_of_weights_are_epochs_in_natural_order(asked: Requests, checkpoints: Path) -> None:
+    request = asked(f"{checkpoints}/*.pt")
+    run, scores = measured(request)
+    assert [Path(file.path).name for file in foreign_files(run.read())] == ["epoch2.pt", "epoch9.pt", "epoch10.pt"]
+    for epoch in range(3):
+        for split in ("train", "test"):
+            assert r1(scores, epoch, split) == by_hand(draw(epoch), request, split)
+
+
+def test_files_of_weights_are_not_copied(asked: Requests, checkpoints: Path) -> None:
+    run, _ = measured(asked(f"{checkpoints}/*.pt"))
+    assert not (run.folder / "checkpoints").exists()
+    assert run.read()["untrained"] is False
+    remove(plan_removal(run.folder.parent, run.name, ("checkpoints",)))
+    assert len(list(checkpoints.iterdir())) == 3
+    assert "checkpoints_removed" not in run.read()
+
+
+def test_the_table_does_not_call_their_first_epoch_untrained(asked: Requests, checkpoints: Path) -> None:
+    run, scores = measured(asked(f"{checkpoints}/*.pt"))
+    assert not any("untrained" in note for table in score_tables(run, scores) for note in table.notes)
+
+
+def test_further_files_are_further_epochs(asked: Requests, checkpoints: Path) -> None:
+    run, _ = measured(asked(f"{checkpoints}/*.pt"))
+    torch.save(draw(7).state_dict(), checkpoints / "epoch11.pt")
+    again, scores = measured(asked(f"{checkpoints}/*.pt"))
+    assert (again, again.read()["epochs_done"]) == (run, 3)
+    assert r1(scores, 3, "test") == by_hand(draw(7), asked(), "test")
+
+
+def test_a_file_before_those_known_is_refused(asked: Requests, checkpoints: Path) -> None:
+    frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
+    torch.save(draw(7).state_dict(), checkpoints / "epoch1.pt")
+    with pytest.raises(RecipeError, match=r"epoch 0 is .*epoch2.pt, and would now be .*epoch1.pt"):
+        frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
+
+
+def test_a_file_that_has_changed_is_never_measured_under_the_old_name(asked: Requests, checkpoints: Path) -> None:
+    frozen_run(asked(f"{checkpoints}/epoch2.pt"), Silent())
+    torch.save(draw(7).state_dict(), checkpoints / "epoch2.pt")
+    with pytest.raises(RecipeError, match=r"epoch2.pt: has changed since .* began, whose epoch 0 it is"):
+        frozen_run(asked(f"{checkpoints}/epoch2.pt"), Silent())
+
+
+@pytest.mark.parametrize("weights", ["none", "model"])
+def test_weights_that_a_changed_file_gave_are_never_measured_as_those_of_now(
+    asked: Requests, model_file: Path, weights: str
+) -> None:
+    frozen_run(asked(weights), Silent())
+    model_file.write_text(CODE.replace("return model", "nn.init.ones_(model[0].weight)\n    return model"))
+    with pytest.raises(RecipeError, match=r"mine.py: has changed since .* began. Restore it"):
+        frozen_run(asked(weights), Silent())
+    frozen_run(asked(weights, run="now"), Silent())
+
+
+def test_what_is_stored_outlives_the_files(asked: Requests, checkpoints: Path) -> None:
+    run, scores = measured(asked(f"{checkpoints}/*.pt"), layers=(LAYER,))
+    for path in checkpoints.iterdir():
+        path.unlink()
+    assert probe(run, ProbeRequest(layers=(LAYER,), device="cpu", workers=0, ks=(1,)), Silent()) == scores
+    with pytest.raises(DataError, match=r"epoch2.pt: cannot be read"):
+        probe(run, ProbeRequest(layers=("1",), device="cpu", workers=0), Silent())
+
+
+@pytest.mark.parametrize("name", ["absent.pt", "epoch2.pt"])
+def test_an_absent_file_is_an_error_of_data(asked: Requests, checkpoints: Path, name: str) -> None:
+    if (checkpoints / name).exists():
+        frozen_run(asked(f"{checkpoints / name}"), Silent())
+        (checkpoints / name).unlink()
+    with pytest.raises(DataError, match=f"{name}: no readable weights file: No such file or directory. Name one"):
+        frozen_run(asked(f"{checkpoints / name}"), Silent())
+
+
+def test_a_file_of_another_network_leaves_no_run(asked: Requests, tmp_path: Path) -> None:
+    torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "other.pt")
+    with pytest.raises(DataError, match="other.pt: weights of another network than python:"):
+        frozen_run(asked(str(tmp_path / "other.pt")), Silent())
+    assert not list((tmp_path / "cache").glob("*/run.json"))
+
+
+def test_the_weights_of_a_run_are_its_last_epochs(asked: Requests, checkpoints: Path) -> None:
+    run, scores = measured(asked(f"{checkpoints}/*.pt"))
+    _, found = measured(asked(f"run:{run.name}"))
+    assert r1(found, 0, "test") == r1(scores, 2, "test")
+
+
+def test_the_weights_of_a_run_are_those_that_it_recorded(asked: Requests, checkpoints: Path) -> None:
+    run = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
+    record = run.read()
+    last = record["weights_files"][-1] | {"sha256": "0" * 64}
+    run.write(record | {"weights_files": [*record["weights_files"][:-1], last]})
+    with pytest.raises(DataError, match="epoch10.pt: is not the file that the run wrote, which epoch 2 of"):
+        frozen_run(asked(f"run:{run.name}", run="other"), Silent())
+
+
+def test_weights_of_a_run_that_saw_other_images_are_told(asked: Requests, checkpoints: Path) -> None:
+    seen = frozen_run(asked(f"{checkpoints}/epoch2.pt"), Silent())
+    same, other = Silent(), Silent()
+    frozen_run(asked(f"run:{seen.name}", run="same"), same)
+    frozen_run(asked(f"run:{seen.name}", run="other", settings=("data.invert=true",)), other)
+    assert not any("made in another way" in text for text in same.heard)
+    assert any(f"{seen.name} was trained on images made in another way" in text for text in other.heard)
+
+
+def test_other_images_need_another_name(asked: Requests, images: Path) -> None:
+    frozen_run(asked(run="one"), Silent())
+    with pytest.raises(RecipeError, match="data.train_classes: "):
+        frozen_run(asked("none", run="one", settings=("data.train_classes=2",)), Silent())
+
+
+@pytest.mark.parametrize("weights", ["none", "file"])
+def test_another_folder_of_other_images_needs_another_name(
+    asked: Requests, images: Path, checkpoints: Path, weights: str
+) -> None:
+    request = asked(str(checkpoints / "epoch2.pt") if weights == "file" else weights)
+    run = frozen_run(request, Silent())
+    other = replace(request, data=f"folder:{shutil.copytree(images, images.parent / 'other')}")
+    assert frozen_run(other, Silent()).folder == run.folder
+    assert run.read()["recipe"]["data"]["root"] == str(images.parent / "other")
+    next((images.parent / "other").glob("*/*.png")).unlink()
+    shutil.copytree(images.parent / "other", images.parent / "third")
+    third = replace(request, data=f"folder:{images.parent / 'third'}")
+    with pytest.raises(RecipeError, match="has the images in .*other, and those in .*third are others"):
+        frozen_run(third, Silent())
+
+
+def test_without_training_classes_a_split_is_test_alone(asked: Requests) -> None:
+    _, scores = measured(asked(settings=("data.train_classes=0",)))
+    assert {score.split for score in scores} == {"test"}
+    assert {score.n for score in scores} == {32}
+
+
+def test_an_estimate_leaves_nothing(asked: Requests, tmp_path: Path) -> None:
+    name, estimate = estimate_frozen(asked(), ProbeRequest(device="cpu", workers=0))
+    assert name == asked().target(asked().recipe()).name
+    assert estimate.disk > 0
+    assert not list((tmp_path / "cache").glob("*/run.json"))
+
+
+def test_an_estimate_finds_the_run_whose_weights_are_measured(asked: Requests) -> None:
+    frozen_run(asked(run="first"), Silent())
+    name, _ = estimate_frozen(asked("run:first", run="second"), ProbeRequest(device="cpu", workers=0))
+    assert name == "second"
+
+
+def test_an_unknown_source_is_told_with_the_known(asked: Requests) -> None:
+    with pytest.raises(UnknownNameError, match="unknown source in --model 'tim'. Did you mean 'timm'?"):
+        replace(asked(), model="tim:resnet50").recipe()
+
+
+def test_a_model_without_its_source_is_told_how_to_write_it(asked: Requests) -> None:
+    with pytest.raises(RecipeError, match="--model resnet50: not a source and a model. Write it like timm:NAME"):
+        replace(asked(), model="resnet50").recipe()
+
+
+def test_only_keys_of_data_are_set(asked: Requests) -> None:
+    with pytest.raises(RecipeError, match="--set train.epochs=3: a model is only measured"):
+        asked(settings=("train.epochs=3",)).recipe()
+
+
+class Payload:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.marker,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("pipe", "a pipe, socket or device, not a file"),
+        ("folder", "cannot be read"),
+        ("size", r"has 1 bytes, and had [0-9,]+, which epoch 0 of .* is"),
+        ("content", "is not the file that the run wrote"),
+        ("code", "Python code"),
+    ],
+)
+def test_weights_that_a_record_names_are_read_as_tensors_alone(
+    asked: Requests, checkpoints: Path, tmp_path: Path, kind: str, message: str
+) -> None:
+    run = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
+    record, path, marker = run.read(), tmp_path / "named.pt", tmp_path / "marker"
+    named = record["weights_files"][0] | {"path": str(path)}
+    if kind == "pipe":
+        os.mkfifo(path)
+        named["size"] = 0
+    elif kind == "folder":
+        path.mkdir()
+        named["size"] = path.stat().st_size
+    elif kind == "size":
+        path.write_bytes(b"x")
+    elif kind == "content":
+        path.write_bytes(bytes(named["size"]))
+    else:
+        torch.save({"weights": Payload(marker)}, path)
+        named |= {"sha256": sha256(path), "size": path.stat().st_size}
+    run.write(record | {"weights_files": [named, *record["weights_files"][1:]]})
+    with pytest.raises(DataError, match=message):
+        probe(run, ProbeRequest(layers=(LAYER,), epochs="0", device="cpu", workers=0), Silent())
+    assert not marker.exists()
