@@ -111,11 +111,7 @@ def choose(
 
 
 def _file_of(words: list[str]) -> Path | None:
-    """The file of features that is named; None where runs are, or nothing.
-
-    Raises:
-        RecipeError: a file beside something else.
-    """
+    """The file of features that is named; None where runs are, or nothing."""
     files = [word for word in words if word.endswith((".npz", ".h5"))]
     if files and len(words) > 1:
         raise RecipeError(f"{files[0]} beside {len(words) - 1} more", fix="Name one file of features, or runs")

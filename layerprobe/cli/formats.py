@@ -7,12 +7,7 @@ from layerprobe.tables.formats import FORMATS, TERMINAL
 
 
 def chosen_format(name: str | None, *, as_json: bool) -> str:
-    """The format that a command's `--format` names.
-
-    Raises:
-        UnknownNameError: none of `FORMATS`.
-        RecipeError: a format beside `--json`.
-    """
+    """The format that a command's `--format` names."""
     if name is not None and name not in FORMATS:
         raise UnknownNameError("format", name, FORMATS)
     if name is not None and as_json:

@@ -60,11 +60,7 @@ def cache_flag(cache: Path) -> str:
 
 
 def split_names(text: str | None) -> tuple[str, ...] | None:
-    """Split `a,b` into ("a", "b"); None stays None.
-
-    Raises:
-        RecipeError: no name between the commas.
-    """
+    """Split `a,b` into ("a", "b"); None stays None."""
     if text is None:
         return None
     parts = tuple(part.strip() for part in text.split(",") if part.strip())
@@ -74,11 +70,7 @@ def split_names(text: str | None) -> tuple[str, ...] | None:
 
 
 def byte_count(text: str | None) -> int | None:
-    """Read `4GB` as 4,000,000,000; None stays None.
-
-    Raises:
-        RecipeError: text that is no size, or a size of 0.
-    """
+    """Read `4GB` as 4,000,000,000; None stays None."""
     if text is None:
         return None
     match = _SIZE.fullmatch(text.strip())

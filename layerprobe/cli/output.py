@@ -31,13 +31,7 @@ _PLAIN_INTERVAL = 15.0
 
 @dataclass
 class Terminal:
-    """Shows progress and results; a `layerprobe.system.progress.Listener`.
-
-    Args:
-        as_json: show results as one JSON object instead of tables.
-        quiet: show no progress and no messages.
-        form: how tables are shown, one of `formats.FORMATS`.
-    """
+    """Shows progress and results; a `layerprobe.system.progress.Listener`."""
 
     as_json: bool = False
     quiet: bool = False
@@ -167,12 +161,7 @@ class _Silent:
 
 @dataclass
 class _Pace:
-    """How fast a task goes, and how long it will take at the mean speed so far.
-
-    Args:
-        total: number of steps.
-        estimated: whether to say how long it will take.
-    """
+    """How fast a task goes, and how long it will take at the mean speed so far."""
 
     total: int
     estimated: bool

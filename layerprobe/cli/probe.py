@@ -202,17 +202,7 @@ def require_absent(given: Mapping[str, object]) -> None:
 
 
 def frozen_request(model: str, run: str | None, given: Mapping[str, Any], **where: Any) -> FrozenRequest:
-    """What is asked of a model that is measured as it is.
-
-    Args:
-        model: of --model.
-        run: a run that is named beside it, which is one too many.
-        given: the flags that go with --model, as they were given.
-        where: the cache, the device and the workers.
-
-    Raises:
-        RecipeError: a run, or no data.
-    """
+    """What is asked of a model that is measured as it is."""
     from layerprobe.workflow.train.frozen import FrozenRequest
 
     if run is not None:

@@ -30,10 +30,8 @@ class Annotations:
     """What annotation files say, before any image is looked for.
 
     Args:
-        folder: what the images' paths are relative to.
         splits: name -> its images, in the files' order.
         class_names: class id -> name; a class that is not in it is called by its id. All ids are of one type.
-        search_in: see Dataset.
         columns: name of a column -> the text of every image, by its path.
     """
 
@@ -54,17 +52,7 @@ class Annotations:
 
 
 def find_folder(root: Path, places: Iterable[str], needed: str, *, layout: str) -> Path:
-    """The first of some folders below the root that holds a file.
-
-    Args:
-        root: what the user gave.
-        places: relative to the root; "." is the root itself.
-        needed: the file, relative to the place.
-        layout: what is expected, for the error.
-
-    Raises:
-        DataError: no such root, or the file is in none of the places.
-    """
+    """The first of some folders below the root that holds a file."""
     if not root.is_dir():
         raise DataError("not a folder" if root.exists() else "no such folder", file=root, fix=f"Expected {layout}")
     for place in places:
@@ -79,10 +67,6 @@ def read_rows(path: Path, columns: Mapping[str, Callable[[str], Any]], *, above:
     Args:
         path: UTF-8, with or without byte order mark, any line ends.
         columns: name -> the function that reads a cell. It refuses a cell by a ValueError that says what is expected.
-        above: number of lines above the rows, the last of which names the columns.
-
-    Raises:
-        DataError: the file is absent or unreadable, its columns have other names, or a line has other cells.
     """
     try:
         require_file(path)
@@ -135,13 +119,7 @@ def dataset_of(annotations: Annotations, published: Mapping[str, Count], *, allo
     followed; links to folders outside the data set's folder are not.
 
     Args:
-        annotations: what should be there.
         published: split -> its size in a whole copy.
-        allow_partial: accept missing images and other sizes; the data set's notes then say so.
-
-    Raises:
-        DataError: a path leads out of the folder or is listed twice; or, unless allow_partial, images are missing (all
-            are counted, five named) or a split's size is not the published one (the sizes of all splits are named).
     """
     folder, names = annotations.folder, annotations.names
     require_inside(folder, names)

@@ -35,15 +35,10 @@ def class_batches(  # noqa: PLR0913 - the rules in which the papers' samplers di
             in classes with fewer than k images some are repeated.
         by_size: False draws all classes with equal probability, as Fehervari et al. (2019) do for N-pairs and episodes.
         singletons: also draw classes of one image (class-balanced batches, Zhai & Wu 2019, section 6.4.1).
-        replacement: draw images with replacement, as Zhai & Wu's released code does: one may be its own positive.
-        seed: of the run.
         epoch: from 1.
 
     Returns:
         N // batch_size arrays (p * k,) of indices into `labels`; the images of a class stand side by side.
-
-    Raises:
-        RecipeError: k outside its range, fewer than batch_size images, or fewer than p classes of 2 images.
     """
     _require_enough(labels, batch_size)
     least = 1 if singletons else 2
@@ -78,14 +73,10 @@ def shuffled_batches(labels: LabelArray, *, batch_size: int, seed: int, epoch: i
     Args:
         labels: (N,) classes, of which only N is used.
         batch_size: at most N.
-        seed: of the run.
         epoch: from 1.
 
     Returns:
         N // batch_size arrays (batch_size,) of indices; the N % batch_size images at the end are left out.
-
-    Raises:
-        RecipeError: fewer than batch_size images.
     """
     _require_enough(labels, batch_size)
     order = np.random.default_rng([seed, epoch]).permutation(len(labels))

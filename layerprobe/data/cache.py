@@ -40,13 +40,7 @@ class Entry:
 
     @classmethod
     def of(cls, images: Path, files: str, steps: str) -> Entry:
-        """The entry of a split, which may have to be made.
-
-        Args:
-            images: folder of all entries.
-            files: the absolute paths of the images in order, as one text.
-            steps: how a file becomes what is kept, in words, with the decoder's version.
-        """
+        """The entry of a split, which may have to be made."""
         return cls(
             images / hashlib.sha256(f"{SCHEMA}\0{steps}\0{files}".encode(errors="surrogateescape")).hexdigest()[:16]
         )
@@ -104,14 +98,10 @@ class Entry:
         """Hold its lock; the kernel releases it when the process ends, in whatever way.
 
         Args:
-            shared: allow others to hold it at the same time, to read.
             wait: called before waiting for another holder; None: do not wait.
 
         Yields:
             A file descriptor; the lock is held as long as it, or a duplicate of it, is open.
-
-        Raises:
-            BlockingIOError: another process holds it, and `wait` is None.
         """
         operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -133,11 +123,7 @@ class Entry:
             os.close(descriptor)
 
     def remove(self) -> None:
-        """Remove it from the disk, except for the empty lock file, which others may be waiting for.
-
-        Raises:
-            BlockingIOError: a process decodes it or reads from it.
-        """
+        """Remove it from the disk, except for the empty lock file, which others may be waiting for."""
         with self.locked():
             # about.json last: if this is killed in between, the entry is still listed and can be removed again.
             for path in (self.pixels, self.index, self.folder / "about.json"):
@@ -152,9 +138,6 @@ class Stored:
     Args:
         entry: where the images are.
         digests: of the files as they are now; None: do not compare them.
-
-    Raises:
-        DataError: the entry is not whole, or was removed.
     """
 
     def __init__(self, entry: Entry, digests: Digests | None = None) -> None:

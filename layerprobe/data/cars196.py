@@ -51,13 +51,8 @@ def load(root: Path, *, allow_partial: bool = False, protocol: Protocol = "retri
     are relative to the folder that holds the folders of images. Bounding boxes are not used. Nothing is written.
 
     Args:
-        root: the folder of one of the layouts.
-        allow_partial: accept missing images; `notes` says how many.
         protocol: "retrieval" trains on the classes 1 to 98 and tests on 99 to 196, as the papers do; "classification"
             takes the official split, in which every class is on both sides; the numbered folders do not have it.
-
-    Raises:
-        DataError: no known layout, a bad list, no official split, or images missing.
     """
     return _load(root, _COUNTS[protocol], allow_partial=allow_partial, protocol=protocol)
 

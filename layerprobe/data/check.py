@@ -32,7 +32,6 @@ class Finding:
         is_error: whether the image or the data set cannot be used as it is; otherwise this is a remark.
         message: what is wrong, or by what rule the image is read.
         fix: what to do; empty if there is nothing to do.
-        split: of the image.
         id: of the image, as text that can be encoded whatever the file is called.
     """
 
@@ -49,8 +48,6 @@ class Examined:
     """The findings about one image.
 
     Args:
-        index: of the image in its split.
-        findings: without split and id.
         pixels: hash of its size and pixels; None if it could not be read.
     """
 
@@ -61,16 +58,7 @@ class Examined:
 
 @dataclass(frozen=True)
 class SplitCount:
-    """How large a split is.
-
-    Args:
-        split: its name.
-        images: number of images.
-        classes: number of classes.
-        fewest: images of the smallest class.
-        most: images of the largest class.
-        singletons: number of classes with one image.
-    """
+    """How large a split is."""
 
     split: str
     images: int
@@ -88,7 +76,6 @@ def examined(split: Split, *, workers: int) -> Generator[Examined, None, None]:
     checksum: changed bytes that can still be decoded are not noticed.
 
     Args:
-        split: as its loader gives it. Images that are not files are read in this process.
         workers: number of processes that read; 0 reads in this process, which a crash would then end.
 
     Yields:
@@ -108,7 +95,6 @@ def duplicates(dataset: Dataset, pixels: Mapping[str, Sequence[bytes | None]]) -
     id in both splits is one image and no finding.
 
     Args:
-        dataset: the data set of the images.
         pixels: split -> the hash of each of its images.
     """
     findings = []

@@ -56,11 +56,7 @@ def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> D
     Args:
         dataset: as it was loaded, its files not yet resized; images that are not files are hashed as pixels. One that
             is hashed already stays as it is.
-        tables: folder of the tables.
         listener: hears of progress; None: keep nothing that is read.
-
-    Raises:
-        DataError: a file is no longer there, is no regular file or cannot be read.
     """
     if all(split.digests is not None for split in dataset.splits.values()):
         return dataset
@@ -80,11 +76,7 @@ def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> D
 
 
 def unread(dataset: Dataset, tables: Path) -> list[Callable[[], object]]:
-    """What `with_digests` would read: a call for each image whose content is not known, which reads it.
-
-    Raises:
-        DataError: a file is no longer there or is no regular file.
-    """
+    """What `with_digests` would read: a call for each image whose content is not known, which reads it."""
     if all(split.digests is not None for split in dataset.splits.values()):
         return []
     found: list[Callable[[], object]] = []

@@ -12,8 +12,6 @@ class Count:
     """How large a split is.
 
     Args:
-        images: number of images.
-        classes: number of classes that occur.
         each: fewest and most images of a class; None where no source states them.
     """
 

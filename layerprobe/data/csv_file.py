@@ -57,10 +57,6 @@ def load(root: Path) -> Dataset:
 
     Args:
         root: the csv file, comma-separated, UTF-8 with or without byte order mark, any line ends.
-
-    Raises:
-        DataError: no such file, a line that is no row, a path that leaves the folder, an image listed twice or missing,
-            or no query or gallery among the test rows.
     """
     listed = _rows(root)
     rows = _with_test(listed)

@@ -34,12 +34,8 @@ def load(root: Path, *, allow_partial: bool = False, protocol: Protocol = "retri
 
     Args:
         root: CUB_200_2011, or the folder that holds it.
-        allow_partial: accept missing images; `notes` says how many.
         protocol: "retrieval" trains on the classes 1 to 100 and tests on 101 to 200, as the papers do; "classification"
             takes the official split of train_test_split.txt, in which every class is on both sides.
-
-    Raises:
-        DataError: no known layout, a bad list, or images missing.
     """
     return _load(root, _COUNTS[protocol], allow_partial=allow_partial, protocol=protocol)
 

@@ -54,17 +54,7 @@ def fill(  # noqa: PLR0913 - what, where, and who hears of it
     If this is interrupted in whatever way, the next call goes on from the images that are on the disk.
 
     Args:
-        entry: of the split.
-        split: its `image` gives what is to be kept.
-        task: hears of every image that is there; an error that it raises ends the decoding.
-        digests: of the split's files.
-        about: what to record in about.json.
         workers: number of processes that decode; 0 decodes in this process.
-
-    Raises:
-        DataError: an image cannot be read; the message names it.
-        EnvironmentFault: a worker was killed.
-        OSError: the disk is full.
     """
     if entry.is_whole(digests):
         task.advance(len(split))

@@ -36,15 +36,8 @@ def load(root: Path, *, train_classes: int | None = None) -> Dataset:
     class's name is then its path below these folders.
 
     Args:
-        root: the folder.
         train_classes: how many of the sorted classes are for training, the rest being for testing; 0: all are for
             testing, and there is no split `train`; None: the first half, C // 2.
-
-    Raises:
-        DataError: no such folder, fewer than 4 classes (2 where all are for testing), images outside every class
-            folder, `query` without `gallery` or the other way round, or a name that is not UTF-8.
-        RecipeError: train_classes leaves fewer than 2 classes for training or for testing, or stands beside `query` and
-            `gallery`.
     """
     classes = _classes(root)
     for names in classes.values():
@@ -89,11 +82,7 @@ def _train_classes(root: Path, classes: int, asked: int | None) -> int:
 
 
 def _is_divided(root: Path, classes: Mapping[str, list[str]]) -> bool:
-    """Whether queries are searched in a gallery.
-
-    Raises:
-        DataError: that cannot be told, or there are images beside those folders.
-    """
+    """Whether queries are searched in a gallery."""
     found = _parted(classes)
     if not found:
         return False

@@ -39,7 +39,6 @@ class Framing:
     Args:
         name: D1, D2 or D3.
         size: the network's side in pixels.
-        method: of resizing.
     """
 
     name: str

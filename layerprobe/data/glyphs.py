@@ -69,9 +69,6 @@ def load(
         images_per_class: at least 2.
         image_size: side in pixels, at least 8.
         seed: of the characters, at least 0; independent of the training's seed.
-
-    Raises:
-        RecipeError: an option below its range.
     """
     if train_classes:
         _require("train_classes", train_classes, 2)

@@ -20,9 +20,7 @@ class Files:
     """i -> image, read from its file at every call.
 
     Args:
-        root: the folder that the names are relative to.
         names: one for each image, with `/` as separator.
-        exif_rotation: see `read_image`.
         padded: see `read_image`; for the fast resize, which takes four channels.
     """
 
@@ -54,11 +52,7 @@ def read_with(dataset: Dataset, *, exif_rotation: bool, padded: bool) -> Dataset
 
 
 def file_sizes(root: Path, names: Iterable[str]) -> str:
-    """The `fingerprint` of files that are all there.
-
-    Raises:
-        DataError: a file is no longer there.
-    """
+    """The `fingerprint` of files that are all there."""
     try:
         return fingerprint([(root / name).stat().st_size for name in names])
     except OSError as error:
@@ -71,11 +65,7 @@ def fingerprint(sizes: Sequence[int]) -> str:
 
 
 def sizes_of(folder: Path, names: Iterable[str]) -> list[int | None]:
-    """Size of each file in bytes; None where there is no file.
-
-    Raises:
-        DataError: the system refuses to say.
-    """
+    """Size of each file in bytes; None where there is no file."""
     found: list[int | None] = []
     for name in names:
         try:
@@ -90,12 +80,7 @@ def sizes_of(folder: Path, names: Iterable[str]) -> list[int | None]:
 
 
 def missing(names: Sequence[str], of: int) -> str:
-    """The message that these images are missing, the first five of them named.
-
-    Args:
-        names: of the missing images.
-        of: how many images are listed.
-    """
+    """The message that these images are missing, the first five of them named."""
     return f"{len(names):,} of {of:,} listed images are missing: {first_named(names)}"
 
 
@@ -112,15 +97,7 @@ def leaves_folder(name: str) -> bool:
 
 
 def require_inside(folder: Path, names: Iterable[str]) -> None:
-    """Refuse listed paths that lead out of their folder, by their text or by a link to a folder.
-
-    Args:
-        folder: what the names are relative to.
-        names: of images; links to single files are allowed.
-
-    Raises:
-        DataError: a path leads out of the folder.
-    """
+    """Refuse listed paths that lead out of their folder, by their text or by a link to a folder."""
     root, parents = folder.resolve(), set()
     for name in names:
         if leaves_folder(name):
@@ -135,11 +112,7 @@ def require_inside(folder: Path, names: Iterable[str]) -> None:
 
 
 def require_utf8(folder: Path, names: Iterable[str]) -> None:
-    """Refuse names that cannot be stored as text: on Linux a file may be called by any bytes.
-
-    Raises:
-        DataError: a name is not UTF-8.
-    """
+    """Refuse names that cannot be stored as text: on Linux a file may be called by any bytes."""
     for name in names:
         if not name.isascii() and name.encode(errors="replace").decode() != name:
             raise DataError(f"a file name that is not UTF-8: {name!a}", file=folder, fix="Rename it")

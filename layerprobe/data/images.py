@@ -53,18 +53,9 @@ def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False)
 
     Args:
         path: JPEG, PNG, GIF, BMP, WebP, TIFF, PPM, AVIF or JPEG 2000, whatever the name's ending.
-        exif_rotation: turn and mirror the image as its EXIF orientation says; False leaves it as it is stored, as the
-            papers' benchmarks do.
-        padded: the result may have a fourth channel without meaning. PIL keeps one in memory, and dropping it takes
-            about as long as the fast resize.
 
     Returns:
         uint8 (H, W, 3), or (H, W, 4) if padded; it may be read-only.
-
-    Raises:
-        DataError: the file is absent, no file, unreadable, empty, truncated, broken, no image, above 89 million pixels,
-            or thinner than 1 to 1,000.
-        EnvironmentFault: its pixels do not fit into memory.
     """
     try:
         with warnings.catch_warnings(), memory_faults_told(path):

@@ -38,13 +38,6 @@ def load(root: Path, *, allow_partial: bool = False) -> Dataset:
     a single image. Ids are relative to the folder that holds img/ or img_highres/; if both are there, img/ is taken,
     unless it holds none of the images. A class is called by its item id. Bounding boxes are not used. Nothing is
     written.
-
-    Args:
-        root: the folder of Eval/ and Img/, or of list_eval_partition.txt, or the one that holds the benchmark.
-        allow_partial: accept missing images, and a list with another number of rows than it states; `notes` says so.
-
-    Raises:
-        DataError: no known layout, a bad list, a list with another number of rows than it states, or images missing.
     """
     return _load(root, _COUNTS, allow_partial=allow_partial)
 

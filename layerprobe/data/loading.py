@@ -32,20 +32,11 @@ def load_batches(  # noqa: PLR0913 - what to read, and the three keys of the aug
     the speed, and nothing is drawn from global generators. Closing the iterator ends the workers.
 
     Args:
-        split: images of one size; picklable if there are workers.
-        batches: indices of the images of each batch.
         epoch: from 1.
-        seed: of the run.
-        augment: a name of AUGMENTATIONS.
         workers: number of processes that read ahead; 0 reads in this process.
 
     Yields:
         uint8 (B, H, W, 3) in main memory, and the indices (B,) it was made from.
-
-    Raises:
-        DataError: an image cannot be read or has another size than those before it in the batch.
-        UnknownNameError: no such augmentation.
-        EnvironmentFault: a worker was killed, or shared memory is full.
     """
     if augment not in AUGMENTATIONS:
         raise UnknownNameError("augmentation", augment, AUGMENTATIONS)
@@ -57,16 +48,10 @@ def plain_batches(split: Split, *, batch_size: int, workers: int) -> Generator[T
     """All images in order, in their test view, not augmented; the last batch may be smaller.
 
     Args:
-        split: as for `load_batches`.
         batch_size: at least 1.
-        workers: as for `load_batches`.
 
     Yields:
         uint8 (B, H, W, 3) in main memory.
-
-    Raises:
-        LayerprobeError: as for `load_batches`.
-        ValueError: batch_size below 1.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size = {batch_size}: must be at least 1")
@@ -154,13 +139,7 @@ def in_order(
     """The results of a function for each batch of indices, from this process or from others that read ahead.
 
     Args:
-        read: the function; picklable if there are workers; raises only LayerprobeErrors.
-        batches: its arguments, in this order.
         workers: number of processes; 0 calls it in this process.
-
-    Raises:
-        LayerprobeError: the function's own.
-        EnvironmentFault: a worker was killed, or shared memory is full.
     """
     if not workers:
         for indices in batches:

@@ -38,10 +38,6 @@ def load(root: Path, *, allow_partial: bool = False) -> Dataset:
 
     Args:
         root: Market-1501-v15.09.15, or the folder that holds it.
-        allow_partial: accept splits of another size than the published one; `notes` says so.
-
-    Raises:
-        DataError: no known layout, an image with another name, or splits of another size than the published one.
     """
     return _load(root, _COUNTS, allow_partial=allow_partial)
 

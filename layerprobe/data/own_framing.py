@@ -13,12 +13,7 @@ from layerprobe.values.own_input import OwnInput
 
 
 def own_framed(dataset: Dataset, own: OwnInput) -> Dataset:
-    """The data set with every image as the model's own library makes it, before normalisation.
-
-    Args:
-        dataset: of images of any size.
-        own: what the library does.
-    """
+    """The data set with every image as the model's own library makes it, before normalisation."""
     splits = {name: replace(split, image=_Own(split.image, own)) for name, split in dataset.splits.items()}
     return replace(dataset, splits=splits)
 

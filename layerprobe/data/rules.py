@@ -24,12 +24,7 @@ def rules_of(stream: BinaryIO, path: Path, *, whole: bool) -> list[tuple[str, st
     """The kind of each rule that the image in a file is read by, in a word or two, and the rule.
 
     Args:
-        stream: of the file.
-        path: its name, whose ending may promise another format.
         whole: decode PNGs, to see EXIF data that stand behind the pixels, where hardly a program writes them.
-
-    Raises:
-        OSError: no image that can be read, or one of PIL_ERRORS.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -25,7 +25,6 @@ class PairList:
     """What a file lists.
 
     Args:
-        name: of the file.
         pairs: the id of a query and the id of an item that it is searched among, each pair once.
     """
 
@@ -54,15 +53,8 @@ def read_searching(dataset: Dataset, *, group: str | None, positives: str | None
     """The rules, checked against a data set with all its images.
 
     Args:
-        dataset: as it was loaded.
         group: name of a column; None or empty for none.
         positives: path of a csv file with the columns `query` and `item`; None or empty for none.
-        ignore: likewise.
-
-    Raises:
-        UnknownNameError: no such column.
-        RecipeError: a column, where there is none at all.
-        DataError: a file that cannot be read, is no such table, or names an image that is not there; or no right item.
     """
     columns = dict.fromkeys(column for split in dataset.splits.values() for column in split.columns)
     if group and not columns:
@@ -77,12 +69,7 @@ def read_searching(dataset: Dataset, *, group: str | None, positives: str | None
 
 
 def with_search_rules(dataset: Dataset, searching: Searching) -> Dataset:
-    """The data set with the rules of its searches, as rows of its splits.
-
-    Args:
-        dataset: perhaps without some of the images that the lists name; pairs of those are left out.
-        searching: the rules.
-    """
+    """The data set with the rules of its searches, as rows of its splits."""
     if searching == Searching():
         return dataset
     rules, notes = {}, {}

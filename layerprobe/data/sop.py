@@ -30,13 +30,6 @@ def load(root: Path, *, allow_partial: bool = False) -> Dataset:
 
     Ebay_train.txt and Ebay_test.txt are the split. Ids are relative to their folder, wherever below the root that is.
     Classes have no names and are called by their numbers. Nothing is written.
-
-    Args:
-        root: Stanford_Online_Products, or the folder that holds it.
-        allow_partial: accept missing images; `notes` says how many.
-
-    Raises:
-        DataError: no known layout, a bad list, or images missing.
     """
     return _load(root, _COUNTS, allow_partial=allow_partial)
 

@@ -75,7 +75,6 @@ class Dataset:
 
     Args:
         splits: by name, in the order of reporting: train, validation, test, gallery.
-        class_names: the name of each class; the labels of all splits index it.
         search_in: split -> the split in which its images are searched for; a split not named is searched in itself.
         notes: remarks that go with every result on it, such as that images are missing.
         classification: whether the test images are of the training classes; else no class is in two splits.
@@ -109,16 +108,7 @@ class Dataset:
 
 
 def require_retrieval(dataset: Dataset, *, source: object) -> Dataset:
-    """The data set itself, if every split can be trained on or searched.
-
-    Args:
-        dataset: any.
-        source: the root or file that the errors name.
-
-    Raises:
-        DataError: a split has fewer than 2 classes, unless a list says what is right for its images or in it, or a
-            class is in two splits of which neither is searched in the other.
-    """
+    """The data set itself, if every split can be trained on or searched."""
     seen: dict[int, str] = {}
     listed = {name for name, rules in dataset.search_rules.items() if rules.positives is not None}
     listed |= {dataset.search_in.get(name, name) for name in listed}
@@ -166,20 +156,12 @@ def manifest_sha256(split: Split, class_names: tuple[str, ...]) -> str:
 
 
 def contents_sha256(split: Split, class_names: tuple[str, ...]) -> str:
-    """Hex hash of a split's ids, class names and contents; a run and its features belong to the images of one.
-
-    Raises:
-        ValueError: as for `digests_of`.
-    """
+    """Hex hash of a split's ids, class names and contents; a run and its features belong to the images of one."""
     return _hashed(digests_of(split).tobytes(), split, class_names)
 
 
 def digests_of(split: Split) -> NDArray[np.int64]:
-    """`Split.digests` of a split whose images are hashed.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """`Split.digests` of a split whose images are hashed."""
     if split.digests is None:
         raise ValueError(f"split {split.name}: its images are not hashed")
     return split.digests

@@ -30,12 +30,7 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
     the same for all seeds, so that the runs of an experiment choose by the same images.
 
     Args:
-        dataset: with a train split and no validation split.
         fraction: of the training classes, at least 0 and below 1; 0 leaves the data set as it is.
-
-    Raises:
-        RecipeError: the data set has no train split, has a validation split already or tests on the training classes,
-            or fewer than 2 classes would be in train or in validation.
     """
     if not fraction:
         return dataset
@@ -51,12 +46,8 @@ def with_validation_fold(dataset: Dataset, folds: int, fold: int) -> Dataset:
     trained once for each part has each training class held out once.
 
     Args:
-        dataset: with a train split and no validation split.
         folds: number of parts, at least 2; 0 leaves the data set as it is.
         fold: which of them, from 0.
-
-    Raises:
-        RecipeError: as for `with_validation`.
     """
     if not folds:
         return dataset
@@ -97,9 +88,7 @@ def with_share(dataset: Dataset, share: float, *, seed: int) -> Dataset:
     """The data set with a share of the images of each training class, as Horiguchi et al. (2019, section 4.3) vary it.
 
     Args:
-        dataset: with a train split.
         share: above 0 and at most 1. The number of images is rounded; at least 2 stay if the class has 2.
-        seed: decides which images stay.
     """
     if share == 1:
         return dataset
@@ -142,13 +131,9 @@ def meta_classes(labels: LabelArray, count: int, *, seed: int) -> LabelArray:
     Args:
         labels: (N,) classes.
         count: number of meta-classes, from 2 to the number of classes.
-        seed: decides which classes are merged.
 
     Returns:
         (N,) in 0 ... count - 1.
-
-    Raises:
-        RecipeError: more meta-classes than classes.
     """
     classes, places = np.unique(labels, return_inverse=True)
     if count > len(classes):

@@ -30,7 +30,6 @@ class OfficialSet:
     """A set of torchvision.
 
     Args:
-        classes: number of classes, of all splits together.
         splits: the official splits, all of which are joined, with torchvision's arguments for each.
     """
 
@@ -101,17 +100,9 @@ def load(root: Path, *, set: str = "", train_classes: int | None = None, downloa
     download is true.
 
     Args:
-        root: the folder that torchvision calls the set's root.
         set: a name of SETS, such as CIFAR100.
         train_classes: how many of the classes are for training, the rest being for testing; 0: all are for testing,
             and there is no split `train`; None: the first half, C // 2.
-        download: download the set if it is not there.
-
-    Raises:
-        UnknownNameError: no such set, or none named.
-        DataError: the set is not there or not whole, cannot be got, or images are missing (all are counted, five
-            named).
-        RecipeError: train_classes leaves fewer than 2 classes for training or for testing.
     """
     dataset = unchecked(root, set=set, train_classes=train_classes, download=download)
     _require_files(root, dataset)

@@ -52,9 +52,7 @@ def resized(dataset: Dataset, size: int, method: resizing.Method = "exact") -> D
     """The data set with its images resized to squares, whatever their aspect ratio.
 
     Args:
-        dataset: of images of any size.
         size: side in pixels, at least 1.
-        method: see `resizing.resize`.
     """
 
     def one(split: Split) -> Split:
@@ -87,11 +85,7 @@ class Normalise:
 
     @classmethod
     def of(cls, mean: Channels, std: Channels) -> Normalise:
-        """From a recipe's values: one number for all channels, three numbers, or "imagenet".
-
-        Raises:
-            RecipeError: another value, or a std that is not above 0.
-        """
+        """From a recipe's values: one number for all channels, three numbers, or "imagenet"."""
         means, stds = _channels("mean", mean), _channels("std", std)
         if min(stds) <= 0:
             raise RecipeError(f"data.std = {std}: must be above 0", fix="Raise data.std")
@@ -146,12 +140,7 @@ def describe_transform(  # noqa: PLR0913 - an argument for each step
     Args:
         image_size: the network's side in pixels.
         invert: whether pixels are inverted.
-        mean: of the normalisation.
-        std: likewise.
         framing: "square", D1, D2, D3, or what else is done besides resizing, in words.
-        method: of resizing.
-        filter: of resizing.
-        exif_rotation: whether images are turned as their EXIF orientation says.
     """
     normalise = Normalise.of(mean, std)
     steps = {
@@ -175,9 +164,6 @@ def describe_decoding(
 
     Args:
         kept: the size of the result ("224x224").
-        method: of resizing.
-        filter: likewise.
-        exif_rotation: whether images are turned as their EXIF orientation says.
     """
     exif = _exif(exif_rotation)
     return f"PIL {PIL.__version__}; alpha on white; EXIF {exif}; {kept}, {resizing.describe(method, filter)}"

@@ -62,7 +62,6 @@ def search_sha256(queries: Labelled, gallery: Labelled | None, rules: SearchRule
 
     Args:
         queries: searched for in `gallery`, or among themselves without the query where that is None.
-        gallery: what is searched.
         rules: which items are right, or taken out, where the class does not say. Lists are hashed in whatever order;
             without any rule the hash is that of None.
     """
@@ -95,15 +94,9 @@ def rank(  # noqa: PLR0913 - what is searched, how exactly, and in how much memo
 
     Args:
         queries: searched for in `gallery`, or among themselves without the query where that is None.
-        gallery: what is searched, for data sets that have one.
-        similarity: cosine, dot, euclidean or hamming.
         ks: K of Recall@K for which the counts must be exact; None for all counts.
-        known: ranks of the same features by the same rules that may be exact for fewer.
         memory: bytes that the search may take.
         rules: which items are right, or taken out, where the class does not say; None: the classes alone.
-
-    Raises:
-        NumericError: a feature is not finite.
     """
     return nearest_positive_ranks(
         queries.values,
@@ -134,7 +127,6 @@ class Scored:
     """Scores of a layer, and what those of them that are means over the queries are the means of.
 
     Args:
-        scores: each of another metric.
         values: metric -> (Q,) what each query adds to it; NaN where the metric leaves the query out.
         redrawn: metric -> its interval for another draw of classes, where that is asked for and there is one.
         refused: why there are no scores, where the layer cannot take the reduction; else None.
@@ -153,11 +145,6 @@ class Scored:
 def score_recall(ranks: Ranks, subject: Subject, ks: Sequence[int]) -> Scored:
     """Recall@K of one layer, a score for each K.
 
-    Args:
-        ranks: exact for these K.
-        subject: whose ranks they are.
-        ks: each below the number of items searched.
-
     Returns:
         Values with lone queries as misses and the expected value under random order of ties.
     """
@@ -170,15 +157,10 @@ def hits_in_draws(features: Features, similarity: str, drawn: Iterable[NDArray[n
     """Recall@1 of each query, ranked anew in every draw that it is in: the mean of its hits over these.
 
     Args:
-        features: in memory.
-        similarity: as for `rank`.
         drawn: rows of each draw, ascending; they are searched among themselves.
 
     Returns:
         (Q,) in [0, 1]; NaN where a query is in no draw.
-
-    Raises:
-        NumericError: a feature that is drawn is not finite.
     """
     hits, often = np.zeros(len(features.labels)), np.zeros(len(features.labels))
     for rows in drawn:
@@ -192,15 +174,7 @@ def hits_in_draws(features: Features, similarity: str, drawn: Iterable[NDArray[n
 
 
 def score_thinned(ranks: Ranks, subject: Subject, ks: Sequence[int], size: int, items: ItemCounts) -> Scored:
-    """Recall@K of one layer in a smaller gallery, a score for each K.
-
-    Args:
-        ranks: every count exact.
-        subject: whose ranks they are.
-        ks: as for `thinned_hits`.
-        size: how many items a query searches there.
-        items: right and wrong ones of each query in the whole gallery.
-    """
+    """Recall@K of one layer in a smaller gallery, a score for each K."""
     values = {thinned_name(k, size): thinned_hits(ranks, k, size, *items) for k in ks}
     notes = [THINNED_NOTE, *recall_notes(ranks)]
     return Scored([subject.score(name, value, len(ranks), notes) for name, value in means_of(values).items()], values)
@@ -211,8 +185,6 @@ def item_counts(queries: Labelled, gallery: Labelled | None, rules: SearchRules 
 
     Args:
         queries: searched for in `gallery`, or among themselves where that is None.
-        gallery: what is searched.
-        rules: as for `rank`.
     """
     if gallery is None:
         return positives_and_negatives(queries.labels, rules=rules)
@@ -221,16 +193,7 @@ def item_counts(queries: Labelled, gallery: Labelled | None, rules: SearchRules 
 
 
 def query_values(ranks: Ranks, values: Mapping[str, NDArray[np.float64]], metric: str) -> NDArray[np.float64]:
-    """(Q,) what each query adds to a metric that is their mean; NaN where the metric leaves a query out.
-
-    Args:
-        ranks: of the queries.
-        values: what is stored of other metrics than R@K.
-        metric: R@K, or one of `values`.
-
-    Raises:
-        DataError: the metric is not among them, or the ranks are not exact for its K.
-    """
+    """(Q,) what each query adds to a metric that is their mean; NaN where the metric leaves a query out."""
     if not is_recall(metric):
         if metric not in values:
             raise DataError(f"no {metric} of each query is stored", fix=f"Run layerprobe probe --metrics {metric}")
@@ -252,11 +215,7 @@ def searched(
     """What a metric takes.
 
     Args:
-        queries: in memory.
         gallery: in memory; None for the queries themselves.
-        similarity: as for `rank`.
-        ranks: of the same, perhaps not exact for every K: completed when a metric asks for them.
-        rules: as for `rank`.
     """
     made = retrieval(queries.values, queries.labels, **_search(queries, gallery, similarity, rules))  # type: ignore[arg-type] # in memory
     return replace(made, count=partial(rank, queries, gallery, similarity, known=ranks, rules=rules))
@@ -266,15 +225,6 @@ def score_metric(
     metric: Metric, names: Sequence[str], given: Retrieval, subject: Subject, notes: Sequence[str] = ()
 ) -> Scored:
     """What one metric gives of a layer, a score for each of its numbers that was asked for.
-
-    Args:
-        metric: gives a number for each of its names; its `notes`, if it has any, say how, and `notes_on` what of the
-            layer is left out. One whose numbers are means over the queries also has `of_queries`, which gives what
-            they are the means of.
-        names: those asked for; `NMI` brings `NMI-sd` and whatever else begins with `NMI-`.
-        given: the layer.
-        subject: whose numbers they are.
-        notes: what is to be said of every number of this layer.
 
     Returns:
         No value, and the reason as the note, where the metric is not defined on these features.

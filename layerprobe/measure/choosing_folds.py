@@ -45,7 +45,6 @@ class Refitting:
 
     Args:
         queries: (Q, D) searched for in `gallery`, or among themselves without the query where that is None.
-        gallery: what is searched; nothing is fitted on it.
         folds: (Q,) the fold of each query; a class, or a cluster of classes, is in one fold.
         similarity: cosine, dot, euclidean or hamming.
         device: where features are reduced and ranked.
@@ -62,11 +61,7 @@ class Refitting:
     rules: SearchRules | None = None
 
     def fitted_without(self, chain: Chain, fold: int) -> Reduce:
-        """A chain of reductions, fitted on the queries of the other folds.
-
-        Raises:
-            NotApplicableError: it cannot be fitted on these.
-        """
+        """A chain of reductions, fitted on the queries of the other folds."""
         blocks = Marked(Blocks(self.queries.values, self.device), self.folds != fold)
         return chain.fit(blocks, int(self.queries.values.shape[1]), seed=self.seed)
 
@@ -74,14 +69,10 @@ class Refitting:
         """Recall@1 of queries in the whole gallery, all of it reduced in the same way.
 
         Args:
-            reduce: what is done to the features.
             rows: (R,) of the queries, ascending; None for all.
 
         Returns:
             (R,) or (Q,) in [0, 1]; 0 for a query without a right item.
-
-        Raises:
-            NumericError: a feature is not finite.
         """
         queries = self._reduced(self.queries, reduce)
         gallery = None if self.gallery is None else self._reduced(self.gallery, reduce)
@@ -122,15 +113,10 @@ def out_of_fold(search: Refitting, chain: Chain) -> Hits:
     among fitted classes than among as many others.
 
     Args:
-        search: the queries and their folds.
         chain: reductions of which at least one is fitted.
 
     Returns:
         (Q,) in [0, 1]; 0 for a query without a right item.
-
-    Raises:
-        NotApplicableError: it cannot be fitted on the queries of some folds.
-        NumericError: a feature is not finite.
     """
     hits = np.zeros(len(search.folds))
     for fold in np.unique(search.folds).tolist():
@@ -146,16 +132,10 @@ def refitted(search: Refitting, chain: Chain, fold: int) -> Hits:
     nor the reduction has seen them.
 
     Args:
-        search: the queries and their folds.
         chain: reductions of which at least one is fitted.
-        fold: the fold that nothing is fitted on.
 
     Returns:
         (Q,) in [0, 1]; 0 for a query without a right item.
-
-    Raises:
-        NotApplicableError: it cannot be fitted on the queries of the other folds.
-        NumericError: a feature is not finite.
     """
     return search.hits(search.fitted_without(chain, fold))
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.metrics.cka import FloatArray, cka_vector
+from layerprobe.metrics.cka import cka_vector
 from layerprobe.system.errors import NumericError
+from layerprobe.values.arrays import FloatArray
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Matrix
 
@@ -27,9 +28,6 @@ class Side:
     """One of two runs whose layers are compared.
 
     Args:
-        run: its name.
-        epoch: of its features.
-        layers: L of them.
         read: layer -> (N, D) features of the same images for every layer.
     """
 
@@ -45,18 +43,11 @@ def layer_cka(
     """Linear CKA of every two layers at one epoch.
 
     Args:
-        layers: L layers, in the order of the rows and columns.
         read: layer -> (N, D) features of the same images for every layer.
-        run: the run's name.
-        split: of the images.
-        epoch: of the features.
 
     Returns:
         (L, L). Of more than 4096 images, 4096 are drawn at random, always the same. A layer with NaN, or whose features
         do not vary, has no values.
-
-    Raises:
-        DataError: fewer than 4 images.
     """
     vectors: list[FloatArray | None] = []
     faults: Faults = {}
@@ -84,15 +75,10 @@ def epoch_cka(
     Args:
         stored: epoch -> the layers whose features are stored, for E epochs in ascending order.
         read: epoch and layer -> (N, D) features of the same images for all.
-        run: the run's name.
-        split: of the images.
 
     Returns:
         (L, E) for the L layers of the last epoch, whose column is 1; images are drawn as for `layer_cka`. There is no
         value where a layer was not stored, has NaN, or does not vary.
-
-    Raises:
-        DataError: fewer than 4 images.
     """
     last = max(stored)
     names, faults, rows = _names(stored[last]), Faults(), []
@@ -120,16 +106,8 @@ def epoch_cka(
 def run_cka(first: Side, second: Side, *, split: str) -> Matrix:
     """Linear CKA of every layer of one run with every layer of another.
 
-    Args:
-        first: gives the rows.
-        second: gives the columns; its features are of the same images, in the same order.
-        split: of the images.
-
     Returns:
         (L, M); images are drawn as for `layer_cka`, and values missing as there.
-
-    Raises:
-        DataError: fewer than 4 images.
     """
     vectors: list[list[FloatArray | None]] = []
     notes: dict[str, None] = {}

@@ -28,12 +28,8 @@ def extract(
     no TF32, no autocast.
 
     Args:
-        module: on `device`.
-        taps: of this module.
-        batches: of images, in the order of the split; the last may be smaller.
         normalise: a batch on `device`, such as bytes (B, H, W, 3) -> float32 (B, 3, H, W); None where the batches are
             already what the network takes.
-        device: where the network runs; batches travel there as they are.
 
     Yields:
         For each batch {tap.key: float32 (B, dim)}.

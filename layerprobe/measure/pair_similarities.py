@@ -10,8 +10,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.metrics.cka import FloatArray, unit_rows
+from layerprobe.metrics.cka import unit_rows
 from layerprobe.system.errors import NumericError
+from layerprobe.values.arrays import FloatArray
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.views import Histogram
 
@@ -30,7 +31,6 @@ class Labelled:
     """The features of a split.
 
     Args:
-        features: (N, D).
         labels: (N,) class indices.
         notes: what a reader must know of the split.
     """
@@ -52,9 +52,6 @@ def pair_histograms(splits: Mapping[str, Labelled], *, run: str, epoch: int, ran
 
     Args:
         splits: split -> its features; of which none is searched in another.
-        run: the run's name.
-        epoch: of the features.
-        ranked: the layer and how it is searched.
 
     Returns:
         In the order of the splits. A split with NaN or Inf has counts of 0, and the reason as a note.

@@ -13,13 +13,12 @@ from layerprobe.metrics.recall import recall_name
 from layerprobe.ranking import retrieval
 from layerprobe.ranking.left_out import left_out_means, left_out_recall
 from layerprobe.system.errors import DataError
+from layerprobe.values.arrays import FloatArray, IntArray
 from layerprobe.values.retrieval import Retrieval, SearchRules
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Metric = Callable[[Retrieval], Mapping[str, float]]
 
 # With more units, so many random groups of them are left out: an interval nearly as good, and tables of 2 MB.
@@ -64,24 +63,14 @@ def left_out_values(  # noqa: PLR0913 - what is searched, by which rules, and wh
 
     Args:
         queries: searched for in `gallery`, or among themselves where that is None.
-        gallery: what is searched, for data sets that have one.
         units: (Q,) whole classes or clusters of them.
         gallery_units: (G,) likewise; units that only the gallery has stay in it.
-        ks: K of Recall@K; lone queries count as misses.
-        metrics: each with those of its names that were asked for; those that are no means over queries are passed over.
-        similarity: cosine, dot, euclidean or hamming.
         rules: which items are taken out, where the class does not say; None: none but the query itself.
-        seed: of the groups.
 
     Returns:
         Metric -> (U, U) for `statistics.jackknife`: [u, i] is what the queries of unit i add to the metric without unit
         u; the sum over i is that metric, NaN where no query is left. No table of a metric that is not defined without
         a unit.
-
-    Raises:
-        DataError: MRR with lone queries where they are an error, or with nothing else where it leaves them out.
-        NumericError: a feature is not finite.
-        ValueError: a class in two units, or lists of right items.
     """
     if rules is not None and rules.positives is not None:
         raise ValueError("lists of right items name items of units that are left out")
@@ -122,7 +111,6 @@ def groups_of(
         units: (Q,).
         gallery_units: (G,); those without a query become -1. None without a gallery.
         most: groups at most.
-        seed: of the groups.
     """
     names, places = np.unique(units, return_inverse=True)
     numbers = np.arange(len(names))

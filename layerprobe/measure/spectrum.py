@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.metrics.cka import FloatArray, unit_rows
+from layerprobe.metrics.cka import unit_rows
 from layerprobe.system.errors import NumericError
+from layerprobe.values.arrays import FloatArray
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.views import Curve
 
@@ -24,10 +25,6 @@ def spectrum(features: NDArray[np.floating], *, run: str, epoch: int, split: str
 
     Args:
         features: (N, D).
-        run: the run's name.
-        epoch: of the features.
-        split: of the images.
-        ranked: the layer.
 
     Returns:
         Directions without variance are left out: singular values that are at most max(N, D) times float64's epsilon of
@@ -49,9 +46,6 @@ def variance_shares(units: FloatArray) -> FloatArray:
 
     Args:
         units: (N, D).
-
-    Raises:
-        NumericError: all are zero.
     """
     count, dim = units.shape
     # As for `effective-rank`: the eigenvalues of a (D, D) product would lose small singular values.

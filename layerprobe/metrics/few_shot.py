@@ -7,18 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from layerprobe.metrics.precision import means_of
 from layerprobe.ranking.vectors import TIE_WINDOW, comparable
 from layerprobe.system.errors import DataError
+from layerprobe.values.arrays import FloatArray, IntArray
 from layerprobe.values.retrieval import Retrieval
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # How often the images of every class are drawn.
 DRAWS = 10

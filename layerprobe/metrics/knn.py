@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from layerprobe.metrics.precision import means_of
 from layerprobe.ranking.neighbours import nearest_neighbours
 from layerprobe.system.errors import DataError
+from layerprobe.values.arrays import FloatArray, IntArray
 from layerprobe.values.retrieval import Neighbours, Retrieval
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # The temperature of DINOv2's evaluation.
 TEMPERATURE = 0.07

@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.vectors import comparable, similarity_blocks
+from layerprobe.values.arrays import FloatArray
 from layerprobe.values.retrieval import Lone, Ranks, Retrieval, counted_queries
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-FloatArray = NDArray[np.float64]
 
 
 class PrecisionAtPositives:

@@ -48,10 +48,6 @@ def block_names(module: nn.Module) -> list[str]:
        layers, the last of it and the normalisation and activation behind it (VGG's ReLUs);
     4. without parameters, all of the model's children.
 
-    Args:
-        module: the model; compiled and gradient-checkpointed ones have the names of the model itself. Nothing runs, and
-            parameters on the meta device are enough.
-
     Returns:
         Module paths below `module` in the order in which the model registers them, which for blocks is the order of
         execution. Empty for a model without children.
@@ -71,10 +67,6 @@ def part_names(module: nn.Module, blocks: Sequence[str]) -> list[str]:
 
     Attention in windows is left out, since its output has no row for an image; so are gates (squeeze and excitation).
     An activation may be one module that a block calls several times.
-
-    Args:
-        module: the model.
-        blocks: paths of its blocks, as `block_names` gives them.
 
     Returns:
         Module paths below `module`, block by block, an MLP after its activation.

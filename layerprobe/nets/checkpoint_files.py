@@ -38,16 +38,7 @@ class FileWeights:
 
 
 def read_checkpoint(path: Path, part: str | None = None) -> FileWeights:
-    """Read a safetensors file, or a torch file of either format; code in it is never run.
-
-    Args:
-        path: the file.
-        part: of the file, `teacher` or `state_dict.model`, where several parts could be the network's weights.
-
-    Raises:
-        DataError: absent, empty, truncated, compressed, no weights file, or one that holds code or no tensors.
-        EnvironmentFault: it does not fit into memory.
-    """
+    """Read a safetensors file, or a torch file of either format; code in it is never run."""
     _require_weights_file(path)
     require_memory(path.stat().st_size, path)
     content = _read_safetensors(path) if path.suffix == ".safetensors" else load_inert(path)

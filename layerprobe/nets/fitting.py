@@ -107,14 +107,9 @@ def fitted(weights: FileWeights | Mapping[str, Tensor], module: nn.Module, *, na
 
     Args:
         weights: what `read_checkpoint` read, or names -> tensors.
-        module: the bare network, without what its trainer put around it; it is not changed.
-        name: of the network, for errors.
 
     Returns:
         The module's names -> tensors; the notes name the prefix and what of the file is not used.
-
-    Raises:
-        DataError, NumericError, UnknownNameError: as `fit`.
     """
     own = shapes(module)
     found = fit(weights, Wanted(name, own))
@@ -122,14 +117,7 @@ def fitted(weights: FileWeights | Mapping[str, Tensor], module: nn.Module, *, na
 
 
 def fit(weights: FileWeights | Mapping[str, Tensor], wanted: Wanted) -> Fit:
-    """The one prefix of a file under which all tensors of a network lie in their shapes, and these tensors.
-
-    Raises:
-        DataError: no prefix has every tensor; or several have, with different numbers; or there are more tensors than
-            the network has places for; or the file holds fewer numbers than a tensor has by its shape, or complex ones.
-        NumericError: a tensor is not finite.
-        UnknownNameError: the file lacks the part asked for.
-    """
+    """The one prefix of a file under which all tensors of a network lie in their shapes, and these tensors."""
     given = weights if isinstance(weights, FileWeights) else FileWeights(weights)
     found = _of_part(_matched(given.tensors, wanted), given)
     right = {prefix: _of_shape(tensors, wanted.own) for prefix, tensors in found.items()}
@@ -157,7 +145,6 @@ def unused(own: Mapping[str, Shape], left: Mapping[str, Tensor], anew: tuple[str
     Args:
         own: the network's names -> shapes.
         left: names -> the tensors of `Fit.left`.
-        anew: prefixes of what starts anew by the recipe's wish, and is not named.
     """
     shaped = {key: tuple(value.shape) for key, value in left.items() if not key.startswith(anew)}
     named = [f"{key} (there is no such layer)" for key in shaped if key not in own and not key.endswith(_DERIVED)]
@@ -259,11 +246,7 @@ def _is_classifier(key: str, left: Mapping[str, Tensor]) -> bool:
 
 
 def _only(fits: Collection[Fit], wanted: Wanted, given: FileWeights) -> Fit:
-    """The one complete fit; of those with the same numbers the one with most of a head, since it makes no difference.
-
-    Raises:
-        DataError: there are several.
-    """
+    """The one complete fit; of equal fits the one with most of a head."""
     different: list[Fit] = []
     for one in sorted(fits, key=lambda each: -len(each.tensors)):
         if not any(_same(one, other, wanted) for other in different):

@@ -11,9 +11,6 @@ class FrozenBatchNorm(nn.Module):
 
     Mean, variance, weight and bias keep their names in the state but are all buffers: neither `train()` nor
     `requires_grad_(True)` of a network around it sets them moving, and no optimiser sees them.
-
-    Args:
-        norm: what to take over, with its tensors.
     """
 
     running_mean: Tensor
@@ -33,12 +30,7 @@ class FrozenBatchNorm(nn.Module):
 
 
 def freeze_batch_norm(module: nn.Module, learning: tuple[str, ...]) -> bool:
-    """Freeze every BatchNorm of maps; returns whether there was one.
-
-    Args:
-        module: changed in place.
-        learning: prefixes of paths whose BatchNorms stay as they are.
-    """
+    """Freeze every BatchNorm of maps; returns whether there was one."""
     found = False
     for path, norm in list(module.named_modules()):
         if isinstance(norm, nn.BatchNorm2d):

@@ -38,14 +38,6 @@ class Head:
         """`pool5`, `norm5`, `dropout5`, `fc6`, `relu6`, `fc7` ..., a norm, a dropout: those that the recipe asks for.
 
         The last norm and dropout have their layer's number. Linear layers keep torch's initialisation.
-
-        Args:
-            channels: of the last map.
-
-        Raises:
-            UnknownNameError: another pool or norm.
-            RecipeError: a probability outside [0, 1), or `fc_norm` or `fc_dropout` without `fc`.
-            ValueError: a size in `fc` below 1.
         """
         self._require_sizes()
         found: dict[str, nn.Module] = {"pool5": GlobalPool(self.pool)}

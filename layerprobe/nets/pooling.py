@@ -13,9 +13,6 @@ class GlobalPool(nn.Module):
 
     Args:
         kind: `max`, `avg`, or `gem` (see `layerprobe.values.pooling.gem`).
-
-    Raises:
-        UnknownNameError: another kind.
     """
 
     def __init__(self, kind: str) -> None:

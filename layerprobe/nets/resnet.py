@@ -12,14 +12,7 @@ _REPLACED = ("avgpool", "fc")
 
 
 def resnet(name: str, network: Callable[..., nn.Module], blocks: tuple[int, ...], channels: int) -> Backbone:
-    """A residual network without its classifier; layers `layerX.Y` are a block's output, after the sum and its ReLU.
-
-    Args:
-        name: as registered.
-        network: torchvision's function.
-        blocks: how many, of each stage.
-        channels: of the last block.
-    """
+    """A residual network without its classifier; layers `layerX.Y` are a block's output, after the sum and its ReLU."""
 
     def trunk() -> Mapping[str, nn.Module]:
         return {name: child for name, child in network(weights=None).named_children() if name not in _REPLACED}

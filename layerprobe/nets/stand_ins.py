@@ -75,10 +75,6 @@ def load_inert(path: Path) -> object:
     """What a torch file holds, with tensors on the CPU and stand-ins for objects of foreign classes.
 
     Objects of subclasses of dict and list become an OrderedDict and a list of their items.
-
-    Raises:
-        DataError: compressed, truncated, no torch file, or one that names a function of Python's or torch's, whose
-            place a stand-in could take as well: such a file was not written by a training script.
     """
     try:
         _require_plain_archive(path)
@@ -160,11 +156,7 @@ def _foreign_names(path: Path) -> list[str]:
 
 
 def _require_magic_number(path: Path, stream: io.BufferedReader) -> None:
-    """Go past the pickle that torch's old format begins with; what somebody else's holds in its place is told.
-
-    Raises:
-        DataError: a plain pickle, of code or of data; code is named also where the pickle ends early.
-    """
+    """Go past the pickle that torch's old format begins with; what somebody else's holds in its place is told."""
     found = False
     texts: deque[str] = deque(["", ""], maxlen=2)  # the last two that are put on the stack: a module and a name in it
     memo: dict[object, str] = {}

@@ -34,9 +34,6 @@ def expand(pattern: str) -> list[tuple[Path, str | None]]:
 
     A file that exists under the name is taken literally, whatever characters it has. Without `*`, `?` and `[` the
     result is that one file, also where it does not exist.
-
-    Raises:
-        DataError: no file matches.
     """
     path, part = split_part(pattern)
     if path.is_file() or not glob.has_magic(str(path)):

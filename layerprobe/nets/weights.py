@@ -16,11 +16,7 @@ _ALTERNATIVES = "--set net.weights=none, or --set net.weights=PATH"
 
 
 def weights_file(name: str) -> Path:
-    """Where torchvision's ImageNet weights of a network lie, or would: below TORCH_HOME.
-
-    Raises:
-        UnknownNameError: there are none for this network.
-    """
+    """Where torchvision's ImageNet weights of a network lie, or would: below TORCH_HOME."""
     return Path(str(torch.hub.get_dir()), "checkpoints", Path(_url(name)).name)
 
 
@@ -33,15 +29,8 @@ def _url(name: str) -> str:
 def imagenet_weights(name: str) -> FileWeights:
     """ImageNet weights of torchvision, version IMAGENET1K_V1, from TORCH_HOME; fetched where absent.
 
-    Args:
-        name: of a network in `registry.IMAGENET_WEIGHTS`.
-
     Returns:
         The file's tensors, by torchvision's names.
-
-    Raises:
-        EnvironmentFault: the file is absent and cannot be fetched.
-        DataError: its sha256 is not the one in its name.
     """
     path = weights_file(name)
     digest = path.stem.rpartition("-")[2]

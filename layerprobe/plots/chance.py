@@ -14,7 +14,6 @@ def draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:
     """Draw lines at the chance levels that are in view, and say above them what they are.
 
     Args:
-        axes: their limits are set.
         floors: split -> chance level in percent.
     """
     bottom, top = axes.get_ylim()

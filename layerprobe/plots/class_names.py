@@ -19,8 +19,6 @@ def shortened(name: str, width: float, size: float) -> str:
     """A name with as much taken out before its last characters as it is too wide.
 
     Args:
-        name: any text.
-        width: the room for it, in inches.
         size: of the font, in points.
     """
     name = drawable(name)
@@ -40,10 +38,7 @@ def in_lines(name: str, width: float, size: float, count: int) -> list[str]:
     """A name in lines of a width, the last one shortened where they are too few.
 
     Args:
-        name: any text.
-        width: of a line, in inches.
         size: of the font, in points.
-        count: how many lines there may be.
     """
     name, lines = drawable(name), list[str]()
     while name and len(lines) < count - 1:

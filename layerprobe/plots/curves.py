@@ -49,8 +49,6 @@ class _Panel:
 
     Args:
         runs: run -> its layers.
-        splits: those drawn.
-        title: over the axes.
         styles: (run, layer) -> how it is drawn.
     """
 
@@ -89,13 +87,8 @@ def draw(
     where they are asked for.
 
     Args:
-        scores: of one or more runs.
-        metric: what is drawn.
         data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
         layers: those that are drawn; None for the few that `few_layers` chooses.
-
-    Raises:
-        LayerprobeError: no score of this metric.
     """
     chosen = _chosen(scores, metric, layers)
     found = points(chosen, metric)

@@ -23,13 +23,7 @@ _APART = 0.13  # of the distance of two layers, between two points of one layer
 
 
 def draw(found: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str]) -> Figure:
-    """Draw a panel for each run and dimension: a line for each reducer, through the layers in network order.
-
-    Args:
-        found: of one or more runs.
-        names: as from `reducer_names`.
-        notes: lines under the figure.
-    """
+    """Draw a panel for each run and dimension: a line for each reducer, through the layers in network order."""
     cells = [(each, dim) for each in found for dim in sorted({s.dim or 0 for s in each.values if s.equal})]
     titles = [f"{each.run}, epoch {each.epoch}\nat {dim:,} dimensions" for each, dim in cells]
     found = [_at(each, dim) for each, dim in cells]

@@ -21,13 +21,7 @@ _BAND = 0.15
 
 
 def draw(found: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str]) -> Figure:
-    """Draw a panel for each run and reducer, with a line for each layer that is labelled with its last value.
-
-    Args:
-        found: of one or more runs.
-        names: as from `reducer_names`.
-        notes: lines under the figure.
-    """
+    """Draw a panel for each run and reducer, with a line for each layer that is labelled with its last value."""
     labels = layer_labels(
         (each.run, RankedLayer(s.score.layer_key, NO_REDUCTION, "")) for each in found for s in each.values
     )

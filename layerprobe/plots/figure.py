@@ -18,8 +18,9 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from layerprobe.plots.placing import NEAR, FloatArray, Obstacles, end_of_line, placed, spread
+from layerprobe.plots.placing import NEAR, Obstacles, end_of_line, placed, spread
 from layerprobe.system.wording import visible
+from layerprobe.values.arrays import FloatArray
 
 FONT = 9.0  # points
 GREY = "0.35"
@@ -65,12 +66,7 @@ class Label:
     """A text that names a point.
 
     Args:
-        text: shown as it is.
-        x: of the point, in data coordinates.
         y: of the point; the label is as near to it as the other labels permit.
-        colour: of the text.
-        size: of the font.
-        optional: whether `label_points` may leave it out.
     """
 
     text: str
@@ -86,15 +82,9 @@ class Layout:
     """Sizes of a figure of equal panels, in inches.
 
     Args:
-        width: of a panel's axes.
-        height: of a panel's axes.
         right: room to the right of the axes, for labels.
         below: room under the axes, for ticks and the axis' name.
-        left: room to the left of the axes, likewise.
         above: least room over the axes; a title of several lines takes more.
-        key: room under the last row, above the notes.
-        columns: most panels in a row.
-        notes: lines under the whole figure.
     """
 
     width: float
@@ -220,11 +210,7 @@ def label_points(
     marker or a path. The limits of the axes must be set before.
 
     Args:
-        axes: of one panel.
-        labels: an optional one is written only where there is room beside its point.
         paths: lines through points in data coordinates.
-        marks: further markers in data coordinates.
-        beyond: inches to the right of the axes where labels may stand, too.
     """
     if not labels:
         return
@@ -272,11 +258,7 @@ def key_below(
     """Add a legend under the name of the x axis.
 
     Args:
-        axes: of one panel.
-        kinds: for each entry the properties of its line, and `label`, its text.
         columns: in which they stand, one after another; None for one row.
-        row: how many rows are above it; each needs `KEY_ROW` of the room below the panel.
-        under: inches from the axes to the first row.
     """
     handles = []
     for kind in kinds:

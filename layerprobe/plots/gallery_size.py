@@ -36,7 +36,6 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     A band around a line is its interval over classes, or reaches from the lowest to the highest training.
 
     Args:
-        curves: as for `DrawCurves`; their places are numbers of items.
         data: run -> what was measured on.
     """
     kind = ShownKind.of(curve.notes for curve in curves if any(end is not None for end in curve.low))

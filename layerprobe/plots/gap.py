@@ -57,14 +57,8 @@ def draw(
     none is as it is, or where they are asked for.
 
     Args:
-        scores: of one or more runs.
-        metric: whose gap is drawn.
         data: run -> what its scores were measured on.
         layers: those that are drawn; None for all as they are.
-
-    Raises:
-        DataError: no layer has a value on both splits.
-        LayerprobeError: no score of this metric.
     """
     given, scores = scores, _shown(scores, layers)
     found, _ = of_one_kind(points(scores, metric), lambda *_: False)  # a gap has none of their intervals

@@ -53,7 +53,6 @@ def draw(histograms: Sequence[Histogram], *, data: Mapping[str, DataFacts] | Non
     The panels of a layer have the same axis, other layers have others.
 
     Args:
-        histograms: as for `DrawHistograms`.
         data: run -> what was measured on.
     """
     names = layer_labels((histogram.run, histogram.ranked) for histogram in histograms)

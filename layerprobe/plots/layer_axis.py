@@ -26,8 +26,6 @@ class Sizes:
     """Of axes with a place for each layer, in inches.
 
     Args:
-        width: of the axes.
-        names: of the names of layers under them, from top to bottom.
         upright: whether the names stand upright, as there is no room beside each other.
     """
 
@@ -126,14 +124,7 @@ def worse_lines(
 
 
 def mark_best(axes: Axes, layers: Series, names: Sequence[str], colour: fig.Colour | str = "black") -> None:
-    """Draw a ring around the best layer of a run, at its test value or else that of the split it was chosen on.
-
-    Args:
-        axes: of the panel.
-        layers: of the run, at one epoch.
-        names: of the places in the panel, in their order.
-        colour: of the ring.
-    """
+    """Draw a ring around the best layer of a run, at its test value or else that of the split it was chosen on."""
     best, values = best_of(layers)
     if best:
         place, on_test = names.index(list(layers)[best.place]), values["test"][best.place]

@@ -67,13 +67,8 @@ def draw(
     each has a panel of its own; of many, the layers as they are alone.
 
     Args:
-        scores: of one or more runs.
-        metric: what is drawn.
         data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
         alike: tells which layers are not told apart from the best of some scores; None where that is unknown.
-
-    Raises:
-        LayerprobeError: no score of this metric.
     """
     given, left_out = _drawn(scores)
     if 1 < len({score.run for score in given}) <= _TOGETHER:

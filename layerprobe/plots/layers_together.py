@@ -53,11 +53,8 @@ def draw_together(
     Where there are several reductions or similarities, each has a panel.
 
     Args:
-        scores: of two or three runs.
-        metric: what is drawn.
         data: run -> what its scores were measured on.
         alike: tells which layers are not told apart from the best of some scores; None where that is unknown.
-        left_out: lines that say what is not drawn.
     """
     found = points(scores, metric)
     last = {run: max(point.epoch for point in found if point.run == run) for run in dict.fromkeys(p.run for p in found)}

@@ -11,10 +11,6 @@ from layerprobe.values.pooling import NO_POOL
 def layer_labels(found: Iterable[tuple[str, RankedLayer]], known: Iterable[RankedLayer] = ()) -> dict[RankedLayer, str]:
     """What each layer is called in a figure; reduction and similarity that all layers of a run have are left out.
 
-    Args:
-        found: runs and their layers.
-        known: layers that the runs have, too; a layer that has another pool there is called with its own.
-
     Returns:
         Each layer once, in the order given.
     """

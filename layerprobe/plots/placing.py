@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
+from layerprobe.values.arrays import BoolArray, FloatArray, IntArray
 
 NEAR = 10.0  # a label farther off than this needs a line to its point
 # Distances from a point to its label, and how many places around the point there are at each.
@@ -34,7 +31,6 @@ class Obstacles:
     """What labels should not cover, in points from the lower left corner of the axes.
 
     Args:
-        area: width and height of the axes.
         marks: (M, 2) places of markers.
         paths: (P, 2) each; lines through their points.
         boxes: (B, 4) left, bottom, right, top of other texts.
@@ -58,8 +54,6 @@ def placed(
     Args:
         points: (N, 2), in points from the lower left corner of the axes.
         sizes: (N, 2) width and height of the labels in points.
-        obstacles: what should not be covered.
-        optional: N times whether the label may be left out.
 
     Returns:
         The lower left corners; None for a label that is left out.
@@ -85,7 +79,6 @@ def _settled(
     """Place some labels one after another until none of them moves any more.
 
     Args:
-        order: of the labels.
         points: (N, 2) what is named.
         places: N times (C, 4), the boxes to choose from.
         own: N times (C,), how bad each of them is in itself.
@@ -113,12 +106,6 @@ def end_of_line(point: FloatArray, box: FloatArray) -> FloatArray:
 
 def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Move positions apart as little as possible (in least squares), keeping their order.
-
-    Args:
-        positions: in any order; equal ones keep theirs.
-        gap: least distance between neighbours afterwards.
-        low: the least position allowed.
-        high: the largest. If the positions do not fit between the two, they are centred there, `gap` apart.
 
     Returns:
         The new positions, in the order given.
@@ -242,7 +229,6 @@ class Samples:
         places: (S, 2), a step apart on each path; of thousands of paths one in each square of that side.
         path: (S,) which path each is on.
         corners: (P, 2) the points that the paths go through.
-        corner_path: (P,) likewise.
     """
 
     places: FloatArray

@@ -26,14 +26,7 @@ Limits = tuple[float, float]
 
 @dataclass(frozen=True)
 class Window:
-    """The part of the plane that is shown, in percent.
-
-    Args:
-        x: limits of train.
-        y: limits of test.
-        height: of the panel, in inches.
-        equal: whether both axes have one scale.
-    """
+    """The part of the plane that is shown, in percent."""
 
     x: Limits
     y: Limits
@@ -116,8 +109,6 @@ def draw_diagonal(axes: Axes, window: Window, paths: Sequence[Sequence[fig.Place
     """Draw the line test = train as far as it is in view, with its name where the least of the paths is.
 
     Args:
-        axes: its limits are set.
-        window: what it shows.
         paths: at least one, in data coordinates.
     """
     low, high = max(window.x[0], window.y[0]), min(window.x[1], window.y[1])

@@ -14,12 +14,7 @@ _PAD = 0.08  # inches around everything drawn
 
 
 def encoded(figure: Figure, form: str) -> bytes:
-    """A figure as the content of a file.
-
-    Args:
-        figure: any.
-        form: one of FORMATS.
-    """
+    """A figure as the content of a file."""
     content = io.BytesIO()
     # Font type 42 keeps text as text in a pdf, so that it can be searched and edited. Images stay apart: laying those
     # of an axes into one takes the time of its whole area for each of them.

@@ -42,7 +42,6 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     A label names a layer and its effective rank on test, and on train in brackets.
 
     Args:
-        curves: as for `DrawCurves`; of variance by dimension.
         data: run -> what was measured on.
     """
     names = layer_labels((curve.run, curve.ranked) for curve in curves)

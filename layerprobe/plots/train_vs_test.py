@@ -61,13 +61,8 @@ def draw(
     drawn only where none is as it is, or where they are asked for.
 
     Args:
-        scores: of one or more runs.
-        metric: what is drawn.
         data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
         layers: those in colour; None for the few that `few_layers` chooses.
-
-    Raises:
-        LayerprobeError: no score of this metric.
     """
     found = points(as_they_are(scores, layers), metric)
     runs = by_run(found)
@@ -109,13 +104,7 @@ class _Path:
     """What is drawn of a layer of a run.
 
     Args:
-        name: of the layer.
-        text: its label.
-        points: by epoch.
-        places: (epoch, x, y) of those that can be drawn.
-        ends: whether the last of them is at the run's last epoch.
         style: None for a pale one.
-        dashes: of the line.
     """
 
     name: str

@@ -20,9 +20,6 @@ class Point:
     """One layer at one epoch: a metric on every split.
 
     Args:
-        run: the run's name.
-        layer: the layer's name.
-        pool: its pool.
         reduction: none, or the chain of reductions.
         similarity: cosine, dot, euclidean or hamming.
         epoch: 0 = before any step.
@@ -61,11 +58,7 @@ Series = dict[str, list[Point]]  # label of a layer -> its points by epoch; laye
 
 
 def points(scores: Iterable[Score], metric: str = "R@1") -> list[Point]:
-    """A point for each run, layer and epoch: runs and layers in the order of the scores, epochs ascending.
-
-    Raises:
-        LayerprobeError: no score of this metric.
-    """
+    """A point for each run, layer and epoch: runs and layers in the order of the scores, epochs ascending."""
     scores = list(scores)
     chosen: dict[tuple[object, ...], dict[str, Score]] = {}
     for score in scores:
@@ -101,7 +94,6 @@ def of_one_kind(found: Sequence[Point], shown: Callable[[Point, str], bool]) -> 
 
     Args:
         found: points.
-        shown: whether the figure shows the interval of a point's split.
 
     Returns:
         The points, whose notes no longer have what the figure says of all intervals, and the kind of these.
@@ -200,7 +192,6 @@ def as_they_are(scores: Sequence[Score], layers: Collection[RankedLayer] | None 
     Where every layer has a line of its own, those of every reduction beside them could not be read.
 
     Args:
-        scores: of one or more runs.
         layers: those that were asked for; None where none was.
     """
     raw = {score.run for score in scores if score.reduction == NO_REDUCTION}

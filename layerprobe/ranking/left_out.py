@@ -20,15 +20,13 @@ from layerprobe.ranking.ranks import whole_k
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.vectors import comparable, similarity_blocks
 from layerprobe.system.numerics import full_precision
+from layerprobe.values.arrays import FloatArray, IntArray
 from layerprobe.values.retrieval import Lone, Ranks, SearchRules, Similarity, counted_queries
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from layerprobe.ranking.relevance import Relevance
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def left_out_recall(  # noqa: PLR0913 - what is searched, by which rules, and what is left out

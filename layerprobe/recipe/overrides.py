@@ -30,8 +30,6 @@ class Overrides:
     Args:
         data: NAME[:ROOT], or torchvision:SET[:ROOT]. It replaces the whole data section; if the recipe is written for
             that data set, it replaces only the root.
-        settings: section.key=value, the value as TOML; text needs no quotes.
-        seed: train.seed.
     """
 
     data: str | None = None
@@ -58,12 +56,6 @@ def overridden(sections: dict[str, Any], overrides: Overrides, known: Iterable[s
 
     Args:
         sections: section -> keys, as TOML gives them.
-        overrides: the changes.
-        known: the sections that there are.
-
-    Raises:
-        RecipeError: a setting that is none, or a path without the name of a data set.
-        UnknownNameError: of a section that is not known.
     """
     sections = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in sections.items()}
     if overrides.data:

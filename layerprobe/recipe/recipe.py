@@ -74,12 +74,7 @@ class Recipe:
     """An experiment, resolved: every default filled in, every name known.
 
     Args:
-        name: the file's name without .toml.
         data: of type Data, with the data set's own options beside the common keys.
-        net: of type Network, likewise.
-        loss: of type LossSection, likewise.
-        train: schedule and seed.
-        probe: what to measure.
         ensemble: how many members are trained with this recipe; None for a single run.
         metrics: name -> options of those metrics that have any set.
         found_at: where the user says that the network's Python file is, as `python:FILE:FUNCTION`; None: where
@@ -110,9 +105,6 @@ class Recipe:
         Args:
             model: the same name, or its Python file at another path, whose content is compared where it is built; None
                 where the user names none.
-
-        Raises:
-            RecipeError: another network.
         """
         if model is None:
             return self
@@ -149,11 +141,7 @@ class Recipe:
         return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
     def changes_since(self, stored: Mapping[str, Any]) -> list[Change]:
-        """The keys that decide the weights and differ from those that a run was trained with.
-
-        Args:
-            stored: the run's record: `recipe_name` and `recipe`.
-        """
+        """The keys that decide the weights and differ from those that a run was trained with."""
         try:
             # Through the same defaults, so that a key that is new in this version is no difference.
             old = resolve(stored["recipe_name"], stored["recipe"], source="run.json", own_size=False).as_dict()
@@ -169,16 +157,7 @@ class Recipe:
 
 
 def load_recipe(reference: str, overrides: Overrides | None = None, model: str | None = None) -> Recipe:
-    """Read, override and validate a recipe; the user names its network by it, unless its file lies in a run folder.
-
-    Args:
-        reference: a name or a path, as for `find_recipe`.
-        overrides: what the command line changes.
-        model: where the user says that its network is, as for `Recipe.at`.
-
-    Raises:
-        RecipeError: with every problem of the recipe, one line each.
-    """
+    """Read, override and validate a recipe; the user names its network by it, unless its file lies in a run folder."""
     path = find_recipe(reference)
     sections, names_net = _read(path), path
     ensemble = sections.get("ensemble")
@@ -212,16 +191,7 @@ def is_changed(reference: str, recipe: Recipe) -> bool:
 
 
 def recorded_recipe(record: Mapping[str, Any], file: Path) -> Recipe:
-    """The recipe in a run's record. It fetches no data set, and nothing is asked of the model.
-
-    Args:
-        record: its `recipe_name` and `recipe`.
-        file: where it stands.
-
-    Raises:
-        DataError: it is no recipe; with the first problem.
-        RecipeError: the run was measured from Python, and has none.
-    """
+    """The recipe in a run's record. It fetches no data set, and nothing is asked of the model."""
     if record.get(FROM_PYTHON):
         raise RecipeError(
             "measured from Python: the run has no model and no images to go on with",
@@ -251,15 +221,7 @@ def resolve(  # noqa: PLR0913 - what is resolved, where it comes from, and what 
     """A recipe from plain sections: both gates, all problems at once.
 
     Args:
-        name: what the recipe is called.
         sections: section -> keys, as TOML gives them.
-        source: what the problems name, usually the file.
-        overrides: what the command line changed; a problem that it caused names the flag instead.
-        model: where the user says that the network is, as for `Recipe.at`.
-        own_size: whether the model is asked for the size of its images, where none is given.
-
-    Raises:
-        RecipeError: with `problems`, one line each.
     """
     problems: list[Problem] = []
     parts: dict[str, Any] = {}

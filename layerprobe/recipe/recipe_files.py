@@ -8,12 +8,7 @@ from layerprobe.system.errors import RecipeError, UnknownNameError
 
 
 def find_recipe(reference: str) -> Path:
-    """The file of a recipe: a path, else ./recipes/NAME.toml, else the packaged one.
-
-    Raises:
-        RecipeError: a path that does not exist.
-        UnknownNameError: no recipe of that name.
-    """
+    """The file of a recipe: a path, else ./recipes/NAME.toml, else the packaged one."""
     if reference.endswith(".toml"):
         if not Path(reference).is_file():
             raise RecipeError("no such recipe", file=reference, fix="layerprobe recipes lists the known ones")

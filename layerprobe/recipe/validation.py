@@ -41,13 +41,7 @@ _TABLES = {"data": ("data set", DATASETS), "net": ("network", NETWORKS), "loss":
 
 
 def validated(section: str, values: Mapping[str, Any], problems: list[Problem]) -> Section | None:
-    """A section with the options of the part that it names; None, and problems, where it cannot be read.
-
-    Args:
-        section: its name.
-        values: its keys, as TOML gives them.
-        problems: what is wrong is added here.
-    """
+    """A section with the options of the part that it names; None, and problems, where it cannot be read."""
     model = SECTIONS[section]
     for key, value in values.items():
         if isinstance(value, str) and value.encode(errors="replace").decode() != value:
@@ -248,11 +242,6 @@ def with_own_size(data: Data, network: str, given: Mapping[str, Any]) -> Data:
 
     Args:
         data: with every default filled in.
-        network: the model's name.
-        given: what was given of [data].
-
-    Raises:
-        LayerprobeError: of the source.
     """
     if data.transform != "model" or "image_size" in given or not is_source(network):
         return data

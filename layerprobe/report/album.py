@@ -22,8 +22,6 @@ class Wanted:
     """A gallery before it is known how much of it a page can hold.
 
     Args:
-        run: the run's name.
-        split: of the queries.
         epochs: E of them, ascending.
         layers: L of them, in network order.
         items: every image that may be shown.
@@ -86,10 +84,6 @@ def within(wanted: Sequence[Wanted], limit: int = LIMIT) -> tuple[tuple[Gallery,
     """Galleries with as many of their first queries as a page may hold, and the pictures that they need, each once.
 
     The galleries take turns, one query each, until the next one would be too much.
-
-    Args:
-        wanted: of some runs.
-        limit: characters of the page for pictures, items and neighbours together.
 
     Returns:
         A gallery for each, with a note where queries are left out, and the pictures.

@@ -24,9 +24,6 @@ def page_data(report: Report) -> dict[str, Any]:
 
     Numbers are those of scores.csv. Intervals of a metric are there only where all of its scores in the report have
     them of one kind, as `metrics` then says.
-
-    Raises:
-        ValueError: a picture that is neither JPEG nor PNG, or a gallery of a run that is not in the report.
     """
     kinds = _kinds(report.runs)
     notes = [
@@ -122,10 +119,7 @@ def _table(
     """The numbers of a metric and split by layer and epoch, None where there is none.
 
     Args:
-        scores: of one metric and split.
-        shape: the place of each layer, and of each epoch.
         remarks: text -> its place; new ones are added.
-        bands: whether intervals are shown.
     """
     layers, epochs = shape
     names = ["value", *(["low", "high"] if bands and any(score.low is not None for score in scores) else []), "note"]

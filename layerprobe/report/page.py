@@ -26,14 +26,8 @@ def render(report: Report) -> str:
     What the page may do is written in it: it runs one script, its own, and loads nothing from anywhere. Text of users
     is escaped, and control characters in it are replaced.
 
-    Args:
-        report: everything on the page.
-
     Returns:
         HTML.
-
-    Raises:
-        ValueError: as for `page_data`.
     """
     script = _joined(_SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")

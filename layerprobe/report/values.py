@@ -19,15 +19,10 @@ class RunPage:
     """A run in the report.
 
     Args:
-        name: the run's.
-        data: what its scores were measured on.
-        layers: every layer that has a score, in network order.
         few: places in `layers` of those that are shown first: the embedding layer, the one before it, the best on
             validation, the first and the middle of the network.
         embedding: place of the embedding layer; None where it is not known or not measured.
-        scores: of the run, as scores.csv has them.
         made: how it was made, a heading and a text each: recipe, versions, hashes, seed, command.
-        training: whether it is being trained.
     """
 
     name: str
@@ -45,7 +40,6 @@ class Asked:
     """A query of the gallery.
 
     Args:
-        item: its place among the gallery's items.
         rules: why it is shown, such as `pool5.3 right, fc6 wrong`; at least one.
     """
 
@@ -58,16 +52,11 @@ class Gallery:
     """The images nearest to some queries of a run, for each of some epochs and layers.
 
     Args:
-        run: the run's name.
-        split: of the queries.
         epochs: E of them, ascending.
         layers: L of them, in network order.
-        items: everything that is shown, each once.
         pictures: for each item, the place of its picture in `Report.pictures`; -1 where it has none.
-        queries: Q of them.
         found: (E, L, Q, K) int32 places of items, nearest first; -1 where there is none.
         right: (E, L, Q, K) bool, whether it is a right answer.
-        notes: what was left out, and why.
     """
 
     run: str
@@ -87,13 +76,10 @@ class Report:
     """Everything on the page.
 
     Args:
-        title: of the page.
         findings: what was found, a sentence each, with its interval; none where nothing can be said.
         runs: at least one.
-        galleries: of the runs whose images can be read.
         pictures: small JPEG or PNG files, each once, that galleries point at.
         made: how the page was made, a heading and a text each: command, version, time.
-        notes: what is missing on the page, and why.
         refresh: seconds after which a browser reads the file again; None where it is not being written again.
     """
 

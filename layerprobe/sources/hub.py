@@ -27,17 +27,7 @@ _SECONDS = 5  # that a connection may take
 
 
 def hub_file(model: str, repository: str, names: Iterable[str]) -> Path:
-    """A file of a repository.
-
-    Args:
-        model: what it is for, as the user calls it.
-        repository: ORG/NAME, or ORG/NAME@REVISION.
-        names: of the file, the preferred first; any of them will do.
-
-    Raises:
-        RecipeError: it is not in the local cache, and the user has not named the model.
-        EnvironmentFault: it is not in the local cache and cannot be fetched.
-    """
+    """A file of a repository."""
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
@@ -66,17 +56,7 @@ def hub_file(model: str, repository: str, names: Iterable[str]) -> Path:
 
 
 def url_file(model: str, url: str) -> Path:
-    """A file from torch's local cache, or fetched into it; the hash in its name, if it has one, is compared.
-
-    Args:
-        model: what it is for, as the user calls it.
-        url: of the file.
-
-    Raises:
-        RecipeError: it is not in the local cache, and the user has not named the model.
-        EnvironmentFault: it is not in the local cache and cannot be fetched.
-        DataError: its hash is not the one in its name.
-    """
+    """A file from torch's local cache, or fetched into it; the hash in its name, if it has one, is compared."""
     path = Path(str(torch.hub.get_dir()), "checkpoints", Path(urllib.parse.urlsplit(url).path).name)
     digest = re.search("-([a-f0-9]{8,})$", path.stem)
     expected = digest[1] if digest else ""
@@ -96,16 +76,7 @@ def url_file(model: str, url: str) -> Path:
 
 
 def require_named(model: str, name: str, origin: str) -> None:
-    """Refuse to fetch a file of a model that only a run's record names.
-
-    Args:
-        model: as the user calls it.
-        name: of the file.
-        origin: where it would come from: ORG/NAME or a URL.
-
-    Raises:
-        RecipeError: the user has not named the model.
-    """
+    """Refuse to fetch a file of a model that only a run's record names."""
     if not user_named(model):
         what = f"{model} needs {name}, which would be fetched from {origin}, and you have not named this model"
         raise RecipeError(what, fix=f"If it shall be fetched, add --model {shlex.quote(model)}")
@@ -115,10 +86,6 @@ def absent(model: str, name: str, origin: str, reason: str, cache: Path | None =
     """The error of a model's file that is not in the local cache and cannot be fetched.
 
     Args:
-        model: as the user calls it.
-        name: of the file.
-        origin: where it would come from: ORG/NAME or a URL.
-        reason: why it cannot be fetched.
         cache: the folder where it is wanted; None for the hub's.
     """
     return EnvironmentFault(

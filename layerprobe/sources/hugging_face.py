@@ -63,7 +63,6 @@ class VisionTower(nn.Module):
 
     Args:
         vision_model: images -> an output with `pooler_output`.
-        visual_projection: of it.
     """
 
     def __init__(self, vision_model: nn.Module, visual_projection: nn.Module) -> None:
@@ -77,11 +76,7 @@ class VisionTower(nn.Module):
 
 
 def _require_named_folder(name: str, folder: Path) -> None:
-    """Check that the user names a folder, or has named it with the same settings: these may have others fetched.
-
-    Raises:
-        RecipeError: neither, or it lies in a run folder.
-    """
+    """Check that the user names a folder, or has named it with the same settings: these may have others fetched."""
     settings = {str(path): sha256(path) for path in sorted(folder.glob("*.json"))}
     require_outside_runs(folder / "config.json")
     if user_named(f"hf:{name}"):
@@ -93,19 +88,7 @@ def _require_named_folder(name: str, folder: Path) -> None:
 
 
 def _loaded(name: str, what: str, load: Callable[..., _Found]) -> _Found:
-    """What transformers makes of a folder, or of a repository in the local cache, fetched where it is not there.
-
-    Args:
-        name: of the folder or repository.
-        what: is wanted of it, for the error.
-        load: takes where it is, and `local_files_only`.
-
-    Raises:
-        RecipeError: it is a folder or not in the local cache, and the user has not named the model.
-        EnvironmentFault: it is not in the local cache and cannot be fetched.
-        DataError: of a folder, it has not what is wanted.
-        RecipeError: it needs Python code of its own, or is of a kind that transformers does not know.
-    """
+    """What transformers makes of a folder, or of a repository in the local cache, fetched where it is not there."""
     folder = Path(name).expanduser()
     where = str(folder) if folder.is_dir() else name
     if folder.is_dir():
@@ -220,12 +203,7 @@ def _as_input(processor: Any) -> OwnInput | None:
 
 
 def _resized(sizes: dict[str, int], kept: float | None) -> tuple[int, bool, int | None] | None:
-    """The side after resizing, whether the image is squeezed to it, and the side that the resizing itself crops to.
-
-    Args:
-        sizes: as a processor states them.
-        kept: ConvNeXT's share of the resized side that its crop keeps.
-    """
+    """The side after resizing, whether the image is squeezed to it, and the side that the resizing itself crops to."""
     if set(sizes) == {"height", "width"} and sizes["height"] == sizes["width"]:
         return sizes["height"], True, sizes["height"]
     if set(sizes) != {"shortest_edge"}:

@@ -15,11 +15,7 @@ from layerprobe.system.memory import memory_faults_told
 
 
 def imported(package: str, extra: str) -> ModuleType:
-    """A package of one of layerprobe's extras.
-
-    Raises:
-        EnvironmentFault: it is not installed, or cannot be imported.
-    """
+    """A package of one of layerprobe's extras."""
     fix = f"pip install 'layerprobe[{extra}]'"
     try:
         with quiet():
@@ -33,11 +29,7 @@ def imported(package: str, extra: str) -> ModuleType:
 
 
 def version(distribution: str, extra: str) -> dict[str, str]:
-    """The installed version of a package, by its name; the package is not imported.
-
-    Raises:
-        EnvironmentFault: it is not installed.
-    """
+    """The installed version of a package, by its name; the package is not imported."""
     try:
         return {distribution: metadata.version(distribution)}
     except metadata.PackageNotFoundError as error:
@@ -62,14 +54,7 @@ def quiet() -> Iterator[None]:
 
 
 def unknown_model(source: str, name: str, known: list[str], where: str) -> RecipeError:
-    """The error of a model's name that its library does not know, with the near miss.
-
-    Args:
-        source: `timm:` and the like.
-        name: as the user gave it.
-        known: the library's names: too many to be listed.
-        where: what lists them.
-    """
+    """The error of a model's name that its library does not know, with the near miss."""
     question = near_miss(name, known).partition("? ")
     near = f"{question[0]}? " if question[1] else ""
     return RecipeError(f"unknown model {source}{name}", fix=f"{near}{where} lists the names")

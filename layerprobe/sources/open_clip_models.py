@@ -27,12 +27,7 @@ def _versions(name: str) -> dict[str, str]:
 
 
 def _parsed(name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """The architecture's name, its configuration, and what open_clip says of the weights; empty without a tag.
-
-    Raises:
-        RecipeError: open_clip does not know the architecture.
-        UnknownNameError: it does not know the weights.
-    """
+    """The architecture's name, its configuration, and what open_clip says of the weights; empty without a tag."""
     open_clip = imported("open_clip", "open_clip")
     architecture, slash, tag = name.partition("/")
     if architecture not in open_clip.list_models():

@@ -64,12 +64,7 @@ def _given(name: str) -> tuple[nn.Module, OwnInput | None, Mapping[str, str]]:
 
 
 def _called(path: Path, function: str) -> tuple[object, Mapping[str, str]]:
-    """What a function of a file returns, and the hashes of the files that were imported, as for `Foreign.files`.
-
-    Raises:
-        RecipeError: the user has not named the file; it has no such function, or its code raises an error; with the
-            line.
-    """
+    """What a function of a file returns, and the hashes of the files that were imported, as for `Foreign.files`."""
     try:
         with imported_file(path, function) as (module, files):
             build = getattr(module, function, None)

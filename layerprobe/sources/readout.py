@@ -25,7 +25,6 @@ class Output:
     """What a model gives, as dry forwards showed it.
 
     Args:
-        layout: how it is read.
         final_norm: path of the norm after the last block, if the model has one.
     """
 
@@ -39,14 +38,8 @@ def measured_output(
     """What a model gives; the forwards change nothing of it.
 
     Args:
-        name: of the model, for errors.
         model: images (B, 3, H, W) -> any output.
-        image_size: side of the images.
-        final_norms: paths of modules that may be the final norm; the first counts that is there, normalises and runs.
         prefix_tokens: tokens before the patches as the model says; None where it says nothing.
-
-    Raises:
-        RecipeError: the model does not take images of this size, draws random numbers, or its output cannot be read.
     """
     parts, ran = parts_by_path(model), set[str]()
     norms = [path for path in final_norms if not isinstance(parts.get(path), nn.Identity | None)]
@@ -89,12 +82,8 @@ class Readout(nn.Module):
 
     Args:
         name: of the model, for errors.
-        layout: of what it gives.
         pool: `avg` or `max` of a map or of the patches of tokens; None for the mean of a map, for the class token of
             tokens, and where there is none for the mean of their patches. A vector has none.
-
-    Raises:
-        RecipeError: a pool that this output does not take.
     """
 
     def __init__(self, name: str, layout: Layout, pool: str | None) -> None:

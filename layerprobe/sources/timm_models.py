@@ -26,11 +26,7 @@ def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all mo
 
 
 def _configuration(name: str) -> Any:
-    """What timm says of a model, by its name with or without a tag.
-
-    Raises:
-        RecipeError: timm does not know it.
-    """
+    """What timm says of a model, by its name with or without a tag."""
     timm = imported("timm", "timm")
     architecture, _, tag = name.partition(".")
     if not timm.is_model(architecture) or ":" in name or "/" in name:

@@ -25,11 +25,7 @@ from layerprobe.system.naming import PYTHON, NamedFile, keep_named, list_fault, 
 
 
 def require_outside_runs(path: Path) -> None:
-    """Refuse a file that lies in a run folder: of these nothing is imported, whoever names it.
-
-    Raises:
-        RecipeError: it does.
-    """
+    """Refuse a file that lies in a run folder: of these nothing is imported, whoever names it."""
     if (run := run_folder_of(path)) is not None:
         raise RecipeError(
             f"lies in the run folder {run} (by its run.json), of which nothing is imported",
@@ -39,15 +35,7 @@ def require_outside_runs(path: Path) -> None:
 
 
 def known_modules(path: Path, function: str) -> Mapping[str, str] | None:
-    """The hashes that a file and its modules must have to be imported; None where the user names it now: any.
-
-    Args:
-        path: of the file, resolved.
-        function: of the file.
-
-    Raises:
-        RecipeError: it lies in a run folder, or the user has not named it, or not as it is now.
-    """
+    """The hashes that a file and its modules must have to be imported; None where the user names it now: any."""
     require_outside_runs(path)
     name = f"{PYTHON}{path}:{function}"
     if user_named(name):
@@ -72,17 +60,9 @@ def imported_file(path: Path, function: str) -> Iterator[tuple[ModuleType, Mappi
 
     When the block ends without an error, and the user names the file now, it is put on the user's list.
 
-    Args:
-        path: of the file, resolved.
-        function: of the file, for which the user names it.
-
     Yields:
         The module, and the SHA-256 of each file of the folder tree that was taken, by its path from the folder, the
         file itself under the empty path. It grows with what the code imports later.
-
-    Raises:
-        RecipeError: as for `known_modules`, or a module that was not there when the user named the file.
-        BaseException: whatever the file's code raises.
     """
     tree = _Tree(NamedFile(str(path), function, {}), known_modules(path, function))
     _forget_imports()

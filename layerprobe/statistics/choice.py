@@ -24,10 +24,10 @@ from scipy.special import stdtrit
 
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import NumericError
+from layerprobe.values.arrays import FloatArray
 from layerprobe.values.choice import FOLDS
 from layerprobe.values.intervals import FEWEST_UNITS
 
-FloatArray = NDArray[np.float64]
 Cost = tuple[int, ...]
 
 RESAMPLES = 1000

@@ -22,13 +22,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit, logit, stdtr, stdtrit
 
 from layerprobe.statistics.seeds import add_trainings
+from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import FEWEST_UNITS, Difference, Interval, OverSeeds
-
-FloatArray = NDArray[np.float64]
 
 _HELD_BACK = 8
 _LEAST = 1 / 3

@@ -27,13 +27,7 @@ def add_values(path: Path, values: Mapping[RankedLayer, Mapping[str, NDArray[np.
     """Put values of each query into a rank file, beside or in place of those it has; all else stays as it is.
 
     Args:
-        path: of the file.
         values: layer that has ranks there -> metric -> (N,); NaN where a query is left out.
-
-    Raises:
-        DataError: no such file, or not a readable one.
-        EnvironmentFault: the disk is full.
-        ValueError: values of another number of queries, or of a layer that the file does not have.
     """
     added = sum(len(new) for of_layer in values.values() for new in of_layer.values())
     with reading(path):
@@ -57,14 +51,8 @@ def add_ranks(path: Path, ranks: Mapping[RankedLayer, Ranks | str], like: Mappin
     """Put ranks into a rank file, in place of those it has of the same layers; all else stays as it is.
 
     Args:
-        path: of the file.
         ranks: layer, such as `A+B` -> its ranks, or why it has none.
         like: layer -> a layer in the file whose ranks were made from the same files in the same way.
-
-    Raises:
-        DataError: no such file, or not a readable one.
-        EnvironmentFault: the disk is full.
-        ValueError: ranks of another number of queries, or alike to none in the file.
     """
     with reading(path):
         size = path.stat().st_size
@@ -104,14 +92,7 @@ def ranked_alike(path: Path, layers: Sequence[RankedLayer]) -> bool:
 def made_from(
     ranks: Path, features: Path, ranked: RankedLayer, part: Literal["queries", "gallery"] = "queries"
 ) -> bool:
-    """Whether a layer's ranks were made from the features of it that a feature file holds today.
-
-    Args:
-        ranks: a rank file.
-        features: of the same epoch.
-        ranked: a layer that has ranks.
-        part: what the features are of; a gallery is another split than the queries'.
-    """
+    """Whether a layer's ranks were made from the features of it that a feature file holds today."""
     with contextlib.suppress(DataError, ValueError, *HDF5_ERRORS):
         with opened(ranks, holds="labels") as file:
             key = json.loads(attribute(file[place_of(ranked)], part))
@@ -122,11 +103,6 @@ def made_from(
 
 def fitted_on(ranks: Path, training: Path, ranked: RankedLayer) -> bool:
     """Whether a layer was reduced by what was fitted on the features of it that a feature file holds today.
-
-    Args:
-        ranks: a rank file.
-        training: the features of the training split.
-        ranked: a layer that has ranks.
 
     Returns:
         True where nothing was fitted.
@@ -149,10 +125,6 @@ def _held(file: h5py.File, ranked: RankedLayer) -> bool:
 
 
 def searched_itself(path: Path) -> bool:
-    """Whether all ranks in a file are of images that were searched among themselves.
-
-    Raises:
-        DataError: no such file, or not a readable one.
-    """
+    """Whether all ranks in a file are of images that were searched among themselves."""
     with opened(path, holds="labels") as file:
         return all(attribute(group, "gallery") == "itself" for _, group in ranked_groups(file))

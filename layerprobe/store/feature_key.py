@@ -12,10 +12,8 @@ class FeatureKey:
     """What features are made from. Stored features are used only if all of it is the same.
 
     Args:
-        run: the run's name.
         epoch: 0 = before any step.
         split: train, validation, test or gallery.
-        weights_sha256: hash of the checkpoint.
         transform: every step from an image file to the network's input, as text.
         manifest_sha256: hash of the split's ids, classes and pixels.
         network: the package that the model comes from, with its version; empty for layerprobe's own networks.

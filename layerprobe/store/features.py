@@ -42,8 +42,6 @@ class Columns:
 
     Args:
         dims: layer -> D, for the layers computed now.
-        device: where; recorded in the file.
-        batch_size: images at once; recorded, as it may change the last bits.
         compute: float32 or bf16; stored features are used only if it is the same.
         keep: layers to copy from the old file; their features there must be valid (see `stored_layers`).
     """
@@ -61,17 +59,7 @@ def write_features(
     """Write a feature file; the old one is replaced only when the new one is complete.
 
     Args:
-        path: of the file.
-        key: what the features are made from.
-        rows: the N images.
-        columns: the layers; those to keep are copied from the old file.
         batches: {layer: (B, D)} in the order of the rows.
-
-    Raises:
-        EnvironmentFault: the disk is full.
-        DataError: the old file cannot be read.
-        ValueError: a `/` in a layer's name; layers to keep from a file with another key; batches that are not N rows of
-            the given layers and dimensions.
     """
     _require_layer_names({*columns.dims, *columns.keep})
     kept = columns.keep - columns.dims.keys()
@@ -92,10 +80,6 @@ def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> s
 
     Returns:
         Empty if the file is absent, unreadable or made from something else; `stale_note` says which.
-
-    Raises:
-        NewerFormatError: a later version wrote the file.
-        BusyError: another program is writing to it.
     """
     found = set()
     with stale_passed(), opened(path) as file:
@@ -124,16 +108,8 @@ def stale_note(path: Path, key: FeatureKey) -> str:
 def read_features(path: Path, layer: LayerKey) -> FeatureArray:
     """The features of one layer.
 
-    Args:
-        path: a feature file.
-        layer: with its pool.
-
     Returns:
         float32 (N, D) in the order of `read_index`.
-
-    Raises:
-        DataError: the file is absent, damaged, of a newer format or has parts in other files; it lacks the layer.
-        EnvironmentFault: they do not fit into memory.
     """
     _require_layer_names([layer])
     with opened(path) as file:
@@ -152,7 +128,6 @@ class StoredFeatures:
     """The features of one layer, read from disk in slices: float32 (N, D) in the order of `read_index`.
 
     Args:
-        path: of the feature file.
         rows: the layer's HDF5 data set.
     """
 
@@ -180,15 +155,7 @@ class StoredFeatures:
 
 @contextlib.contextmanager
 def open_features(path: Path, layer: LayerKey) -> Iterator[StoredFeatures]:
-    """Open the features of one layer, to be read in slices.
-
-    Args:
-        path: a feature file.
-        layer: with its pool.
-
-    Raises:
-        DataError: as for `read_features`; also when a slice is read.
-    """
+    """Open the features of one layer, to be read in slices."""
     _require_layer_names([layer])
     with contextlib.ExitStack() as stack:
         # Only opening is guarded here: an error in the caller's block is not the file's.
@@ -200,12 +167,7 @@ def open_features(path: Path, layer: LayerKey) -> Iterator[StoredFeatures]:
 
 
 def equal_layers(path: Path, layer: str) -> frozenset[LayerKey]:
-    """The layers in a feature file that are another one by a second name: their features are the same numbers.
-
-    Args:
-        path: of the file; what cannot be read of it equals nothing.
-        layer: by any pool.
-    """
+    """The layers in a feature file that are another one by a second name: their features are the same numbers."""
     found = set()
     with contextlib.suppress(DataError, BusyError), opened(path) as file:
         tables = {key: _features(file, key) for key in layers_in(file)}
@@ -273,9 +235,6 @@ def _append(dataset: h5py.Dataset, buffer: FeatureArray, values: FeatureArray, d
 
     Args:
         dataset: (N, D) in the file.
-        buffer: one chunk.
-        values: the next rows.
-        done: number of rows before them.
     """
     while len(values):
         start = done % len(buffer)

@@ -90,12 +90,7 @@ def stale_passed() -> Iterator[None]:
 
 
 def require_format(file: h5py.File, holds: str) -> None:
-    """Check that a file is of this format or an older one, and has a `holds` of its own.
-
-    Raises:
-        NewerFormatError: a later version wrote it.
-        DataError: anything else.
-    """
+    """Check that a file is of this format or an older one, and has a `holds` of its own."""
     schema = attribute(file, "schema")
     if not schema.isdecimal():
         raise damaged(file.filename, "not a feature file")
@@ -127,11 +122,7 @@ def stored_dataset(file: h5py.File, name: str) -> h5py.Dataset:
 
 
 def whole(dataset: h5py.Dataset) -> NDArray[Any]:
-    """All values of a data set.
-
-    Raises:
-        EnvironmentFault: they do not fit into memory; a file with holes may claim far more than it takes on the disk.
-    """
+    """All values of a data set."""
     require_memory(dataset.nbytes, dataset.file.filename)
     values: NDArray[Any] = dataset[()]
     return values

@@ -42,12 +42,10 @@ class RankKey:
     """What the ranks of one layer are made from. Stored ranks are used only if all of it is the same.
 
     Args:
-        queries: key of the queries' features.
         gallery: key of the features that are searched; None if the queries search each other.
         search_sha256: hash of what decides which items each query may find: rows, labels, groups, lists of pairs, the
             rule for lone queries.
         tie_window: similarities that differ by at most this are tied.
-        engine: number of the algorithm that computed them.
         reduction: what the reduction was fitted on, and its seed; empty if nothing was fitted.
     """
 
@@ -79,7 +77,6 @@ class RankEntry:
     """The ranks of one layer, or why there are none.
 
     Args:
-        key: what they are made from.
         ranks: None if some features were not finite.
         invalid: the reason why there are none; else empty.
         values: metric -> (N,) float64, its value for each query; NaN where it leaves a query out of its mean.
@@ -120,14 +117,7 @@ def write_ranks(
     """Write a rank file; the old one is replaced only when the new one is complete.
 
     Args:
-        path: of the file.
-        rows: the queries.
-        entries: all that the file is to hold.
         chance: Recall@1 of a random order, where the classes alone do not say it.
-
-    Raises:
-        EnvironmentFault: the disk is full.
-        ValueError: ranks or values of another number of queries.
     """
     with (
         written_whole(path, needed=16 * len(rows.ids) * len(entries)) as aside,
@@ -169,16 +159,8 @@ def _require_length(ranked: RankedLayer, entry: RankEntry, count: int) -> None:
 def read_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> dict[RankedLayer, RankEntry]:
     """The entries of a file that are intact and made from the right key.
 
-    Args:
-        path: a rank file; one of an earlier format has no such entry.
-        key_of: the key that the ranks of a layer must be made from.
-
     Returns:
         Empty if the file is absent or unreadable.
-
-    Raises:
-        NewerFormatError: a later version wrote the file.
-        BusyError: another program is writing to it.
     """
     found: dict[RankedLayer, RankEntry] = {}
     with stale_passed(), opened(path, holds="labels") as file:
@@ -196,15 +178,8 @@ def read_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> dict[Ran
 def stale_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> set[RankedLayer]:
     """The layers that a file has ranks of, but made from something else than the right key.
 
-    Args:
-        path: as for `read_ranks`.
-        key_of: likewise.
-
     Returns:
         Empty if the file is absent or unreadable.
-
-    Raises:
-        NewerFormatError: as for `read_ranks`, like BusyError.
     """
     found: set[RankedLayer] = set()
     with stale_passed(), opened(path, holds="labels") as file:
@@ -217,11 +192,7 @@ def stale_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> set[Ran
 
 
 def read_stored_ranks(path: Path) -> StoredRanks:
-    """The entries of a file that are intact, as they were stored.
-
-    Raises:
-        DataError: no such file, or not a readable one.
-    """
+    """The entries of a file that are intact, as they were stored."""
     ranks: dict[RankedLayer, Ranks] = {}
     values: dict[RankedLayer, Mapping[str, NDArray[np.float64]]] = {}
     invalid: dict[RankedLayer, str] = {}
@@ -241,22 +212,14 @@ def read_stored_ranks(path: Path) -> StoredRanks:
 
 
 def read_chance(path: Path) -> float | None:
-    """What `write_ranks` was told of a random order's Recall@1; None where it was told nothing.
-
-    Raises:
-        DataError: no such file, or not a readable one.
-    """
+    """What `write_ranks` was told of a random order's Recall@1; None where it was told nothing."""
     with opened(path, holds="labels") as file:
         text = attribute(file, "chance")
         return float(text) if text else None
 
 
 def read_search(path: Path) -> str:
-    """The `search_sha256` of the ranks in a file, which have one in common; empty where there are none.
-
-    Raises:
-        DataError: as for `read_chance`.
-    """
+    """The `search_sha256` of the ranks in a file, which have one in common; empty where there are none."""
     with opened(path, holds="labels") as file:
         return next((attribute(group, "search_sha256") for _, group in ranked_groups(file)), "")
 

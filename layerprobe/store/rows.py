@@ -52,9 +52,6 @@ def require_rows(file: h5py.File) -> None:
 
     HDF5's own checksums are right again whenever a program changes them. A file of an earlier version has no hash to
     compare.
-
-    Raises:
-        DataError: they are not.
     """
     if attribute(file, _DIGEST) not in ("", _digest(file)):
         raise damaged(file.filename, "its labels, ids or classes are not those that layerprobe wrote")
@@ -75,15 +72,7 @@ def write_values(group: h5py.Group, name: str, values: NDArray[Any]) -> None:
 
 
 def read_index(path: Path, holds: str = "features") -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """The labels (N,) and ids of a file's rows.
-
-    Args:
-        path: of a feature file.
-        holds: what the file must hold; `labels` will do for a rank file.
-
-    Raises:
-        DataError: as for `read_features`.
-    """
+    """The labels (N,) and ids of a file's rows."""
     with opened(path, holds) as file:
         labels, ids = stored_dataset(file, "labels"), stored_dataset(file, "ids")
         if labels.shape != ids.shape or labels.ndim != 1 or labels.dtype != np.int32 or ids.dtype.kind != "S":
@@ -97,9 +86,6 @@ def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
     Returns:
         Each is empty if the file has none, such as a file of an earlier version.
-
-    Raises:
-        DataError: as for `read_features`.
     """
     with opened(path) as file:
         names, ids = _texts(file, "class_names"), _texts(file, "class_ids")
@@ -108,32 +94,20 @@ def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def read_transform(path: Path) -> str:
-    """Every step from an image file to the network's input, of the features in a file.
-
-    Raises:
-        DataError: as for `read_features`.
-    """
+    """Every step from an image file to the network's input, of the features in a file."""
     with opened(path) as file:
         return attribute(file, "transform")
 
 
 def read_epoch(path: Path) -> int | None:
-    """The epoch of the features in a file; None where it does not say.
-
-    Raises:
-        DataError: as for `read_features`.
-    """
+    """The epoch of the features in a file; None where it does not say."""
     with opened(path) as file:
         text = attribute(file, "epoch")
         return int(text) if text.isdecimal() else None
 
 
 def read_layers(path: Path) -> tuple[LayerKey, ...]:
-    """The layers whose features are in a file, by name.
-
-    Raises:
-        DataError: as for `read_features`.
-    """
+    """The layers whose features are in a file, by name."""
     with opened(path) as file:
         return layers_in(file)
 
@@ -148,11 +122,7 @@ def layers_in(file: h5py.File) -> tuple[LayerKey, ...]:
 
 
 def read_dims(path: Path) -> dict[LayerKey, int]:
-    """Layer -> how many numbers its features have, of those in a file.
-
-    Raises:
-        DataError: as for `read_features`.
-    """
+    """Layer -> how many numbers its features have, of those in a file."""
     with opened(path) as file:
         found = {layer: stored_dataset(file, f"features/{layer}").shape for layer in layers_in(file)}
     for layer, shape in found.items():

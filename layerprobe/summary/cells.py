@@ -21,7 +21,6 @@ class Faults:
 
     Args:
         tied: share of tied queries where the layer has collapsed; else 0.
-        zeros: zero vectors among what was searched.
         lone: queries without another item of their class, which count as misses.
         invalid: why there is no value; empty where there is one.
     """
@@ -54,11 +53,7 @@ class Cells:
         return place in self.rows
 
     def of(self, places: Sequence[Place]) -> UnitSums:
-        """The sums of some layers and epochs, in their order.
-
-        Raises:
-            ValueError: no place, or one that is not there.
-        """
+        """The sums of some layers and epochs, in their order."""
         if self.sums is None or not places or not all(place in self.rows for place in places):
             raise ValueError("nothing is known of one of these layers at one of these epochs")
         rows = [self.rows[place] for place in places]
@@ -82,7 +77,6 @@ class Cells:
         """These means and those of a further epoch.
 
         Args:
-            epoch: none that is there.
             values: layer -> (Q,) values of the queries; NaN where a mean leaves one out.
             units: (Q,) the same for every epoch.
             weights: (Q,) how often each query counts; None for once.
@@ -107,7 +101,6 @@ class SplitCells:
         raw: Recall@1 of all its queries in its whole gallery.
         equal: Recall@1 on equal terms, as far as it is stored.
         faults: layer and epoch -> what a reader must know of it, also where it has no value.
-        units: the numbers of its units, each once.
     """
 
     raw: Cells

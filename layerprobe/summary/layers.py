@@ -29,7 +29,6 @@ class Level:
         value: a fraction; None where the features have no valid one.
         interval: of the value; None where there is none.
         equal: the same on equal terms; None where it is not stored.
-        equal_interval: of that.
     """
 
     epoch: int
@@ -48,12 +47,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Gap:
-    """A difference of train and test recall.
-
-    Args:
-        difference: with its interval.
-        equal: whether both are on equal terms.
-    """
+    """A difference of train and test recall."""
 
     difference: Difference
     equal: bool
@@ -65,7 +59,6 @@ class Opening:
 
     Args:
         epoch: the first measured one from which the difference keeps its interval above 0 to the end; None for never.
-        equal: whether the gaps of all epochs are on equal terms.
     """
 
     epoch: int | None
@@ -77,13 +70,11 @@ class LayerSummary:
     """What a summary says of a layer.
 
     Args:
-        ranked: the layer.
         levels: split -> its recall at the layer's last epoch.
         gap: train - test there; None where one of them is missing.
         gap_over_start: that gap - the gap of epoch 0; None where epoch 0 is not measured, or not a start.
         opening: None where the last of these differences has no interval, or there is none.
         best_epochs: split -> the epoch of its highest recall, the first of equals; on test it is chosen on test.
-        epochs: how many epochs are measured on any split.
         faults: split -> what a reader must know of the last epoch.
         broken: split -> how many earlier epochs have collapsed or no value.
     """
@@ -104,12 +95,8 @@ class RunSummary:
     """The summary of a run.
 
     Args:
-        run: its name.
-        kind: of all intervals.
-        data: what was measured on.
         units: split -> how many units are resampled.
         terms: the equal terms; None where nothing is known on any.
-        layers: in network order, also those that are reduced.
         alike: the layers that are not told apart from the best of `main` at the end, on its split; None where that is
             unknown.
         notes: what a reader must know of the whole.
@@ -149,8 +136,6 @@ def layer_summaries(
     Gaps have intervals where no unit is in both splits: such are drawn independently.
 
     Args:
-        layers: in the order of the rows; each is measured on some split.
-        splits: by name, in the order of reporting.
         from_start: whether epoch 0 is what training started from, so that gaps are compared with its gap.
     """
     last = {ranked: max(_epochs(ranked, splits)) for ranked in layers}
@@ -177,10 +162,6 @@ def layer_summaries(
 
 def alike_layers(layers: Sequence[LayerSummary], splits: Mapping[str, SplitCells]) -> tuple[RankedLayer, ...] | None:
     """The layers that are not told apart from the best at their ends, on the split on which that is chosen.
-
-    Args:
-        layers: as `layer_summaries` gave them.
-        splits: what they were made from.
 
     Returns:
         None as for `not_told_apart`, or where no layer has a value.
@@ -241,7 +222,6 @@ class _Gaps:
     """Gaps by whether they are on equal terms, and by layer and epoch.
 
     Args:
-        last: of each layer at its last epoch.
         over_start: of each layer at every later epoch than 0, less the gap of epoch 0.
     """
 

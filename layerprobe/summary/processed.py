@@ -18,10 +18,8 @@ class Processed:
     """A layer after the post-processing that was chosen for it.
 
     Args:
-        ranked: layer, reduction and similarity.
         value: Recall@1 on the split on which it was chosen.
         test: Recall@1 on test; None where it is not measured.
-        interval: of that.
         gain: on test, over the same layer without a reduction; None where one of them is not measured.
     """
 
@@ -38,8 +36,6 @@ class PostProcessing:
 
     Args:
         split: on which it was chosen; None where none can be chosen.
-        epoch: of all values.
-        layers: in network order.
         alike: those that are not told apart from the best one there; None where that is unknown.
         notes: what a reader must know of the choice, or why there is none and what it would take.
     """
@@ -59,10 +55,7 @@ def post_processing(
     Means over random draws take no part: none of these could be used.
 
     Args:
-        layers: in network order, as they are measured.
-        ways: all that is done to them.
         splits: split -> Recall@1.
-        choose_on: a split other than test; of equals the first is chosen.
 
     Returns:
         None where no reduced layer is measured on that split.

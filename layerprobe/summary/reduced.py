@@ -28,8 +28,6 @@ class Way:
         reduction: none, or the chain of reductions.
         similarity: cosine, dot, euclidean or hamming.
         dim: numbers, or bits, that any layer has afterwards; None where that depends on the layer.
-        draws: how many random draws its recalls are the mean of.
-        on_gallery: whether it is fitted on the images that are searched.
     """
 
     reduction: str
@@ -48,10 +46,7 @@ class Side:
     """Two layers after one reduction.
 
     Args:
-        way: what is done to both.
         first: Recall@1 of the first layer.
-        second: of the second.
-        apart: whether the two are told apart.
     """
 
     way: Way
@@ -65,8 +60,6 @@ class Swap:
     """Two layers that change places: the first is better after one reduction, the second after another.
 
     Args:
-        first: a layer.
-        second: another.
         above: where the first is better by most, told apart where that is so after any reduction.
         below: where the second is, likewise.
     """
@@ -89,15 +82,11 @@ class Reduced:
     Args:
         dim: numbers, or bits, that all layers have afterwards; None for the reductions where that depends on the layer.
         epoch: of all values; the last one at which a reduced layer is measured.
-        split: whose values have intervals and whose order is compared.
-        layers: in network order.
         ways: in the order of columns; those without a reduction first.
         values: split -> layer -> its Recall@1.
-        intervals: of the values on `split`.
         alike: way -> layers that are not told apart from the best one, on the split on which that is chosen; None where
             that is unknown.
         swaps: pairs of layers that change places, first those that are told apart on most sides, then by how far.
-        pairs: how many pairs of layers are compared.
     """
 
     dim: int | None
@@ -134,8 +123,6 @@ def reduced_sections(
     """Compare the layers after each reduction: those of one equal dimension with each other, and all others.
 
     Args:
-        layers: in network order, as they are measured.
-        ways: all that is done to them, in the order of columns.
         splits: split -> Recall@1.
 
     Returns:

@@ -14,7 +14,6 @@ class LayerprobeError(Exception):
     Args:
         message: what is wrong, without the file's name and without a full stop.
         file: the file or folder that is at fault, if one is.
-        fix: how to mend it, as a sentence without its full stop.
     """
 
     exit_code = 2
@@ -99,12 +98,7 @@ class NumericError(LayerprobeError):
 
 
 class NotFiniteError(NumericError):
-    """Features in which some rows hold NaN or Inf.
-
-    Args:
-        rows: number of those rows.
-        of: number of all rows.
-    """
+    """Features in which some rows hold NaN or Inf."""
 
     def __init__(self, rows: int, of: int) -> None:
         super().__init__(f"{rows} of {of} feature rows hold NaN or Inf")

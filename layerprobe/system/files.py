@@ -29,8 +29,6 @@ def disk_fault(error: OSError, path: Path | None = None, needed: int | None = No
     """The error to show where a disk did not take a file; None for an error of another kind.
 
     Args:
-        error: of the system.
-        path: the file that was written, if it is known.
         needed: its bytes, if they are known.
     """
     # A path that is too long cannot be looked up either.
@@ -66,12 +64,7 @@ def _mount_point(path: Path) -> Path:
 
 
 def require_file(path: Path) -> None:
-    """Refuse a pipe, socket or device before it is opened, which could wait for ever; a folder cannot be opened anyway.
-
-    Raises:
-        DataError: it is one of them.
-        OSError: what opening it would raise too.
-    """
+    """Refuse a pipe, socket or device before it is opened, which could block for ever."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         what = "a pipe, socket or device, not a file"
@@ -79,11 +72,7 @@ def require_file(path: Path) -> None:
 
 
 def require_replaceable(path: Path) -> None:
-    """Refuse what a file that is written whole must not take the place of: by then it would be gone.
-
-    Raises:
-        LayerprobeError: it is a link, folder, pipe, socket or device.
-    """
+    """Refuse what a file that is written whole must not take the place of: by then it would be gone."""
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -96,11 +85,7 @@ def require_replaceable(path: Path) -> None:
 
 @contextlib.contextmanager
 def disk_faults_told(path: Path, needed: int | None = None) -> Iterator[None]:
-    """Turn the error of a disk that did not take a file into one that says so.
-
-    Raises:
-        EnvironmentFault: the disk is full or fails, or a limit on the file's size is reached; see `disk_fault`.
-    """
+    """Turn the error of a disk that did not take a file into one that says so."""
     try:
         yield
     except OSError as error:
@@ -161,14 +146,10 @@ def written_whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
     So a file with its final name is complete. After an error, a kill or a full disk the old file is still there.
 
     Args:
-        path: the final name; its folder is created.
         needed: bytes of the file, to be told where the disk is full.
 
     Yields:
         A temporary path in the same folder. The caller writes and closes that file.
-
-    Raises:
-        EnvironmentFault: the disk did not take the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(PermissionError):  # a folder may take files and not be listed
@@ -228,7 +209,6 @@ def remove_leftovers(*folders: Path, names: re.Pattern[str] = _ASIDE) -> int:
     Those that a living process writes to stay: it holds their locks.
 
     Args:
-        folders: some may be absent.
         names: of temporary files; by default those that `written_whole` gives them.
     """
     leftovers = [
@@ -274,11 +254,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def require_writable(folder: Path, *, fix: str = "Choose another --cache") -> None:
-    """Check that files can be put into a folder, which need not exist yet; nothing is written.
-
-    Raises:
-        EnvironmentFault: they cannot.
-    """
+    """Check that files can be put into a folder, which need not exist yet; nothing is written."""
     place = _existing(folder)
     # What keeps no files, such as /proc, has a disk of 0 bytes, and lets the system's administrator write.
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK) or not shutil.disk_usage(place).total:
@@ -290,12 +266,7 @@ def _existing(folder: Path) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, as 64 hexadecimal digits.
-
-    Raises:
-        DataError: a pipe, socket or device.
-        OSError: it cannot be read.
-    """
+    """The SHA-256 of a file, as 64 hexadecimal digits."""
     import hashlib  # slow to import, and `layerprobe --help` imports this module
 
     require_file(path)

@@ -63,11 +63,7 @@ def _of_groups(controllers: str, path: str) -> Iterator[int]:
 
 
 def require_memory(needed: int, file: object) -> None:
-    """Check that what a file claims to hold fits into memory, before it is read.
-
-    Raises:
-        EnvironmentFault: it does not; with both numbers.
-    """
+    """Check that what a file claims to hold fits into memory, before it is read."""
     if needed > _LITTLE and needed > (free := free_memory()):
         raise EnvironmentFault(f"needs {as_size(needed)} of memory, {as_size(free)} are free", file=file, fix=FIX)
 
@@ -84,11 +80,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def memory_faults_told(file: object = None) -> Iterator[None]:
-    """Turn whatever says that memory does not suffice into one error, which names the file that was read.
-
-    Raises:
-        EnvironmentFault: out of memory.
-    """
+    """Turn whatever says that memory does not suffice into one error, which names the file that was read."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError, KeyError) as error:

@@ -24,7 +24,6 @@ class NamedFile:
     """A Python file that was imported, or a folder of Hugging Face's that was read, when the user named it.
 
     Args:
-        file: its path, resolved.
         function: of the file, which builds the model; empty for a folder.
         modules: path, resolved -> SHA-256 of the file and of each module that its import took from its folder tree; of
             a folder, of its settings.

@@ -16,9 +16,6 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
     GPUs convolve float32 in TF32 unless told; its 10-bit mantissa would change features. The settings belong to the
     process: another thread that changes them meanwhile changes the results.
-
-    Args:
-        device: where the block computes.
     """
     import torch
 

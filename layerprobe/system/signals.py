@@ -31,22 +31,14 @@ class Stop:
         return self.signal_number is not None
 
     def raise_if_asked(self, message: str) -> None:
-        """End the command.
-
-        Raises:
-            InterruptedRun: a signal came.
-        """
+        """End the command."""
         if self.signal_number is not None:
             raise InterruptedRun(
                 f"{message} ({signal.Signals(self.signal_number).name})", signal_number=self.signal_number
             )
 
     def between(self, items: Iterable[Item], message: str) -> Iterator[Item]:
-        """The items, as long as nobody asks to stop.
-
-        Raises:
-            InterruptedRun: a signal came.
-        """
+        """The items, as long as nobody asks to stop."""
         for item in items:
             self.raise_if_asked(message)
             yield item
@@ -61,12 +53,6 @@ def stoppable(*, at_once: bool = False) -> Iterator[Stop]:
     KeyboardInterrupt; where even that ends nothing, the process ends 2 seconds later with 128 + the signal's number.
 
     The handlers are installed explicitly because a shell starts background commands with SIGINT ignored.
-
-    Args:
-        at_once: the block may end anywhere: the first signal raises KeyboardInterrupt.
-
-    Raises:
-        InterruptedRun: a signal raised KeyboardInterrupt, and the block did not catch it.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
@@ -98,12 +84,7 @@ def stoppable(*, at_once: bool = False) -> Iterator[Stop]:
 
 
 def _insist(arrivals: int, main: int) -> None:
-    """In a thread: see that the block ends after a signal.
-
-    Args:
-        arrivals: a pipe that gives a byte for each signal and is closed when the block has ended.
-        main: the thread that the block runs in.
-    """
+    """In a thread: see that the block ends after a signal."""
     with open(arrivals, "rb", buffering=0) as stream:
         if not (first := _arrival(stream, None)):
             return

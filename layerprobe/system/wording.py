@@ -35,7 +35,6 @@ def visible(text: str, *, keep: str = "") -> str:
     So are the characters that turn the direction of a text round, and bytes that are not UTF-8.
 
     Args:
-        text: any.
         keep: such characters that stay, such as a line feed.
     """
     if text.isprintable():
@@ -47,8 +46,6 @@ def one_line(text: str, *, keep: str = "") -> str:
     """A text with names in it as a line for people: visible, and no name in it is so long that it floods the screen.
 
     A word longer than any file's name is cut in its middle, and so is a line of more than 10,000 characters.
-
-    Args: as for `visible`.
     """
     text = _LONG_WORD.sub(lambda word: _cut(word[0], 255), visible(text, keep=keep))
     return _cut(text, _LONG_LINE) if len(text) > _LONG_LINE else text

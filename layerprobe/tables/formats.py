@@ -117,7 +117,6 @@ def as_rich(table: TextTable, width: int | None = None) -> Table:
     """A table for `rich`, which fits it to the terminal: words are folded before numbers.
 
     Args:
-        table: any.
         width: characters that a line may have; in a wider table intervals stand under their values. None: any number.
     """
     from rich.console import Console
@@ -186,11 +185,7 @@ def as_text(table: TextTable) -> str:
 
 @dataclass(frozen=True)
 class Shown:
-    """Tables as Python shows them: as text where they are printed, as HTML in a notebook.
-
-    Args:
-        tables: one below the other.
-    """
+    """Tables as Python shows them: as text where they are printed, as HTML in a notebook."""
 
     tables: tuple[TextTable, ...]
 

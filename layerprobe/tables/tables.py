@@ -29,8 +29,6 @@ class TextTable:
         columns: headers of the C columns; a line feed may divide one.
         rows: C cells each.
         numbers: places of the columns that hold numbers.
-        heading: lines above it.
-        notes: lines below it.
         marked: place of the row that stands out; None for none.
         intervals: column -> for each row the ends of its cell's interval, None where it has none.
         multiline: places of the columns whose cells line feeds divide; in others, a line feed is a name's.
@@ -62,14 +60,8 @@ def layer_table(
     below the table, and first among them whether training made layers worse.
 
     Args:
-        scores: of one run and one epoch, in the order of the rows.
-        metric: the metric to compare between the splits.
-        data: what the scores were measured on.
         untrained: the run's scores of epoch 0, where the others are of a later one.
         alike: the layers that are not told apart from the best on its split; None where that is unknown.
-
-    Raises:
-        ValueError: no scores, or scores of several runs or epochs.
     """
     if len({(score.run, score.epoch) for score in scores}) != 1:
         raise ValueError("a layer table shows the scores of one run and one epoch")
@@ -122,9 +114,6 @@ def metric_table(scores: Sequence[Score]) -> TextTable | None:
     Shares are percent with one decimal, other numbers have three digits. Values have their intervals where all of these
     are of one kind. Where a value is invalid its note is shown. Notes that no R@K has follow below the table, and how
     far numbers that need no labels order the layers as recall does.
-
-    Args:
-        scores: of one run and one epoch, in the order of the rows.
     """
     further = [score for score in scores if not is_recall(score.metric)]
     if not further:

@@ -30,12 +30,9 @@ class Tap:
     Args:
         layer: the paper's name, else the module path; with `#i` if the module is called several times, and in
             `normed(...)` if the output goes through a norm.
-        module: its path.
         call: number of the call of the module in a forward, from 1.
         pool: max, avg, gem or grid:s for a map and for the patches of tokens, cls or cls+avg for tokens; none for a
             vector.
-        dim: length of an image's feature vector.
-        layout: how the output is read.
         norm: path of the module that the output goes through before it is pooled, if it does.
     """
 
@@ -65,10 +62,6 @@ def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor]
     the forward. In the block the module is in evaluation mode and runs in inference mode, compiled modules as they were
     before. Afterwards, also after an error, every hook is removed and every submodule has its own mode again.
     Parameters, statistics, gradients and random generators do not change.
-
-    Args:
-        module: not wrapped for several devices, where hooks would see a part.
-        taps: of this module.
 
     Yields:
         A function: images -> {tap.key: (B, dim) float32 on the module's device}, computed and pooled in the module's
@@ -149,7 +142,6 @@ def possible_pools(layout: Layout, *, negative: bool) -> tuple[str, ...]:
     """The pools that an output can have; `none` for a vector.
 
     Args:
-        layout: of the output.
         negative: whether the output may have values below 0.
     """
     if layout.kind == "vector":
@@ -163,13 +155,7 @@ def pooled_dim(name: str, layout: Layout, pool: str, *, negative: bool) -> int:
     """Length of the feature vector that a pool makes of an output.
 
     Args:
-        name: of the layer, for errors.
-        layout: of its output.
-        pool: a known one.
         negative: whether the output may have values below 0.
-
-    Raises:
-        RecipeError: the output cannot have this pool.
     """
     if layout.kind == "vector":
         return layout.dim
@@ -195,11 +181,7 @@ def pooled_dim(name: str, layout: Layout, pool: str, *, negative: bool) -> int:
 
 
 def require_pool(pool: str) -> None:
-    """Check that a pool is known.
-
-    Raises:
-        UnknownNameError: it is not.
-    """
+    """Check that a pool is known."""
     if pool not in (*POOLS, *TOKEN_POOLS, NO_POOL) and not re.fullmatch("grid:[1-9][0-9]*", pool):
         raise UnknownNameError("pool", pool, (*POOLS, *TOKEN_POOLS, "grid:s"))
 

@@ -31,9 +31,6 @@ def shares_after(module: nn.Module, taps: Sequence[Tap], image_size: int) -> lis
 
     Returns:
         Of each layer: parameters and multiply-adds, in [0, 1]; 0 where the network has none.
-
-    Raises:
-        RecipeError: a layer did not run.
     """
     calls: Counter[str] = Counter()
     begun: set[str] = set()

@@ -35,11 +35,7 @@ class LayerInfo:
 
 
 def list_layers(net: NamedLayers, image_size: int) -> list[LayerInfo]:
-    """The network's named layers that run, in execution order, found by forwards that change nothing.
-
-    Raises:
-        RecipeError: the network does not take images of that size, or a layer's output cannot be read.
-    """
+    """The network's named layers that run, in execution order, found by forwards that change nothing."""
     measured, found = measure_layers(net, image_size), []
     for name, path in net.layers.items():
         path = plain_path(path)
@@ -59,10 +55,6 @@ def resolve_taps(
     """As `find_taps`, of a network that was not measured yet.
 
     Args: as there; `image_size` is the side of the square images in pixels, which decides the maps' sizes.
-
-    Raises:
-        UnknownNameError: no such layer, module or pool, with the near miss.
-        RecipeError: as for `measure_layers` and `find_taps`.
     """
     return find_taps(expressions, measure_layers(net, image_size), pools=pools)
 
@@ -76,16 +68,10 @@ def find_taps(expressions: Sequence[str], measured: Measured, *, pools: Sequence
             matches, a glob over module paths, in which `*` stands for one step; or `output`, which is the model's own.
             `#i` is the i-th call of a module, from 1; a glob takes all calls. `normed` is the output through the
             model's final norm. Globs over paths, and `modules`, leave out what cannot be tapped.
-        measured: the network.
         pools: for expressions without a pool: max, avg, gem (cube root of the mean cube) or grid:s (s x s adaptive
             maxima, C * s * s numbers), of tokens those of the patches; cls and cls+avg, where there is a class token.
             A pool that a layer cannot have is left out there, if it can have another one. None: max for maps, cls and
             avg for tokens. A vector has one tap, with the pool `none`, whatever is asked.
-
-    Raises:
-        UnknownNameError: no such layer, module or pool, with the near miss.
-        RecipeError: a module that never runs; one that runs several times, without `#i`; output that cannot be read or
-            pooled so.
     """
     found: dict[tuple[int, bool, str], Tap] = {}
     for each in _asked(expressions, measured, pools):
@@ -106,12 +92,7 @@ def unpooled(
 
 
 def execution_order(names: Iterable[str], measured: Measured) -> list[str]:
-    """Sort layers by the order in which the network runs them; names that it does not have are left out.
-
-    Args:
-        names: layers' names, or module paths, with `#i` where a module is called several times.
-        measured: the network.
-    """
+    """Sort layers by the order in which the network runs them; names that it does not have are left out."""
     found = {}
     for name in names:
         plain, normed = _without_normed(name)
@@ -175,11 +156,7 @@ def _require_tap(found: list[_Asked]) -> list[_Asked]:
 
 
 def _at_call(path: str, number: str, normed: bool, pools: Sequence[str] | None, measured: Measured) -> list[_Asked]:
-    """One call of a module by each pool.
-
-    Raises:
-        RecipeError: there is no such call, or its output cannot be read.
-    """
+    """One call of a module by each pool."""
     name, calls = _name(path, measured.net), measured.calls.get(path, ())
     place = _choose_call(name, path, number, measured)
     call = calls[place - 1]
@@ -233,11 +210,7 @@ def _path(target: str, measured: Measured) -> str | None:
 
 
 def _globbed(target: str, measured: Measured) -> tuple[list[str], bool]:
-    """The module paths that a glob names, and whether those that cannot be tapped are left out.
-
-    Raises:
-        UnknownNameError: it names none.
-    """
+    """The module paths that a glob names, and whether those that cannot be tapped are left out."""
     net = measured.net
     if target == MODULES:
         return [plain_path(path) for path in {**net.layers, **net.parts}.values()], True
@@ -290,11 +263,7 @@ def _require_layout(name: str, call: Call) -> Layout:
 
 
 def _final_norm(name: str, call: Call, measured: Measured) -> str:
-    """The path of the model's final norm, if it takes the output of a call.
-
-    Raises:
-        RecipeError: there is none, or it takes other shapes.
-    """
+    """The path of the model's final norm, if it takes the output of a call."""
     net = measured.net
     if net.final_norm is None:
         raise RecipeError(f"{_NORMED}{name}): the network has no final norm", fix=f"Leave it out: {name}")

@@ -38,9 +38,6 @@ def hooked(module: nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
     In the block, compiled modules run as they were before, since hooks see nothing of compiled code, and attention runs
     without torch's fused path, which passes over modules. What a model keeps of a forward in evaluation, and forgets in
     training mode, is computed anew.
-
-    Raises:
-        AttributeError: there is no module of that path.
     """
     modes = [(part, part.training) for part in module.modules()]
     parts = parts_by_path(module)

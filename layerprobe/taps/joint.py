@@ -55,13 +55,8 @@ def find_layers(expressions: Sequence[str], measured: Measured, *, pools: Sequen
     Args:
         expressions: as for `find_taps`; or several such names with `+` between and one pool at the end, none of them a
             glob: `pool5.2+pool5.3@max`. Their order does not matter.
-        measured: the network.
         pools: as for `find_taps`; of `A+B` those that all its layers but vectors can have. None: the default pools of
             its layers.
-
-    Raises:
-        UnknownNameError: as for `find_taps`.
-        RecipeError: as there; or `A+B` of a glob, of one layer twice, or with a pool within.
     """
     joint = [text for text in expressions if _is_joint(text, measured)]
     found: list[Layer] = [*find_taps([text for text in expressions if text not in joint], measured, pools=pools)]
@@ -122,11 +117,7 @@ def _joints(expression: str, pools: Sequence[str] | None, measured: Measured) ->
 
 
 def _require_single(expression: str, names: Sequence[str], pool: str) -> None:
-    """Check that what stands between `+` may be the name of one layer, and that there is one pool.
-
-    Raises:
-        RecipeError: otherwise.
-    """
+    """Check that what stands between `+` may be the name of one layer, and that there is one pool."""
     several = [name for name in names if name == MODULES or any(sign in name for sign in _GLOB)]
     if several or not all(names):
         what = f"{several[0]} may be several layers" if several else "a layer is missing beside +"

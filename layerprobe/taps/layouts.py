@@ -24,11 +24,7 @@ class Layout:
     Args:
         kind: map, tokens or vector.
         part: where the tensor is in the output; empty where the output is the tensor.
-        batch: its axis of images.
-        channels: its axis of channels.
         shape: of one image: (C, H, W), (T, D) or (D,), whatever the order of the axes.
-        prefix: tokens before those of the patches.
-        class_token: whether the first token is a class token.
         in_rows: whether the patches of tokens come row by row, so that they are a map.
     """
 
@@ -85,8 +81,6 @@ class Seen:
 
     Args:
         part: where it is in the module's output.
-        two: with two images.
-        three: with three.
         other: with two of another size; None where there was no such forward.
         normed: whether its last axis has channels for certain, as its module normalises over that axis.
     """
@@ -107,11 +101,9 @@ class Model:
     """What the outputs of one model share.
 
     Args:
-        size: of the images, a side.
         other: the other size; None where the model took none.
         prefix_tokens: how many the model says it has; None where it says nothing.
         class_token: whether the first of its prefix tokens, if it has any, is a class token.
-        in_rows: whether its patches come row by row.
     """
 
     size: int
@@ -181,8 +173,6 @@ class _Counts:
     """Numbers of tokens that are known for certain.
 
     Args:
-        paired: at the model's size and at the other.
-        alone: at the model's size.
         flattened: the places of a map, and its channels: tokens of this shape are that map, flattened.
         normed: tokens, and their channels, which a norm of these channels tells apart.
     """

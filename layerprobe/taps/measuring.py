@@ -60,8 +60,6 @@ class Call:
     """One call of a module in a forward.
 
     Args:
-        order: place among the calls of all modules, by their ends.
-        structure: the output as text, without the batch.
         shape: of its tensor, with a batch of 2; empty where there is none.
         layout: how the output is read, or why it cannot be.
         negative: whether any of its values was below 0.
@@ -79,7 +77,6 @@ class Measured:
     """A network, and what its dry forwards showed.
 
     Args:
-        net: the network.
         calls: module path -> its calls in a forward, in their order; empty for a module that did not run.
     """
 
@@ -104,9 +101,6 @@ def measure_layers(net: NamedLayers, image_size: int) -> Measured:
 
     Two and three images show the axis of images, and two of another size, where the network takes them, the axes of
     channels.
-
-    Raises:
-        RecipeError: the network does not take images of that size.
     """
     module = net.module
     try:

@@ -27,11 +27,7 @@ def tensor_part(output: object) -> Part | None:
 
 
 def taken(output: object, part: Part) -> Tensor:
-    """The tensor at a part of an output.
-
-    Raises:
-        ValueError: there is no tensor.
-    """
+    """The tensor at a part of an output."""
     for name in part:
         output = _parts(output).get(name)
     if not isinstance(output, Tensor):

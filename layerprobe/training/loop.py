@@ -27,13 +27,9 @@ class Plan:
     """How to train.
 
     Args:
-        epochs: how many.
         batches: epoch (from 1) -> that epoch's batches of image indices; the same on every call.
-        schedule: of the learning rate and of the loss's heating.
-        learning_rate: of the network.
         new_layers_factor: factor of the learning rate of new layers.
         optimizer: sgd, adam, adamw or rmsprop.
-        momentum: of sgd and rmsprop.
         epsilon: of adam, adamw and rmsprop; None for torch's default.
         weight_decay: added to the gradient, or with adamw applied apart from it.
         clip_gradient: largest length of the gradient of all parameters together; a longer one is scaled down. None: no
@@ -41,8 +37,6 @@ class Plan:
         accumulate: how many batches make one step, by their mean gradient; the loss and BatchNorm see each by itself.
             The last step of an epoch may have fewer.
         bfloat16: the network's products in bfloat16 (autocast); weights, loss and gradients stay float32.
-        augment: name of the augmentation.
-        seed: of augmentation and dropout.
         workers: data worker processes; 0 loads in this one. Never changes the result.
     """
 
@@ -73,11 +67,7 @@ class EpochResult:
     """The result of one epoch of training.
 
     Args:
-        epoch: from 1.
-        loss: mean over the batches.
         learning_rate: at the last step, of pretrained parameters if there are any.
-        images: how many were read.
-        seconds: wall time.
         idle: how many batches taught nothing, because the loss of all their pairs or triplets was 0.
     """
 
@@ -96,11 +86,7 @@ class Trainer:
     as one that was never interrupted: no generator's position has to be kept.
 
     Args:
-        net: its module on `device`, in channels_last format.
-        loss: on `device`.
-        split: the training images.
         normalise: uint8 (B, H, W, 3) -> what the network takes.
-        plan: how to train.
         targets: (N,) what the loss takes as an image's class, from 0; None for the split's classes in their order.
     """
 
@@ -142,16 +128,8 @@ class Trainer:
     def epochs(self, *, after_step: Callable[[float], bool] = lambda loss: True) -> Iterator[EpochResult]:  # noqa: ARG005 - the default goes on whatever the loss
         """Train the epochs that are left.
 
-        Args:
-            after_step: called with each batch's loss; False ends the training at once, without the epoch's result.
-
         Yields:
             After each whole epoch; between two, the network may be read but not changed.
-
-        Raises:
-            NumericError: a loss, a gradient or, at an epoch's end, a weight is not finite; the weights are then those
-                before the step.
-            RecipeError: a batch that the loss is not defined for.
         """
         while self.epoch < self.plan.epochs:
             result = self._epoch(self.epoch + 1, after_step)

@@ -16,9 +16,6 @@ def build_optimizer(
     """The optimiser of a recipe.
 
     Args:
-        name: sgd, adam, adamw (whose weight decay is apart from the gradient) or rmsprop.
-        groups: torch's parameter groups, each with `lr` and `weight_decay`.
-        learning_rate: of groups that have none of their own.
         momentum: of sgd and rmsprop; None for the others.
         epsilon: what adam, adamw and rmsprop add to the denominator; None for torch's 1e-8.
     """

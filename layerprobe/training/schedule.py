@@ -13,7 +13,6 @@ class Schedule:
 
     Args:
         milestones: the iterations from which the rate is lower by another `factor`, ascending.
-        factor: what each milestone multiplies the rate by.
         warmup: how many first iterations keep pretrained parameters still or, with `linear`, all learning rates low.
         warmup_by: "freeze" freezes pretrained parameters and their BatchNorm statistics. "zero_rate" gives pretrained
             parameters the learning rate 0, as the code of Vo & Hays 2019 does: statistics move and momentum builds up
@@ -24,7 +23,6 @@ class Schedule:
         heatings: the iterations before which the loss's `scale` is multiplied by `heat_factor` and from which the rate
             is lower by another `heat_rate`, ascending (Zhang et al. 2018, section 3.4).
         heat_factor: of the loss's scale; 16 -> 4 in section 5.1.
-        heat_rate: of the learning rate.
     """
 
     milestones: tuple[int, ...] = ()

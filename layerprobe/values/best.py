@@ -14,8 +14,6 @@ class Best:
 
     Args:
         place: of the layer among them; the first of equals, which is the one nearest to the image.
-        split: on which it was chosen.
-        equals: how many layers have its value there, itself included.
     """
 
     place: int
@@ -48,8 +46,6 @@ def best_text(
     """`best on validation: c5, 93.8 %, first of 2 equal; on test 68.8 %; not told apart from it: c3, c4`.
 
     Args:
-        best: of `values`.
-        names: of the layers.
         values: split -> values of the layers.
         alike: names of those that are not told apart from the best on its split; None where that is unknown.
     """
@@ -64,12 +60,7 @@ def best_text(
 
 
 def apart_text(best: Best, alike: Sequence[str]) -> str:
-    """`not told apart from it: c3, c4`, or `told apart from all others`.
-
-    Args:
-        best: of some layers.
-        alike: names of those that are not told apart from it on its split.
-    """
+    """`not told apart from it: c3, c4`, or `told apart from all others`."""
     where = "" if best.split == "test" else f" on {best.split}"
     return f"not told apart from it{where}: {', '.join(alike)}" if alike else f"told apart from all others{where}"
 
@@ -79,13 +70,6 @@ def worse_text(names: Sequence[str], before: Values, trained: Values, metric: st
 
     Of the layers that lost at least the last decimal shown, it names the one that was best before training: `training
     made test R@1 worse at 2 of 5 layers, such as pool5: 57.2 %, untrained 60.0 %`.
-
-    Args:
-        names: of L layers.
-        before: their values on test before training.
-        trained: the same after it.
-        metric: what the values are.
-        start: what the network was before training.
 
     Returns:
         Empty where no layer lost.

@@ -18,7 +18,6 @@ class Candidate:
 
     Args:
         epoch: 0 = before any step; None for features that come without one.
-        ranked: layer, pool, reduction and similarity.
         dim: numbers, or bits, of an image's vector.
         place: of the layer in the network; of `A+B` that of its last layer.
         run: the run's name, or the experiment's, where several are chosen among; else empty.
@@ -57,11 +56,9 @@ class Ship:
 
     Args:
         layer: its name, or `A+B`.
-        pool: how it is pooled.
         reduction: none, or the chain of reductions.
         epoch: whose weights; None for features that come without one.
         dim: numbers, or bits, of an image's vector.
-        bytes_per_image: of that vector.
     """
 
     layer: str
@@ -78,7 +75,6 @@ class Cut:
 
     Args:
         parameters: of the network's parameters, the share after the layer, in [0, 1].
-        operations: of the multiply-adds of an image, likewise.
     """
 
     parameters: float
@@ -95,7 +91,6 @@ class Choice:
         test: the same on test classes, which it was not chosen on; of cross-fitting, what the choice on the other folds
             gives on each fold. None where there are no test classes.
         best_on_test: the candidate of the highest score on test: chosen by looking. None likewise.
-        ship: what to ship.
         regret: best_on_test - test, a share; None likewise.
         optimism: by how much the score of best_on_test is too high as it was chosen on the same classes: it less what
             the best on four folds of the test classes gives on the fifth. None likewise, or below 10 classes.
@@ -106,7 +101,6 @@ class Choice:
             cheapest first.
         within: how much worse than the best a cheaper candidate may be, in points.
         cut: how much of the network the layer leaves out; None where the network is not known.
-        notes: how it was chosen, in a line each.
     """
 
     run: str

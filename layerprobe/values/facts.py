@@ -13,7 +13,6 @@ class SplitFacts:
     """A split whose items are searched for.
 
     Args:
-        queries: how many items are searched for.
         classes: of the queries; None where it is unknown, as the stored features are gone.
         gallery: how many items are searched; None where the queries are searched among themselves.
         chance: Recall@1 of a random order, as a fraction; None where it is unknown.

@@ -13,10 +13,6 @@ def few_layers(layers: Sequence[RankedLayer], validation: Mapping[RankedLayer, f
     The embedding is the last layer that is no `A+B`. Of a layer with several pools, reductions or similarities the
     first one stands for it.
 
-    Args:
-        layers: in network order.
-        validation: recall of those that have it; of equals the first in network order is the best.
-
     Returns:
         At most five of them, in network order, each once.
     """

@@ -22,11 +22,7 @@ _DRAWN = {"gallery": "against this gallery", "redraw": "queries and gallery draw
 
 
 def estimand_of(name: str) -> Estimand:
-    """The estimand of a name.
-
-    Raises:
-        UnknownNameError: there is none; with the near miss.
-    """
+    """The estimand of a name."""
     for estimand in ESTIMANDS:
         if name == estimand:
             return estimand
@@ -69,9 +65,7 @@ class OverSeeds:
     """A mean, or a difference of two, in several trainings of one experiment.
 
     Args:
-        mean: over the trainings.
         sd: between them, by the number less one; None for a single training.
-        n: how many trainings.
         classes: the mean with its interval for these networks: other classes, the same trainings.
         training: the mean with its interval for another training of the same experiment, on other classes. Without an
             interval where `classes` has none, and for a single training.
@@ -123,11 +117,7 @@ class IntervalKind:
         return tuple(note for note in notes if not note.startswith(own))
 
     def notes_on(self, units: int) -> tuple[str, ...]:
-        """What a score says of its interval: how it is made, where not by default, and that units are few or too few.
-
-        Args:
-            units: how many units have a query.
-        """
+        """What a score says of its interval: how it is made, unless by default, and whether units are (too) few."""
         name = _UNITS[self.cluster is not None]
         if units < FEWEST_UNITS:
             return (f"{_NONE}{units} {name}, at least {FEWEST_UNITS} are needed",)
@@ -166,20 +156,12 @@ class ShownKind:
 
     @classmethod
     def of(cls, notes: Iterable[Iterable[str]]) -> ShownKind:
-        """What may be shown.
-
-        Args:
-            notes: those of each score that has an interval and is in the table or figure.
-        """
+        """What may be shown."""
         kinds = list(dict.fromkeys(map(IntervalKind.of, notes)))
         return cls(kinds[0] if len(kinds) == 1 else None, len(kinds) > 1)
 
     def lines(self, shown_as: str) -> tuple[str, ...]:
-        """What a reader must know of the intervals, in at most one line.
-
-        Args:
-            shown_as: what they look like: `in brackets`, `bands`.
-        """
+        """What a reader must know of the intervals, in at most one line."""
         if self.mixed:
             return ("intervals of different kinds are not shown together; probe all with one --interval and --cluster",)
         return () if self.kind is None else (f"{shown_as}: {self.kind.text}",)

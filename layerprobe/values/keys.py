@@ -36,11 +36,7 @@ class LayerKey:
 
     @classmethod
     def parse(cls, text: str) -> LayerKey:
-        """The key that `str` gave.
-
-        Raises:
-            ValueError: text without a layer, an `@` and a pool.
-        """
+        """The key that `str` gave."""
         layer, at, pool = text.rpartition("@")
         if not (layer and at and pool):
             raise ValueError(f"{text!r} is not a layer and its pool, like 'pool5.3@max'")
@@ -51,10 +47,6 @@ def find_layer(text: str, known: Collection[LayerKey]) -> LayerKey:
     """The one of some layers that `pool5.3@avg` names, or `pool5.3` where it is there with a single pool.
 
     `A+B` may name its layers in any order.
-
-    Raises:
-        UnknownNameError: none of them; with the near miss.
-        RecipeError: a name without a pool, where there are several.
     """
     found = [key for key in known if is_named(key, text)]
     if not found:
@@ -72,10 +64,6 @@ def is_named(key: LayerKey, text: str) -> bool:
 
 def members_of(layer: LayerKey, stored: Collection[LayerKey]) -> tuple[LayerKey, ...]:
     """The layers whose features are those of a layer: of `A+B@max` its members, else the layer itself.
-
-    Args:
-        layer: its pool is that of the members that are no vectors.
-        stored: the layers that there are features of.
 
     Returns:
         Empty where some of them are not stored.
@@ -101,13 +89,7 @@ def joint_key(members: Sequence[LayerKey]) -> LayerKey | None:
 
 
 def joint_layers(text: str, stored: Collection[LayerKey], layer_order: Sequence[str]) -> list[LayerKey]:
-    """The layers that `A+B` may name, one for each pool that its members are stored with; none where it is no such.
-
-    Args:
-        text: `A+B` or `A+B@pool`, in any order.
-        stored: the layers that there are features of.
-        layer_order: the layers' names as the network runs them.
-    """
+    """The layers that `A+B` may name, one for each pool that its members are stored with; none where it is no such."""
     order = {name: place for place, name in enumerate(layer_order)}
     names = sorted(text.partition("@")[0].split("+"), key=lambda name: order.get(name, len(order)))
     pools = dict.fromkeys(key.pool for key in stored if key.layer in names and key.pool != NO_POOL)
@@ -121,7 +103,6 @@ class RankedLayer:
     """A layer as it is searched: its features, what is done to them, and how they are compared.
 
     Args:
-        layer: whose features.
         reduction: none, or the chain of reductions.
         similarity: cosine, dot, euclidean or hamming.
     """
@@ -136,10 +117,6 @@ def network_order(rankings: Iterable[RankedLayer], layer_order: Sequence[str]) -
 
     The pools max, avg, gem, cls and cls+avg come first, in this order, and `none` before any reduction; further pools,
     reductions and similarities follow their names, `pca:8` before `pca:64`. `A+B` follows the last of its layers.
-
-    Args:
-        rankings: of one network.
-        layer_order: the layers' names as the network runs them. Other layers follow these as they are found.
     """
     found = list(dict.fromkeys(rankings))
     known = set(layer_order)

@@ -21,11 +21,7 @@ class Agreement:
     Args:
         metric: effective-rank, two-nn or hubness.
         epoch: 0 = before any step.
-        split: of both numbers.
-        reduction: of all these layers.
-        similarity: likewise.
         recall: what it is compared with: R@1, or another R@K where that is not measured.
-        layers: how many have both numbers.
         correlation: Spearman's rank correlation, in [-1, 1], equal values sharing their mean rank; None of fewer than 4
             layers, and where all values of one of the two numbers are equal.
     """
@@ -41,11 +37,7 @@ class Agreement:
 
 
 def agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:
-    """One for each label-free metric, epoch, split, reduction and similarity that scores have.
-
-    Args:
-        scores: of one run.
-    """
+    """One for each label-free metric, epoch, split, reduction and similarity that scores have."""
     recalls = [score.metric for score in scores if is_recall(score.metric)]
     recall = "R@1" if "R@1" in recalls else next(iter(recalls), "R@1")
     known = {(s.epoch, s.split, s.ranked_layer): s.value for s in scores if s.metric == recall}
@@ -61,11 +53,7 @@ def agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:
 
 
 def last_agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:
-    """The same of the last epoch that has such metrics.
-
-    Args:
-        scores: of one run.
-    """
+    """The same of the last epoch that has such metrics."""
     last = max((score.epoch for score in scores if score.metric in LABEL_FREE), default=None)
     return agreements([score for score in scores if score.epoch == last])
 

@@ -26,14 +26,10 @@ class OwnInput:
         squeezed: whether the image is squeezed to a square of `resized` pixels, out of which the centre is cropped.
         filter: of resizing, with antialiasing except for nearest.
         mean: of red, green and blue, in the scale 0 ... 1.
-        std: likewise.
         crop_rounding: where the crop begins if the rest is odd: half of it rounded down, as Hugging Face does, or
             rounded to even, as torchvision does.
         kept: the share of the resized side that the crop keeps, where the library computes `resized` by it for any
             size; None: `resized` grows with the size.
-
-    Raises:
-        ValueError: the crop would be larger than the resized image.
     """
 
     size: int

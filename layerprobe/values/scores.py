@@ -27,11 +27,9 @@ class Score:
 
     Args:
         run: the run's name; the experiment's for a mean over seeds.
-        experiment: hash of the resolved recipe without its seed.
         seed: the run's seed; None for a mean over seeds.
         epoch: 0 = before any step.
         split: train, validation or test.
-        layer: the layer's name without its pool.
         pool: max, avg, gem, grid:s or none.
         reduction: none, or the chain of reductions.
         similarity: cosine, dot, euclidean or hamming.
@@ -39,8 +37,6 @@ class Score:
         value: a fraction; None where there is no valid number, with the reason in `notes`.
         low: lower end of the 95 % interval, of the kind that the notes state (`IntervalKind.of`); None where there is
             none.
-        high: upper end.
-        n: number of queries.
         notes: what a reader must know of the number.
     """
 
@@ -80,13 +76,8 @@ class Subject:
     """What is scored: all that a Score says but its number.
 
     Args:
-        run: as in `Score`, like all that follow.
-        experiment: hash of the resolved recipe without its seed.
-        seed: the run's.
         epoch: 0 = before any step.
-        split: of the queries.
         ranked: the layer, what was done to its features, and how they are compared.
-        notes: what every score of it has to say.
     """
 
     run: str
@@ -103,10 +94,7 @@ class Subject:
         """A number of it.
 
         Args:
-            metric: its name.
             value: None where there is no valid number, with the reason in `notes`.
-            n: number of queries.
-            notes: what is to be said of this number; they come before the subject's own.
             interval: of the value; None where there is none.
         """
         return Score(
@@ -133,20 +121,9 @@ class Matrix:
     """Numbers by two lists of names, for what a Score cannot hold: how alike pairs of layers are.
 
     Args:
-        run: the run's name.
-        split: of the features.
-        measure: what the numbers are: linear CKA.
-        title: what is compared, without the run and the split.
-        row_axis: what the rows are: layer.
         column_axis: what the columns are: layer, or epoch.
-        rows: R names.
-        columns: C names.
         values: (R, C) numbers; None where there is no valid one, with the reason in `notes`; never NaN.
-        n: number of images.
         notes: what a reader must know of the numbers.
-
-    Raises:
-        ValueError: values that are not R rows of C, or NaN among them.
     """
 
     run: str
@@ -200,12 +177,7 @@ def shared_notes(notes: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def in_network_order(scores: Iterable[Score], layer_order: Sequence[str]) -> list[Score]:
-    """Sort scores by their layers, as `keys.network_order` does; those of a layer keep their order.
-
-    Args:
-        scores: of one run.
-        layer_order: its layers' names as the network runs them.
-    """
+    """Sort scores by their layers, as `keys.network_order` does; those of a layer keep their order."""
     scores = list(scores)
     order = network_order((score.ranked_layer for score in scores), layer_order)
     places = {ranked: place for place, ranked in enumerate(order)}
@@ -219,8 +191,6 @@ class ScoreTable:
     epoch takes linear time in all.
 
     Args:
-        scores: those that the run has.
-        layer_order: the layers' names as the network runs them.
         stored: the scores that the file holds, in its order; None for those given.
     """
 
@@ -283,11 +253,7 @@ def _lines(rows: Iterable[Iterable[object]]) -> str:
 
 
 def read_scores(path: Path) -> list[Score]:
-    """The scores of a scores.csv.
-
-    Raises:
-        DataError: the file is absent or is not a table of scores.
-    """
+    """The scores of a scores.csv."""
     try:
         require_file(path)
         with path.open(encoding="utf-8", newline="") as stream:

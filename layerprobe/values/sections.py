@@ -26,8 +26,6 @@ class Problem:
     """One thing that is wrong with a recipe.
 
     Args:
-        section: the section that it is in.
-        text: `what is wrong. What would be right`.
         keys: the keys that cause it, `section.key` for one of another section; none: it may be any key of the section.
     """
 

@@ -19,9 +19,6 @@ def over_seeds(scores: Sequence[Score]) -> list[Score]:
     `low` and `high` are the lowest and the highest training. A number that not all trainings have is left out, and a
     note says which. Where one training has no valid value, the mean has none.
 
-    Args:
-        scores: of any runs; those of a run follow one another in network order.
-
     Returns:
         The scores, those of a single training unchanged. A mean is called as `trainings` says; its seed is None, and
         its n the number of trainings.
@@ -39,9 +36,6 @@ def trainings(scores: Iterable[Score]) -> dict[str, tuple[str, ...]]:
     """The runs that `over_seeds` makes one, by the name that it gives them: `netA-s* (3 seeds)`.
 
     Runs are made one where they have the same experiment and some number in common; a run alone keeps its name.
-
-    Args:
-        scores: of any runs.
     """
     scores = list(scores)
     groups: dict[str, dict[str, int | None]] = {}

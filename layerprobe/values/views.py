@@ -14,21 +14,14 @@ class Histogram:
     """How often a similarity occurs among pairs of images, as in Zhang et al. (2018), Fig. 4.
 
     Args:
-        run: the run's name.
         epoch: 0 = before any step.
-        split: of the images.
-        ranked: the layer and how it is compared.
         pairs: what the pairs have in common: `same class` or `different class`.
         edges: B + 1 ascending numbers, the ends of the bins.
         counts: B numbers of pairs.
-        n: number of images.
         median: of the similarities; None where there is no pair.
         above: share of the pairs that are more similar than the median pair of the same class, of those as similar the
             half; None where there is no pair of either kind.
         notes: what a reader must know of the counts.
-
-    Raises:
-        ValueError: not one more edge than counts.
     """
 
     run: str
@@ -53,21 +46,15 @@ class Curve:
     """Numbers of one layer along an axis: recall by the number of items searched, variance by dimension.
 
     Args:
-        run: the run's name.
         epoch: 0 = before any step.
-        split: of the images.
         ranked: the layer, what is done to its features, and how they are compared.
         measure: what the values are: R@1, or `share of the variance`.
-        axis: what the places are: `items searched`, `dimension`.
         places: P ascending numbers.
         values: P fractions; None where there is no valid number, with the reason in `notes`.
         low: P lower ends of 95 % intervals, None where a value has none; empty where there are none at all.
         high: the upper ends.
         n: number of images; of a mean over trainings the number of these.
         notes: what a reader must know of the values.
-
-    Raises:
-        ValueError: lists of different lengths.
     """
 
     run: str
@@ -94,7 +81,6 @@ class Sized:
     """A score of a layer, and how many dimensions the layer then has.
 
     Args:
-        score: Recall@1.
         dim: numbers, or bits, of each image; None where that is unknown.
         equal: whether its reduction gives every layer that many, whatever it had.
         chosen: whether its reduction, which may be none, is the layer's best post-processing.
@@ -111,9 +97,7 @@ class Reductions:
     """The layers of a run as they are, and after reductions.
 
     Args:
-        run: the run's name.
         epoch: of all values; 0 = before any step.
-        split: likewise.
         values: in the order of layers in the network, then of reductions, `none` first.
         chosen_on: the split on which the best post-processing of each layer was chosen; None where it is not known.
         notes: what a reader must know of that choice.
@@ -134,12 +118,7 @@ def equal_dimensions(found: Iterable[Reductions]) -> list[int]:
 
 @dataclass(frozen=True)
 class Item:
-    """An image that was searched for, or found.
-
-    Args:
-        id: its name; of a file the path relative to the data's root.
-        name: of its class.
-    """
+    """An image that was searched for, or found."""
 
     id: str
     name: str
@@ -150,7 +129,6 @@ class Found:
     """One of a query's nearest items.
 
     Args:
-        item: what was found.
         similarity: to the query; of hamming minus the number of different bits, so that the nearest is largest.
         right: whether it is a right answer: of the query's class, or what the data set's lists say.
     """
@@ -165,11 +143,8 @@ class Neighbours:
     """The nearest items of a query by one layer, nearest first; the query itself is none of them.
 
     Args:
-        run: the run's name.
         epoch: 0 = before any step.
-        split: of the query.
         ranked: the layer, what is done to its features, and how they are compared.
-        query: what was searched for.
         found: K items or fewer, nearest first.
         notes: why this query is shown, and what a reader must know.
     """

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerprobe.plots.placing import FloatArray, Obstacles, Samples, end_of_line, placed, samples_of, spread
+from layerprobe.plots.placing import Obstacles, Samples, end_of_line, placed, samples_of, spread
 
 AREA = (200.0, 100.0)
 

@@ -37,10 +37,8 @@ class Queries:
     """What is stored of a run's split.
 
     Args:
-        place: of its first epoch: the images, and what they may find.
         hits: epoch and layer -> (Q,) Recall@1 of each query.
         said: epoch and layer -> what its score says.
-        notes: what is left out, in a line each.
     """
 
     place: Place
@@ -58,10 +56,6 @@ class Chooser:
     """A run that is chosen among.
 
     Args:
-        run: it exists.
-        record: its run.json.
-        split: that is chosen on.
-        choosing: its queries there.
         test: those of test; None where the run has no such split; the same as `choosing` where that is chosen on.
     """
 
@@ -157,16 +151,7 @@ class Group:
 
 
 def open_chooser(run: Run, epochs: str) -> Chooser:
-    """What is stored of a run to choose a layer by.
-
-    Args:
-        run: it exists.
-        epochs: all, which is all that are ranked; last; or numbers with commas between.
-
-    Raises:
-        RecipeError: epochs that the run does not have, or no classes to choose on, as for `split_to_choose_on`.
-        DataError: nothing is ranked; with the command that does it.
-    """
+    """What is stored of a run to choose a layer by."""
     record = run.read()
     asked = _asked(run, record, epochs)
     split = split_to_choose_on(run, record, asked or range(record["epochs_done"] + 1))
@@ -249,12 +234,7 @@ def _is_one_vector(ranks: Ranks) -> bool:
 
 
 def grouped(choosers: Sequence[Chooser]) -> list[Group]:
-    """The trainings of each experiment together, in the order in which they are named.
-
-    Raises:
-        RecipeError: runs of one recipe that are of several experiments, that do not choose on the same images, or are
-            not tested on the same.
-    """
+    """The trainings of each experiment together, in the order in which they are named."""
     experiments = experiments_of(chooser.run for chooser in choosers)
     if experiments.notes:
         raise RecipeError(experiments.notes[0], fix="Choose among those of one experiment")

@@ -60,12 +60,7 @@ def ship_text(ship: Ship) -> str:
 
 
 def next_step(choice: Choice, run: str) -> str:
-    """The command that writes the index of what was chosen.
-
-    Args:
-        choice: of runs.
-        run: the name of a run that has it.
-    """
+    """The command that writes the index of what was chosen."""
     ship = choice.ship
     layer = shlex.quote(ship.layer if ship.pool == NO_POOL else f"{ship.layer}@{ship.pool}")
     reduce = "" if ship.reduction == NO_REDUCTION else f" --reduce {shlex.quote(ship.reduction)}"

@@ -36,9 +36,6 @@ class ChooseRequest:
         epochs: all, which is all that are ranked; last; or numbers with commas between.
         within: how much worse than the best a cheaper candidate may be, in points of Recall@1, 0 to 100.
         device: where layers are ranked: auto, cpu, cuda or cuda:i.
-
-    Raises:
-        RecipeError: points that are none.
     """
 
     epochs: str = "all"
@@ -61,17 +58,6 @@ def choose_runs(
 
     Args:
         runs: at least one, each once. The trainings of one experiment are chosen among as one, by their mean.
-        request: what to choose among.
-        listener: hears of progress.
-        further: where the choice is cross-fitted, layers with reductions that are fitted; they need no ranks, but the
-            layer's own.
-
-    Raises:
-        RecipeError: no classes to choose on, or runs that cannot be compared.
-        DataError: nothing is ranked; with the command that does it.
-        NumericError: no candidate has a valid number.
-        BusyError: something is to be ranked, and another process uses a run.
-        InterruptedRun: a signal came; what is stored is whole.
     """
     groups = grouped([open_chooser(run, request.epochs) for run in runs])
     first = groups[0].choosers[0]

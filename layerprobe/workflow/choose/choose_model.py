@@ -34,17 +34,8 @@ def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listen
     Candidates are all its layers with their default pools, as they are and half-whitened: `l2+whiten:D:0.5+l2`, D = 128
     or what is less of the layer's dimensions and the rank of what is fitted. What is stored is not computed again.
 
-    Args:
-        frozen: the model and the images.
-        request: what to choose among.
-        listener: hears of progress.
-
     Returns:
         The model's run, and the choice.
-
-    Raises:
-        LayerprobeError: as for `frozen_run`, `probe` and `choose_runs`. A network that has seen the classes to choose
-            on is told before anything is measured.
     """
     run = frozen_run(frozen, listener)
     record = run.read()

@@ -29,9 +29,6 @@ class Grounds:
             where `choosing` is of them.
         crossed: of cross-fitting, what the choice on the other folds gives on each fold: told as the figure on test.
             Its places are those of the C candidates; what only a fold has found comes after them.
-        metric: what the hits are of.
-        kind: what the units are.
-        notes: what else is to be said of the choice, in a line each.
     """
 
     split: str
@@ -54,19 +51,12 @@ def made_choice(
     """Choose one of C candidates, and say how good it is on test.
 
     Args:
-        candidates: C.
-        grounds: their hits.
         subject_of: candidate and split -> what is scored, with what every score of it has to say. The run of the choice
             is that of the chosen one.
         within: how much worse than the best a cheaper candidate may be, in points.
-        seed: of the resamples, the folds and the intervals.
 
     Returns:
         `cut` is left None.
-
-    Raises:
-        NumericError: no candidate has a valid number, on the classes that are chosen on or on test.
-        ValueError: other numbers of candidates than of means.
     """
     choosing, crossed = grounds.choosing, grounds.crossed
     test = grounds.test if crossed is None else choosing

@@ -34,9 +34,7 @@ class Concatenated:
     """What trying layers side by side gave.
 
     Args:
-        group: the runs with what was found.
         tried: all that was tried, found or not.
-        notes: why nothing could be tried.
     """
 
     group: Group
@@ -51,17 +49,6 @@ def with_concatenations(group: Group, best: Cell, device: torch.device, seed: in
     a third. That is done of the raw features and, where the best candidate has a reduction, with that. With L layers
     at that epoch at most 2 (2 L - 3) sets are ranked in each run; only sets that are better than the one before are
     ranked on test, and become candidates. All ranks are stored, so that they are counted once.
-
-    Args:
-        group: chosen on validation or train.
-        best: the best single candidate.
-        device: where layers are ranked.
-        seed: of the folds, for reductions that are fitted on the classes that are chosen on.
-        listener: hears of progress.
-
-    Raises:
-        BusyError: another process uses a run.
-        InterruptedRun: a signal came; what is stored is whole.
     """
     epoch, ranked = best
     layers = list(dict.fromkeys(one.layer for number, one in group.cells if number == epoch and is_single(one)))
@@ -151,25 +138,14 @@ class _Ranking:
     _searches: dict[tuple[str, int, str], tuple[StoredSearch, store.StoredRanks]] = field(default_factory=dict)
 
     def require(self, chooser: Chooser, cell: Cell) -> None:
-        """Check that a layer's features are stored as they were ranked, and that nothing else decides its ranks.
-
-        Raises:
-            DataError: otherwise.
-        """
+        """Check that a layer's features are stored as they were ranked, and that nothing else decides its ranks."""
         for split in dict.fromkeys([chooser.split, *(["test"] if chooser.test else [])]):
             search, _ = self._search(chooser, cell[0], split)
             search.require_plain()
             search.require_stored(cell[1])
 
     def hits(self, chooser: Chooser, part: Part, cell: Cell, like: Cell) -> Hits | None:
-        """(Q,) Recall@1 of each query; None where a layer has no valid number.
-
-        Args:
-            chooser: the run.
-            part: which of its queries.
-            cell: layers side by side.
-            like: a layer that is searched, and reduced, in the same way.
-        """
+        """(Q,) Recall@1 of each query; None where a layer has no valid number."""
         self.stop.raise_if_asked(_STOPPED)
         split, ranked = chooser.split if part == "choosing" else "test", cell[1]
         search, stored = self._search(chooser, cell[0], split)

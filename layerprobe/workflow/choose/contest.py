@@ -33,11 +33,7 @@ class Contest:
         return [(group, cell) for group in self.groups for cell in group.cells]
 
     def candidates(self) -> list[Candidate]:
-        """The candidates; each says its run or experiment where there are several.
-
-        Raises:
-            DataError: the features of a layer are gone, so that its dimensions are not known.
-        """
+        """The candidates; each says its run or experiment where there are several."""
         several = len(self.groups) > 1
         found = []
         for group in self.groups:

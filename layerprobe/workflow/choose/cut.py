@@ -11,10 +11,6 @@ from layerprobe.workflow.run.runs import Run
 def cut_after(run: Run, layer: LayerKey) -> Cut | None:
     """What need not be run or stored to use a layer; of `A+B` after the last of them.
 
-    Args:
-        run: it exists.
-        layer: of its network.
-
     Returns:
         None where run.json does not say it: of a run from Python, of several members, or that an earlier version began.
     """

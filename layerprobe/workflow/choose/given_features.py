@@ -38,7 +38,6 @@ class GivenFeatures:
         groups: (N,) int64 group of each image: items of one class and group are taken out of each other's results.
             None: no groups.
         epoch: that they are of; None where that is not known.
-        notes: what is to be said of every number.
     """
 
     features: Mapping[LayerKey, NDArray[Any]]
@@ -53,11 +52,7 @@ class GivenFeatures:
         return np.flatnonzero(self.splits == split) if self.splits is not None else np.arange(0)
 
     def lone(self, rows: NDArray[np.intp]) -> int:
-        """How many of some rows can find no other one of their class among them.
-
-        Raises:
-            DataError: all of them.
-        """
+        """How many of some rows can find no other one of their class among them."""
         _, place, found = np.unique(self.labels[rows], return_inverse=True, return_counts=True)
         taken_out = np.ones_like(place)
         if self.groups is not None:
@@ -85,12 +80,6 @@ def given_features(
         labels: (N,) whole numbers or texts, the class of each row.
         splits: (N,) texts; None for one split.
         groups: (N,) whole numbers or texts, an empty one shares its group with none; None for no groups.
-        file: that they come from, for errors.
-
-    Raises:
-        DataError: no features, shapes or types that do not fit, fewer than 2 classes, or a class in two splits.
-        NumericError: NaN or Inf.
-        UnknownNameError: a split of another name.
     """
     if not isinstance(features, Mapping) or not features:
         what = "there is no array of features" if isinstance(features, Mapping) else "features are no mapping"
@@ -121,12 +110,6 @@ def read_given(path: Path) -> GivenFeatures:
     Args:
         path: a .npz with `labels` (N,), `split` and `group` if there are any, and every other array (N, D) a layer; or
             a .h5, a feature file that layerprobe wrote.
-
-    Raises:
-        DataError: it cannot be read or holds something else, and as for `given_features`.
-        NumericError: likewise.
-        EnvironmentFault: it does not fit into memory.
-        RecipeError: another kind of file.
     """
     if path.suffix not in SUFFIXES:
         raise RecipeError("features are read from .npz and .h5", file=path, fix="Save them by numpy.savez")
@@ -175,11 +158,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _require_claim(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
-    """Check that an array has as many bytes as its header claims; by the header, numpy would take its memory.
-
-    Raises:
-        ValueError: it has not, or its header cannot be read.
-    """
+    """Check that an array has as many bytes as its header claims; by the header, numpy would take its memory."""
     with archive.open(entry) as stream:
         if (version := np.lib.format.read_magic(stream)) == (1, 0):
             shape, _, kind = np.lib.format.read_array_header_1_0(stream)

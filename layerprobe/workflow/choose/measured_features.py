@@ -33,13 +33,11 @@ class Division:
     """On which rows candidates are compared, fitted and judged.
 
     Args:
-        given: the features.
         split: what the rows that are chosen on are called: validation, train or test.
         choosing: (Q,) those rows.
         fitted_on: the rows that reductions are fitted on; None: on those that are chosen on, out of fold.
         test: (T,) the rows that the choice is judged by; none where there are none, or where it is cross-fitted.
         folds: (Q,) the fold of each row that is chosen on.
-        crossed: whether the choice is judged by cross-fitting.
     """
 
     given: GivenFeatures
@@ -61,8 +59,6 @@ class Tried:
     """A candidate's Recall@1 of each query.
 
     Args:
-        candidate: the layer and its reduction.
-        members: the places of its layers.
         hits: (Q,) on the rows that are chosen on; of a reduction that is fitted on these, out of fold.
         test: (T,) on the test rows; none where there are none.
         refitted: fold -> (Q,) with a reduction that was fitted without this fold; empty where that changes nothing.
@@ -95,14 +91,7 @@ def measured(
     """Measure a layer, or several side by side.
 
     Args:
-        division: on which rows.
         members: places of the layers among the given ones, ascending.
-        reductions: False for the features as they are, True for half-whitening, where it applies.
-        of_each: calls a function on each fold, perhaps several at once.
-        told: hears of rankings that are done, perhaps from several threads.
-
-    Raises:
-        ValueError: these layers cannot be side by side, as `keys.joint_key` says.
     """
     layers = [list(division.given.features)[member] for member in members]
     layer, arrays = joint_key(layers), [division.given.features[each] for each in layers]

@@ -28,9 +28,7 @@ class Refitted:
     """Groups of runs whose fitted candidates were ranked anew.
 
     Args:
-        groups: every query by the fit without its own fold.
         by_fold: fold -> the same with all queries by the fit without it; of cross-fitting alone.
-        notes: what is left out, in a line each.
     """
 
     groups: Sequence[Group]
@@ -44,8 +42,6 @@ class Refits:
 
     Args:
         device: where layers are ranked.
-        seed: of the folds.
-        listener: hears of progress.
     """
 
     device: torch.device
@@ -53,14 +49,7 @@ class Refits:
     listener: Listener
 
     def out_of_fold(self, groups: Sequence[Group]) -> Refitted:
-        """The fitted candidates with the hits of each query by a fit on the classes of other folds.
-
-        Args:
-            groups: chosen on the training classes.
-
-        Raises:
-            InterruptedRun: a signal came.
-        """
+        """The fitted candidates with the hits of each query by a fit on the classes of other folds."""
 
         def measured(search: StoredSearch, ranked: RankedLayer) -> Mapping[int, Hits]:
             return {0: search.out_of_fold(ranked, self.seed)}
@@ -69,15 +58,7 @@ class Refits:
         return Refitted([_with(group, own, lambda hits, _: hits[0]) for group, own in found], notes=notes)
 
     def cross_fitted(self, groups: Sequence[Group], further: Iterable[RankedLayer]) -> Refitted:
-        """The fitted candidates with the hits of all queries by the fit without each of the folds.
-
-        Args:
-            groups: chosen on test.
-            further: layers with reductions that are fitted, tried at every epoch at which the layer itself is ranked.
-
-        Raises:
-            InterruptedRun: a signal came.
-        """
+        """The fitted candidates with the hits of all queries by the fit without each of the folds."""
         labels = groups[0].choosers[0].choosing.place.stored.labels
         names, members = np.unique(labels, return_inverse=True)
         folds = folds_of(names, seed=self.seed)

@@ -37,11 +37,8 @@ class CompareRequest:
     """The words of `layerprobe compare` as values.
 
     Args:
-        cache: folder of runs.
         a: RUN[#epoch][:layer[@pool][/reduction][~similarity]]; the layer may be a glob.
-        b: likewise.
         split: train, validation or test.
-        measure: what is compared of them.
     """
 
     cache: Path
@@ -56,12 +53,6 @@ def compare(request: CompareRequest) -> list[Comparison]:
 
     Returns:
         One comparison; with globs those of every pair, corrected together.
-
-    Raises:
-        UnknownNameError: no such run, split, metric, similarity or column.
-        RecipeError: words that name nothing, or queries that are not the same.
-        DataError: what is not ranked or stored, with the command that does it.
-        NumericError: the features of all pairs, or of the only one, were not finite.
     """
     first, second = parse_reference(request.a), parse_reference(request.b)
     a = open_place(find_run(request.cache, first.run), first.epoch, request.split)
@@ -74,13 +65,7 @@ def compare_pairs(a: Place, b: Place, pairs: Sequence[Pair], measure: Measure) -
     """Compare layers of one place with layers of another.
 
     Args:
-        a: of the same queries as `b`.
-        b: may be `a`.
         pairs: at least one, each a layer of `a` and one of `b`.
-        measure: what is compared of them.
-
-    Raises:
-        LayerprobeError: as for `compare`.
     """
     invalid = {(x, y): invalid_reason(a, x) or invalid_reason(b, y) for x, y in pairs}
     valid = [pair for pair in pairs if not invalid[pair]]
@@ -109,10 +94,6 @@ def pair_layers(a: tuple[Place, Reference], b: tuple[Place, Reference]) -> list[
 
     A glob pairs each of its layers with the other's one; that one is left out, also where it has a second name, by
     which its stored features are the same. Two globs pair layers of one name.
-
-    Raises:
-        RecipeError: a glob that leaves nothing to compare.
-        LayerprobeError: as for `find_layers`.
     """
     firsts, seconds = find_layers(*a), find_layers(*b)
     globs = a[1].is_glob, b[1].is_glob

@@ -39,9 +39,6 @@ def compare_seeds(request: CompareRequest) -> list[SeedComparison]:
 
     Returns:
         One comparison; with globs those of every pair, corrected together.
-
-    Raises:
-        LayerprobeError: as for `compare`, and as for `pair_trainings`.
     """
     first, second = parse_reference(request.a), parse_reference(request.b)
     a, b = (open_place(find_run(request.cache, x.run), x.epoch, request.split) for x in (first, second))
@@ -67,14 +64,7 @@ def compare_trainings(
     """Compare layers of several pairs of trainings.
 
     Args:
-        named: the places after which the two sides are called.
-        places: of each pair of trainings, all of the same queries.
         pairs: of layers; at least one.
-        trainings: whose places they are.
-        measure: what is compared of them.
-
-    Raises:
-        LayerprobeError: as for `compare_pairs`.
     """
     a, b = named
     invalid = {pair: next(filter(None, (_invalid(x, pair) for x in places)), "") for pair in pairs}

@@ -16,7 +16,6 @@ class Side:
     """One of the two.
 
     Args:
-        subject: the layer, its run, epoch and split.
         name: the layer for people.
         start: what the network of epoch 0 is, as in `DataFacts`.
     """
@@ -32,11 +31,7 @@ class Basis:
 
     Args:
         metric: R@1, MAP@R ...
-        kind: what its interval says.
-        queries: how many there are.
-        classes: of the queries.
         units: how many units are resampled: the classes, or clusters of them.
-        comparisons: how many comparisons Holm corrected together.
     """
 
     metric: str
@@ -49,13 +44,7 @@ class Basis:
 
 @dataclass(frozen=True)
 class Training:
-    """Two layers in the trainings of one seed.
-
-    Args:
-        seed: of both.
-        runs: the two runs' names; often the same.
-        values: the metric of both layers.
-    """
+    """Two layers in the trainings of one seed."""
 
     seed: int
     runs: tuple[str, str]
@@ -67,9 +56,6 @@ class Comparison:
     """Layer a against layer b.
 
     Args:
-        a: the first.
-        b: the second; of the same queries.
-        basis: what it rests on.
         values: the metric of both; None where one has no valid number, with the reason in `notes`.
         difference: a - b, p corrected for all comparisons; None likewise.
         notes: what a reader must know.
@@ -97,13 +83,9 @@ class SeedComparison:
     """Layer a against layer b in several trainings.
 
     Args:
-        a: the first, in the run that was named.
-        b: the second.
-        basis: what it rests on.
         trainings: by seed; empty where a layer of one has no valid number, with the reason in `notes`.
         over: a - b over the trainings, both p corrected for all comparisons; None likewise.
         notes: what a reader must know.
-        one: whether all of them are trainings of one experiment.
     """
 
     a: Side

@@ -20,7 +20,6 @@ def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> st
     84.0 %, +1.8 points (95 % interval over 68 classes, against this gallery: +0.6 to +3.0; p = 0.004).`
 
     Args:
-        comparison: of two layers.
         names: what to call them; None for the layers' names, with epoch and run where these differ.
     """
     a, b, basis = comparison.a, comparison.b, comparison.basis

@@ -19,6 +19,7 @@ from layerprobe.statistics.jackknife import jackknife, jackknife_over_seeds
 from layerprobe.statistics.seeds import over_seeds
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.scores import is_recall
@@ -28,8 +29,6 @@ from layerprobe.workflow.run.members import mean_of_queries
 from layerprobe.workflow.run.references import Place, probe_fix
 from layerprobe.workflow.run.units import units_of
 
-FloatArray = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Measure:
@@ -37,7 +36,6 @@ class Measure:
 
     Args:
         metric: R@K, or another that is the mean of a value for each query.
-        kind: of the intervals.
     """
 
     metric: str = "R@1"
@@ -50,7 +48,6 @@ class Evidence:
 
     Args:
         values: (C, 2) the metric of both layers.
-        sums: the differences, summed over the units.
         left_out: (C, U, U) what the queries of each unit add to the difference without each unit, for intervals of
             another draw; None for those against this gallery.
     """
@@ -87,11 +84,7 @@ def over_trainings(evidence: Sequence[Evidence]) -> list[OverSeeds]:
 
 
 def place_units(place: Place, kind: IntervalKind) -> NDArray[np.int64]:
-    """(Q,) the unit of each query: its class, or its text in a column of the run's data set.
-
-    Raises:
-        LayerprobeError: as for `units_of`; a run from Python, whose data set is not known.
-    """
+    """(Q,) the unit of each query: its class, or its text in a column of the run's data set."""
     labels = place.stored.labels
     if kind.cluster is None:
         return labels.astype(np.int64)
@@ -109,16 +102,8 @@ def gather(
     """The values of pairs of layers.
 
     Args:
-        a: where the first layer of each pair is ranked.
-        b: where the second is, of the same queries.
         pairs: at least one; their features were finite.
-        measure: what is compared of them.
         units: (Q,) the unit of each query.
-
-    Raises:
-        UnknownNameError: no such metric.
-        RecipeError: on equal terms, where the two places were measured on other draws.
-        DataError: it is not stored of a layer.
     """
     metric = measure.metric
     firsts = np.array([values_of(a, first, metric) for first, _ in pairs])
@@ -144,13 +129,7 @@ def _left_out(a: Place, b: Place, pairs: Sequence[tuple[RankedLayer, RankedLayer
 
 
 def values_of(place: Place, ranked: RankedLayer, metric: str) -> FloatArray:
-    """(Q,) what each query adds to a layer's metric, the mean over its draws; NaN where the metric leaves it out.
-
-    Raises:
-        UnknownNameError: no such metric.
-        RecipeError: it is not the mean of a value for each query.
-        DataError: it is not stored; with the command that makes it.
-    """
+    """(Q,) what each query adds to a layer's metric, the mean over its draws; NaN where the metric leaves it out."""
     stored, draws = place.stored, place.ranked_as(ranked)
     if any(metric not in stored.values.get(draw, {}) for draw in draws):
         _require_known(metric)

@@ -40,7 +40,6 @@ class Ground:
         test: its last epoch that is ranked and scored, on unseen classes.
         train: the same epoch on the training classes; None where it is not ranked there.
         validation: the same epoch on held-out classes; None where there are none, or it is not ranked there.
-        layers: that are compared.
         same: the embedding by other names, such as a module `head` that gives the model's output.
     """
 
@@ -63,12 +62,7 @@ def ground_of(run: Run, end: NetworkEnd | None) -> Ground:
     """What a finding of a run rests on.
 
     Args:
-        run: it was probed.
         end: of its network; None where that is not known.
-
-    Raises:
-        DataError: nothing is ranked on the test split, or one of the two layers is not, with the command that does it.
-        RecipeError: it is not known which layer is the embedding.
     """
     record = run.read()
     if end is None:
@@ -98,11 +92,7 @@ def finding(ground: Ground, chosen: Chosen | None = None) -> str:
     No claim is made of the training classes.
 
     Args:
-        ground: of a run.
         chosen: the layer; None for the one before the embedding.
-
-    Raises:
-        LayerprobeError: a layer's features were not finite.
     """
     layer, name = _first(ground, chosen)
     test = _compared(ground.test, layer, ground.layers.embedding)
@@ -116,7 +106,6 @@ class Chosen:
     """The best of some layers on validation.
 
     Args:
-        layer: as it is, searched by the run's similarity.
         among: how many layers it is the best of; one with several pools counts once.
     """
 
@@ -185,11 +174,6 @@ def finding_of_seeds(grounds: Sequence[Ground], chosen: Chosen | None = None) ->
 
     Args:
         grounds: at least two, of different seeds, one epoch and the same two layers.
-        chosen: as for `finding`.
-
-    Raises:
-        RecipeError: the runs have not the same queries.
-        LayerprobeError: a layer's features were not finite.
     """
     layer, name = _first(grounds[0], chosen)
     pair = (layer, grounds[0].layers.embedding)
@@ -219,13 +203,7 @@ def _means(found: SeedComparison) -> tuple[float, float] | None:
 
 
 def best_on_validation(run: Run, scores: Sequence[Score], labels: Mapping[Any, str]) -> str:
-    """The layer that is best on validation at the last epoch, and how it does on test; empty without validation.
-
-    Args:
-        run: whose ranks say which layers are not told apart from it.
-        scores: of the run.
-        labels: what to call its layers.
-    """
+    """The layer that is best on validation at the last epoch, and how it does on test; empty without validation."""
     last = max((score.epoch for score in scores if score.split == "test"), default=None)
     own = [s for s in scores if (s.epoch, s.metric, s.reduction) == (last, METRIC, NO_REDUCTION)]
     layers = list(dict.fromkeys(score.ranked_layer for score in own))
@@ -246,7 +224,6 @@ class Findings:
     Args:
         sentences: a run or an experiment each, of the best on validation where that is known; of a single one there is
             the layer before the embedding, too.
-        missing: why another has none.
     """
 
     sentences: tuple[str, ...]
@@ -254,11 +231,7 @@ class Findings:
 
 
 def findings(runs: Sequence[tuple[Run, NetworkEnd | None]]) -> Findings:
-    """The findings of runs in their order; trainings of one experiment under several seeds have one together.
-
-    Args:
-        runs: with the ends of their networks.
-    """
+    """The findings of runs in their order; trainings of one experiment under several seeds have one together."""
     grounds: dict[str, Ground] = {}
     missing: list[str] = []
     for run, end in runs:

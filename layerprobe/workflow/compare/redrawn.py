@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset
@@ -17,6 +16,7 @@ from layerprobe.measure.redraw import left_out_values
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.registry import METRICS
 from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.arrays import FloatArray, IntArray
 from layerprobe.values.keys import RankedLayer, members_of
 from layerprobe.values.scores import is_recall
 from layerprobe.workflow.probe.classifiers import RunClassifier
@@ -30,16 +30,12 @@ from layerprobe.workflow.run.references import Place, probe_fix
 from layerprobe.workflow.run.run_network import require_recorded_input
 from layerprobe.workflow.run.units import require_redrawable, units_of_splits
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
 
 @dataclass(frozen=True, eq=False)
 class Redrawn:
     """The stored features of a place, and the units that are left out of it.
 
     Args:
-        place: its ranks say which images there are.
         cluster: the column whose texts are the units; None for the classes.
     """
 
@@ -66,17 +62,7 @@ class Redrawn:
         return dataset
 
     def tables(self, layers: Iterable[RankedLayer], metric: str) -> dict[RankedLayer, FloatArray]:
-        """(U, U) what the queries of each unit add to a layer's metric without each unit.
-
-        Args:
-            layers: that are ranked; each once.
-            metric: R@K, or another mean over queries in the whole gallery.
-
-        Raises:
-            RecipeError: a metric of a smaller gallery or of draws, or units that cannot be left out.
-            DataError: features that are not stored, or a data set that is not there as it was.
-            NumericError: features that are not finite.
-        """
+        """(U, U) what the queries of each unit add to a layer's metric without each unit."""
         if not is_recall(metric) and metric not in METRICS:
             fix = "Choose a metric of the whole gallery, such as R@1"
             raise RecipeError(f"--interval redraw is not for {metric}", fix=fix)

@@ -28,7 +28,6 @@ def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = N
     The claim is about another training: that these networks differ says less.
 
     Args:
-        comparison: of two layers.
         names: what to call them; None for the layers' names, with epoch and run where these differ.
     """
     basis, over = comparison.basis, comparison.over

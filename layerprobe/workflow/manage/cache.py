@@ -16,13 +16,7 @@ class Kept:
     """The decoded images of one split.
 
     Args:
-        id: the name of their folder.
-        data: the data set, as NAME:ROOT.
-        split: of the data set.
-        images: their number.
         size: in bytes, on the disk.
-        used: when they were last used, in UTC.
-        complete: whether all of them are there.
     """
 
     id: str
@@ -42,16 +36,8 @@ def list_images(cache: Path) -> list[Kept]:
 def clean_images(cache: Path, ids: Sequence[str] = ()) -> list[Kept]:
     """Remove decoded images; runs stay, and decode them anew if they need them.
 
-    Args:
-        cache: folder of all runs.
-        ids: of the images to remove; none: all that no process uses.
-
     Returns:
         What was removed.
-
-    Raises:
-        BusyError: a process uses images that are named.
-        UnknownNameError: there are no images with that id; nothing is removed.
     """
     known = {entry.folder.name: entry for entry in entries(cache / FOLDER)}
     for name in ids:

@@ -26,10 +26,7 @@ class Checked:
     """What a check found.
 
     Args:
-        data: NAME[:ROOT], as the user gave it.
-        splits: the size of each split.
         findings: errors first, then remarks; both in the order of the splits' images.
-        images: number of images that the data set lists.
         read: number of images that were read; smaller where a signal ended the check.
         signal_number: the signal that ended the check; None where it was completed.
     """
@@ -76,14 +73,7 @@ def check_data(data: str, listener: Listener, *, workers: int | None = None) -> 
     A signal ends the check; what was found until then is returned.
 
     Args:
-        data: NAME[:ROOT], as for --data.
-        listener: hears of progress.
         workers: number of processes that read; 0 reads in this process; None: one a core, at most 8.
-
-    Raises:
-        UnknownNameError: no such data set.
-        RecipeError: the data set needs a root.
-        DataError: the loader's own error, if no image can be found.
     """
     dataset, problems = _dataset(data)
     images = sum(map(len, dataset.splits.values()))

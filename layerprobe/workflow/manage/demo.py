@@ -34,11 +34,7 @@ class Demo:
 
 
 def demo(cache: Path, listener: Listener) -> Demo:
-    """Train the quick recipe, probe every layer at every epoch and at one dimension at the last, draw every plot.
-
-    Raises:
-        LayerprobeError: what a user can mend.
-    """
+    """Train the quick recipe, probe every layer at every epoch and at one dimension at the last, draw every plot."""
     request = TrainRequest(recipe=load_recipe(RECIPE), overridden=False, cache=cache)
     run = train(request, listener)
     scores = probe(run, ProbeRequest(), listener)

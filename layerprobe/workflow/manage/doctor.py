@@ -24,8 +24,6 @@ class Check:
     """The result of one check.
 
     Args:
-        subject: what was checked.
-        found: its state.
         fix: how to mend it; empty where nothing is wrong.
     """
 

@@ -25,11 +25,7 @@ class LayerRow:
     """A layer of a network.
 
     Args:
-        layer: its name.
-        module: path of its module.
-        dim: number of its channels.
         kind: map, tokens or vector.
-        pools: that it can have.
         weights: new, partly new or pretrained; empty where a network without weights was asked for.
     """
 
@@ -46,15 +42,6 @@ def layers(name: str, cache: Path, model: str | None = None) -> list[LayerRow]:
 
     A model from elsewhere is built without its weights, for images of its own size. Of a run and a recipe of one name,
     the run is meant.
-
-    Args:
-        name: of it.
-        cache: folder of all runs.
-        model: a run's network as the user names it, as for `Recipe.at`.
-
-    Raises:
-        UnknownNameError: it is none of them.
-        LayerprobeError: of the model's library.
     """
     runs = [run.name for run, _ in list_runs(cache)]
     if name in runs:

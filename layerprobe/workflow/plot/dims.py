@@ -47,14 +47,7 @@ def stored_reductions(
     """The layers of runs after reductions to equal dimensions; trainings of one experiment as one.
 
     Args:
-        runs: they were probed.
-        scores: of all of them.
-        names: as for `shown`.
         epoch: None for the last at which a layer was brought to an equal dimension.
-
-    Raises:
-        DataError: no layer is stored at an equal dimension, with the command that does it.
-        LayerprobeError: of the names; an epoch without such scores.
     """
     known = {run.name: run for run in runs}
     merged = over_seeds(scores)
@@ -118,7 +111,6 @@ def at_equal_dimensions(scores: Sequence[Score], epoch: int | None = None) -> li
     """Recall@1 at the epoch, on all splits, of layers as they are and after reductions.
 
     Args:
-        scores: of one run.
         epoch: None for the last at which a layer was brought to an equal dimension.
 
     Returns:
@@ -138,7 +130,6 @@ def reductions_of(scores: Sequence[Score], dims: Mapping[LayerKey, int], choice:
     Args:
         scores: as `at_equal_dimensions` gives them; at least one.
         dims: layer -> how many numbers it has as it is, where that is known.
-        choice: on which split the best post-processing is chosen.
     """
     ways = {(way.reduction, way.similarity): way for way in ways_of(score.ranked_layer for score in scores)}
     best = set(_best(scores, ways, choice.split).values())
@@ -188,17 +179,7 @@ def _best(
 
 
 def shown(found: Sequence[Reductions], scores: Sequence[Score], names: Sequence[str] | None) -> list[Reductions]:
-    """The layers that were asked for; else those brought to an equal dimension, or a few of them where each has a line.
-
-    Args:
-        found: of one or more runs.
-        scores: of these; validation tells which layers are the few.
-        names: as for `asked_layers`.
-
-    Raises:
-        UnknownNameError: as for `asked_layers`.
-        RecipeError: none of the layers asked for is at an equal dimension.
-    """
+    """The layers asked for; else those brought to an equal dimension, or a few where each has a line."""
     asked = asked_layers(names, [sized.score.ranked_layer for each in found for sized in each.values])
     if asked is not None:
         # A layer that is asked for as it is brings its reductions; one that is asked for after a reduction does not.

@@ -42,7 +42,6 @@ class QueriesSearched:
 
     Args:
         labels: (Q,) their classes, over which intervals are made.
-        items: how many right and wrong items each of them searches.
         probe: the command, or function, that ranks them again.
     """
 
@@ -60,15 +59,8 @@ def last_scores(scores: Sequence[Score]) -> list[Score]:
 def layers_shown(runs: Sequence[Sequence[Score]], names: Sequence[str] | None) -> list[list[RankedLayer]]:
     """The layers of each run that were asked for, or the few that stand for all in one of them; in network order.
 
-    Args:
-        runs: the scores of each, of one epoch.
-        names: as for `asked_layers`.
-
     Returns:
         Empty for a run without Recall@1 on test.
-
-    Raises:
-        UnknownNameError: as for `asked_layers`.
     """
     known = [[s.ranked_layer for s in own if (s.split, s.metric) == (SPLIT, RECALL)] for own in runs]
     every = [ranked for own in known for ranked in own]
@@ -88,14 +80,7 @@ def stored_curves(runs: Sequence[Run], scores: Sequence[Score], names: Sequence[
     """The curves of runs, each at its last epoch that has Recall@1 on test; trainings of one experiment as one.
 
     Args:
-        runs: they were probed.
-        scores: of all of them.
         names: the layers asked for; None for a few, the same for all runs.
-
-    Raises:
-        DataError: no layer was probed on test; ranks that are absent, not exact, or not those of the scores; or data
-            that decide by groups or lists what is right, and are gone.
-        LayerprobeError: of the names; as for `curves_of`.
     """
     last = [last_scores([score for score in scores if score.run == run.name]) for run in runs]
     shown = zip(runs, last, layers_shown(last, names), strict=True)
@@ -109,10 +94,6 @@ def stored_curves(runs: Sequence[Run], scores: Sequence[Score], names: Sequence[
 
 def curves_over_seeds(name: str, runs: Sequence[Sequence[Curve]]) -> list[Curve]:
     """The mean over trainings of one experiment, with the lowest and the highest of them, as `over_seeds` has it.
-
-    Args:
-        name: of the mean.
-        runs: the curves of each training.
 
     Returns:
         Empty where not all have the same layers at the same sizes.
@@ -182,12 +163,7 @@ def curves_of(
     Each number is the expectation of `thinned_hits`; sizes that are scored as `R@1(G=N)` are among them.
 
     Args:
-        searched: the queries.
         ranks: layer -> its ranks, those of each draw where it is a mean of several; none where it is not valid.
-        scores: of the run and epoch; they say what a reader must know of a layer.
-
-    Raises:
-        DataError: no number of items suits all queries, or ranks that are not exact, or not those of the scores.
     """
     scores = [score for score in scores if score.split == SPLIT]
     sizes = _sizes(searched.items, scores)
@@ -227,11 +203,7 @@ def _with_recalls(curve: Curve, searched: QueriesSearched, ranks: Sequence[Ranks
 
 
 def _require_exact(searched: QueriesSearched, ranked: RankedLayer, ranks: Sequence[Ranks], value: float | None) -> None:
-    """Check that ranks count every closer item, and are those of a layer's score.
-
-    Raises:
-        DataError: they are not; with the command that makes them.
-    """
+    """Check that ranks count every closer item, and are those of a layer's score."""
     if any(each.open().any() for each in ranks):
         size = _largest(searched.items)
         fix = f"Run {searched.probe} --layers {ranked.layer} --gallery-size {size}"
@@ -242,11 +214,7 @@ def _require_exact(searched: QueriesSearched, ranked: RankedLayer, ranks: Sequen
 
 
 def _sizes(items: ItemCounts, scores: Sequence[Score]) -> list[int]:
-    """Round numbers of items that all queries can search, the fewest, the most, and those that are scored.
-
-    Raises:
-        DataError: no number suits all queries.
-    """
+    """Round numbers of items that all queries can search, the fewest, the most, and those that are scored."""
     low, high = int(items[0].max()) + 1, _largest(items)
     if low > high:
         what = f"a query has {low - 1:,} right items, and another searches no more than {high:,} items"

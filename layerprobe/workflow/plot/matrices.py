@@ -34,7 +34,6 @@ class RunLayers:
     """The layers of a run that are compared.
 
     Args:
-        run: it was probed.
         layers: epoch -> those that were measured there, in network order; the last epoch is compared with others.
         notes: what every score of the run's test split says, but of its interval.
     """
@@ -49,11 +48,7 @@ class RunLayers:
         return max(self.layers)
 
     def images(self, epoch: int) -> tuple[list[int], tuple[str, ...]]:
-        """The classes and ids of the stored features of an epoch.
-
-        Raises:
-            DataError: they are absent or damaged.
-        """
+        """The classes and ids of the stored features of an epoch."""
         labels, ids = read_index(self.run.feature_file(epoch, COMPARED))
         return labels.tolist(), ids
 
@@ -63,16 +58,7 @@ class RunLayers:
 
 
 def layers_of(run: Run, scores: Sequence[Score], notes: Sequence[str]) -> RunLayers:
-    """The layers of a run by epoch, in the order of the scores, as other plots have them.
-
-    Args:
-        run: it was probed.
-        scores: of the layers and epochs to be compared.
-        notes: what every score of the run's test split says.
-
-    Raises:
-        DataError: there are none.
-    """
+    """The layers of a run by epoch, in the order of the scores, as other plots have them."""
     layers: dict[int, dict[LayerKey, None]] = {}
     for score in scores:
         layers.setdefault(score.epoch, {})[score.layer_key] = None
@@ -87,10 +73,6 @@ def matrices_of(runs: Sequence[RunLayers]) -> list[Matrix]:
     """CKA of every two layers of each run at its last epoch, of each with its earlier epochs, and of every two runs.
 
     Two runs are compared at their last epochs, where they have the same test images; a note tells where they have not.
-
-    Raises:
-        DataError: features of a last epoch that are absent or damaged, or of other images than those of an earlier
-            epoch.
     """
     found = [matrix for own in runs for matrix in _own_matrices(own)]
     images = [own.images(own.last) for own in runs]

@@ -60,10 +60,6 @@ class RunGallery:
     """A split of a run as it is searched, with its images.
 
     Args:
-        run: it exists.
-        record: its run.json.
-        split: the queries'.
-        searches: of the run.
         originals: split -> its images as the data set has them, neither resized nor inverted.
     """
 
@@ -89,14 +85,7 @@ class RunGallery:
         return self.searches.features.dataset.class_names
 
     def image(self, name: str) -> Image:
-        """The image of a query or an item, as the data set has it.
-
-        Args:
-            name: its id.
-
-        Raises:
-            DataError: its file is gone or cannot be read.
-        """
+        """The image of a query or an item, as the data set has it."""
         split, row = self._places[name]
         return split.image(row)
 
@@ -115,16 +104,7 @@ class RunGallery:
 
 
 def open_gallery(run: Run, split: str) -> RunGallery:
-    """Open the data set of a run, to find and show its images; of these none is read but one.
-
-    Args:
-        run: it exists.
-        split: the queries'.
-
-    Raises:
-        UnknownNameError: no such split is searched for.
-        DataError: the data set is gone or has other images, or the run was measured from Python, which keeps none.
-    """
+    """Open the data set of a run, to find and show its images; of these none is read but one."""
     record = run.read()
     if record.get(FROM_PYTHON):
         fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT"
@@ -162,16 +142,9 @@ def neighbours_of(
     first, as for `nearest_neighbours`.
 
     Args:
-        opened: the run's images.
         epoch: 0 = before any step.
-        layers: L of them, whose features are stored; reductions are fitted anew, as the run fits them.
         queries: (Q,) rows of `opened.queries`, each once.
         k: at least 1; where fewer other items are searched, that many.
-
-    Raises:
-        DataError: features that are not stored, or others than those that were ranked.
-        NumericError: features that are not finite.
-        NotApplicableError: a layer cannot take its reduction.
     """
     rows = np.asarray(queries, np.int64)
     _require_images(opened, epoch)

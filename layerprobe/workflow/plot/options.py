@@ -12,9 +12,6 @@ class Ask:
     Args:
         layers: LAYER[@pool][/reduction], or a glob; None leaves the choice to the plot.
         epoch: 0 = before any step; None for the last.
-        query: the id of the image whose neighbours are shown.
-        where: by which rule queries are chosen.
-        queries: how many are shown.
     """
 
     layers: tuple[str, ...] | None = None

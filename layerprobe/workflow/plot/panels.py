@@ -41,13 +41,7 @@ _SIDE = 256  # most pixels of a side of a picture in a figure
 
 @dataclass(frozen=True, eq=False)
 class _Shown:
-    """A run in the panels.
-
-    Args:
-        place: its stored ranks.
-        opened: its images.
-        layers: whose neighbours are shown.
-    """
+    """A run in the panels."""
 
     place: Place
     opened: RunGallery
@@ -63,16 +57,9 @@ def panels_of(runs: Sequence[Run], scores: Sequence[Score], ask: Ask) -> tuple[l
 
     Args:
         runs: at least one; they were probed.
-        scores: of all of them.
-        ask: which layers, epoch and queries.
 
     Returns:
         Those of a query one after the other, by run and layer; and run and id -> pixels, at most 256 a side.
-
-    Raises:
-        RecipeError: what is asked contradicts itself, names what is not there, or no query fulfils the rule.
-        DataError: ranks, features or images that are not there, or not those of the run.
-        NumericError: a layer that is asked for, whose features are not finite.
     """
     if ask.query is not None and (ask.where is not None or ask.queries is not None):
         flag = "--where" if ask.where is not None else "--queries"

@@ -50,11 +50,9 @@ class PlotRequest:
     """The words of `layerprobe plot` as values.
 
     Args:
-        kind: a registered plot.
         runs: at least one.
         out: the figure's file, .png, .pdf or .svg, or a stream, for a .png; None: in the folder of the first run.
         csv: .csv file or stream for the numbers drawn; None writes none.
-        ask: what else is asked of it.
     """
 
     kind: str
@@ -105,11 +103,7 @@ class Material(Protocol):
 
 
 def plot(request: PlotRequest) -> Path:
-    """Draw a plot, write its files and return the figure's.
-
-    Raises:
-        LayerprobeError: as for `drawn`; a file that cannot be written.
-    """
+    """Draw a plot, write its files and return the figure's."""
     out = request.out or request.runs[0].plot_file(request.kind)
     require_output(out, *FORMATS)
     if request.csv:
@@ -122,13 +116,7 @@ def plot(request: PlotRequest) -> Path:
 
 
 def drawn(kind: str, runs: Sequence[Run], ask: Ask = _NOTHING_ELSE) -> Drawn:
-    """Draw a plot of one or more runs; nothing is written.
-
-    Raises:
-        UnknownNameError: no such plot, or none of the layers asked for.
-        RecipeError: something is asked that means nothing for this plot, or an epoch without scores.
-        DataError: a run without scores, or without the features to compare.
-    """
+    """Draw a plot of one or more runs; nothing is written."""
     part: Plot = registry.load("plot", registry.PLOTS, kind)
     require_meant(kind, part, ask)
     scores = scores_of(runs)
@@ -138,11 +126,7 @@ def drawn(kind: str, runs: Sequence[Run], ask: Ask = _NOTHING_ELSE) -> Drawn:
 
 
 def require_meant(kind: str, part: Plot, ask: Ask) -> None:
-    """Check that a plot can do what is asked of it.
-
-    Raises:
-        RecipeError: it cannot.
-    """
+    """Check that a plot can do what is asked of it."""
     flags = [f"--{name}" for name, value in vars(ask).items() if value is not None and name not in part.options]
     if flags:
         known = ", ".join(f"--{name}" for name in part.options) or "none"
@@ -150,16 +134,7 @@ def require_meant(kind: str, part: Plot, ask: Ask) -> None:
 
 
 def draw(part: Plot, material: Material, ask: Ask) -> Drawn:
-    """Draw a plot; its class says which values it draws.
-
-    Args:
-        part: the plot.
-        material: gives the values.
-        ask: what else is asked of it.
-
-    Raises:
-        LayerprobeError: as for `drawn`.
-    """
+    """Draw a plot; its class says which values it draws."""
     match part:
         case ScorePlot():
             scores = _of_epoch(over_seeds(material.scores), ask.epoch)
@@ -218,12 +193,7 @@ def _of_layers(scores: Sequence[Score], layers: tuple[str, ...] | None) -> list[
 
 @dataclass(frozen=True, eq=False)
 class StoredRuns:
-    """Material from the files of runs.
-
-    Args:
-        runs: they were probed.
-        scores: of all of them.
-    """
+    """Material from the files of runs."""
 
     runs: Sequence[Run]
     scores: Sequence[Score]
@@ -239,12 +209,7 @@ class StoredRuns:
         return None if run is None else alike_of(scores, metric, searches_of(run))
 
     def matrices(self, ask: Ask) -> Sequence[Matrix]:
-        """CKA of every two layers of each run, of each layer with its earlier epochs, and of every two runs' layers.
-
-        Raises:
-            DataError: as for `layers_of` and `matrices_of`.
-            LayerprobeError: of the layers asked for.
-        """
+        """CKA of every two layers of each run, of each layer with its earlier epochs, and of every two runs' layers."""
         found = []
         for run in self.runs:
             scores = _of_layers(_until(comparable(run, self.scores), ask.epoch), ask.layers)
@@ -253,45 +218,25 @@ class StoredRuns:
         return matrices_of(found)
 
     def gallery_sizes(self, ask: Ask) -> Sequence[Curve]:
-        """Recall@1 of each run by how many items are searched; trainings of one experiment as one.
-
-        Raises:
-            LayerprobeError: as for `stored_curves`.
-        """
+        """Recall@1 of each run by how many items are searched; trainings of one experiment as one."""
         return stored_curves(self.runs, _until(self.scores, ask.epoch), ask.layers)
 
     def reductions(self, ask: Ask) -> Sequence[Reductions]:
-        """The layers of each run at equal dimensions; trainings of one experiment as one.
-
-        Raises:
-            LayerprobeError: as for `stored_reductions`.
-        """
+        """The layers of each run at equal dimensions; trainings of one experiment as one."""
         return stored_reductions(self.runs, self.scores, ask.layers, ask.epoch)
 
     def neighbours(self, ask: Ask) -> tuple[Sequence[Neighbours], Image]:
-        """The items nearest to some test queries, and what gives the images.
-
-        Raises:
-            LayerprobeError: as for `panels_of`.
-        """
+        """The items nearest to some test queries, and what gives the images."""
         from layerprobe.workflow.plot.panels import panels_of  # it imports torch, which other plots do without
 
         return panels_of(self.runs, self.scores, ask)
 
     def histograms(self, ask: Ask) -> Sequence[Histogram]:
-        """How alike images of the same and of different classes are, by layer.
-
-        Raises:
-            LayerprobeError: as for `histograms_of`.
-        """
+        """How alike images of the same and of different classes are, by layer."""
         return [each for part in self._chosen(ask) for each in histograms_of(*part)]
 
     def spectra(self, ask: Ask) -> Sequence[Curve]:
-        """How the variance of features is spread over dimensions, by layer.
-
-        Raises:
-            LayerprobeError: as for `spectra_of`.
-        """
+        """How the variance of features is spread over dimensions, by layer."""
         return [each for part in self._chosen(ask) for each in spectra_of(*part)]
 
     def _chosen(self, ask: Ask) -> list[tuple[list[Score], Read, Choice]]:

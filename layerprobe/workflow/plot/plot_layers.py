@@ -16,13 +16,9 @@ def asked_layers(names: Sequence[str] | None, known: Collection[RankedLayer]) ->
 
     Args:
         names: None where none was asked for.
-        known: those that there are numbers of.
 
     Returns:
         None without names.
-
-    Raises:
-        UnknownNameError: no such layer; with the near miss.
     """
     if names is None:
         return None

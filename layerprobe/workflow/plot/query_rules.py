@@ -25,9 +25,6 @@ class ByOutcome:
     """Queries whose nearest item is right, or wrong, by each of some layers.
 
     A query counts for neither where a right item ties with a wrong one, or where it has no right item at all.
-
-    Args:
-        outcomes: a layer, and whether its nearest item is right.
     """
 
     outcomes: tuple[tuple[RankedLayer, bool], ...]
@@ -47,22 +44,14 @@ class AtRandom:
 
 @dataclass(frozen=True)
 class OfClass:
-    """Queries of a class.
-
-    Args:
-        name: of the class.
-    """
+    """Queries of a class."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class OfImage:
-    """One query.
-
-    Args:
-        name: its id.
-    """
+    """One query."""
 
     name: str
 
@@ -76,7 +65,6 @@ class Chosen:
 
     Args:
         rows: (Q,) of the split, in the order in which they are shown; none where no query fulfils the rule.
-        of: how many queries fulfil it.
         text: the rule and how these were taken by it, for people.
     """
 
@@ -86,17 +74,7 @@ class Chosen:
 
 
 def parse_rule(text: str, known: Sequence[RankedLayer], last: RankedLayer) -> Rule:
-    """Read the words of `--where`.
-
-    Args:
-        text: `LAYER right|wrong`, joined by commas; `worst`, `random`, or `class NAME`.
-        known: the layers that are ranked.
-        last: the layer by which `worst` is told.
-
-    Raises:
-        RecipeError: other words, or a layer that is named by several.
-        UnknownNameError: no such layer.
-    """
+    """Read the words of `--where`."""
     words = text.strip()
     if words.startswith(_CLASS):
         return OfClass(words.removeprefix(_CLASS).strip())
@@ -137,14 +115,7 @@ def choose_queries(rule: Rule, place: Place, class_names: Sequence[str], count: 
     the worst, and of equally bad ones those of the first rows.
 
     Args:
-        rule: by which queries are taken.
-        place: the stored ranks of a run's epoch and split.
-        class_names: those that the ranks' labels index.
         count: how many queries are wanted, at least 1.
-
-    Raises:
-        DataError: a layer has no ranks, since its features were not finite, is not ranked, or was not ranked for K = 1.
-        RecipeError: no such class or image.
     """
     text = rule_text(rule, place)
     if isinstance(rule, Worst):

@@ -45,11 +45,6 @@ def choice_of(runs: Sequence[Sequence[Score]], layers: Sequence[str] | None, epo
 
     Args:
         runs: the scores of each, at least one.
-        layers: as for `Choice`.
-        epoch: likewise.
-
-    Raises:
-        RecipeError: a run has no scores of the epoch.
     """
     values: dict[RankedLayer, list[float]] = {}
     for scores in runs:
@@ -65,11 +60,6 @@ def histograms_of(scores: Sequence[Score], read: Read, choice: Choice) -> list[H
 
     Args:
         scores: of one run, at least one.
-        read: gives the features of a layer.
-        choice: what is shown.
-
-    Raises:
-        LayerprobeError: as for `shown`; features that cannot be read.
     """
     run, epoch = scores[0].run, epoch_of(scores, choice.epoch)
     return [
@@ -80,16 +70,7 @@ def histograms_of(scores: Sequence[Score], read: Read, choice: Choice) -> list[H
 
 
 def spectra_of(scores: Sequence[Score], read: Read, choice: Choice) -> list[Curve]:
-    """The spectra of a run, layer by layer: how the variance of unit vectors is spread over dimensions.
-
-    Args:
-        scores: as for `histograms_of`, like all that follow.
-        read: gives the features of a layer.
-        choice: what is shown.
-
-    Raises:
-        LayerprobeError: likewise.
-    """
+    """The spectra of a run, layer by layer: how the variance of unit vectors is spread over dimensions."""
     run, epoch = scores[0].run, epoch_of(scores, choice.epoch)
     curves = []
     for ranked, splits in shown(scores, read, choice):
@@ -106,7 +87,6 @@ def stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[S
     split without features. Where no split has any, reading tells so.
 
     Args:
-        run: it was probed.
         scores: its own, at least one.
         epoch: one of theirs; None for the last.
     """
@@ -132,11 +112,7 @@ def stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[S
 
 
 def epoch_of(scores: Sequence[Score], epoch: int | None) -> int:
-    """The epoch that is shown: the last, or the one that is asked for.
-
-    Raises:
-        RecipeError: no such epoch.
-    """
+    """The epoch that is shown: the last, or the one that is asked for."""
     known = sorted({score.epoch for score in scores})
     if epoch not in (None, *known):
         raise RecipeError(f"no scores of epoch {epoch}", fix=f"There are those of {', '.join(map(str, known))}")
@@ -147,16 +123,6 @@ def shown(scores: Sequence[Score], read: Read, choice: Choice) -> Shown:
     """The layers that are shown with their features, read one after the other.
 
     The few that stand for all are layers as they are: not reduced, where there are such.
-
-    Args:
-        scores: of one run.
-        read: gives the features of a layer.
-        choice: which.
-
-    Raises:
-        DataError: no layer was probed on the training or test split.
-        RecipeError: a layer was asked for whose features are no vectors, or are not made from stored features alone.
-        UnknownNameError: as for `asked_layers`.
     """
     epoch = epoch_of(scores, choice.epoch)
     # Layers are compared by the cosine here, however they are searched: one that is searched in two ways is shown once.

@@ -33,8 +33,6 @@ class RunClassifier:
     """The classifier of a run's loss, at each epoch.
 
     Args:
-        run: it exists.
-        recipe: the run's.
         layer: what the loss takes; None where only that layer is asked for.
         classes: (C,) those that it was trained on, ascending; None where the data set has no training classes.
         device: where it is.
@@ -84,16 +82,8 @@ def fitted(  # noqa: PLR0913 - what, on what, and of which epoch and layer
     """A chain, fitted on a layer's features, with the weights of the loss's classifier where it takes these.
 
     Args:
-        chain: what is fitted.
         rows: (N, D) features to fit on.
-        device: where features are reduced.
-        seed: of the run.
-        epoch: of the features.
-        layer: likewise.
         trained: the classifier; None where there is none.
-
-    Raises:
-        NotApplicableError: the chain cannot be fitted on these.
     """
     blocks, dim, weight = Blocks(rows, device), rows.shape[1], None
     if chain.needs_classifier and trained is not None:
@@ -126,10 +116,7 @@ def without_accuracy(
     """The request; without accuracy where there is no classifier.
 
     Args:
-        request: what was asked for.
-        recipe: the run's, whose metrics count where the request has none.
         reason: why there is no classifier; None where there is one.
-        listener: hears the reason.
     """
     named = request.metrics if request.metrics is not None else recipe.probe.metrics
     if reason is None or "accuracy" not in named:
@@ -140,11 +127,7 @@ def without_accuracy(
 
 
 def require_classified(request: ProbeRequest, recipe: Recipe, embedding: Tap, taps: Sequence[Layer]) -> None:
-    """Check that the layer whose accuracy is asked for is among those measured.
-
-    Raises:
-        RecipeError: it is not.
-    """
+    """Check that the layer whose accuracy is asked for is among those measured."""
     named = request.metrics if request.metrics is not None else recipe.probe.metrics
     if "accuracy" in named and embedding.key not in [tap.key for tap in taps]:
         raise RecipeError(f"accuracy is measured on {embedding.key}", fix=f"Add {embedding.layer} to --layers")

@@ -23,9 +23,6 @@ def export(searches: Searches, selection: Selection, epoch: int, listener: Liste
 
     A layer with features that are not finite gets none, and loses an older one. A mean of draws has none: each of its
     draws is another map.
-
-    Raises:
-        InterruptedRun: a signal came; the indexes written are whole.
     """
     for split in selection.stored_splits:
         for ranked in stop.between(selection.ranked, _STOPPED):

@@ -39,11 +39,8 @@ class RunExtractor:
     """Extracts layers with the checkpoints of one run.
 
     Args:
-        features: of the run.
-        recipe: of the run.
         net: on `device`; its weights are replaced by those of the epoch.
         device: where the network runs.
-        workers: data worker processes.
     """
 
     features: RunFeatures

@@ -22,7 +22,6 @@ class Measures:
 
     Args:
         ks: K of Recall@K.
-        metrics: each with those of its names that were asked for.
         memory: bytes that a ranking may take; features that are larger stay on disk.
         dropped: K of the recipe that a split has too few items for.
         gallery_size: how many items a query searches in the smaller gallery that Recall@K is also measured in; None
@@ -63,17 +62,9 @@ def build_measures(
     """The metrics, and the K that every gallery is large enough for.
 
     Args:
-        names: metrics; `R@K` among them adds that K.
-        ks: K of Recall@K.
         galleries: split that is searched -> number of its images; empty where these are not known yet, so that K is
             not checked.
         options: metric -> its options.
-        may_drop: leave out those of `ks` that a gallery is too small for, unless none is left.
-
-    Raises:
-        RecipeError: no K at all, one that is no whole number above 0, or is too large and may not be dropped, as that
-            of a metric such as kNN@200 never is; or an option that a metric does not take.
-        UnknownNameError: no such metric; with the near miss.
     """
     for name in names:
         if name.startswith("R@") and not re.fullmatch("R@[1-9][0-9]*", name):
@@ -117,17 +108,7 @@ def _build_metrics(
 
 
 def with_gallery_size(measures: Measures, size: int, dataset: Dataset, splits: Sequence[str]) -> Measures:
-    """The measures with Recall@K in a smaller gallery beside that in the whole one.
-
-    Args:
-        measures: have K that every gallery is large enough for.
-        size: how many items a query searches.
-        dataset: has the splits.
-        splits: those whose images are the queries.
-
-    Raises:
-        RecipeError: a query cannot search so many items, or has no room for its positives among them.
-    """
+    """The measures with Recall@K in a smaller gallery beside that in the whole one."""
     for split in splits:
         try:
             require_gallery_size(size, measures.ks, *items_searched(dataset, split))

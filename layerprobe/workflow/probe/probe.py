@@ -53,16 +53,7 @@ _STOPPED = "probing stopped; what is stored is whole, the same command goes on"
 
 @dataclass(frozen=True, eq=False)
 class Probing:
-    """All that measuring a run takes.
-
-    Args:
-        selection: what is measured.
-        features: of the run.
-        extractor: computes what is missing of them.
-        scorer: scores them.
-        table: the scores of the run, to which new ones are added.
-        network: what run.json shall say of the network.
-    """
+    """All that measuring a run takes."""
 
     selection: Selection
     features: RunFeatures
@@ -75,19 +66,7 @@ class Probing:
 def prepare(
     run: Run, request: ProbeRequest, dataset: Dataset | None = None, listener: Listener | None = None
 ) -> Probing:
-    """Resolve what is to be measured of a single run; nothing is extracted.
-
-    Args:
-        run: it exists.
-        request: what to measure.
-        dataset: the run's, where the caller has it already; taken as it is.
-        listener: hears of images being decoded, which without one are decoded at each reading, and of metrics that are
-            left out.
-
-    Raises:
-        DataError: the images of a split to be measured are not those that the run was trained with.
-        LayerprobeError: of the request, the recipe or the data.
-    """
+    """Resolve what is to be measured of a single run; nothing is extracted."""
     opened = open_for_probing(run, request)
     selection, built = selected(opened, request, dataset, listener)
     features = features_of(opened.run, opened.recipe, built)
@@ -164,11 +143,7 @@ def _classifier_of(opened: ProbedRun, features: RunFeatures, embedding: Tap) -> 
 
 
 def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: Stop) -> list[Score]:
-    """Extract what is missing, score what was selected, and write scores.csv after each epoch.
-
-    Raises:
-        InterruptedRun: a signal came; whole epochs are kept.
-    """
+    """Extract what is missing, score what was selected, and write scores.csv after each epoch."""
     selection, features, extractor, scorer = probing.selection, probing.features, probing.extractor, probing.scorer
     keep_layers(features.run, probing.table.layer_order, probing.network)
     if selection.export_index:
@@ -219,11 +194,7 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
 def _tell_refused(
     refused: Sequence[tuple[int, Unfit]], selection: Selection, measured: Sequence[Score], listener: Listener
 ) -> None:
-    """Say which layers could not take a reduction.
-
-    Raises:
-        PartlyReducedError: no layer could take it, at no epoch.
-    """
+    """Say which layers could not take a reduction."""
     applied = {score.reduction for score in measured}
     for line in refusal_lines(refused):
         listener.say(line)
@@ -263,18 +234,7 @@ def probe(
     listener: Listener,
     prepared: Callable[[Run, ProbeRequest, Dataset | None, Listener | None], Probing] = prepare,
 ) -> list[Score]:
-    """Measure a run as asked and return the scores asked for; scores.csv keeps all of them.
-
-    Args:
-        run: it exists.
-        request: what to measure.
-        listener: hears of progress.
-        prepared: `prepare`, or its counterpart for ensembles.
-
-    Raises:
-        PartlyMeasuredError: some checkpoints are damaged; it has the scores of the other epochs.
-        LayerprobeError: what a user can mend.
-    """
+    """Measure a run as asked and return the scores asked for; scores.csv keeps all of them."""
     with locked(run):
         run.remove_leftovers()
         # Decoding catches the signals itself.

@@ -24,9 +24,6 @@ class ProbedRun:
     """A run as it is opened for probing.
 
     Args:
-        run: it exists.
-        record: its run.json.
-        recipe: what it was trained with.
         net: built from the recipe, on `device`; its weights are those of no epoch yet.
         device: where features are computed.
     """
@@ -44,11 +41,7 @@ class ProbedRun:
 
 
 def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
-    """A run's recipe and network.
-
-    Raises:
-        LayerprobeError: no such run or device, or a recipe that cannot be built.
-    """
+    """A run's recipe and network."""
     record = run.read()
     recipe = recorded_recipe(record, run.record_file).at(request.model)
     device = parts.choose_device(request.device)

@@ -31,9 +31,6 @@ class Unfit:
     """A reduction that a layer cannot take.
 
     Args:
-        layer: without it.
-        reduction: its name.
-        reason: why.
         fix: what can be done about it; empty where nothing can.
     """
 
@@ -50,13 +47,7 @@ def asked_chains(texts: Sequence[str], fit: str = FITTED_ON, equal_dim: int | No
     """The chains that names stand for, each once.
 
     Args:
-        texts: names of chains.
-        fit: train; or gallery, which fits on what is searched whatever learns from features.
         equal_dim: the dimension to which layers are brought besides, by each of `equal_dimension`; None for none.
-
-    Raises:
-        UnknownNameError: no such reduction; with the near miss. Or `fit` is neither.
-        RecipeError: a chain that cannot be.
     """
     if fit not in FITS:
         raise UnknownNameError("split to fit on", fit, FITS)
@@ -68,11 +59,7 @@ def asked_chains(texts: Sequence[str], fit: str = FITTED_ON, equal_dim: int | No
 
 
 def require_fitting(chains: Sequence[Chain], dataset: Dataset) -> None:
-    """Check that the data set has the images that reductions are fitted on.
-
-    Raises:
-        RecipeError: no training split.
-    """
+    """Check that the data set has the images that reductions are fitted on."""
     fitted = [chain.text for chain in chains if chain.fits_on_train]
     if fitted and FITTED_ON not in dataset.splits:
         raise RecipeError(
@@ -85,9 +72,6 @@ def left_out(taps: Sequence[Layer], chains: Sequence[Chain], classified: LayerKe
     """The reductions that layers cannot take, by what is known before anything is fitted.
 
     Args:
-        taps: the layers.
-        chains: the reductions.
-        classified: the layer that the loss's classifier multiplies.
         unclassified: why there is no classifier; empty where there is one.
     """
     found = []
@@ -115,13 +99,7 @@ def _why_not(tap: Layer, chain: Chain, classified: LayerKey, unclassified: str) 
 
 
 def fit_text(chain: Chain, fitted_on: Callable[[], FeatureKey], seed: int) -> str:
-    """What a reduction is fitted on, and with which seed it draws; empty where it does neither.
-
-    Args:
-        chain: the reduction.
-        fitted_on: gives the key of the features that it is fitted on, where it is fitted.
-        seed: of the run.
-    """
+    """What a reduction is fitted on, and with which seed it draws; empty where it does neither."""
     fitted = [str(fitted_on())] if chain.fits else []
     drawn = [f"seed {seed}"] if chain.fits or chain.draws else []
     return " ".join([*fitted, *drawn])
@@ -147,11 +125,7 @@ def after_relu(chain: Chain) -> Chain:
 
 
 def require_some(layers: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[Unfit]) -> None:
-    """Check that every chain can be applied to a layer.
-
-    Raises:
-        RecipeError: one can be applied to none, with the reason.
-    """
+    """Check that every chain can be applied to a layer."""
     for chain in chains:
         found = [item for item in unfit if item.reduction == chain.text]
         if found and len(found) == len(layers):
@@ -159,11 +133,7 @@ def require_some(layers: Sequence[Layer], chains: Sequence[Chain], unfit: Sequen
 
 
 def refusal_lines(refused: Sequence[tuple[int, Unfit]]) -> list[str]:
-    """What could not be fitted, in a line for each layer and reduction, with its epochs.
-
-    Args:
-        refused: epoch and what was refused there.
-    """
+    """What could not be fitted, in a line for each layer and reduction, with its epochs."""
     epochs: dict[tuple[LayerKey, str], dict[int, Unfit]] = {}
     for epoch, item in refused:
         epochs.setdefault((item.layer, item.reduction), {}).setdefault(epoch, item)

@@ -37,9 +37,7 @@ class StoredSearch:
     """The features of a run's epoch and split, as they are stored, and what they are searched in.
 
     Args:
-        run: it was probed.
         epoch: 0 = before any step.
-        split: the queries'.
         device: where features are reduced and ranked.
     """
 
@@ -63,11 +61,7 @@ class StoredSearch:
         return seed
 
     def require_plain(self) -> None:
-        """Check that no groups or lists decide what a query may find: these are not stored with features.
-
-        Raises:
-            DataError: they do.
-        """
+        """Check that no groups or lists decide what a query may find: these are not stored with features."""
         names = [self.split] if self._itself else [self.split, _GALLERY]
         queries, *gallery = [Features(np.empty(0, np.float32), *self._index(name)) for name in names]
         told = store.read_search(self.rank_file)
@@ -76,22 +70,14 @@ class StoredSearch:
             raise DataError(f"groups or lists decide what images of {self.split} may find")
 
     def require_stored(self, ranked: RankedLayer) -> None:
-        """Check that the features of a layer are those that its ranks were made from.
-
-        Raises:
-            DataError: they are gone, or others.
-        """
+        """Check that the features of a layer are those that its ranks were made from."""
         there = store.made_from(self.rank_file, self._path(self.split), ranked)
         there = there and (self._itself or store.made_from(self.rank_file, self._path(_GALLERY), ranked, "gallery"))
         if not (there and store.fitted_on(self.rank_file, self._path(FITTED_ON), ranked)):
             raise DataError(f"the features of {ranked.layer} at epoch {self.epoch} are gone")
 
     def ranks(self, ranked: RankedLayer) -> Ranks | str:
-        """The ranks of a layer; where its features are not finite, why there are none.
-
-        Raises:
-            NotApplicableError: its reduction cannot be fitted.
-        """
+        """The ranks of a layer; where its features are not finite, why there are none."""
         queries, gallery = self.features(ranked)
         try:
             return rank(queries, gallery, ranked.similarity, ks=[1])
@@ -99,12 +85,7 @@ class StoredSearch:
             return f"NaN ({error.rows} rows)"
 
     def features(self, ranked: RankedLayer) -> tuple[Features, Features | None]:
-        """The features of a layer, reduced, in memory; and those of what is searched, None for itself.
-
-        Raises:
-            DataError: they are gone.
-            NotApplicableError: its reduction cannot be fitted.
-        """
+        """The features of a layer, reduced, in memory; and those of what is searched, None for itself."""
         queries = self._features(self.split, ranked.layer)
         gallery = None if self._itself else self._features(_GALLERY, ranked.layer)
         chain = parse_chain(ranked.reduction)
@@ -123,29 +104,11 @@ class StoredSearch:
         return queries, gallery
 
     def out_of_fold(self, ranked: RankedLayer, seed: int) -> NDArray[np.float64]:
-        """(Q,) Recall@1 of each query with a reduction that was fitted on the classes of the other folds.
-
-        Args:
-            ranked: with a reduction that fits.
-            seed: of the folds.
-
-        Raises:
-            NotApplicableError: it cannot be fitted on these.
-            NumericError: a feature is not finite.
-        """
+        """(Q,) Recall@1 of each query with a reduction that was fitted on the classes of the other folds."""
         return out_of_fold(self._refitting(ranked, seed), parse_chain(ranked.reduction))
 
     def refitted(self, ranked: RankedLayer, fold: int, seed: int) -> NDArray[np.float64]:
-        """(Q,) Recall@1 of each query with a reduction that was fitted without a fold of classes.
-
-        Args:
-            ranked: as for `out_of_fold`.
-            fold: that nothing is fitted on.
-            seed: as for `out_of_fold`.
-
-        Raises:
-            LayerprobeError: as for `out_of_fold`.
-        """
+        """(Q,) Recall@1 of each query with a reduction that was fitted without a fold of classes."""
         return refitted(self._refitting(ranked, seed), parse_chain(ranked.reduction), fold)
 
     def _refitting(self, ranked: RankedLayer, seed: int) -> Refitting:

@@ -23,7 +23,6 @@ class Resampling:
 
     Args:
         units: split -> (Q,) the unit of each of its images; of galleries too.
-        kind: of which draw the intervals are, and what the units are.
         seed: of the draws, so that the same probe gives the same numbers.
     """
 
@@ -33,10 +32,6 @@ class Resampling:
 
     def scores(self, split: str, layers: Sequence[Scored]) -> list[Score]:
         """The scores of some layers with their intervals: from the same draws of units, or those that they bring.
-
-        Args:
-            split: of the queries.
-            layers: of the same queries.
 
         Returns:
             In the order given. Scores that are no means over the queries stay as they are.
@@ -63,11 +58,7 @@ class Resampling:
 
 
 def resampling_of(dataset: Dataset, splits: Sequence[str], kind: IntervalKind) -> Resampling:
-    """The units of some splits and of what they are searched in.
-
-    Raises:
-        RecipeError: the data set has no such clusters, or nothing can be left out; see `workflow.units`.
-    """
+    """The units of some splits and of what they are searched in."""
     names = list(dict.fromkeys([*splits, *(dataset.search_in.get(name, name) for name in splits)]))
     images = {name: (part.labels, part.ids) for name in names for part in (dataset.splits[name],)}
     found = Resampling(units_of_splits(dataset, images, kind.cluster), kind)

@@ -47,11 +47,7 @@ def ranks_for(  # noqa: PLR0913 - what is searched, by which rules, and what is 
     """Ranks that are exact for the K to be measured, or None and the reason why there are none.
 
     Args:
-        measures: K, and the memory that the search may take.
         queries: searched for in `gallery`, or among themselves where that is None.
-        gallery: what is searched.
-        similarity: cosine, dot or euclidean.
-        known: ranks of the same features by the same rules that may be exact for fewer K.
         rules: what is right, or taken out, where the class does not say; None: the classes alone.
     """
     # Every count of a small gallery: a further K costs nothing then.
@@ -68,27 +64,14 @@ def _not_finite(error: NotFiniteError) -> str:
 
 
 def further_scores(measures: Measures, given: Retrieval, subject: Subject, notes: Sequence[str]) -> Scored:
-    """The scores of a layer beside Recall@K.
-
-    Args:
-        measures: the metrics.
-        given: the layer.
-        subject: whose scores they are.
-        notes: what is to be said of every number of this layer.
-    """
+    """The scores of a layer beside Recall@K."""
     found = (score_metric(metric, names, given, subject, notes) for metric, names in measures.metrics)
     return sum(found, Scored())
 
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """Scores layers of one run from its stored features.
-
-    Args:
-        searches: of the run.
-        measures: what is measured.
-        resampling: says whether intervals are made from features.
-    """
+    """Scores layers of one run from its stored features."""
 
     searches: Searches
     measures: Measures
@@ -99,8 +82,6 @@ class Scorer:
 
         Args:
             epoch: 0 = before any step.
-            split: the queries'.
-            layers: as they are to be searched.
         """
         key_of, entries = self.searches.key_of(epoch, split), self.searches.read(epoch, split)
         before = dict(entries)
@@ -213,9 +194,7 @@ def mean_of_draws(subject: Subject, draws: Sequence[Scored], names: Sequence[str
     """The scores of a layer whose reduction stands for several draws: the mean over these, query by query.
 
     Args:
-        subject: whose scores they are.
         draws: the scores of each, at least two.
-        names: metrics that were asked for; what is no mean over the queries is left out, with a note.
     """
     count = draws[0].scores[0].n
     found: list[Score] = []
@@ -236,7 +215,6 @@ def with_values(entry: store.RankEntry, values: Mapping[str, NDArray[np.float64]
     """An entry with values of queries beside those it has; itself where it has them.
 
     Args:
-        entry: has ranks.
         values: metric -> (Q,).
     """
     known = entry.values

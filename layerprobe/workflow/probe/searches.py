@@ -34,9 +34,6 @@ class Searches:
     """The searches of a run: its stored features, and the rank files that they fill.
 
     Args:
-        features: of the run.
-        experiment: of the run.
-        seed: of the run.
         device: where features are reduced and ranked.
         trained: the classifier of the run's loss; None where there is none.
     """
@@ -108,8 +105,6 @@ class Searches:
 
         Args:
             epoch: 0 = before any step.
-            split: the queries'.
-            ranked: the layer and its reduction.
             memory: features that are larger than that stay on disk, and are reduced as they are read; None: none do.
         """
         names = dict.fromkeys((split, self.gallery(split)))
@@ -124,11 +119,7 @@ class Searches:
             yield queries, others[0] if others else None
 
     def layer(self, epoch: int, split: str, ranked: RankedLayer) -> Features:
-        """A layer's features of a split, reduced, in memory.
-
-        Raises:
-            NotApplicableError: the layer cannot take the reduction.
-        """
+        """A layer's features of a split, reduced, in memory."""
         with contextlib.ExitStack() as stack:
             if parse_chain(ranked.reduction).parts:
                 reduce = self._fitted(ranked.reduction, epoch, split, ranked.layer)

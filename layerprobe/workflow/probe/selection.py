@@ -27,29 +27,20 @@ class ProbeRequest:
     """What `layerprobe probe` was asked for; None takes the recipe's [probe], or everything.
 
     Args:
-        layers: layer expressions.
         pools: max, avg, gem, grid:s, cls or cls+avg.
         epochs: all, last, best, or epochs with commas between.
-        splits: names of splits.
         similarity: cosine, euclidean or dot; binary codes are searched by hamming all the same.
         ks: K of Recall@K.
-        metrics: further metrics by name; `R@K` among them adds that K.
         device: auto, cpu, cuda or cuda:i.
-        workers: data worker processes.
         memory: bytes that a ranking may take beside what the process holds; None for as much as it likes.
         export_index: also write a faiss index of every layer and split of the last of the epochs.
         interval: of which draw intervals are: gallery or redraw.
         cluster: the column whose texts are the units of intervals, or `parent`; None for the classes.
         gallery_size: how many items a query searches in a smaller gallery, thinned by image, in which Recall@K is
             measured too; None for none.
-        reduce: reductions, chained by `+`.
         fit: on what those are fitted that learn from features: train, or gallery, what is searched.
         equal_dim: the dimension to which layers are also brought, in several ways; None for none.
         model: the run's network as the user names it, as for `Recipe.at`; None where the user names none.
-
-    Raises:
-        UnknownNameError: no such similarity, interval or reduction, or nothing of that name to fit on.
-        RecipeError: a smaller gallery with intervals for another draw, or a chain that cannot be.
     """
 
     layers: tuple[str, ...] | None = None
@@ -85,15 +76,9 @@ class Selection:
     """What is measured of a run.
 
     Args:
-        taps: the layers, in the network's order.
-        splits: those whose images are the queries.
-        stored_splits: those whose features are needed: these, and the galleries that they are searched in.
+        stored_splits: the splits above and the galleries that they are searched in.
         measures: K and metrics.
-        embedding: the layer that the loss takes.
-        similarity: what the features are searched by.
-        resampling: how intervals are made.
         reductions: what is done to the features before they are searched, each on its own.
-        export_index: whether indexes of the last epoch are written too.
         unclassified: why no layer has a classifier; empty where the embedding has one.
     """
 
@@ -150,22 +135,13 @@ def doubts_of(selection: Selection) -> list[str]:
 
 
 def select_taps(request: ProbeRequest, recipe: Recipe, measured: Measured) -> list[Layer]:
-    """The layers asked for.
-
-    Raises:
-        UnknownNameError: no such layer or pool.
-        RecipeError: a layer that cannot be probed.
-    """
+    """The layers asked for."""
     layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
     return storable(find_layers(layers, measured, pools=pools))
 
 
 def storable(taps: list[Layer]) -> list[Layer]:
-    """The layers themselves, if features can be stored under their names.
-
-    Raises:
-        RecipeError: a name has a `/`, which parts places in feature files.
-    """
+    """The layers themselves, if features can be stored under their names."""
     for tap in extracted(taps):
         if "/" in tap.layer:
             what = f"layer {tap.layer}: features cannot be stored under a name with '/'"
@@ -174,11 +150,7 @@ def storable(taps: list[Layer]) -> list[Layer]:
 
 
 def select_splits(asked: Sequence[str] | None, dataset: Dataset) -> list[str]:
-    """The splits whose items are searched for; a gallery is none of them.
-
-    Raises:
-        UnknownNameError: no such split.
-    """
+    """The splits whose items are searched for; a gallery is none of them."""
     known = dataset.searched
     for name in asked or ():
         if name not in known:
@@ -198,16 +170,7 @@ def select(  # noqa: PLR0913 - what is asked for, and of what
     """What is measured of these layers on this data set.
 
     Args:
-        request: what is asked for.
-        recipe: the run's, whose [probe] counts where the request says nothing.
-        taps: the layers.
-        embedding: the layer that the loss takes.
-        dataset: the run's.
         unclassified: why no layer has a classifier; empty where the embedding has one.
-
-    Raises:
-        UnknownNameError: no such split, metric or column.
-        RecipeError: a K, a metric, or a reduction that cannot be measured here, or no clusters of that name.
     """
     splits = select_splits(request.splits, dataset)
     measures = select_measures(request, recipe, dataset, splits)
@@ -237,19 +200,7 @@ def splits_to_store(splits: Sequence[str], dataset: Dataset) -> list[str]:
 def select_epochs(
     text: str, features: RunFeatures, record: dict[str, Any], deciding: RankedLayer, listener: Listener | None
 ) -> list[int]:
-    """The epochs asked for, ascending.
-
-    Args:
-        text: all, which is all that have a checkpoint; last; best; or epochs with commas between.
-        features: of the run.
-        record: its run.json.
-        deciding: the layer whose validation scores say which epoch is best.
-        listener: hears of damaged checkpoints, of which none is best.
-
-    Raises:
-        RecipeError: one that was not trained, `best` without validation classes, or no checkpoint left.
-        DataError: `best`, and all checkpoints are damaged.
-    """
+    """The epochs asked for, ascending."""
     run, done = features.run, int(record["epochs_done"])
     kept = kept_epochs(run, record)
     if text in ("all", "best") and not kept:
@@ -292,18 +243,7 @@ def _best(features: RunFeatures, kept: Sequence[int], deciding: RankedLayer, lis
 
 
 def select_measures(request: ProbeRequest, recipe: Recipe, dataset: Dataset, splits: Sequence[str]) -> Measures:
-    """What to measure: the K that every gallery is large enough for, a recipe's others dropped, and the metrics.
-
-    Args:
-        request: what was asked for.
-        recipe: the run's.
-        dataset: the run's.
-        splits: those whose items are searched for.
-
-    Raises:
-        RecipeError: a K that was asked for on the command line is too large, or the smaller gallery is not one.
-        UnknownNameError: no such metric; with the near miss.
-    """
+    """What to measure: the K that every gallery is large enough for, a recipe's others dropped, and the metrics."""
     names = request.metrics if request.metrics is not None else recipe.probe.metrics
     sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(split, split) for split in splits)}
     may_drop = not request.ks

@@ -38,10 +38,7 @@ class SplitFeatures:
     """A split's images as the layers see them, in the order in which they came.
 
     Args:
-        name: of the split.
-        labels: (N,)
         features: layer -> (N, D)
-        batch_size: of the largest batch.
         digests: hash of each image and its class; none where nothing is stored.
     """
 
@@ -72,7 +69,6 @@ class Found:
     Args:
         scores: in the order of rows.
         ranks: those that there are; of a mean over draws those of each draw.
-        reasons: why there are no others.
         values: metric -> what each query adds to it, where it is their mean and not R@K.
         features: (N, D') what a reduction made; of galleries too.
         refused: the reductions that layers could not take, by what they were fitted on.
@@ -91,11 +87,7 @@ class _Hit:
     """What a search of a split by one layer found.
 
     Args:
-        ranked: the layer.
         ranks: None where there are none.
-        reason: why there are none.
-        recalls: its Recall@K.
-        further: what else there is.
         features: split -> (N, D') of the queries and the gallery, where they are reduced.
     """
 
@@ -112,10 +104,6 @@ class LayerSearch:
     """How layers are searched.
 
     Args:
-        run: what the model is called in scores.
-        experiment: likewise.
-        splits: what was extracted.
-        measures: what is measured.
         device: where features are reduced and ranked.
     """
 
@@ -126,12 +114,7 @@ class LayerSearch:
     device: torch.device
 
     def found(self, layers: Sequence[RankedLayer], track: Track[RankedLayer]) -> Found:
-        """Search all splits that are to be searched for.
-
-        Args:
-            layers: in the order of rows.
-            track: shows progress.
-        """
+        """Search all splits that are to be searched for."""
         scores: list[Score] = []
         hits: dict[Place, _Hit] = {}
         refused: dict[Unfit, None] = {}

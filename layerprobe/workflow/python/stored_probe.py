@@ -38,8 +38,6 @@ class Origin:
     """What a probe measured: a model, and the images of each split.
 
     Args:
-        model: its class.
-        weights_sha256: of its parts, parameters and buffers.
         images: split -> hash of each image and its class, in the order in which they came.
     """
 
@@ -105,19 +103,7 @@ def known_layers(cache: Path, origin: Origin) -> list[str]:
 
 
 def store_probe(cache: Path, origin: Origin, search: LayerSearch, found: Found, layer_order: Sequence[str]) -> Run:
-    """Write what a probe found into the run of its model and images, beside what that has.
-
-    Args:
-        cache: folder of runs.
-        origin: what was measured.
-        search: how; it has the features.
-        found: what it found.
-        layer_order: all layers that the run has now, in execution order.
-
-    Raises:
-        BusyError: another process uses the run.
-        EnvironmentFault: the folder cannot be written to.
-    """
+    """Write what a probe found into the run of its model and images, beside what that has."""
     run = named_run(cache, origin.run_name)
     with locked(run):
         run.remove_leftovers()

@@ -52,12 +52,6 @@ def made_report(runs: Sequence[Run], ends: Ends, *, gallery: bool = True, refres
 
     Args:
         runs: at least one; each is there once.
-        ends: of their networks; those that are not known yet are added.
-        gallery: whether images and their neighbours are shown.
-        refresh: as in `Report`.
-
-    Raises:
-        DataError: a run without scores, or whose scores cannot be read.
     """
     runs = list({run.folder: run for run in runs}.values())
     scores, left_out = _kept({run.name: scores_of(run) for run in runs})
@@ -78,11 +72,7 @@ def made_report(runs: Sequence[Run], ends: Ends, *, gallery: bool = True, refres
 
 
 def write_report(runs: Sequence[Run], out: Path) -> Report:
-    """Write the page of some runs whole, and say what is on it.
-
-    Raises:
-        LayerprobeError: as for `made_report`; the file cannot be written.
-    """
+    """Write the page of some runs whole, and say what is on it."""
     require_output(out, "html")
     made = made_report(runs, Ends())
     write_output(out, render(made).encode())
@@ -90,11 +80,7 @@ def write_report(runs: Sequence[Run], out: Path) -> Report:
 
 
 def scores_of(run: Run) -> list[Score]:
-    """The scores of a run.
-
-    Raises:
-        DataError: there are none, or they cannot be read.
-    """
+    """The scores of a run."""
     scores = run.scores()
     if not scores:
         raise DataError("no scores", file=run.scores_file, fix=f"Run layerprobe probe {run.name} first")

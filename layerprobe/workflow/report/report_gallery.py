@@ -36,13 +36,7 @@ _PANELS = "layerprobe plot panels"  # fits a reduction at one epoch alone
 
 @dataclass(frozen=True, eq=False)
 class Galleries:
-    """The galleries of some runs.
-
-    Args:
-        galleries: of the runs whose images and features are there.
-        pictures: those that they show, each once.
-        notes: why other runs have none.
-    """
+    """The galleries of some runs."""
 
     galleries: tuple[Gallery, ...] = ()
     pictures: tuple[bytes, ...] = ()
@@ -54,11 +48,7 @@ class _Shown:
     """A run whose gallery is made.
 
     Args:
-        page: of the run.
-        opened: its images.
-        place: its ranks at the last epoch, by which queries are chosen.
         epochs: those that are shown, ascending.
-        layers: those that are shown.
         notes: what of the run is not shown.
     """
 
@@ -122,10 +112,6 @@ def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Gal
     search the same images show the same queries, to each its share. A layer whose reduction is fitted or drawn is left
     out, as that would be done anew at every epoch; so are epochs in between where so many images are searched that all
     of them would take minutes.
-
-    Args:
-        runs: each with its page.
-        limit: as for `within`.
     """
     shown, notes = [], []
     for run, page in runs:
@@ -153,16 +139,7 @@ def _have_one_set_of_images(one: _Shown, other: _Shown) -> bool:
 
 
 def _shown(run: Run, page: RunPage, rows: int) -> _Shown:
-    """What of a run can be shown.
-
-    Args:
-        run: its files.
-        page: what the report says of it.
-        rows: how many rows of features may be read; of the last epoch all are.
-
-    Raises:
-        DataError: no features or ranks of its test images are stored, or the images are gone.
-    """
+    """What of a run can be shown."""
     scored = [score for score in page.scores if score.split == SPLIT]
     stored = [
         epoch
@@ -244,14 +221,7 @@ def _rules(shown: _Shown) -> list[Rule]:
 
 
 def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictures) -> Wanted:
-    """What every layer finds for some queries at every epoch.
-
-    Args:
-        shown: of the run.
-        queries: Q of them.
-        of_each: searches several epochs at once.
-        pictures: of the images that are searched.
-    """
+    """What every layer finds for some queries at every epoch."""
     opened, rows = shown.opened, np.array(list(queries.rules), np.int64)
     by_epoch: list[_Found] = of_each(lambda epoch: _found(shown, epoch, rows), shown.epochs)
     absent: dict[str, list[str]] = {}

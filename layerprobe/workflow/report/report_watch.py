@@ -30,15 +30,9 @@ def watch_report(runs: Sequence[Run], out: Path, listener: Listener) -> Report:
 
     Args:
         runs: at least one.
-        out: the page's file, which is whole at any time.
-        listener: hears when the page was written.
 
     Returns:
         What the last page shows.
-
-    Raises:
-        InterruptedRun: a signal came; the page that was written last stays, and is no longer read again by itself.
-        LayerprobeError: as for `made_report`; the file cannot be written.
     """
     require_output(out, "html")
     if stream_of(out) is not None:

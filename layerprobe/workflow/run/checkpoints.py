@@ -39,12 +39,8 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Coll
     """Load what `save_weights` wrote into modules of the same shape.
 
     Args:
-        path: the file.
         modules: key -> module; every tensor of each must be there.
         expected: sha256s that the file may have; empty if none is known.
-
-    Raises:
-        DataError: absent, changed since it was written, no safetensors file, or of another network or loss.
     """
     require_unchanged(path, expected)
     try:
@@ -71,9 +67,6 @@ def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Coll
     """Write the resume state; keep the one before it as `previous`, if that is known to be whole.
 
     Args:
-        path: where the state goes.
-        previous: where the state before it goes.
-        state: plain numbers, lists and tensors.
         known: sha256s of the states that the run's record knows. An unknown file at `path`, left when a run was killed
             before it wrote its record, is overwritten; kept as `previous` it would replace the last known one.
 
@@ -91,11 +84,7 @@ def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Coll
 
 
 def load_state(path: Path, *, expected: Collection[str]) -> dict[str, Any]:
-    """Read a resume state; code in the file is never run.
-
-    Raises:
-        DataError: absent, changed since it was written, unreadable, or without what a trainer goes on from.
-    """
+    """Read a resume state; code in the file is never run."""
     require_unchanged(path, expected)
     try:
         with memory_faults_told(path):
@@ -109,11 +98,7 @@ def load_state(path: Path, *, expected: Collection[str]) -> dict[str, Any]:
 
 
 def require_unchanged(path: Path, expected: Collection[str]) -> str:
-    """Check a file's sha256 against those it may have, and return it; if none is given, only that it can be read.
-
-    Raises:
-        DataError: absent, or another sha256.
-    """
+    """Check a file's sha256 against those it may have, and return it; if none is given, only that it can be read."""
     try:
         digest = sha256(path)
     except OSError as error:

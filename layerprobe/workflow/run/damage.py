@@ -15,11 +15,7 @@ from layerprobe.workflow.run.runs import Run
 
 
 class PartlyMeasuredError(DataError):
-    """Some epochs could not be measured, because their checkpoints are damaged.
-
-    Args:
-        scores: of the other epochs.
-    """
+    """Some epochs could not be measured, because their checkpoints are damaged."""
 
     def __init__(self, message: str, *, file: object = None, fix: str = "", scores: Iterable[Score] = ()) -> None:
         super().__init__(message, file=file, fix=fix)
@@ -27,11 +23,7 @@ class PartlyMeasuredError(DataError):
 
 
 class PartlyReducedError(NotApplicableError):
-    """A reduction that no layer could take, where others were measured.
-
-    Args:
-        scores: of the others.
-    """
+    """A reduction that no layer could take, where others were measured."""
 
     def __init__(self, message: str, *, file: object = None, fix: str = "", scores: Iterable[Score] = ()) -> None:
         super().__init__(message, file=file, fix=fix)
@@ -39,11 +31,7 @@ class PartlyReducedError(NotApplicableError):
 
 
 def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listener | None) -> list[int]:
-    """The epochs whose checkpoints are those that the run wrote, or were removed on purpose; the others are told.
-
-    Raises:
-        DataError: there is none.
-    """
+    """The epochs whose checkpoints are those that the run wrote, or were removed on purpose; the others are told."""
     whole, damaged = [], []
     for epoch in epochs:
         try:
@@ -59,16 +47,7 @@ def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listene
 
 
 def require_measured(run: Run, damaged: Sequence[int], scores: Iterable[Score] = ()) -> None:
-    """End a command that has measured all epochs of a run but the damaged ones, if there are any.
-
-    Args:
-        run: it exists.
-        damaged: the epochs that are left out.
-        scores: of the others, as far as they are shown.
-
-    Raises:
-        PartlyMeasuredError: there are some.
-    """
+    """End a command that has measured all epochs of a run but the damaged ones, if there are any."""
     if damaged:
         raise PartlyMeasuredError(
             f"not measured: epochs with a damaged checkpoint ({', '.join(map(str, damaged))})",

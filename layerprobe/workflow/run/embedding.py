@@ -27,7 +27,6 @@ class NetworkEnd:
     """The last layers of a run's network by name, whether or not they were measured.
 
     Args:
-        embedding: what the loss takes.
         before: the layer before it; None where only building the network would tell.
         pool: how the network pools a map at its end; None where it gives a vector.
     """
@@ -42,8 +41,6 @@ class LastTwo:
     """The embedding and the layer measured before it: a pair that is fixed before any number is seen.
 
     Args:
-        before: the last layer before the embedding that was measured.
-        embedding: as it is, searched by the run's similarity.
         adjacent: whether no layer of the network is known to lie between them.
     """
 
@@ -55,15 +52,8 @@ class LastTwo:
 def network_end(run: Run, record: Mapping[str, Any]) -> NetworkEnd | None:
     """The end of a run's network, as run.json has it; one of our own that it does not have is built to tell.
 
-    Args:
-        run: whose record it is.
-        record: its run.json.
-
     Returns:
         None where the model is not known, as it was measured from Python, or has no second layer.
-
-    Raises:
-        LayerprobeError: the recorded recipe or its network cannot be read.
     """
     if record.get(FROM_PYTHON):
         return None
@@ -92,14 +82,7 @@ def _own_end(recipe: Recipe) -> NetworkEnd | None:
 def embedding_among(
     end: NetworkEnd, measured: Iterable[RankedLayer], similarity: str, layer_order: Sequence[str]
 ) -> RankedLayer | None:
-    """The embedding as it is; None where it was not measured so.
-
-    Args:
-        end: of the network.
-        measured: layers that have ranks or scores.
-        similarity: by which the run's features are searched.
-        layer_order: the layers' names as the network runs them.
-    """
+    """The embedding as it is; None where it was not measured so."""
     found = [x for x in _as_they_are(measured, similarity, layer_order) if x.layer.layer == end.embedding]
     return _first_pool(found, (NO_POOL, end.pool, *_POOLS)) if found else None
 
@@ -107,14 +90,7 @@ def embedding_among(
 def last_two(
     end: NetworkEnd, measured: Iterable[RankedLayer], similarity: str, layer_order: Sequence[str]
 ) -> LastTwo | None:
-    """The embedding and the layer before it, as they are; None where one of them was not measured.
-
-    Args:
-        end: of the network.
-        measured: layers that have ranks or scores.
-        similarity: by which the run's features are searched.
-        layer_order: the layers' names as the network runs them.
-    """
+    """The embedding and the layer before it, as they are; None where one of them was not measured."""
     measured = list(measured)
     embedding = embedding_among(end, measured, similarity, layer_order)
     others = [x for x in _as_they_are(measured, similarity, layer_order) if x.layer.layer != end.embedding]

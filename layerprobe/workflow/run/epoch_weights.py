@@ -24,10 +24,8 @@ class ForeignFile:
     """A file of weights that a run measures where it lies.
 
     Args:
-        path: absolute.
         part: path of the dict inside it that is meant, with dots between, empty for the whole file; None: the only one
             that fits the network.
-        sha256: of the file when the run began.
         size: its bytes then, compared before it is read; None of a run that an earlier version began.
     """
 
@@ -54,11 +52,7 @@ def foreign_files(record: Mapping[str, Any]) -> list[ForeignFile]:
 
 
 def last_weights(run: Run) -> tuple[Path, str | None]:
-    """The file that holds the weights of a run's last epoch, and the part of it that is meant.
-
-    Raises:
-        DataError: it is absent, or not what the run began with or wrote.
-    """
+    """The file that holds the weights of a run's last epoch, and the part of it that is meant."""
     record = run.read()
     if files := foreign_files(record):
         _require_same_file(run, record["epochs_done"], files[-1])
@@ -69,11 +63,7 @@ def last_weights(run: Run) -> tuple[Path, str | None]:
 
 
 def weights_sha256(run: Run, epoch: int) -> str:
-    """Hash of an epoch's weights.
-
-    Raises:
-        DataError: the run's own checkpoint is absent, or not what the run wrote.
-    """
+    """Hash of an epoch's weights."""
     record = run.read()
     if files := foreign_files(record):
         return files[epoch].weights_sha256
@@ -86,12 +76,7 @@ def weights_sha256(run: Run, epoch: int) -> str:
 
 
 def load_net(run: Run, epoch: int, net: Net) -> None:
-    """Load an epoch's weights into the network, once they are known to be those that the run began with or wrote.
-
-    Raises:
-        DataError: absent, changed since, or of another network.
-        RecipeError: removed on purpose.
-    """
+    """Load an epoch's weights into the network, once they are known to be those that the run began with or wrote."""
     record = run.read()
     files = foreign_files(record)
     if not files:
@@ -117,12 +102,7 @@ def _require_same_file(run: Run, epoch: int, file: ForeignFile) -> None:
 
 
 def load_file(net: Net, name: str, path: Path, part: str | None) -> tuple[str, ...]:
-    """Load a file of weights into the model, called `name`, that a network wraps; returns the notes about it.
-
-    Raises:
-        DataError: the file cannot be read, or does not hold this model.
-        NumericError: a number is not finite.
-    """
+    """Load a file of weights into the model, called `name`, that a network wraps; returns the notes about it."""
     model = net.module.get_submodule(net.root)
     fit = fitted(read_checkpoint(path, part), model, name=name)
     # Not strict: some buffers the model makes itself.
@@ -131,12 +111,7 @@ def load_file(net: Net, name: str, path: Path, part: str | None) -> tuple[str, .
 
 
 def load_checkpoint(run: Run, epoch: int, modules: Mapping[str, Any]) -> None:
-    """Load an epoch's checkpoint into modules, once it is known to be what the run wrote.
-
-    Raises:
-        DataError: absent, changed since, or of another network.
-        RecipeError: removed on purpose.
-    """
+    """Load an epoch's checkpoint into modules, once it is known to be what the run wrote."""
     path, record = run.checkpoint_file(epoch), run.read()
     require_kept(run, record, epoch)
     load_weights(path, modules, expected=[record["hashes"].get(path.name, "")])

@@ -22,12 +22,7 @@ from layerprobe.workflow.run.stored_terms import ranked_epochs
 
 @dataclass(frozen=True, eq=False)
 class Conditions:
-    """Under what conditions a run was trained and measured, as far as its files tell.
-
-    Args:
-        run: it exists.
-        record: its run.json.
-    """
+    """Under what conditions a run was trained and measured, as far as its files tell."""
 
     run: Run
     record: Mapping[str, Any]
@@ -120,9 +115,6 @@ def scores_of(runs: Sequence[Run]) -> list[Score]:
     """The scores of runs, with one `experiment` where they are trainings of one, and a note where the recipe misleads.
 
     A run whose record cannot be read stands alone.
-
-    Raises:
-        DataError: as for `Run.scores`.
     """
     found = experiments_of(runs)
     scores = []

@@ -24,12 +24,7 @@ from layerprobe.workflow.run.told_apart import Searches, alike_of, searches_of
 
 
 def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
-    """What the scores of a run were measured on; nothing of it is an error where it cannot be read.
-
-    Args:
-        run: its features and its record may be gone.
-        scores: of the run, and perhaps of others.
-    """
+    """What the scores of a run were measured on; nothing of it is an error where it cannot be read."""
     own = [score for score in scores if score.run == run.name]
     splits = [split for split in SPLITS if any(score.split == split for score in own)]
     start = _start(run)
@@ -106,7 +101,6 @@ def score_tables(run: Run, scores: Sequence[Score]) -> list[TextTable]:
     """The tables of the last epoch of a run's scores, as `epoch_tables` makes them.
 
     Args:
-        run: its stored scores say what it was like before training.
         scores: at least one is Recall@K.
     """
     last = max(score.epoch for score in scores)
@@ -124,8 +118,6 @@ def epoch_tables(
 
     Args:
         scores: of one run and epoch, in network order; at least one is Recall@K.
-        data: what they were measured on.
-        searches: gives the queries that the scores are of.
         untrained: those of epoch 0, where these are of a later one.
     """
     recalls = [score.metric for score in scores if is_recall(score.metric)]

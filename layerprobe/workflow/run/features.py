@@ -34,10 +34,7 @@ class Missing:
 
     Args:
         epoch: 0 = before any step.
-        split: whose images are read.
         taps: the layers; may be none.
-        kept: the layers that are stored and hold.
-        images: how many images are read.
     """
 
     epoch: int
@@ -52,9 +49,6 @@ class RunFeatures:
     """The features of one run, in one file for each epoch and split.
 
     Args:
-        run: it exists.
-        dataset: the run's.
-        transform: the whole way from a file to the network's input, as text.
         weights_sha256: epoch -> hash of the weights that the features are made with; a DataError where these are no
             longer what the run wrote.
         manifest_sha256: split -> hash of its images and classes.
@@ -103,10 +97,6 @@ class RunFeatures:
 
         These are the scores whose stored features were made by other steps from the image, and those whose stored ranks
         were counted by other groups or lists.
-
-        Args:
-            scores: of the run.
-            listener: hears how many are left out.
         """
 
         @cache

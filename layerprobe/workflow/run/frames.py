@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def score_frame(scores: Sequence[Score]) -> DataFrame:
-    """A row for each score, with the columns of scores.csv.
-
-    Raises:
-        EnvironmentFault: pandas is not installed.
-    """
+    """A row for each score, with the columns of scores.csv."""
     try:
         from pandas import DataFrame
     except ImportError as error:

@@ -27,7 +27,6 @@ class Decoding:
     """Where decoded images are kept, and how they are made.
 
     Args:
-        cache: folder of all runs.
         listener: hears of progress; None: use decoded images that are there, and decode none.
         workers: number of processes that decode; None: one a core, at most 8.
         in_process: images are read in this process alone, so that a small data set is kept in memory instead.
@@ -40,12 +39,7 @@ class Decoding:
 
 
 def with_contents(dataset: Dataset, decoding: Decoding) -> Dataset:
-    """The data set, as it was loaded, with the hash of each image's content; only files that changed are read.
-
-    Raises:
-        DataError: an image cannot be read.
-        InterruptedRun: a signal came; what was hashed until then is kept.
-    """
+    """The data set, as it was loaded, with the hash of each image's content; only files that changed are read."""
     with stoppable(at_once=True):
         return with_digests(dataset, decoding.cache / FOLDER / CONTENTS, decoding.listener)
 
@@ -56,19 +50,6 @@ def with_decoded(
     """The data set with its images read from `cache/images/`, where they are decoded now if they are not there.
 
     If decoding ends early, the images decoded so far stay, and the same command goes on from there.
-
-    Args:
-        dataset: its `image` functions give what is to be kept; its images are hashed.
-        decoding: where and how.
-        files: the files of each split.
-        steps: how a file becomes what is kept, in words; other words mean another entry.
-        source: the name of the data set in `cache list`.
-
-    Raises:
-        BusyError: this process still uses decoded images of files that have changed since.
-        DataError: an image cannot be read.
-        EnvironmentFault: the disk has too little room.
-        InterruptedRun: a signal came.
     """
     folder, listener = decoding.cache / FOLDER, decoding.listener
     found = {name: Entry.of(folder, files[name].paths, steps) for name in dataset.splits}

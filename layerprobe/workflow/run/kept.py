@@ -18,7 +18,6 @@ def wanted_epochs(keep: Keep, last: int) -> set[int]:
 
     Args:
         keep: all; last; or N for the epochs 0, N, 2N ... and the last.
-        last: the last epoch.
     """
     if keep == "last":
         return {last}
@@ -33,11 +32,7 @@ def kept_epochs(run: Run, record: dict[str, Any]) -> list[int]:
 
 
 def require_kept(run: Run, record: dict[str, Any], epoch: int) -> None:
-    """Check that the checkpoint of an epoch was not removed.
-
-    Raises:
-        RecipeError: it was; with the epochs that are kept.
-    """
+    """Check that the checkpoint of an epoch was not removed."""
     kept = kept_epochs(run, record)
     if epoch not in kept:
         fix = f"Kept are those of epochs {', '.join(map(str, kept))}" if kept else "Train it again with --fresh"
@@ -45,13 +40,7 @@ def require_kept(run: Run, record: dict[str, Any], epoch: int) -> None:
 
 
 def unwanted_epochs(run: Run, keep: Keep, *, finished: bool) -> list[int]:
-    """The epochs whose checkpoints lie in a run's folder although `train.keep` does not keep them.
-
-    Args:
-        run: a single run.
-        keep: as for `wanted_epochs`.
-        finished: whether training is over; before that, the last two are kept to go on from.
-    """
+    """The epochs whose checkpoints lie in a run's folder although `train.keep` does not keep them."""
     done: int = run.read()["epochs_done"]
     stay = wanted_epochs(keep, done) | (set() if finished else {done - 1, done})
     return [epoch for epoch in range(done + 1) if epoch not in stay and run.checkpoint_file(epoch).exists()]

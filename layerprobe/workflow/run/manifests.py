@@ -46,17 +46,7 @@ def recorded_manifest(record: Record, split: str) -> str:
 
 
 def require_same_images(record: Record, dataset: Dataset, splits: Sequence[str], *, fix: str) -> None:
-    """Check that the images of some splits are those that a run began with; a split that it does not know passes.
-
-    Args:
-        record: the run's.
-        dataset: as it is now, its images hashed.
-        splits: to be checked.
-        fix: what to do, for the error.
-
-    Raises:
-        DataError: a split has other images or classes.
-    """
+    """Check that the images of some splits are those that a run began with; a split that it does not know passes."""
     now, known = manifests_of(dataset), _checked_by_size(record, dataset)
     data = record["recipe"]["data"]
     for name in splits:
@@ -77,11 +67,6 @@ def have_other_images(one: Record, other: Record, split: str) -> bool:
 
     They are told by content where both records have it, else by names, classes and sizes. Images that come from no
     files are not compared between two recipes: they may be drawn at the size, or given in the scale, of a network.
-
-    Args:
-        one: a run's record.
-        other: another's.
-        split: that one of them does not have says nothing.
     """
     roots = (record["recipe"].get("data", {}).get("root") for record in (one, other))
     if one["experiment"] != other["experiment"] and not all(roots):

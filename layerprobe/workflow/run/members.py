@@ -32,7 +32,6 @@ def mean_of_queries(
 
     Args:
         layers: what `ranked_as` gave of it; at least one.
-        value_of: the same of each of these.
     """
     found: NDArray[np.float64] = np.mean([value_of(layer) for layer in layers], axis=0)
     return found

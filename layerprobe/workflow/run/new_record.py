@@ -46,14 +46,7 @@ def made_with(device: object) -> dict[str, Any]:
 
 
 def new_record(recipe: Recipe, dataset: Dataset, net: Net, device: torch.device) -> dict[str, Any]:
-    """run.json of a run that has no epoch yet.
-
-    Args:
-        recipe: resolved.
-        dataset: its images hashed.
-        net: with its weights.
-        device: where the run computes.
-    """
+    """run.json of a run that has no epoch yet."""
     record = {"state": "training", **made_by(recipe), **made_with(device)}
     record["versions"] |= net.versions
     return record | {

@@ -24,17 +24,7 @@ def stream_of(path: Path) -> int | None:
 
 
 def require_output(path: Path, *formats: str) -> None:
-    """Check that a file or stream can be written to, before what is to be written is computed.
-
-    Args:
-        path: as a user names it.
-        formats: suffixes without the dot; a stream needs none.
-
-    Raises:
-        LayerprobeError: a link, folder, pipe, socket or device; another suffix; too long a name; a file of a run that
-            is neither a plot nor its report; a descriptor that nobody has opened to write to.
-        EnvironmentFault: its folder cannot be written to.
-    """
+    """Check that a file or stream can be written to, before what is to be written is computed."""
     number = stream_of(path)
     if number is not None:
         _require_open(path, number)
@@ -51,12 +41,7 @@ def require_output(path: Path, *formats: str) -> None:
 
 
 def write_output(path: Path, content: bytes) -> None:
-    """Write a file whole, or write to the stream that the path means; a reader that has gone is no error.
-
-    Raises:
-        LayerprobeError: something that must not be replaced has come there since `require_output`.
-        EnvironmentFault: the disk did not take the file.
-    """
+    """Write a file whole, or write to the stream that the path means; a reader that has gone is no error."""
     number = stream_of(path)
     if number is None:
         _require_place(path)

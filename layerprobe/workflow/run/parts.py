@@ -47,10 +47,8 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Data
     """The data set as the network takes it: read, resized, inverted, and every split checked.
 
     Args:
-        recipe: its [data], and the seed of a share.
         decoding: where the hashes of images are kept; and the images of files decoded, unless the data set is small or
             `data.cache` is "off": all of them, whatever share or classes the recipe takes. None: hash and keep none.
-        loaded: what `load_dataset` gave, where the caller has it already, perhaps hashed.
     """
     data, dataset = recipe.data, loaded or load_dataset(recipe)
     # A list that names an image which is not there is told before any image is read.
@@ -113,13 +111,7 @@ _DONE = {
 
 
 def input_notes(recipe: Recipe, dataset: Dataset, net: Net) -> list[str]:
-    """What is done to some images and weights that a user may not expect, and which images are in two splits.
-
-    Args:
-        recipe: what was asked for.
-        dataset: with its images hashed.
-        net: with its weights.
-    """
+    """What is done to some images and weights that a user may not expect, and which images are in two splits."""
     kinds = [kind for kind in _DONE if kind != "EXIF rotation" or not recipe.data.exif_rotation]
     done = [f"{_DONE[kind]}: {count:,}" for kind in kinds if (count := dataset.rules.get(kind))]
     return [*net.notes, *done, *overlaps(dataset)]
@@ -139,11 +131,7 @@ def _channels(recipe: Recipe) -> tuple[Channels, Channels]:
 
 
 def _scaled_input(recipe: Recipe) -> OwnInput:
-    """The model's own input at the size of the images.
-
-    Raises:
-        RecipeError: it is not known.
-    """
+    """The model's own input at the size of the images."""
     own = own_input(recipe)
     if own is None:
         raise RecipeError(
@@ -193,13 +181,8 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
     """Build the network.
 
     Args:
-        recipe: [net], and the seed from which new parameters are drawn.
         cache: folder of all runs, where `weights = "run:NAME"` is looked up. None: load no weights, since those of a
             checkpoint follow.
-
-    Raises:
-        RecipeError: pretrained weights would see other pixels than theirs.
-        LayerprobeError: of the network or its weights.
     """
     net = recipe.net
     own: dict[str, int] = {}
@@ -223,11 +206,7 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
 
 
 def require_input(recipe: Recipe, net: Net) -> None:
-    """Check that a network which converts its own input gets pixels in the scale that it converts from.
-
-    Raises:
-        RecipeError: pixels in -1 ... 1, or for pretrained weights another mean and deviation than ImageNet's.
-    """
+    """Check that a network which converts its own input gets pixels in the scale that it converts from."""
     if "transform_input" not in dict(net.module.named_children()):
         return
     name, weights = recipe.net.name, recipe.net.weights
@@ -270,12 +249,7 @@ def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device that a name stands for: `auto`, `cpu`, `cuda` or `cuda:i`.
-
-    Raises:
-        RecipeError: another name.
-        EnvironmentFault: CUDA was asked for and is not there.
-    """
+    """The device that a name stands for: `auto`, `cpu`, `cuda` or `cuda:i`."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, index = name.partition(":")

@@ -28,7 +28,6 @@ class Reference:
     """What such words name; `None` where they leave something out.
 
     Args:
-        run: the run's name.
         epoch: 0 = before any step; None for the last.
         layer: with its pool where that is given, or a glob; None for the embedding layer.
         reduction: none, or the chain of reductions.
@@ -48,12 +47,7 @@ class Reference:
 
 
 def parse_reference(text: str) -> Reference:
-    """Read the words, divided at their first colon.
-
-    Raises:
-        RecipeError: no run, no layer after a colon, or an epoch that is no number.
-        UnknownNameError: no such similarity.
-    """
+    """Read the words, divided at their first colon."""
     head, colon, rest = text.partition(":")
     run, sharp, number = head.partition("#")
     if not run:
@@ -83,11 +77,7 @@ class Place:
     """The stored ranks of a run's epoch and split.
 
     Args:
-        run: it exists.
-        record: its run.json.
         epoch: 0 = before any step.
-        split: the queries'.
-        stored: what the rank file holds.
     """
 
     run: Run
@@ -126,14 +116,7 @@ def open_place(run: Run, epoch: int | None, split: str) -> Place:
     """Read the stored ranks of a run's epoch and split.
 
     Args:
-        run: it exists.
         epoch: None for the last.
-        split: train, validation or test.
-
-    Raises:
-        UnknownNameError: the run has no such split.
-        RecipeError: it has no such epoch.
-        DataError: the epoch is not ranked on that split; with the command that does it.
     """
     record = run.read()
     done: int = record["epochs_done"]
@@ -161,13 +144,7 @@ def probe_fix(run: Run, record: dict[str, Any], epoch: int, split: str, more: st
 
 
 def find_layers(place: Place, reference: Reference) -> list[RankedLayer]:
-    """The ranked layers that a reference names, in network order: one, or more where it is a glob.
-
-    Raises:
-        UnknownNameError: no such reduction; with the near miss.
-        RecipeError: a layer that is not ranked, or not in that way, with the command that does it; one without its pool
-            that has several; or the embedding layer of a model that is not stored.
-    """
+    """The ranked layers that a reference names, in network order: one, or more where it is a glob."""
     chain = parse_chain(reference.reduction)
     similarity = reference.similarity or chain.similarity or place.similarity
     drawn = dict.fromkeys(replace(x, reduction=chain.text) for x in place.layers if x.reduction in chain.members())
@@ -227,11 +204,7 @@ def _names(layers: Iterable[RankedLayer]) -> list[str]:
 
 
 def require_same_queries(a: Place, b: Place) -> None:
-    """Check that the images of two places, what they are searched in, their classes and rules are the same.
-
-    Raises:
-        RecipeError: they differ.
-    """
+    """Check that the images of two places, what they are searched in, their classes and rules are the same."""
     images, others = a.stored, b.stored
     fix = "Compare runs of the same data set, with the same classes and images in the split"
     names = f"{a.run.name} and {b.run.name}"

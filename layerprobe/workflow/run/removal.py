@@ -21,13 +21,7 @@ _BIN = ".removed"
 
 @dataclass(frozen=True)
 class Removal:
-    """What is to be removed.
-
-    Args:
-        runs: a run; an ensemble's members come before it.
-        parts: of PARTS; none: all that there is of the runs.
-        size: in bytes.
-    """
+    """What is to be removed."""
 
     runs: tuple[Run, ...]
     parts: tuple[str, ...]
@@ -39,16 +33,6 @@ def plan_removal(cache: Path, name: str, parts: Sequence[str] = ()) -> Removal:
 
     What is removed of an ensemble is removed of its members too. A run whose removal was killed is known here, and
     nowhere else.
-
-    Args:
-        cache: folder of all runs.
-        name: of the run.
-        parts: of PARTS; none: the whole run.
-
-    Raises:
-        UnknownNameError: no such run.
-        RecipeError: the member of an ensemble, which would be of no use without it.
-        DataError: a link, which is not followed.
     """
     left = Run(cache / _BIN / named_run(cache, name).name)
     run = left if left.folder.is_dir() and not named_run(cache, name).exists() else find_run(cache, name)
@@ -73,11 +57,7 @@ def plan_removal(cache: Path, name: str, parts: Sequence[str] = ()) -> Removal:
 
 
 def remove(removal: Removal) -> None:
-    """Remove what was planned. A kill leaves no run in two halves; the same removal again completes it.
-
-    Raises:
-        BusyError: another process uses one of the runs; nothing is removed.
-    """
+    """Remove what was planned. A kill leaves no run in two halves; the same removal again completes it."""
     with contextlib.ExitStack() as held:
         for run in removal.runs:
             held.enter_context(locked(run))

@@ -58,17 +58,7 @@ def _cuts(net: Net, taps: Sequence[Tap], image_size: int) -> dict[str, list[floa
 
 
 def run_network(run: Run, record: Mapping[str, Any], recipe: Recipe) -> Net:
-    """Build the network of a run that exists, without weights.
-
-    Args:
-        run: it exists.
-        record: its run.json.
-        recipe: the run's.
-
-    Raises:
-        RecipeError: the user has not named its Python file, or it is not as it was when the run began.
-        LayerprobeError: whatever else building it raises.
-    """
+    """Build the network of a run that exists, without weights."""
     fix = f"Restore it. It can be measured as it is now by --model and --data, as a new run, not as {run.name}"
     require_same_files(run, record, recipe, fix=fix)
     net = parts.build_net(recipe)
@@ -81,12 +71,7 @@ def run_network(run: Run, record: Mapping[str, Any], recipe: Recipe) -> Net:
 
 
 def require_same_files(run: Run, record: Mapping[str, Any], recipe: Recipe, *, fix: str) -> None:
-    """Check that the user's own files, of which the network is built, are what they were when the run began.
-
-    Raises:
-        RecipeError: one is not.
-        DataError: one is not there.
-    """
+    """Check that the user's own files, of which the network is built, are what they were when the run began."""
     for name, digest in source_files(recipe).items():
         if record.get("versions", {}).get(name) != digest:
             raise _changed(run, name, fix)
@@ -108,11 +93,7 @@ def _changed(run: Run, file: Path | str, fix: str) -> RecipeError:
 
 
 def require_recorded_input(run: Run, recipe: Recipe) -> None:
-    """Check that run.json says how the network's input is made of an image, so that no model has to be asked.
-
-    Raises:
-        DataError: it does not, as an earlier version began the run.
-    """
+    """Check that run.json says how the network's input is made of an image, so that no model has to be asked."""
     if recipe.data.transform == "model" and recipe.own_input is None:
         what = "how images become the model's input is not recorded: an earlier version of layerprobe began the run"
         raise DataError(what, file=run.folder, fix=f"layerprobe probe {run.name} records it")

@@ -102,11 +102,7 @@ class Run:
         return self.record_file.is_file()
 
     def read(self) -> dict[str, Any]:
-        """run.json.
-
-        Raises:
-            DataError: absent, a link, not JSON, of a newer layerprobe, or with a field that is missing or no run's.
-        """
+        """run.json."""
         if self.record_file.is_symlink():
             self.require_no_links()
         try:
@@ -148,9 +144,6 @@ class Run:
 
         Returns:
             Layer after layer as the network runs them, whatever was measured first; each with its epochs ascending.
-
-        Raises:
-            DataError: there are none, or they cannot be read.
         """
         scores = [
             score if score.run == self.name else replace(score, run=self.name)
@@ -187,11 +180,7 @@ class Run:
             aside.write_bytes(known + f"{now} {text}\n".encode(errors="surrogateescape"))
 
     def require_no_links(self) -> None:
-        """Check that no link lies below the folder; the folder itself may be one.
-
-        Raises:
-            DataError: there is one; what it leads to could be overwritten.
-        """
+        """Check that no link lies below the folder; the folder itself may be one."""
         for folder, *names in os.walk(self.folder):
             for path in (Path(folder, name) for name in itertools.chain(*names)):
                 if path.is_symlink():
@@ -208,11 +197,7 @@ class Run:
 
 
 def named_run(cache: Path, name: str) -> Run:
-    """The run of a name, whether or not it exists.
-
-    Raises:
-        RecipeError: a name that is no folder name.
-    """
+    """The run of a name, whether or not it exists."""
     if len(name) > _LONGEST:
         raise RecipeError(f"the run's name {name[:20]!r}... has {len(name)} letters", fix=f"Use at most {_LONGEST}")
     if not _NAME.fullmatch(name) or name == "images":
@@ -245,12 +230,7 @@ def damaged_runs(cache: Path) -> list[tuple[Run, DataError]]:
 
 
 def find_run(cache: Path, name: str | None) -> Run:
-    """The run of a name, or without one the run that was touched last.
-
-    Raises:
-        DataError: there is no run at all, or a link lies below the folder of that run.
-        UnknownNameError: none of that name.
-    """
+    """The run of a name, or without one the run that was touched last."""
     if name is not None and (run := named_run(cache, name)).exists():
         run.require_no_links()
         return run
@@ -276,13 +256,7 @@ def set_aside(run: Run) -> Run:
 
 @contextlib.contextmanager
 def locked(run: Run) -> Iterator[None]:
-    """Hold the run's lock; the kernel frees it when the process ends, however it ends.
-
-    Raises:
-        BusyError: another process holds it; the message says which.
-        DataError: a link lies below the run's folder.
-        EnvironmentFault: the folder cannot be written to.
-    """
+    """Hold the run's lock; the kernel frees it when the process ends, however it ends."""
     import fcntl
 
     lock = run.folder / ".lock"

@@ -27,7 +27,6 @@ def has_seen_train(record: Mapping[str, Any], epoch: int) -> bool:
     model that was measured from Python.
 
     Args:
-        record: the run's.
         epoch: 0 = before any step; of a run whose epochs are files, the number of the file.
     """
     if record.get(FROM_PYTHON):
@@ -42,16 +41,7 @@ def has_seen_train(record: Mapping[str, Any], epoch: int) -> bool:
 
 
 def split_to_choose_on(run: Run, record: Mapping[str, Any], epochs: Collection[int]) -> str:
-    """The split that a layer is chosen on: validation, train where its classes were not seen, else test, cross-fitted.
-
-    Args:
-        run: it exists.
-        record: its run.json.
-        epochs: that are asked for.
-
-    Raises:
-        RecipeError: the network has seen all classes but those of test; with the command that holds classes out.
-    """
+    """The split to choose on: validation, else train if its classes are unseen, else test, cross-fitted."""
     splits = record["manifests"]
     if "validation" in splits:
         return "validation"

@@ -14,30 +14,14 @@ from layerprobe.values.keys import LayerKey, members_of
 
 @contextlib.contextmanager
 def open_layer(path: Path, layer: LayerKey) -> Iterator[StoredFeatures | SideBySide]:
-    """Open the features of a layer, to be read in slices.
-
-    Args:
-        path: a feature file.
-        layer: with its pool; of `A+B` the members are read.
-
-    Raises:
-        DataError: as for `store.open_features`.
-    """
+    """Open the features of a layer, to be read in slices."""
     with contextlib.ExitStack() as stack:
         tables = [stack.enter_context(store.open_features(path, member)) for member in _members(path, layer)]
         yield tables[0] if len(tables) == 1 else SideBySide(tables)
 
 
 def read_layer(path: Path, layer: LayerKey) -> FeatureArray:
-    """The features of a layer, float32 (N, D).
-
-    Args:
-        path: as for `open_layer`.
-        layer: likewise.
-
-    Raises:
-        DataError: as for `store.read_features`.
-    """
+    """The features of a layer, float32 (N, D)."""
     members = _members(path, layer)
     if len(members) == 1:
         return store.read_features(path, members[0])

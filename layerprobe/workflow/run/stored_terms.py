@@ -43,7 +43,6 @@ class Offered:
 
     Args:
         terms: None where there are none.
-        splits: those that are drawn from, with their images.
         reasons: why a split is left out, or why there are no terms, in a line each.
     """
 
@@ -58,7 +57,6 @@ class Drawn:
 
     Args:
         items: the Q images of the split.
-        rows: of each draw.
         values: layer -> (Q,) the mean of a query's hits over the draws that it was in, NaN where it was in none; only
             layers whose draws are stored.
     """
@@ -74,11 +72,7 @@ class Drawn:
 
 
 def offered_terms(run: Run) -> Offered:
-    """The terms of the splits that have stored ranks and are searched in themselves, without groups or lists.
-
-    Raises:
-        DataError: the run's record or its newest rank files cannot be read.
-    """
+    """The terms of the splits that have stored ranks and are searched in themselves, without groups or lists."""
     splits, reasons, python = {}, [], bool(run.read().get(FROM_PYTHON))
     for split in SPLITS:
         epochs = ranked_epochs(run, split)
@@ -115,16 +109,10 @@ def stored_terms(run: Run, epoch: int, split: str, terms: Terms) -> Drawn | None
     """What the draws of an epoch and split gave.
 
     Args:
-        run: it exists.
         epoch: 0 = before any step.
-        split: train, validation or test.
-        terms: as `offered_terms` says.
 
     Returns:
         None where nothing is ranked, or the split does not have so many images.
-
-    Raises:
-        DataError: the run's record or the rank file cannot be read.
     """
     path = run.rank_file(epoch, split)
     if not path.exists():

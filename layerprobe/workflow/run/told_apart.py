@@ -64,11 +64,6 @@ def searches_of(run: Run) -> Searches:
 def alike_of(scores: Sequence[Score], metric: str, searches: Searches) -> tuple[RankedLayer, ...] | None:
     """The layers that are not told apart from the best one, on the split on which that is chosen.
 
-    Args:
-        scores: of one run and one epoch, as a table or figure shows them together.
-        metric: by which the best is chosen: R@K.
-        searches: gives the queries that the scores are of.
-
     Returns:
         None where nothing can be said: the scores' intervals are not of one kind, or are those of another draw of
         classes, which ranks cannot tell; the ranks are gone, or are others than those of the scores; or as for

@@ -19,8 +19,6 @@ class Trainings:
     Args:
         seeds: ascending, at least two.
         pairs: for each seed the run of the first experiment and that of the second; often the same.
-        left_out: what was left out and why, in a line each.
-        one: whether the two experiments are the same.
     """
 
     seeds: tuple[int, ...]
@@ -33,13 +31,7 @@ def pair_trainings(cache: Path, a: Run, b: Run, epochs: tuple[int | None, int | 
     """All runs of A's and of B's experiment, paired by seed.
 
     Args:
-        cache: folder of runs.
-        a: of the first experiment; of several runs of one seed, it is taken before others.
-        b: of the second, likewise.
         epochs: that are compared; None for the last of `a` and of `b`.
-
-    Raises:
-        RecipeError: fewer than two seeds that both have.
     """
     known = list_runs(cache)
     sides = [_by_seed(known, x, epoch) for x, epoch in zip((a, b), epochs, strict=True)]

@@ -19,19 +19,12 @@ def units_of(
     """The unit of each of some images.
 
     Args:
-        dataset: has them, in whatever splits.
-        ids: Q of its images.
         labels: (Q,) their classes.
         cluster: None for the classes; `parent` for the folder above a class's, where the names of classes are paths;
             else a column of the data set.
 
     Returns:
         (Q,) Images without a text in the column, and classes without a folder above, are units of their own.
-
-    Raises:
-        UnknownNameError: no such column.
-        RecipeError: no column at all, or no class has a folder above it.
-        DataError: an image that the data set does not have.
     """
     if cluster is None:
         return labels.astype(np.int64)
@@ -65,15 +58,10 @@ def units_of_splits(
     """The unit of each image of some splits, numbered alike in all of them.
 
     Args:
-        dataset: has the images.
         images: split -> (N,) classes and N names of its images.
-        cluster: as for `units_of`.
 
     Returns:
         Split -> (N,) units.
-
-    Raises:
-        LayerprobeError: as for `units_of`.
     """
     labels = np.concatenate([classes for classes, _ in images.values()])
     units = units_of(dataset, [name for _, names in images.values() for name in names], labels, cluster)
@@ -87,13 +75,7 @@ def require_redrawable(
     """Check that another draw of units can be told by leaving units out: `--interval redraw`.
 
     Args:
-        dataset: with the rules of its searches.
-        splits: of the queries.
         units: split -> (N,) unit of each of its images, as from `units_of`; of galleries too.
-        cluster: as for `units_of`.
-
-    Raises:
-        RecipeError: the right items are listed, or a class lies in two units.
     """
     for name in splits:
         rules = dataset.search_rules.get(name)

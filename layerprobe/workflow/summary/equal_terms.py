@@ -51,7 +51,6 @@ class EqualTerms:
     """What a run has on equal terms.
 
     Args:
-        offered: the terms, and the splits that are drawn from.
         scores: those of the epochs asked for, of every layer whose draws are stored.
         reasons: why there are no terms, what they leave out, and how features that are gone are brought back; a line
             each.
@@ -87,17 +86,8 @@ def equal_terms(  # noqa: PLR0913 - what is drawn, on what, and over what its in
     classes, each query weighted by how often it was drawn; the draws stay, as the gallery does for other scores.
 
     Args:
-        run: it was probed.
-        epochs: of which draws are made.
-        listener: hears of progress.
-        device: where draws are ranked: auto, cpu, cuda or cuda:i.
         kind: what the intervals are over, against the gallery; None for the classes.
         units: split -> (Q,) the unit of each of its images, in the order of the rank file; None for the classes.
-
-    Raises:
-        BusyError: another process uses the run.
-        DataError: the run's record, scores or rank files cannot be read.
-        InterruptedRun: a signal came; what is stored is whole.
     """
     with locked(run), stoppable() as stop:
         run.remove_leftovers()
@@ -234,10 +224,6 @@ class _Rating:
     """Makes scores of stored draws.
 
     Args:
-        run: whose draws.
-        record: its record.
-        terms: of the draws.
-        kind: of the intervals.
         units: as for `equal_terms`.
         notes: what the Recall@K of each scored layer says.
     """

@@ -81,9 +81,6 @@ def processed_layers(
     It is chosen on validation; without that on train, where the network has not seen it.
 
     Args:
-        run: whose record says what the network has seen.
-        layers: in network order.
-        ways: all that is done to them.
         splits: split -> Recall@1.
     """
     reduced = [ranked for ranked in layers if ranked.reduction != NO_REDUCTION]
@@ -109,7 +106,6 @@ def post_processing_split(run: Run, epoch: int) -> tuple[str | None, str]:
     """The split on which a layer's best post-processing is chosen; None where only test is left, and why that is so.
 
     Args:
-        run: whose record says what the network has seen.
         epoch: 0 = before any step.
     """
     try:
@@ -128,12 +124,6 @@ def usual_dimension(dims: Collection[int]) -> int:
 
 def dimension_hint(run: Run, layers: Sequence[RankedLayer], epoch: int, splits: Iterable[str]) -> list[str]:
     """The command that brings layers of different dimensions to one, where nothing of the kind is stored.
-
-    Args:
-        run: whose stored features say how many dimensions a layer has.
-        layers: those that are summed up.
-        epoch: whose features are read.
-        splits: those that are summed up.
 
     Returns:
         A line, or none: also where features are gone, or the model came from Python.

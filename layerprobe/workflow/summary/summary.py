@@ -57,18 +57,7 @@ class SummaryRequest:
 
 
 def summarise(run: Run, request: SummaryRequest, listener: Listener) -> RunSummary:
-    """The summary of a run, with the draws on equal terms that are missing of some epochs made and stored.
-
-    Args:
-        run: it was probed.
-        request: what to draw.
-        listener: hears of progress.
-
-    Raises:
-        RecipeError: an epoch that is not measured.
-        BusyError: there is something to draw, and another process uses the run.
-        LayerprobeError: as for `stored_summary` and `equal_terms`.
-    """
+    """The summary of a run, with the draws on equal terms that are missing of some epochs made and stored."""
     stored = _read(run, request.cluster)
     epochs = _epochs_to_draw(request.epochs, stored)
     if not stored.lacks(epochs):
@@ -83,12 +72,7 @@ def stored_summary(run: Run, cluster: str | None = None) -> RunSummary:
     """The summary of what is stored of a run; nothing is drawn, ranked or written.
 
     Args:
-        run: it was probed.
         cluster: the column whose texts are the units of resampling; None for the classes.
-
-    Raises:
-        DataError: no ranks are stored, or, with a cluster, the data set is not as it was.
-        LayerprobeError: of the cluster, as for `units_of`.
     """
     return _read(run, cluster).summary()
 
@@ -98,15 +82,9 @@ class _Stored:
     """What is stored of a run, and can be summed up.
 
     Args:
-        run: it was probed.
-        kind: of the intervals.
         data: what was measured on; only splits with ranks.
-        layers: in network order.
         splits: split -> its recalls.
         units: split -> (Q,) the units of its queries.
-        offered: on which terms the splits can be compared.
-        notes: what is left out.
-        scores: of the run.
     """
 
     run: Run
@@ -202,11 +180,7 @@ def _read(run: Run, cluster: str | None) -> _Stored:
 
 
 def _epochs_to_draw(text: str, stored: _Stored) -> list[int]:
-    """The epochs that a text names, and epoch 0 where gaps are compared with its gap.
-
-    Raises:
-        RecipeError: a word that names none, or an epoch that is not measured.
-    """
+    """The epochs that a text names, and epoch 0 where gaps are compared with its gap."""
     known = sorted({epoch for cells in stored.splits.values() for _, epoch in cells.faults})
     found = {0} & set(known) if stored.data.starts_training else set()
     for word in (part.strip() for part in text.split(",")):

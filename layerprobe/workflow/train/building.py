@@ -29,13 +29,10 @@ class TrainRequest:
     """What `layerprobe train` was asked for.
 
     Args:
-        recipe: resolved.
         overridden: whether the command line changed the recipe; decides the run's name.
-        cache: folder of all runs.
         run: the run's name; None for the recipe's.
         device: auto, cpu, cuda or cuda:i.
         workers: data worker processes; None chooses.
-        fresh: move an old run of that name aside.
         probe: layer expressions to probe after every epoch; None for no probing.
     """
 
@@ -59,11 +56,7 @@ class Built:
     """What a run is trained with.
 
     Args:
-        loaded: the data set as it was loaded, at its original sizes.
-        dataset: the same as the network takes it.
-        net: the network.
         loss: for the classes of the training split.
-        trainer: of these.
         features: split -> bytes of the features that `--probe` stores after each epoch; empty without it.
     """
 

@@ -50,10 +50,6 @@ def train_any(request: TrainRequest, listener: Listener) -> Run:
     """Train a run, or the members of an ensemble one after the other: NAME.1, NAME.2 ...
 
     The same command again goes on with the member that it stopped in.
-
-    Raises:
-        RecipeError: `--probe` for an ensemble, or a run of that name that was trained with another recipe.
-        LayerprobeError: whatever else a user can mend.
     """
     ensemble = request.recipe.ensemble
     if ensemble is None:
@@ -128,9 +124,7 @@ class EnsembleExtractor:
     """Stores the members' embeddings, each L2-normalised, side by side.
 
     Args:
-        features: of the ensemble.
         members: in the order of their embeddings.
-        device: as recorded with the features.
     """
 
     features: RunFeatures
@@ -162,12 +156,7 @@ class EnsembleExtractor:
 def prepare_ensemble(
     run: Run, request: ProbeRequest, dataset: Dataset | None = None, listener: Listener | None = None
 ) -> Probing:
-    """As `probe.prepare`, of an ensemble: its one layer is the members' embeddings side by side.
-
-    Raises:
-        RecipeError: another layer than the embedding is asked for.
-        DataError: a member is not there, or has other images.
-    """
+    """As `probe.prepare`, of an ensemble: its one layer is the members' embeddings side by side."""
     opened = open_for_probing(run, request)
     recipe, embedding = opened.recipe, embedding_tap(opened.recipe, opened.measured)
     if any(name not in ("*", embedding.layer) for name in request.layers or ()):
@@ -225,11 +214,7 @@ def estimate_training_of(request: TrainRequest) -> Estimate:
 
 
 def estimate_probe_of(run: Run, request: ProbeRequest) -> Estimate:
-    """As `estimate_probe`.
-
-    Raises:
-        RecipeError: the run is an ensemble.
-    """
+    """As `estimate_probe`."""
     if "members" in run.read():
         raise RecipeError("--dry-run is for a single run", fix=f"Estimate a member: {run.name}.1")
     return estimate_probe(run, request)

@@ -25,17 +25,7 @@ _LONG_ENOUGH = 0.5  # seconds of steps that are timed; no further step begins af
 
 
 def require_space(run: Run, built: Built, keep: Keep, *, fresh: bool) -> None:
-    """Check that what a run will write fits on its disk before the first of it is written.
-
-    Args:
-        run: it need not exist.
-        built: what it is trained with.
-        keep: `train.keep`.
-        fresh: whether it begins anew.
-
-    Raises:
-        EnvironmentFault: it does not; with both numbers. Or nothing can be written there.
-    """
+    """Check that what a run will write fits on its disk before the first of it is written."""
     require_writable(run.folder)
     count = _checkpoints(_epochs_left(run, built.trainer, fresh), keep)
     needed, free = _disk(run, built, keep, fresh), free_bytes(run.folder)
@@ -50,13 +40,7 @@ def require_space(run: Run, built: Built, keep: Keep, *, fresh: bool) -> None:
 
 
 def estimate_training(run: Run, built: Built, keep: Keep, *, fresh: bool) -> Estimate:
-    """Time up to three training steps and extrapolate to the epochs left; the trainer cannot be used afterwards.
-
-    Args: as for `require_space`.
-
-    Raises:
-        EnvironmentFault: nothing can be written there.
-    """
+    """Time up to three training steps and extrapolate to the epochs left; the trainer cannot be used afterwards."""
     require_writable(run.folder)
     trainer = built.trainer
     marks: list[float] = []

@@ -45,10 +45,7 @@ class FrozenRequest:
 
     Args:
         model: a source and what follows it, `timm:resnet50`.
-        data: NAME[:ROOT].
-        cache: folder of all runs.
         weights: model, none, FILE[#PART], a glob of such files, or run:NAME.
-        settings: data.KEY=VALUE.
         seed: from which weights are drawn, where none are loaded.
         run: the run's name; None for one made of the model's.
         device: auto, cpu, cuda or cuda:i.
@@ -66,12 +63,7 @@ class FrozenRequest:
     workers: int | None = None
 
     def recipe(self) -> Recipe:
-        """The recipe of the run: 0 epochs, and a loss that is never computed.
-
-        Raises:
-            UnknownNameError: no such source or data set.
-            RecipeError: no source and model, a setting of another section than [data], or one that it does not take.
-        """
+        """The recipe of the run: 0 epochs, and a loss that is never computed."""
         source, colon, name = self.model.partition(":")
         if not (source and colon and name):
             raise RecipeError(f"--model {self.model}: not a source and a model", fix=f"Write it like {_EXAMPLES}")
@@ -98,12 +90,7 @@ class FrozenRequest:
 
 
 def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
-    """The run of a model: a new one, or that of the same request, which may by now have further files.
-
-    Raises:
-        RecipeError: the run of that name is of another request.
-        LayerprobeError: what a user can mend: the model, its weights, the data.
-    """
+    """The run of a model: a new one, or that of the same request, which may by now have further files."""
     return _run_of(request, _given_files(request), listener)
 
 

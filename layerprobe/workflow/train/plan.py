@@ -22,11 +22,7 @@ from layerprobe.training.schedule import Schedule, milestones
 
 
 def split_to_train(recipe: Recipe, dataset: Dataset) -> Split:
-    """The training split. A run of 0 epochs may lack one and gets any split, since none of its images is read.
-
-    Raises:
-        DataError: there is none, and it would be trained on.
-    """
+    """The training split. A run of 0 epochs may lack one and gets any split, since none of its images is read."""
     if "train" not in dataset.splits and recipe.train.epochs:
         raise DataError(
             "no training images",

@@ -34,13 +34,7 @@ _OTHER_RUN = "Use --run NAME for a new run, or --fresh to move the old one aside
 
 
 def train(request: TrainRequest, listener: Listener) -> Run:
-    """Train a run to its last epoch: a new one from epoch 0, an unfinished one from where it stopped.
-
-    Raises:
-        RecipeError: the run was trained with another recipe.
-        InterruptedRun: a signal came; the epochs done are kept and the same command goes on.
-        LayerprobeError: whatever else a user can mend.
-    """
+    """Train a run to its last epoch: a new one from epoch 0, an unfinished one from where it stopped."""
     run = request.target()
     if request.recipe.found_at is not None and (request.fresh or not run.exists()):
         fix = f"Set it in the recipe, or by --set net.name={request.recipe.found_at}"
@@ -111,17 +105,7 @@ def is_done(run: Run, recipe: Recipe) -> bool:
 
 
 def require_same_data(run: Run, recipe: Recipe, decoding: Decoding, *, fix: str) -> None:
-    """Check that a folder of images that is named in place of a run's holds the same ones; they are read there now.
-
-    Args:
-        run: it exists, and is of this recipe. Where images lie is no part of that.
-        recipe: with the folder.
-        decoding: where hashes of images are kept.
-        fix: what to do, for the error.
-
-    Raises:
-        RecipeError: the images are others.
-    """
+    """Check that a folder of images that is named in place of a run's holds the same ones; they are read there now."""
     record, root = run.read(), recipe.data.root
     began = record["recipe"]["data"].get("root")
     if root is None or began in (None, root) or recipe.changes_since(record):  # other changes are told as such
