@@ -33,7 +33,7 @@ from torch import Tensor
 from torchvision.transforms import Compose, Normalize, RandomCrop, RandomHorizontalFlip, Resize, ToTensor
 
 from layerprobe.data.batches import Indices, shuffled_batches
-from layerprobe.data.cache import Entry, Stored
+from layerprobe.data.cache import DecodedPixels, Entry
 from layerprobe.data.contents import with_digests
 from layerprobe.data.decoding import fill
 from layerprobe.data.framing import Framing, framed
@@ -119,7 +119,7 @@ def ways(folder: Path, names: list[str]) -> dict[str, Callable[[], None]]:
     entry = Entry.of(folder / "decoded", "benchmark", "fast")
     with entry.locked():
         fill(entry, fast, Nobody(), digests=digests_of(fast), about={}, workers=0)
-    cached = replace(fast, image=Stored(entry))
+    cached = replace(fast, image=DecodedPixels(entry))
     return {
         "usual": usual(folder, names),
         "exact": ours(split_of(folder, names, "exact"), None),
@@ -167,7 +167,7 @@ def waiting(net_name: str, count: int, workers: int, device: str) -> None:
         entry = Entry.of(folder / "decoded", "benchmark", "exact")
         with entry.locked():
             fill(entry, decoding, Nobody(), digests=digests_of(decoding), about={}, workers=workers)
-        for name, split in (("decoding", decoding), ("cached", replace(decoding, image=Stored(entry)))):
+        for name, split in (("decoding", decoding), ("cached", replace(decoding, image=DecodedPixels(entry)))):
             batches = shuffled_batches(split.labels, batch_size=BATCH, seed=0, epoch=1)
             loaded: Iterable[tuple[Tensor, Indices]] = load_batches(
                 split, batches, epoch=1, seed=0, augment="photo", workers=workers

@@ -23,7 +23,7 @@ from layerprobe.training.loop import Trainer
 from layerprobe.workflow.probe.classifiers import why_no_weight
 from layerprobe.workflow.probe.reducing import asked_chains, left_out
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.train.plan import build_plan
 
 TABLE = Path(__file__).parents[1] / "recipes" / "README.md"
@@ -72,7 +72,7 @@ def net_of(command: str) -> Net:
     """Its network; those of equal [net] sections are built once."""
     key = json.dumps(recipe_of(command).as_dict()["net"], sort_keys=True)
     if key not in _BUILT:
-        _BUILT[key] = parts.build_net(recipe_of(command))
+        _BUILT[key] = from_recipe.build_net(recipe_of(command))
     return _BUILT[key]
 
 
@@ -107,11 +107,11 @@ def test_a_rows_command_would_train(command: str) -> None:
     labels = np.repeat(np.arange(classes), images)
     recipe = recipe.member(1)
     targets = labels % (recipe.train.meta_classes or classes)
-    loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1)
+    loss = from_recipe.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1)
     plan = build_plan(recipe, targets, workers=0)
-    parts.require_input(recipe, net)
+    from_recipe.require_input(recipe, net)
     split = Split("train", labels, tuple(map(str, range(len(labels)))), no_image)
-    Trainer(net, loss, split, parts.build_normalise(recipe), plan, targets)
+    Trainer(net, loss, split, from_recipe.build_normalise(recipe), plan, targets)
     changes = (*plan.schedule.milestones, *plan.schedule.heatings)
     assert all(0 < step < plan.steps_per_epoch * plan.epochs for step in changes)
     assert taps_of(net, recipe.probe.layers, recipe.data.image_size)
@@ -221,7 +221,9 @@ def test_recipes_have_the_papers_values(name: str, values: dict[str, object]) ->
 def test_zhang_et_als_network_sees_pixels_from_minus_1_to_1(name: str) -> None:
     recipe = load_recipe(f"heated-hbn-{name}", Overrides(f"{name}:DIR"))
     pixels = torch.tensor([0, 255], dtype=torch.uint8)[:, None, None, None].expand(2, 1, 1, 3)
-    seen = parts.build_net(recipe).module.get_submodule("transform_input")(parts.build_normalise(recipe)(pixels))
+    seen = from_recipe.build_net(recipe).module.get_submodule("transform_input")(
+        from_recipe.build_normalise(recipe)(pixels)
+    )
     torch.testing.assert_close(seen, torch.tensor([-1.0, 1.0])[:, None, None, None].expand(2, 3, 1, 1))
 
 

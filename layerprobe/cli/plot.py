@@ -49,7 +49,7 @@ def plot(
 ) -> None:
     """Draw the scores of runs, their features, or the images found."""
     from layerprobe.system.errors import UnknownNameError
-    from layerprobe.workflow.plot.options import Ask
+    from layerprobe.workflow.plot.options import PlotOptions
     from layerprobe.workflow.plot.plot import PlotRequest
     from layerprobe.workflow.plot.plot import plot as draw
     from layerprobe.workflow.run.runs import find_run
@@ -60,7 +60,7 @@ def plot(
     found = [find_run(cache, name) for name in runs] if runs else [find_run(cache, None)]
     if not runs:
         terminal.say(f"run {found[0].name}")
-    ask = Ask(split_names(layers), epoch, query, where, queries)
+    ask = PlotOptions(split_names(layers), epoch, query, where, queries)
     path = draw(PlotRequest(kind, found, out, csv, ask))
     values = {"runs": [run.name for run in found], "plot": kind, "file": str(path), "csv": str(csv) if csv else None}
     with printed_apart(out, csv):

@@ -130,7 +130,7 @@ class Entry:
                 path.unlink(missing_ok=True)
 
 
-class Stored:
+class DecodedPixels:
     """i -> image of a whole entry, read-only uint8 (H, W, 3).
 
     Data workers are sent its path, not its pixels. While one exists in any process, the entry cannot be removed.
@@ -154,7 +154,7 @@ class Stored:
             self._pixels = np.memmap(entry.pixels, np.uint8, "r")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Stored, (self.entry,)
+        return DecodedPixels, (self.entry,)
 
     def __call__(self, index: int) -> Image:
         """The index-th image."""
@@ -162,7 +162,7 @@ class Stored:
         return pixels.reshape(*self._sizes[index], 3)
 
 
-_HELD: weakref.WeakSet[Stored] = weakref.WeakSet()
+_HELD: weakref.WeakSet[DecodedPixels] = weakref.WeakSet()
 
 
 def is_held_here(entry: Entry) -> bool:

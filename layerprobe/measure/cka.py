@@ -24,7 +24,7 @@ Faults = dict[str, list[int]]  # reason why numbers are missing -> the epochs
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class EpochFeatures:
     """One of two runs whose layers are compared.
 
     Args:
@@ -103,7 +103,7 @@ def epoch_cka(
     return Matrix(run, split, MEASURE, title, "layer", "epoch", names, epochs, tuple(rows), used, _notes(count, faults))
 
 
-def run_cka(first: Side, second: Side, *, split: str) -> Matrix:
+def run_cka(first: EpochFeatures, second: EpochFeatures, *, split: str) -> Matrix:
     """Linear CKA of every layer of one run with every layer of another.
 
     Returns:

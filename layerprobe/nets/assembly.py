@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.nets.checkpoint_files import FileWeights
-from layerprobe.nets.fitting import Fit, Translate, Wanted, as_they_are, fit, shapes, unused, with_versions
+from layerprobe.nets.fitting import Fit, TargetNetwork, Translate, as_they_are, fit, shapes, unused, with_versions
 from layerprobe.nets.freezing import freeze_batch_norm
 from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
@@ -106,7 +106,7 @@ class Backbone:
         if weights is not None:
             own = shapes(module)
             head_of = [key for key in own if key.partition(".")[0] not in trunk]
-            found = fit(weights, Wanted(self.name, own, head_of, translate=self.translate))
+            found = fit(weights, TargetNetwork(self.name, own, head_of, translate=self.translate))
             loaded = _load(module, found, paths)
             notes = (*found.notes, *unused(own, found.left, paths))
         if freeze_bn and not freeze_batch_norm(module, paths):

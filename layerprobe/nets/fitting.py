@@ -49,7 +49,7 @@ def with_versions(tensors: Mapping[str, Tensor], module: nn.Module) -> OrderedDi
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
+class TargetNetwork:
     """The network whose tensors are looked for in a file.
 
     Args:
@@ -112,11 +112,11 @@ def fitted(weights: FileWeights | Mapping[str, Tensor], module: nn.Module, *, na
         The module's names -> tensors; the notes name the prefix and what of the file is not used.
     """
     own = shapes(module)
-    found = fit(weights, Wanted(name, own))
+    found = fit(weights, TargetNetwork(name, own))
     return Fit(found.prefix, found.tensors, found.left, (*found.notes, *unused(own, found.left)))
 
 
-def fit(weights: FileWeights | Mapping[str, Tensor], wanted: Wanted) -> Fit:
+def fit(weights: FileWeights | Mapping[str, Tensor], wanted: TargetNetwork) -> Fit:
     """The one prefix of a file under which all tensors of a network lie in their shapes, and these tensors."""
     given = weights if isinstance(weights, FileWeights) else FileWeights(weights)
     found = _of_part(_matched(given.tensors, wanted), given)
@@ -164,7 +164,7 @@ def _and_more(count: int) -> str:
     return f" and {count:,} more" if count > 0 else ""
 
 
-def _matched(tensors: Mapping[str, Tensor], wanted: Wanted) -> dict[str, dict[str, Tensor]]:
+def _matched(tensors: Mapping[str, Tensor], wanted: TargetNetwork) -> dict[str, dict[str, Tensor]]:
     """Of each prefix after which a name of the network stands: the network's names -> tensors, in any shape."""
     found: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -178,7 +178,7 @@ def _matched(tensors: Mapping[str, Tensor], wanted: Wanted) -> dict[str, dict[st
     return found
 
 
-def _under(prefix: str, tensors: Mapping[str, Tensor], wanted: Wanted) -> Iterator[tuple[str, Tensor]]:
+def _under(prefix: str, tensors: Mapping[str, Tensor], wanted: TargetNetwork) -> Iterator[tuple[str, Tensor]]:
     """All tensors below a prefix, by the network's names where it has such."""
     for name, tensor in tensors.items():
         if name.startswith(f"{prefix}." if prefix else ""):
@@ -202,7 +202,9 @@ def _of_shape(tensors: Mapping[str, Tensor], own: Mapping[str, Shape]) -> dict[s
     return {key: tensor for key, tensor in tensors.items() if tuple(tensor.shape) == own[key]}
 
 
-def _lacks(found: Mapping[str, Mapping[str, Tensor]], right: Mapping[str, Mapping[str, Tensor]], wanted: Wanted) -> str:
+def _lacks(
+    found: Mapping[str, Mapping[str, Tensor]], right: Mapping[str, Mapping[str, Tensor]], wanted: TargetNetwork
+) -> str:
     """What is wrong under the prefix that has most of the network."""
     if not found:
         return f"none of its {len(wanted.required):,} tensors is there"
@@ -221,12 +223,12 @@ def _lacks(found: Mapping[str, Mapping[str, Tensor]], right: Mapping[str, Mappin
     return f"{count}: {_first(problems)}"
 
 
-def _other_network(what: str, wanted: Wanted, given: FileWeights) -> DataError:
+def _other_network(what: str, wanted: TargetNetwork, given: FileWeights) -> DataError:
     fix = "Name the network of these weights, or a file of this one"
     return DataError(f"weights of another network than {wanted.name}: {what}", file=given.source, fix=fix)
 
 
-def _without_place(one: Fit, wanted: Wanted) -> list[str]:
+def _without_place(one: Fit, wanted: TargetNetwork) -> list[str]:
     """Tensors beside those of the network, as a deeper one has them: to leave them out would be to cut it."""
     children = {wanted.below(key).partition(".")[0] for key in wanted.required}
     spare = [key for key in one.left if key not in wanted.own and not key.endswith(_DERIVED)]
@@ -245,7 +247,7 @@ def _is_classifier(key: str, left: Mapping[str, Tensor]) -> bool:
     return any(part in _CLASSIFIERS for part in outside_blocks) and weight is not None and weight.dim() > 1
 
 
-def _only(fits: Collection[Fit], wanted: Wanted, given: FileWeights) -> Fit:
+def _only(fits: Collection[Fit], wanted: TargetNetwork, given: FileWeights) -> Fit:
     """The one complete fit; of equal fits the one with most of a head."""
     different: list[Fit] = []
     for one in sorted(fits, key=lambda each: -len(each.tensors)):
@@ -266,7 +268,7 @@ def _only(fits: Collection[Fit], wanted: Wanted, given: FileWeights) -> Fit:
     return different[0]
 
 
-def _same(one: Fit, other: Fit, wanted: Wanted) -> bool:
+def _same(one: Fit, other: Fit, wanted: TargetNetwork) -> bool:
     return all(torch.equal(one.tensors[key], other.tensors[key]) for key in wanted.required)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from layerprobe.plots.values import Series, layer_names
-from layerprobe.values.few import few_layers
+from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import RankedLayer
 
 
 def few(runs: Mapping[str, Series]) -> list[str]:
-    """The labels of `few_layers`, in network order: at most five, the same for all runs.
+    """The labels of `headline_layers`, in network order: at most five, the same for all runs.
 
     Args:
         runs: run -> its layers. The best on validation is that of the mean over the runs, each at its last epoch.
@@ -27,4 +27,4 @@ def few(runs: Mapping[str, Series]) -> list[str]:
                 validation.setdefault(label, []).append(value)
     labels = {of_label[label]: label for label in layer_names(runs)}
     means = {of_label[label]: fmean(values) for label, values in validation.items()}
-    return [labels[ranked] for ranked in few_layers(list(labels), means)]
+    return [labels[ranked] for ranked in headline_layers(list(labels), means)]

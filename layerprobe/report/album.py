@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.report.values import Asked, Gallery
+from layerprobe.report.values import Gallery, GalleryQuery
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.views import Item
 
@@ -18,14 +18,14 @@ _AROUND = 60  # characters about an item's names and a picture
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
+class UncutGallery:
     """A gallery before it is known how much of it a page can hold.
 
     Args:
         epochs: E of them, ascending.
         layers: L of them, in network order.
         items: every image that may be shown.
-        queries: Q of them, those that matter most first; `Asked.item` is a place among the items.
+        queries: Q of them, those that matter most first; `GalleryQuery.item` is a place among the items.
         found: (E, L, Q, K) places among the items, nearest first; -1 where there is none.
         right: (E, L, Q, K) bool, whether it is a right answer.
         picture: gives the small picture of an item; None where its image cannot be read.
@@ -37,7 +37,7 @@ class Wanted:
     epochs: tuple[int, ...]
     layers: tuple[RankedLayer, ...]
     items: Sequence[Item]
-    queries: tuple[Asked, ...]
+    queries: tuple[GalleryQuery, ...]
     found: NDArray[np.int32]
     right: NDArray[np.bool_]
     picture: Callable[[int], bytes | None]
@@ -63,7 +63,7 @@ class _Pictures:
 class _Cut:
     """How much of a gallery is taken: its first queries, and the items that these need."""
 
-    wanted: Wanted
+    wanted: UncutGallery
     queries: int = 0
     pictures: dict[int, bytes | None] = field(default_factory=dict)  # item -> its picture
 
@@ -80,7 +80,7 @@ class _Cut:
         return names + _encoded(3 * self.wanted.found[:, :, 0].size)  # 2 bytes for an item, 1 whether it is right
 
 
-def within(wanted: Sequence[Wanted], limit: int = LIMIT) -> tuple[tuple[Gallery, ...], tuple[bytes, ...]]:
+def within(wanted: Sequence[UncutGallery], limit: int = LIMIT) -> tuple[tuple[Gallery, ...], tuple[bytes, ...]]:
     """Galleries with as many of their first queries as a page may hold, and the pictures that they need, each once.
 
     The galleries take turns, one query each, until the next one would be too much.
@@ -122,7 +122,7 @@ def _gallery(cut: _Cut, pictures: _Pictures, limit: int) -> Gallery:
         layers=wanted.layers,
         items=tuple(wanted.items[item] for item in kept),
         pictures=tuple(-1 if each is None else pictures.places[each] for each in cut.pictures.values()),
-        queries=tuple(Asked(int(places[query.item]), query.rules) for query in wanted.queries[: cut.queries]),
+        queries=tuple(GalleryQuery(int(places[query.item]), query.rules) for query in wanted.queries[: cut.queries]),
         found=places[wanted.found[:, :, : cut.queries]],
         right=wanted.right[:, :, : cut.queries],
         notes=tuple(notes),

@@ -36,7 +36,7 @@ class RunPage:
 
 
 @dataclass(frozen=True)
-class Asked:
+class GalleryQuery:
     """A query of the gallery.
 
     Args:
@@ -65,7 +65,7 @@ class Gallery:
     layers: tuple[RankedLayer, ...]
     items: tuple[Item, ...]
     pictures: tuple[int, ...]
-    queries: tuple[Asked, ...]
+    queries: tuple[GalleryQuery, ...]
     found: NDArray[np.int32]
     right: NDArray[np.bool_]
     notes: tuple[str, ...] = ()

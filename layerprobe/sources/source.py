@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.checkpoint_files import FileWeights
-from layerprobe.nets.fitting import Wanted, fit, shapes, unused, with_versions
+from layerprobe.nets.fitting import TargetNetwork, fit, shapes, unused, with_versions
 from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
 from layerprobe.sources.readout import Readout, measured_output
@@ -134,7 +134,7 @@ class Source:
             loaded = set()
         elif weights != "model":
             own = shapes(module)
-            found = fit(weights, Wanted(full, own, own.keys() - loaded, root=_MODEL))
+            found = fit(weights, TargetNetwork(full, own, own.keys() - loaded, root=_MODEL))
             tensors = {key: tensor for key, tensor in found.tensors.items() if not key.startswith(anew)}
             module.load_state_dict(with_versions(tensors, module), strict=False)
             loaded, notes = set(tensors), (*notes, *found.notes, *unused(own, found.left, anew))

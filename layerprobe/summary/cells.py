@@ -12,7 +12,7 @@ from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.retrieval import Ranks
 
-Place = tuple[RankedLayer, int]  # a layer at an epoch
+LayerEpoch = tuple[RankedLayer, int]  # a layer at an epoch
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,20 @@ class Cells:
         sums: of all of them; None where there is no row.
     """
 
-    rows: Mapping[Place, int] = field(default_factory=dict)
+    rows: Mapping[LayerEpoch, int] = field(default_factory=dict)
     sums: UnitSums | None = None
 
-    def __contains__(self, place: Place) -> bool:
+    def __contains__(self, place: LayerEpoch) -> bool:
         return place in self.rows
 
-    def of(self, places: Sequence[Place]) -> UnitSums:
+    def of(self, places: Sequence[LayerEpoch]) -> UnitSums:
         """The sums of some layers and epochs, in their order."""
         if self.sums is None or not places or not all(place in self.rows for place in places):
             raise ValueError("nothing is known of one of these layers at one of these epochs")
         rows = [self.rows[place] for place in places]
         return UnitSums(self.sums.sums[rows], self.sums.counts[rows])
 
-    def mean(self, place: Place) -> float | None:
+    def mean(self, place: LayerEpoch) -> float | None:
         """A mean; None where there is none."""
         return float(self.of([place]).means[0]) if place in self.rows else None
 
@@ -105,5 +105,5 @@ class SplitCells:
 
     raw: Cells
     equal: Cells
-    faults: Mapping[Place, Faults]
+    faults: Mapping[LayerEpoch, Faults]
     units: frozenset[int]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from layerprobe.statistics.best_of_many import not_told_apart
 from layerprobe.statistics.bootstrap import RESAMPLES, between, intervals
 from layerprobe.statistics.draws import Terms
-from layerprobe.summary.cells import Cells, Faults, Place, SplitCells
-from layerprobe.summary.processed import PostProcessing
+from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
+from layerprobe.summary.processed import BestPostProcessing
 from layerprobe.summary.reduced import Reduced
 from layerprobe.values.best import best_layer
 from layerprobe.values.facts import DataFacts
@@ -54,7 +54,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Opening:
+class GapOnset:
     """When the gap began to exceed that of epoch 0.
 
     Args:
@@ -83,7 +83,7 @@ class LayerSummary:
     levels: Mapping[str, Level]
     gap: Gap | None
     gap_over_start: Gap | None
-    opening: Opening | None
+    opening: GapOnset | None
     best_epochs: Mapping[str, int]
     epochs: int
     faults: Mapping[str, Faults]
@@ -114,7 +114,7 @@ class RunSummary:
     alike: tuple[RankedLayer, ...] | None = None
     notes: tuple[str, ...] = ()
     sections: tuple[Reduced, ...] = ()
-    processed: PostProcessing | None = None
+    processed: BestPostProcessing | None = None
     label_free: tuple[Agreement, ...] = ()
 
     @property
@@ -211,7 +211,7 @@ def _levels(cells: SplitCells, last: Mapping[RankedLayer, int]) -> dict[RankedLa
     }
 
 
-def _broken(cells: SplitCells, last: Place) -> int:
+def _broken(cells: SplitCells, last: LayerEpoch) -> int:
     """At how many epochs before its last a layer has collapsed or has no value."""
     earlier = [fault for (ranked, epoch), fault in cells.faults.items() if ranked == last[0] and epoch < last[1]]
     return sum(bool(fault.invalid or fault.tied) for fault in earlier)
@@ -225,22 +225,22 @@ class _Gaps:
         over_start: of each layer at every later epoch than 0, less the gap of epoch 0.
     """
 
-    last: Mapping[bool, Mapping[Place, Difference]]
-    over_start: Mapping[bool, Mapping[Place, Difference]]
+    last: Mapping[bool, Mapping[LayerEpoch, Difference]]
+    over_start: Mapping[bool, Mapping[LayerEpoch, Difference]]
 
-    def opening(self, ranked: RankedLayer, last: int) -> Opening | None:
+    def opening(self, ranked: RankedLayer, last: int) -> GapOnset | None:
         """When a layer's gap began to exceed that of epoch 0; None where its last epoch says nothing of it."""
         raw, equal = ({place for place in self.over_start[kind] if place[0] == ranked} for kind in (False, True))
         on_equal_terms = raw == equal
         if (ranked, last) not in raw or self.over_start[on_equal_terms][ranked, last].interval is None:
             return None
         curve = {place[1]: self.over_start[on_equal_terms][place] for place in raw}
-        return Opening(opens_at(curve), on_equal_terms)
+        return GapOnset(opens_at(curve), on_equal_terms)
 
 
 def _gaps(splits: Mapping[str, SplitCells], last: Mapping[RankedLayer, int], *, from_start: bool) -> _Gaps:
-    found: dict[bool, dict[Place, Difference]] = {True: {}, False: {}}
-    over_start: dict[bool, dict[Place, Difference]] = {True: {}, False: {}}
+    found: dict[bool, dict[LayerEpoch, Difference]] = {True: {}, False: {}}
+    over_start: dict[bool, dict[LayerEpoch, Difference]] = {True: {}, False: {}}
     seen, unseen = splits.get(_SEEN), splits.get(_UNSEEN)
     if seen is not None and unseen is not None:
         apart = not seen.units & unseen.units
@@ -253,7 +253,7 @@ def _gaps(splits: Mapping[str, SplitCells], last: Mapping[RankedLayer, int], *, 
     return _Gaps(found, over_start)
 
 
-def _gap(found: Mapping[bool, Mapping[Place, Difference]], place: Place) -> Gap | None:
+def _gap(found: Mapping[bool, Mapping[LayerEpoch, Difference]], place: LayerEpoch) -> Gap | None:
     """The gap on equal terms, or else the other, if there is one."""
     equal = place in found[True]
     return Gap(found[equal][place], equal) if place in found[equal] else None
@@ -274,7 +274,7 @@ def opens_at(curve: Mapping[int, Difference]) -> int | None:
     return found
 
 
-def _from_zero(cells: Cells, places: Sequence[Place]) -> Cells:
+def _from_zero(cells: Cells, places: Sequence[LayerEpoch]) -> Cells:
     """The differences from epoch 0."""
     if not places:
         return Cells()
@@ -282,7 +282,7 @@ def _from_zero(cells: Cells, places: Sequence[Place]) -> Cells:
     return Cells({place: row for row, place in enumerate(places)}, changed)
 
 
-def _differences(ours: Cells, others: Cells, places: Sequence[Place], apart: bool) -> dict[Place, Difference]:
+def _differences(ours: Cells, others: Cells, places: Sequence[LayerEpoch], apart: bool) -> dict[LayerEpoch, Difference]:
     if not places:
         return {}
     if apart:

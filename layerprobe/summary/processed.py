@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from layerprobe.statistics.best_of_many import not_told_apart
 from layerprobe.statistics.bootstrap import differences, intervals
 from layerprobe.summary.cells import Cells
-from layerprobe.summary.reduced import Way
+from layerprobe.summary.reduced import PostProcessing
 from layerprobe.values.intervals import Difference, Interval
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 
@@ -31,7 +31,7 @@ class Processed:
 
 
 @dataclass(frozen=True)
-class PostProcessing:
+class BestPostProcessing:
     """Each layer after its best post-processing, chosen without looking at test.
 
     Args:
@@ -48,8 +48,8 @@ class PostProcessing:
 
 
 def post_processing(
-    layers: Iterable[RankedLayer], ways: Sequence[Way], splits: Mapping[str, Cells], choose_on: str
-) -> PostProcessing | None:
+    layers: Iterable[RankedLayer], ways: Sequence[PostProcessing], splits: Mapping[str, Cells], choose_on: str
+) -> BestPostProcessing | None:
     """The best reduction of each layer on a split, and what it gives on test.
 
     Means over random draws take no part: none of these could be used.
@@ -78,7 +78,7 @@ def post_processing(
     values = [layer.value for layer in found]
     near = not_told_apart(cells.of([(ranked, epoch) for ranked in chosen]), values.index(max(values)))
     alike = None if near is None else tuple(chosen[place].layer for place in near)
-    return PostProcessing(choose_on, epoch, tuple(found), alike)
+    return BestPostProcessing(choose_on, epoch, tuple(found), alike)
 
 
 def _test_values(

@@ -21,7 +21,7 @@ _MOST = 2**25  # numbers of a table of all pairs: 256 MiB
 
 
 @dataclass(frozen=True, order=True)
-class Way:
+class PostProcessing:
     """What is done to a layer's features, and how they are then compared.
 
     Args:
@@ -49,7 +49,7 @@ class Side:
         first: Recall@1 of the first layer.
     """
 
-    way: Way
+    way: PostProcessing
     first: float
     second: float
     apart: bool
@@ -93,23 +93,23 @@ class Reduced:
     epoch: int
     split: str
     layers: tuple[LayerKey, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[PostProcessing, ...]
     values: Mapping[str, Mapping[RankedLayer, float]]
     intervals: Mapping[RankedLayer, Interval]
-    alike: Mapping[Way, tuple[LayerKey, ...] | None]
+    alike: Mapping[PostProcessing, tuple[LayerKey, ...] | None]
     swaps: tuple[Swap, ...]
     pairs: int
 
     @property
-    def reduced(self) -> tuple[Way, ...]:
+    def reduced(self) -> tuple[PostProcessing, ...]:
         """The ways that reduce."""
         return tuple(way for way in self.ways if way.reduction != NO_REDUCTION)
 
-    def best(self, way: Way) -> Best | None:
+    def best(self, way: PostProcessing) -> Best | None:
         """The best of the layers after a reduction, on validation or test."""
         return best_layer(self.column(way))
 
-    def column(self, way: Way) -> dict[str, list[float | None]]:
+    def column(self, way: PostProcessing) -> dict[str, list[float | None]]:
         """The splits on which layers are chosen -> the values of all layers after a reduction."""
         return {
             split: [self.values.get(split, {}).get(way.of(layer)) for layer in self.layers]
@@ -118,7 +118,7 @@ class Reduced:
 
 
 def reduced_sections(
-    layers: Sequence[RankedLayer], ways: Sequence[Way], splits: Mapping[str, Cells]
+    layers: Sequence[RankedLayer], ways: Sequence[PostProcessing], splits: Mapping[str, Cells]
 ) -> tuple[Reduced, ...]:
     """Compare the layers after each reduction: those of one equal dimension with each other, and all others.
 
@@ -139,8 +139,8 @@ def reduced_sections(
 def _section(
     layers: Sequence[RankedLayer],
     dim: int | None,
-    raw: Sequence[Way],
-    reduced: Sequence[Way],
+    raw: Sequence[PostProcessing],
+    reduced: Sequence[PostProcessing],
     splits: Mapping[str, Cells],
 ) -> Reduced | None:
     """None where no reduced layer has a value."""
@@ -166,7 +166,7 @@ def _section(
     return replace(section, alike={way: _alike(section, way, splits) for way in ways})
 
 
-def _alike(section: Reduced, way: Way, splits: Mapping[str, Cells]) -> tuple[LayerKey, ...] | None:
+def _alike(section: Reduced, way: PostProcessing, splits: Mapping[str, Cells]) -> tuple[LayerKey, ...] | None:
     best = section.best(way)
     if best is None:
         return None
@@ -177,7 +177,10 @@ def _alike(section: Reduced, way: Way, splits: Mapping[str, Cells]) -> tuple[Lay
 
 
 def _swaps(
-    pairs: Sequence[tuple[LayerKey, LayerKey]], ways: Sequence[Way], known: Sequence[RankedLayer], cells: UnitSums
+    pairs: Sequence[tuple[LayerKey, LayerKey]],
+    ways: Sequence[PostProcessing],
+    known: Sequence[RankedLayer],
+    cells: UnitSums,
 ) -> tuple[Swap, ...]:
     """The pairs of layers of which each is better after some reduction.
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from layerprobe.summary.layers import RunSummary
-from layerprobe.summary.processed import PostProcessing
-from layerprobe.summary.reduced import Reduced, Side, Swap, Way
+from layerprobe.summary.processed import BestPostProcessing
+from layerprobe.summary.reduced import PostProcessing, Reduced, Side, Swap
 from layerprobe.tables.tables import Ends, TextTable
 from layerprobe.values.best import Best, best_text
 from layerprobe.values.intervals import Interval, ShownKind
@@ -50,7 +50,7 @@ def reduced_table(summary: RunSummary, section: Reduced) -> TextTable:
     )
 
 
-def processed_table(summary: RunSummary, found: PostProcessing) -> TextTable:
+def processed_table(summary: RunSummary, found: BestPostProcessing) -> TextTable:
     """A row for each layer: the post-processing chosen for it, where it was chosen, and what it gives on test."""
     layers = [layer.ranked.layer for layer in found.layers]
     names, pools = _names(layers), _pools(layers)
@@ -71,7 +71,7 @@ def processed_table(summary: RunSummary, found: PostProcessing) -> TextTable:
     words_above = "", "layer", *(["pool"] if pools else []), "post-processing"
     rows = []
     for place, layer in enumerate(found.layers):
-        way = Way(layer.ranked.reduction, layer.ranked.similarity)
+        way = PostProcessing(layer.ranked.reduction, layer.ranked.similarity)
         gain = _ABSENT if layer.gain is None else f"{100 * layer.gain.value:+.1f}"
         words = _BEST * (place == best.place), names[place].partition("@")[0], *pools[place : place + 1]
         rows.append((*words, _way(way, similarities), _share(layer.value), _share(layer.test), gain))
@@ -125,7 +125,7 @@ def _side_text(side: Side, apart: int) -> str:
     return f"{_share(side.first)}, {_share(side.second)}{told}"
 
 
-def _best_note(section: Reduced, way: Way, names: Sequence[str], similarities: Sequence[str]) -> str:
+def _best_note(section: Reduced, way: PostProcessing, names: Sequence[str], similarities: Sequence[str]) -> str:
     best, alike = section.best(way), section.alike[way]
     if best is None:
         return ""
@@ -133,7 +133,7 @@ def _best_note(section: Reduced, way: Way, names: Sequence[str], similarities: S
     return f"{_way(way, similarities)}: {best_text(best, names, section.column(way), near)}"
 
 
-def _way_notes(ways: Sequence[Way]) -> list[str]:
+def _way_notes(ways: Sequence[PostProcessing]) -> list[str]:
     found = [f"{way.reduction}: mean of {way.draws} draws" for way in ways if way.draws > 1]
     gallery = [way.reduction for way in ways if way.on_gallery]
     return found + ([f"transductive, fitted on the images searched: {', '.join(gallery)}"] if gallery else [])
@@ -151,7 +151,7 @@ def reduced_values(section: Reduced) -> dict[str, Any]:
     }
 
 
-def processed_values(found: PostProcessing) -> dict[str, Any]:
+def processed_values(found: BestPostProcessing) -> dict[str, Any]:
     """The fields of JSON of the best post-processing."""
     return {
         "chosen_on": found.split,
@@ -170,7 +170,7 @@ def processed_values(found: PostProcessing) -> dict[str, Any]:
     }
 
 
-def _order_values(section: Reduced, way: Way) -> dict[str, Any]:
+def _order_values(section: Reduced, way: PostProcessing) -> dict[str, Any]:
     best, alike = section.best(way), section.alike[way]
     return {
         "reduction": way.reduction,
@@ -223,11 +223,11 @@ def _pools(layers: Sequence[LayerKey]) -> list[str]:
     return [layer.pool for layer in layers] if len(names) < len(layers) else []
 
 
-def _way(way: Way, similarities: Sequence[str]) -> str:
+def _way(way: PostProcessing, similarities: Sequence[str]) -> str:
     return _way_name(way) + (f" {way.similarity}" if len(similarities) > 1 else "")
 
 
-def _way_name(way: Way) -> str:
+def _way_name(way: PostProcessing) -> str:
     return _RAW if way.reduction == NO_REDUCTION else way.reduction
 
 

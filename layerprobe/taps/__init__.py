@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from layerprobe.taps.capture import Tap, outlying_tokens, tapped
+    from layerprobe.taps.concatenated import Concatenated, Layer, extracted, find_layers, pools_left_out
     from layerprobe.taps.expressions import LayerInfo, execution_order, find_taps, list_layers, resolve_taps
-    from layerprobe.taps.joint import Joint, Layer, extracted, find_layers, pools_left_out
     from layerprobe.taps.measuring import Measured, NamedLayers, measure_layers
 
 __all__ = [
-    "Joint",
+    "Concatenated",
     "Layer",
     "LayerInfo",
     "Measured",
@@ -31,20 +31,20 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Joint": "joint",
-    "Layer": "joint",
+    "Concatenated": "concatenated",
+    "Layer": "concatenated",
     "LayerInfo": "expressions",
     "Measured": "measuring",
     "NamedLayers": "measuring",
     "Tap": "capture",
     "execution_order": "expressions",
-    "extracted": "joint",
-    "find_layers": "joint",
+    "extracted": "concatenated",
+    "find_layers": "concatenated",
     "find_taps": "expressions",
     "list_layers": "expressions",
     "measure_layers": "measuring",
     "outlying_tokens": "capture",
-    "pools_left_out": "joint",
+    "pools_left_out": "concatenated",
     "resolve_taps": "expressions",
     "tapped": "capture",
 }

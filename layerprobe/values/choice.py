@@ -70,7 +70,7 @@ class Ship:
 
 
 @dataclass(frozen=True)
-class Cut:
+class TruncationSavings:
     """How much of the network comes after a layer, and need not be run or stored to use it.
 
     Args:
@@ -114,5 +114,5 @@ class Choice:
     settled: bool
     equivalent: tuple[str, ...] = ()
     within: float = 1.0
-    cut: Cut | None = None
+    cut: TruncationSavings | None = None
     notes: tuple[str, ...] = field(default=())

@@ -76,7 +76,7 @@ def members_of(layer: LayerKey, stored: Collection[LayerKey]) -> tuple[LayerKey,
     return found if len(found) == len(names) > 1 else ()
 
 
-def joint_key(members: Sequence[LayerKey]) -> LayerKey | None:
+def concatenated_key(members: Sequence[LayerKey]) -> LayerKey | None:
     """The layer that some layers are side by side: `A+B`, with the pool of those that are no vectors.
 
     Returns:
@@ -88,7 +88,7 @@ def joint_key(members: Sequence[LayerKey]) -> LayerKey | None:
     return LayerKey("+".join(names), next(iter(pools), NO_POOL))
 
 
-def joint_layers(text: str, stored: Collection[LayerKey], layer_order: Sequence[str]) -> list[LayerKey]:
+def concatenated_layers(text: str, stored: Collection[LayerKey], layer_order: Sequence[str]) -> list[LayerKey]:
     """The layers that `A+B` may name, one for each pool that its members are stored with; none where it is no such."""
     order = {name: place for place, name in enumerate(layer_order)}
     names = sorted(text.partition("@")[0].split("+"), key=lambda name: order.get(name, len(order)))

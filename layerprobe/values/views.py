@@ -125,7 +125,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundItem:
     """One of a query's nearest items.
 
     Args:
@@ -154,5 +154,5 @@ class Neighbours:
     split: str
     ranked: RankedLayer
     query: Item
-    found: tuple[Found, ...]
+    found: tuple[FoundItem, ...]
     notes: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from layerprobe.data import cache
-from layerprobe.data.cache import Entry, Stored, entries
+from layerprobe.data.cache import DecodedPixels, Entry, entries
 from layerprobe.data.decoding import fill
 from tests.data.noise import DIGESTS, Noise, Progress, filled, split_of
 
@@ -29,7 +29,7 @@ def test_the_format_is_part_of_an_entrys_place(tmp_path: Path, monkeypatch: pyte
 
 def test_a_worker_is_sent_a_path(tmp_path: Path) -> None:
     entry, _ = filled(tmp_path, Noise())
-    stored = Stored(entry)
+    stored = DecodedPixels(entry)
     sent = pickle.dumps(stored)
     assert len(sent) < 1000
     np.testing.assert_array_equal(pickle.loads(sent)(3), Noise()(3))
@@ -37,7 +37,7 @@ def test_a_worker_is_sent_a_path(tmp_path: Path) -> None:
 
 def test_what_somebody_reads_cannot_be_removed(tmp_path: Path) -> None:
     entry, _ = filled(tmp_path, Noise())
-    stored = Stored(entry)
+    stored = DecodedPixels(entry)
     with pytest.raises(BlockingIOError):
         entry.remove()
     np.testing.assert_array_equal(stored(1), Noise()(1))
@@ -75,7 +75,7 @@ def test_entries_are_listed_the_last_used_first(tmp_path: Path) -> None:
     for place, name in enumerate(("a", "b", "c")):
         entry, _ = filled(tmp_path / name, Noise())
         os.utime(entry.folder / "about.json", (place, place))
-    Stored(Entry(tmp_path / "b"))  # which is a use
+    DecodedPixels(Entry(tmp_path / "b"))  # which is a use
     assert [entry.folder.name for entry in entries(tmp_path)] == ["b", "c", "a"]
 
 

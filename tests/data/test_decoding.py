@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from layerprobe.data import decoding
-from layerprobe.data.cache import Entry, Stored
+from layerprobe.data.cache import DecodedPixels, Entry
 from layerprobe.data.decoding import begun, dropped
 from layerprobe.data.splits import Image
 from layerprobe.system.errors import DataError
@@ -23,7 +23,7 @@ from tests.data.noise import DIGESTS, Noise, filled
 def test_every_image_comes_back_in_its_place_and_size(tmp_path: Path, workers: int) -> None:
     entry, done = filled(tmp_path, Noise(), workers)
     assert (entry.is_whole(), done) == (True, 40)
-    stored = Stored(entry)
+    stored = DecodedPixels(entry)
     for i in (39, 0, 17):
         np.testing.assert_array_equal(stored(i), Noise()(i))
 
@@ -52,13 +52,13 @@ def test_a_bad_image_is_named_and_the_next_call_goes_on_from_it(tmp_path: Path, 
         filled(tmp_path, Noise(bad=35), workers)
     assert not Entry(tmp_path).is_whole()
     with pytest.raises(DataError, match="were removed"):
-        Stored(Entry(tmp_path))
+        DecodedPixels(Entry(tmp_path))
     mended = Noise()
     entry, done = filled(tmp_path, mended)
     assert mended.asked == list(range(kept, 40))
     assert (entry.is_whole(), done) == (True, 40)
     for i in range(40):
-        np.testing.assert_array_equal(Stored(entry)(i), Noise()(i))
+        np.testing.assert_array_equal(DecodedPixels(entry)(i), Noise()(i))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_kill_at_any_byte_spoils_nothing(tmp_path: Path, pixels: int | None, s
             os.truncate(path, length)
     filled(tmp_path, Noise())
     for i in range(40):
-        np.testing.assert_array_equal(Stored(entry)(i), Noise()(i))
+        np.testing.assert_array_equal(DecodedPixels(entry)(i), Noise()(i))
 
 
 def test_sizes_that_a_power_failure_left_at_zero_are_not_believed(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_an_image_whose_file_changed_is_decoded_again_with_all_after_it(tmp_path
     entry = Entry(tmp_path)
     assert (entry.is_whole(), entry.is_whole(DIGESTS), entry.is_whole(changed)) == (True, True, False)
     with pytest.raises(DataError, match="were removed"):
-        Stored(entry, changed)
+        DecodedPixels(entry, changed)
     again = Noise()
     filled(tmp_path, again, digests=changed)
     assert again.asked == list(range(35, 40))
@@ -107,7 +107,7 @@ def test_an_entry_that_lost_its_index_is_made_again(tmp_path: Path) -> None:
     entry.index.unlink()
     assert not entry.is_whole()
     filled(tmp_path, Noise())
-    np.testing.assert_array_equal(Stored(entry)(39), Noise()(39))
+    np.testing.assert_array_equal(DecodedPixels(entry)(39), Noise()(39))
 
 
 def test_a_killed_process_leaves_what_it_had_synced(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ with entry.locked():
     rest = Noise()
     entry, _ = filled(tmp_path, rest)
     assert rest.asked[0] == 30
-    np.testing.assert_array_equal(Stored(entry)(29), Noise()(29))
+    np.testing.assert_array_equal(DecodedPixels(entry)(29), Noise()(29))
 
 
 def test_pixels_that_are_cut_off_are_decoded_again(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_full_disk_keeps_what_is_whole(tmp_path: Path, monkeypatch: pytest.Mon
             filled(tmp_path, Noise())
     entry, _ = filled(tmp_path, Noise())
     for i in range(40):
-        np.testing.assert_array_equal(Stored(entry)(i), Noise()(i))
+        np.testing.assert_array_equal(DecodedPixels(entry)(i), Noise()(i))
 
 
 class Full(io.FileIO):
@@ -186,7 +186,7 @@ def test_what_a_full_disk_had_room_for_is_not_decoded_again(tmp_path: Path, monk
     entry, _ = filled(tmp_path, rest)
     assert rest.asked == list(range(15, 40))
     for i in range(40):
-        np.testing.assert_array_equal(Stored(entry)(i), Noise()(i))
+        np.testing.assert_array_equal(DecodedPixels(entry)(i), Noise()(i))
 
 
 def test_the_room_of_the_sizes_is_taken_before_that_of_the_pixels(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from layerprobe.measure import cka
-from layerprobe.measure.cka import Side, epoch_cka, layer_cka, run_cka
+from layerprobe.measure.cka import EpochFeatures, epoch_cka, layer_cka, run_cka
 from layerprobe.system.errors import DataError
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Matrix
@@ -124,8 +124,8 @@ def test_too_few_images_are_an_error(stored: Stored) -> None:
 
 
 def test_the_layers_of_two_runs_are_compared(stored: Stored) -> None:
-    first = Side("one", 3, LAYERS, lambda layer: stored[3, layer])
-    second = Side("two", 2, LAYERS[1:], lambda layer: stored[2, layer])
+    first = EpochFeatures("one", 3, LAYERS, lambda layer: stored[3, layer])
+    second = EpochFeatures("two", 2, LAYERS[1:], lambda layer: stored[2, layer])
     matrix = run_cka(first, second, split="test")
     expected = [[direct_cka(stored[3, a], stored[2, b]) for b in LAYERS[1:]] for a in LAYERS]
     assert np.array(matrix.values) == pytest.approx(np.array(expected), abs=1e-10)
@@ -138,7 +138,7 @@ def test_the_layers_of_two_runs_are_compared(stored: Stored) -> None:
 def test_a_layer_of_either_run_that_has_no_number_is_told_with_its_run(stored: Stored) -> None:
     bad = dict(stored)
     bad[3, LAYERS[0]] = np.full((40, 4), np.nan, np.float32)
-    sides = [Side(run, 3, LAYERS, lambda layer: bad[3, layer]) for run in ("one", "two")]
+    sides = [EpochFeatures(run, 3, LAYERS, lambda layer: bad[3, layer]) for run in ("one", "two")]
     matrix = run_cka(*sides, split="test")
     assert np.array([[value is None for value in row] for row in matrix.values]).sum() == 5
     told = "pool1@max: 40 of 40 feature rows hold NaN or Inf (epoch 3)"

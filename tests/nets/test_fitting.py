@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torchvision.models import mnasnet0_5, resnet
 
 from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
-from layerprobe.nets.fitting import Fit, Wanted, fit, fitted, shapes, with_versions
+from layerprobe.nets.fitting import Fit, TargetNetwork, fit, fitted, shapes, with_versions
 from layerprobe.system.errors import DataError, NumericError, UnknownNameError
 
 
@@ -308,18 +308,18 @@ def test_an_extra_number_of_a_layer_is_no_such_buffer() -> None:
 def test_names_below_the_root_of_a_module_around_the_network_are_enough(prefix: str) -> None:
     own = {f"model.{name}": shape for name, shape in shapes(network(5)).items()} | {"fc6.weight": (4, 8)}
     given = under(prefix) | {f"{prefix}fc.weight": torch.ones(5, 8)}
-    found = fit(given, Wanted("mine", own, ["fc6.weight"], root="model"))
+    found = fit(given, TargetNetwork("mine", own, ["fc6.weight"], root="model"))
     assert found.tensors.keys() == {f"model.{name}" for name in STATE}
     assert all(torch.equal(found.tensors[f"model.{name}"], value) for name, value in STATE.items())
     deeper = under(prefix, network(0, blocks=3).state_dict())
     with pytest.raises(DataError, match=r"there is no place for layer1\.2\.conv1\.weight and 9 more\. Name"):
-        fit(deeper, Wanted("mine", own, ["fc6.weight"], root="model"))
+        fit(deeper, TargetNetwork("mine", own, ["fc6.weight"], root="model"))
 
 
 def test_a_runs_head_is_taken_with_the_network_below_the_root() -> None:
     own = {f"model.{name}": shape for name, shape in shapes(network(5)).items()} | {"fc6.weight": (4, 8)}
     given = under("net.model.") | {"net.fc6.weight": torch.ones(4, 8), "loss.scale": torch.ones(1)}
-    found = fit(given, Wanted("mine", own, ["fc6.weight"], root="model"))
+    found = fit(given, TargetNetwork("mine", own, ["fc6.weight"], root="model"))
     assert (found.prefix, found.notes) == ("net", ())
     assert torch.equal(found.tensors["fc6.weight"], torch.ones(4, 8))
 
@@ -372,7 +372,7 @@ def test_a_head_of_another_shape_is_left_and_said_and_one_of_the_same_shape_take
     given = STATE | {"fc6.weight": torch.ones(4, 8)}
     for rows, taken in ((4, True), (5, False)):
         own = shapes(network(5)) | {"fc6.weight": (rows, 8)}
-        found = fit(under("net.", given), Wanted("mine", own, ["fc6.weight"]))
+        found = fit(under("net.", given), TargetNetwork("mine", own, ["fc6.weight"]))
         assert ("fc6.weight" in found.tensors) == taken
         assert ("fc6.weight" in found.left) != taken
         assert found.notes == ()  # layerprobe's own file

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from layerprobe.plots.panels import PLOT, draw, neighbours_csv
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.values.views import Found, Item, Neighbours
+from layerprobe.values.views import FoundItem, Item, Neighbours
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
 BINARY = RankedLayer(LayerKey("fc6", "none"), "binary", "hamming")
@@ -35,7 +35,7 @@ def neighbours(
     epoch: int = 3,
 ) -> Neighbours:
     other = f"not {classes}"
-    found = [Found(Item(f"{query}{i}", classes if hit else other), 1 - i / 10, hit) for i, hit in enumerate(right)]
+    found = [FoundItem(Item(f"{query}{i}", classes if hit else other), 1 - i / 10, hit) for i, hit in enumerate(right)]
     return Neighbours(run, epoch, "test", ranked, Item(query, classes), tuple(found), ("Queries: random",))
 
 

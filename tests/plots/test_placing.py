@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerprobe.plots.placing import Obstacles, Samples, end_of_line, placed, samples_of, spread
+from layerprobe.values.arrays import FloatArray
 
 AREA = (200.0, 100.0)
 

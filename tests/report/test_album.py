@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from layerprobe.report.album import Wanted, within
-from layerprobe.report.values import Asked
+from layerprobe.report.album import UncutGallery, within
+from layerprobe.report.values import GalleryQuery
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.views import Item
 
@@ -17,10 +17,10 @@ FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
 FOUND = np.array([[[[5, 0], [4, 1], [3, -1]]], [[[0, 5], [4, 5], [3, 1]]]], np.int32)  # (E, L, Q, K)
 
 
-def wanted(run: str = "a", picture: Callable[[int], bytes | None] = lambda item: bytes([item]) * 30) -> Wanted:
+def wanted(run: str = "a", picture: Callable[[int], bytes | None] = lambda item: bytes([item]) * 30) -> UncutGallery:
     items = [Item(f"{i}.png", f"class {i}") for i in range(6)]
-    queries = tuple(Asked(item, ("random",)) for item in (4, 0, 2))
-    return Wanted(run, "test", (0, 3), (FC6,), items, queries, FOUND, FOUND % 2 == 1, picture, ("a note",))
+    queries = tuple(GalleryQuery(item, ("random",)) for item in (4, 0, 2))
+    return UncutGallery(run, "test", (0, 3), (FC6,), items, queries, FOUND, FOUND % 2 == 1, picture, ("a note",))
 
 
 def test_all_queries_find_what_they_found_where_there_is_room() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from layerprobe.report.data import layer_labels, page_data
-from layerprobe.report.values import Asked, Gallery, Report, RunPage
+from layerprobe.report.values import Gallery, GalleryQuery, Report, RunPage
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
@@ -36,7 +36,7 @@ def gallery_of(found: Sequence[int], items: Sequence[Item] = ()) -> Gallery:
     shown = np.array(found, np.int32).reshape(1, 1, 1, -1)
     items = tuple(items or (Item(f"c{i}/{i}.png", f"c{i}") for i in range(3)))
     pictures = (0, -1, *(0 for _ in items[2:]))
-    return Gallery("one", "test", (1,), (FC6,), items, pictures, (Asked(2, ("worst",)),), shown, shown == 1)
+    return Gallery("one", "test", (1,), (FC6,), items, pictures, (GalleryQuery(2, ("worst",)),), shown, shown == 1)
 
 
 def test_every_number_has_the_digits_of_scores_csv(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from layerprobe.report.page import render
 from layerprobe.report.pictures import small_picture
-from layerprobe.report.values import Asked, Gallery, Report
+from layerprobe.report.values import Gallery, GalleryQuery, Report
 from layerprobe.values.views import Item
 from tests.report.fabricated import HOSTILE, LAYERS, report_of, run_page
 
@@ -32,7 +32,7 @@ def gallery_of(run: str, queries: tuple[int, ...] = (0, 6, 13), **fields: object
     usual = {
         "run": run, "split": "test", "epochs": EPOCHS, "layers": LAYERS, "items": ITEMS,
         "pictures": (*range(19), -1),
-        "queries": tuple(Asked(item, rule) for item, rule in zip(queries, rules, strict=True)),
+        "queries": tuple(GalleryQuery(item, rule) for item, rule in zip(queries, rules, strict=True)),
         "found": found, "right": found // 5 == asked // 5, "notes": ("how they were chosen",),
     }  # fmt: skip
     return Gallery(**(usual | fields))
@@ -154,7 +154,7 @@ def test_a_query_stays_when_the_page_is_read_again(open_page: Callable[..., Page
 
 
 def test_runs_that_searched_for_a_query_stand_side_by_side(open_page: Callable[..., Page]) -> None:
-    drawn = tuple(Asked(item, ("random",)) for item in (0, 7, 13))
+    drawn = tuple(GalleryQuery(item, ("random",)) for item in (0, 7, 13))
     page = open_page(report_with(gallery_of("one"), replace(gallery_of("two", (0, 7, 13)), queries=drawn)))
     assert page.locator("#gallery-query span:not([class])").all_text_contents() == ["rule: first", "rule: random"]
     assert queries(page) == ["0/0.png", "1/6.png", "2/13.png", "1/7.png"]

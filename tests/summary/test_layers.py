@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from layerprobe.summary.cells import Faults, SplitCells
-from layerprobe.summary.layers import LayerSummary, Level, Opening, alike_layers, layer_summaries, opens_at
+from layerprobe.summary.layers import GapOnset, LayerSummary, Level, alike_layers, layer_summaries, opens_at
 from layerprobe.values.intervals import Difference, Interval
 from layerprobe.values.keys import RankedLayer
 from tests.summary.made_up import CLASSES, FC6, POOL5, split_of
@@ -115,12 +115,12 @@ def spread_out(split: SplitCells, rng: np.random.Generator) -> SplitCells:
     ("train", "opening"),
     [
         # test stays at 0.5, epoch 0 has no gap, and intervals are a few tenths of a point wide
-        ({0: 0.5, 1: 0.5, 2: 0.6, 3: 0.7}, Opening(2, equal=False)),
-        ({0: 0.5, 1: 0.6, 2: 0.5, 3: 0.7}, Opening(3, equal=False)),
-        ({0: 0.5, 1: 0.6, 2: 0.6, 3: 0.45}, Opening(None, equal=False)),
+        ({0: 0.5, 1: 0.5, 2: 0.6, 3: 0.7}, GapOnset(2, equal=False)),
+        ({0: 0.5, 1: 0.6, 2: 0.5, 3: 0.7}, GapOnset(3, equal=False)),
+        ({0: 0.5, 1: 0.6, 2: 0.6, 3: 0.45}, GapOnset(None, equal=False)),
     ],
 )
-def test_the_opening_is_read_off_the_gaps_over_epoch_0(train: dict[int, float], opening: Opening) -> None:
+def test_the_opening_is_read_off_the_gaps_over_epoch_0(train: dict[int, float], opening: GapOnset) -> None:
     rng = np.random.default_rng(0)
     splits = {name: spread_out(split, rng) for name, split in both(train, dict.fromkeys(train, 0.5)).items()}
     assert summed(splits).opening == opening
@@ -134,7 +134,7 @@ def test_the_opening_is_on_equal_terms_where_every_epoch_is(drawn: list[int], eq
         raw = spread_out(split, rng).raw
         rows = {(ranked, epoch): row for (ranked, epoch), row in raw.rows.items() if epoch in drawn}
         splits[name] = replace(split, raw=raw, equal=replace(raw, rows=rows))
-    assert summed(splits).opening == Opening(1, equal=equal)
+    assert summed(splits).opening == GapOnset(1, equal=equal)
 
 
 def test_best_epochs_are_the_first_of_equals() -> None:

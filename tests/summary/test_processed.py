@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from layerprobe.summary.processed import post_processing
-from layerprobe.summary.reduced import Way
+from layerprobe.summary.reduced import PostProcessing
 from tests.summary.made_up import FC6, POOL5
 from tests.summary.test_reduced import FC6_PCA, LAYERS, PCA, POOL5_PCA, RAW, cells
 
-RANDOM = Way("random:8x5", "cosine", 8, draws=5)
+RANDOM = PostProcessing("random:8x5", "cosine", 8, draws=5)
 
 
 def test_post_processing_is_chosen_for_each_layer_without_test() -> None:

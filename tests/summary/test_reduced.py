@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from layerprobe.summary.cells import Cells
-from layerprobe.summary.reduced import Reduced, Way, reduced_sections
+from layerprobe.summary.reduced import PostProcessing, Reduced, reduced_sections
 from layerprobe.values.keys import RankedLayer
 from tests.summary.made_up import CLASSES, FC6, POOL5
 
-RAW, PCA, L2 = Way("none", "cosine"), Way("pca:8", "cosine", 8), Way("l2", "cosine")
+RAW, PCA, L2 = PostProcessing("none", "cosine"), PostProcessing("pca:8", "cosine", 8), PostProcessing("l2", "cosine")
 FC6_PCA, POOL5_PCA = PCA.of(FC6.layer), PCA.of(POOL5.layer)
 LAYERS = [POOL5, POOL5_PCA, FC6, FC6_PCA]
 
@@ -31,7 +31,7 @@ def section(values: Mapping[RankedLayer, float]) -> Reduced:
 
 
 def test_reductions_are_compared_with_those_of_their_dimension() -> None:
-    ways = [RAW, PCA, L2, Way("pca:4", "cosine", 4)]
+    ways = [RAW, PCA, L2, PostProcessing("pca:4", "cosine", 4)]
     layers = [way.of(layer.layer) for layer in (POOL5, FC6) for way in ways]
     found = reduced_sections(layers, ways, {"test": cells(dict.fromkeys(layers, 0.5))})
     assert [(each.dim, [way.reduction for way in each.ways]) for each in found] == [

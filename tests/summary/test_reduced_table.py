@@ -6,16 +6,16 @@ import pytest
 
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import LayerSummary, Level
-from layerprobe.summary.processed import PostProcessing, Processed
-from layerprobe.summary.reduced import Reduced, Side, Swap, Way
+from layerprobe.summary.processed import BestPostProcessing, Processed
+from layerprobe.summary.reduced import PostProcessing, Reduced, Side, Swap
 from layerprobe.summary.table import summary_tables, summary_values
 from layerprobe.tables.formats import as_csv, as_latex, as_markdown
 from layerprobe.values.intervals import Difference, Interval
 from tests.summary.made_up import FC6, POOL5
 from tests.summary.test_table import LAYER, OTHER, SUMMARY
 
-RAW, PCA = Way("none", "cosine"), Way("pca:8", "cosine", 8)
-RANDOM = Way("random:8x5", "cosine", 8, draws=5)
+RAW, PCA = PostProcessing("none", "cosine"), PostProcessing("pca:8", "cosine", 8)
+RANDOM = PostProcessing("random:8x5", "cosine", 8, draws=5)
 POOL5_PCA, FC6_PCA = PCA.of(POOL5.layer), PCA.of(FC6.layer)
 VALUES = {POOL5: 0.7, POOL5_PCA: 0.6, FC6: 0.65, FC6_PCA: 0.62}
 SWAP = Swap(POOL5.layer, FC6.layer, Side(RAW, 0.7, 0.65, True), Side(PCA, 0.6, 0.62, False))
@@ -23,7 +23,7 @@ ENDS = {POOL5: Interval(0.66, 0.74)}
 ALIKE = {RAW: (), PCA: (POOL5.layer,)}
 SECTION = Reduced(8, 9, "test", (POOL5.layer, FC6.layer), (RAW, PCA), {"test": VALUES}, ENDS, ALIKE, (SWAP,), pairs=1)
 REDUCED = LayerSummary(FC6_PCA, {"test": Level(9, 0.62)}, None, None, None, {"test": 9}, 1, {}, {})
-PROCESSED = PostProcessing(
+PROCESSED = BestPostProcessing(
     "validation",
     9,
     (
@@ -78,7 +78,7 @@ def test_an_order_that_all_reductions_keep_is_told() -> None:
 
 
 def test_what_a_column_is_the_mean_of_and_fitted_on_is_told() -> None:
-    gallery = Way("pca:8@gallery", "cosine", 8, on_gallery=True)
+    gallery = PostProcessing("pca:8@gallery", "cosine", 8, on_gallery=True)
     ways = (RAW, RANDOM, gallery)
     _, table, _ = summary_tables(replace(WHOLE, sections=(replace(SECTION, ways=ways, alike=dict.fromkeys(ways)),)))
     assert "random:8x5: mean of 5 draws" in table.notes
@@ -114,7 +114,7 @@ def test_post_processing_shows_what_was_chosen_where_and_what_it_gives_on_test()
 
 
 def test_why_no_post_processing_can_be_chosen_is_told_last() -> None:
-    tables = summary_tables(replace(WHOLE, processed=PostProcessing(notes=("none can be chosen",))))
+    tables = summary_tables(replace(WHOLE, processed=BestPostProcessing(notes=("none can be chosen",))))
     assert len(tables) == 2
     assert tables[-1].notes[-1] == "none can be chosen"
 

@@ -6,7 +6,7 @@ import pytest
 
 from layerprobe.statistics.draws import Terms
 from layerprobe.summary.cells import Faults
-from layerprobe.summary.layers import Gap, LayerSummary, Level, Opening, RunSummary
+from layerprobe.summary.layers import Gap, GapOnset, LayerSummary, Level, RunSummary
 from layerprobe.summary.table import summary_table, summary_values
 from layerprobe.tables.formats import as_csv, as_markdown
 from layerprobe.values.facts import DataFacts, SplitFacts
@@ -24,7 +24,7 @@ LAYER = LayerSummary(
     },
     Gap(Difference(0.22, 0.19, 0.25, 0.001), equal=True),
     Gap(Difference(0.15, 0.1, 0.2, 0.001), equal=True),
-    Opening(4, equal=False),
+    GapOnset(4, equal=False),
     {"train": 9, "test": 7},
     10,
     {},
@@ -92,7 +92,7 @@ def test_a_column_has_one_kind_of_terms_and_a_line_names_the_layers_without() ->
 
 
 def test_an_opening_that_never_comes_says_so() -> None:
-    layers = (replace(LAYER, opening=Opening(None, equal=False)), replace(LAYER, opening=None))
+    layers = (replace(LAYER, opening=GapOnset(None, equal=False)), replace(LAYER, opening=None))
     assert [cell(replace(SUMMARY, layers=layers), "opens at\nraw", row) for row in (0, 1)] == ["never", "-"]
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.values.keys import LayerKey, RankedLayer, find_layer, joint_key, members_of, network_order
+from layerprobe.values.keys import LayerKey, RankedLayer, concatenated_key, find_layer, members_of, network_order
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,6 @@ def test_vectors_side_by_side_are_two_layers() -> None:
 
 def test_layers_side_by_side_have_the_pool_of_those_that_are_no_vectors() -> None:
     vector, first, other = LayerKey("fc6", "none"), LayerKey("b.1", "cls"), LayerKey("b.2", "avg")
-    assert joint_key([first, vector]) == LayerKey("b.1+fc6", "cls")
-    assert joint_key([first, other, vector]) is None
-    assert joint_key([first, LayerKey("b.1", "avg")]) is None
+    assert concatenated_key([first, vector]) == LayerKey("b.1+fc6", "cls")
+    assert concatenated_key([first, other, vector]) is None
+    assert concatenated_key([first, LayerKey("b.1", "avg")]) is None

@@ -17,7 +17,7 @@ from layerprobe.system.errors import UnknownNameError
 from layerprobe.values.own_input import OwnInput
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.run_network import network_text
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
@@ -84,14 +84,14 @@ def test_features_of_a_package_that_is_gone_are_not_as_they_would_be_now(
 def test_a_layer_of_the_model_cannot_start_anew(request_for: Callable[..., TrainRequest]) -> None:
     request = request_for(*CONVNEXT, "net.fc=[4]", 'net.from_scratch=["stages.3.blocks.1"]')
     with pytest.raises(UnknownNameError, match=r"to train from scratch 'stages.3.blocks.1'. Known: fc6"):
-        parts.build_net(request.recipe)
+        from_recipe.build_net(request.recipe)
 
 
 def test_a_models_own_input_is_found_by_the_recipe(request_for: Callable[..., TrainRequest]) -> None:
-    assert parts.own_input(request_for(*CONVNEXT).recipe) == OwnInput(
+    assert from_recipe.own_input(request_for(*CONVNEXT).recipe) == OwnInput(
         160, 168, "bicubic", (0.5,) * 3, (0.5,) * 3, kept=0.95
     )
-    assert parts.own_input(request_for().recipe) is None
+    assert from_recipe.own_input(request_for().recipe) is None
 
 
 def test_a_trainers_checkpoint_is_loaded_into_it_and_its_classifier_left_and_said(
@@ -100,7 +100,7 @@ def test_a_trainers_checkpoint_is_loaded_into_it_and_its_classifier_left_and_sai
     theirs = timm.create_model("test_convnext", num_classes=5).state_dict()
     state = {f"model.{name}": value for name, value in theirs.items()}
     torch.save({"state_dict": state, "hyper_parameters": {"args": argparse.Namespace(rate=0.1)}}, tmp_path / "a.ckpt")
-    net = parts.build_net(request_for(*CONVNEXT, f"net.weights={tmp_path / 'a.ckpt'}").recipe, cache=tmp_path)
+    net = from_recipe.build_net(request_for(*CONVNEXT, f"net.weights={tmp_path / 'a.ckpt'}").recipe, cache=tmp_path)
     own = {name.removeprefix("model."): value for name, value in net.module.state_dict().items() if name[:3] != "fc6"}
     assert own.keys() == theirs.keys() - {"head.fc.weight", "head.fc.bias"}
     assert all(torch.equal(value, theirs[name]) for name, value in own.items())
@@ -110,7 +110,7 @@ def test_a_trainers_checkpoint_is_loaded_into_it_and_its_classifier_left_and_sai
 
 def test_a_run_gives_it_the_model_and_the_head(trained: Run, request_for: Callable[..., TrainRequest]) -> None:
     settings = (*CONVNEXT, "net.fc=[4]", f"net.weights=run:{trained.name}")
-    net = parts.build_net(request_for(*settings).recipe, cache=trained.folder.parent)
+    net = from_recipe.build_net(request_for(*settings).recipe, cache=trained.folder.parent)
     stored = safetensors.torch.load_file(trained.checkpoint_file(1))
     assert all(torch.equal(value, stored[f"net.{name}"]) for name, value in net.module.state_dict().items())
     assert (net.new_parameters, net.notes) == (frozenset(), ())

@@ -22,7 +22,7 @@ from layerprobe.system.errors import RecipeError
 from layerprobe.values.keys import LayerKey
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.images import Decoding
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
@@ -173,22 +173,24 @@ def test_the_models_own_size_is_recorded_where_none_is_given(frozen: Make, mine:
 
 
 def test_every_step_is_recorded(frozen: Make, mine: str) -> None:
-    steps = json.loads(parts.transform_text(frozen(mine).recipe))
+    steps = json.loads(from_recipe.transform_text(frozen(mine).recipe))
     words = "bicubic, antialiased, shorter side 26, central 24x24 from half the rest rounded to even"
     assert steps["resize"] == [24, 24, words]
     assert (steps["mean"], steps["std"]) == ([0.5, 0.4, 0.3], [0.2, 0.2, 0.3])
 
 
 def test_another_size_scales_the_side_that_is_resized(frozen: Make, mine: str) -> None:
-    steps = json.loads(parts.transform_text(frozen(mine, "data.image_size=48").recipe))
+    steps = json.loads(from_recipe.transform_text(frozen(mine, "data.image_size=48").recipe))
     assert steps["resize"][:2] == [48, 48]
     assert "shorter side 53, central 48x48" in steps["resize"][2]
 
 
 def test_images_decoded_on_disk_are_the_same(frozen: Make, mine: str, tmp_path: Path) -> None:
     recipe = frozen(mine).recipe
-    read = parts.build_dataset(recipe).splits["test"]
-    stored = parts.build_dataset(recipe, Decoding(tmp_path / "cache", Silent(), 0, in_process=False)).splits["test"]
+    read = from_recipe.build_dataset(recipe).splits["test"]
+    stored = from_recipe.build_dataset(recipe, Decoding(tmp_path / "cache", Silent(), 0, in_process=False)).splits[
+        "test"
+    ]
     assert list((tmp_path / "cache" / "images").glob("*/pixels.u8"))
     for index in range(len(read)):
         np.testing.assert_array_equal(read.image(index), stored.image(index))
@@ -198,7 +200,7 @@ def test_the_glyphs_have_the_models_size_and_mean_instead_of_their_own(mine: str
     settings = (f"net.name={mine}", "net.weights=model", "net.fc=[]", "data.transform=model")
     recipe = load_recipe(str(RECIPES / "netA-cub200.toml"), Overrides("glyphs", settings))
     assert recipe.data.image_size == 24
-    assert parts.build_normalise(recipe).mean == (0.5, 0.4, 0.3)
+    assert from_recipe.build_normalise(recipe).mean == (0.5, 0.4, 0.3)
 
 
 @pytest.mark.parametrize("augment", ["photo", "affine"])
@@ -231,6 +233,7 @@ def test_a_model_that_does_not_say_its_input_is_refused(frozen: Make, mine: str)
 
 def test_inverted_images_are_inverted_after_the_resize(frozen: Make, mine: str) -> None:
     plain, inverted = (
-        parts.build_dataset(frozen(mine, f"data.invert={value}").recipe).splits["test"] for value in ("false", "true")
+        from_recipe.build_dataset(frozen(mine, f"data.invert={value}").recipe).splits["test"]
+        for value in ("false", "true")
     )
     np.testing.assert_array_equal(inverted.image(2), 255 - plain.image(2))

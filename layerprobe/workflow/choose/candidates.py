@@ -22,18 +22,18 @@ from layerprobe.values.keys import RankedLayer, network_order
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import is_recall
 from layerprobe.workflow.run.experiments import experiments_of
-from layerprobe.workflow.run.references import Place, open_place, probe_fix, require_same_queries
+from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix, require_same_queries
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
 from layerprobe.workflow.run.stored_terms import ranked_epochs
 
-Cell = tuple[int, RankedLayer]  # epoch and layer
+CandidateKey = tuple[int, RankedLayer]  # epoch and layer
 Part = Literal["choosing", "test"]
 Hits = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Queries:
+class StoredHits:
     """What is stored of a run's split.
 
     Args:
@@ -41,18 +41,18 @@ class Queries:
         said: epoch and layer -> what its score says.
     """
 
-    place: Place
-    hits: Mapping[Cell, Hits]
-    said: Mapping[Cell, tuple[str, ...]]
+    place: RankedSplit
+    hits: Mapping[CandidateKey, Hits]
+    said: Mapping[CandidateKey, tuple[str, ...]]
     notes: tuple[str, ...] = ()
 
-    def sums(self, cells: Sequence[Cell]) -> UnitSums:
+    def sums(self, cells: Sequence[CandidateKey]) -> UnitSums:
         """(C, U) the hits of candidates, by class."""
         return unit_sums(np.stack([self.hits[cell] for cell in cells]), self.place.stored.labels)
 
 
 @dataclass(frozen=True, eq=False)
-class Chooser:
+class CandidateRun:
     """A run that is chosen among.
 
     Args:
@@ -62,8 +62,8 @@ class Chooser:
     run: Run
     record: Mapping[str, Any]
     split: str
-    choosing: Queries
-    test: Queries | None
+    choosing: StoredHits
+    test: StoredHits | None
 
     @property
     def fold(self) -> int | None:
@@ -71,7 +71,7 @@ class Chooser:
         data = self.record["recipe"].get("data", {})
         return int(data["validation_fold"]) if data.get("validation_folds") and self.split == "validation" else None
 
-    def queries(self, part: Part) -> Queries:
+    def queries(self, part: Part) -> StoredHits:
         """Those of a part; `test` is asked for only where there is one."""
         found = self.choosing if part == "choosing" else self.test
         if found is None:
@@ -79,7 +79,7 @@ class Chooser:
         return found
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[CandidateKey]:
         """What is stored of both, by epoch and in network order."""
         both = [cell for cell in self.choosing.hits if self.test is None or cell in self.test.hits]
         order = network_order((ranked for _, ranked in both), self.record.get("layer_order", []))
@@ -87,11 +87,11 @@ class Chooser:
         return sorted(both, key=lambda cell: (cell[0], places[cell[1]]))
 
     @property
-    def untested(self) -> list[Cell]:
+    def untested(self) -> list[CandidateKey]:
         """What is stored of the choosing split alone."""
         return [] if self.test is None else [cell for cell in self.choosing.hits if cell not in self.test.hits]
 
-    def with_hits(self, part: Part, hits: Mapping[Cell, Hits]) -> Chooser:
+    def with_hits(self, part: Part, hits: Mapping[CandidateKey, Hits]) -> CandidateRun:
         """The run with the hits of further candidates, or with other ones."""
         queries = self.queries(part)
         changed = replace(queries, hits={**queries.hits, **hits})
@@ -99,7 +99,7 @@ class Chooser:
             return replace(self, choosing=changed, test=changed)
         return replace(self, choosing=changed) if part == "choosing" else replace(self, test=changed)
 
-    def without(self, cells: Collection[Cell]) -> Chooser:
+    def without(self, cells: Collection[CandidateKey]) -> CandidateRun:
         """The run without some candidates."""
         left = {cell: hits for cell, hits in self.choosing.hits.items() if cell not in cells}
         changed = replace(self.choosing, hits=left)
@@ -114,7 +114,7 @@ class Group:
         choosers: at least one.
     """
 
-    choosers: tuple[Chooser, ...]
+    choosers: tuple[CandidateRun, ...]
 
     @property
     def name(self) -> str:
@@ -128,20 +128,20 @@ class Group:
         return ", ".join(chooser.run.name for chooser in self.choosers)
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[CandidateKey]:
         """What all of its runs have, in the first one's order."""
         others = [set(chooser.cells) for chooser in self.choosers[1:]]
         return [cell for cell in self.choosers[0].cells if all(cell in other for other in others)]
 
     @property
-    def folds(self) -> dict[int | None, list[Chooser]]:
+    def folds(self) -> dict[int | None, list[CandidateRun]]:
         """Fold -> the runs that held it out, ascending; a single one where there are no folds."""
-        found: dict[int | None, list[Chooser]] = defaultdict(list)
+        found: dict[int | None, list[CandidateRun]] = defaultdict(list)
         for chooser in self.choosers:
             found[chooser.fold].append(chooser)
         return dict(sorted(found.items(), key=lambda item: item[0] or 0))
 
-    def sums(self, cells: Sequence[Cell], part: Part) -> UnitSums:
+    def sums(self, cells: Sequence[CandidateKey], part: Part) -> UnitSums:
         """(C, U) the hits of candidates by class: means over seeds, each class from the runs that held it out."""
         if part == "test":
             return mean_of([chooser.queries(part).sums(cells) for chooser in self.choosers])
@@ -150,7 +150,7 @@ class Group:
         )
 
 
-def open_chooser(run: Run, epochs: str) -> Chooser:
+def open_chooser(run: Run, epochs: str) -> CandidateRun:
     """What is stored of a run to choose a layer by."""
     record = run.read()
     asked = _asked(run, record, epochs)
@@ -160,7 +160,7 @@ def open_chooser(run: Run, epochs: str) -> Chooser:
     splits = list(dict.fromkeys([split, *(["test"] if "test" in record["manifests"] else [])]))
     found = asked or _ranked(run, record, splits)
     queries = {name: _queries(run, name, found, chosen_on=name == split) for name in splits}
-    chooser = Chooser(run, record, split, queries[split], queries.get("test"))
+    chooser = CandidateRun(run, record, split, queries[split], queries.get("test"))
     if queries[split].notes and not queries[split].hits:
         what = f"no layer can be chosen: {'; '.join(queries[split].notes)}"
         raise DataError(what, file=run.folder, fix="Probe other layers or epochs")
@@ -196,7 +196,7 @@ def _ranked(run: Run, record: dict[str, Any], splits: Sequence[str]) -> list[int
     return both
 
 
-def _queries(run: Run, split: str, epochs: Sequence[int], *, chosen_on: bool) -> Queries:
+def _queries(run: Run, split: str, epochs: Sequence[int], *, chosen_on: bool) -> StoredHits:
     """The hits of what is scored and ranked: ranks whose scores have left scores.csv hold no longer.
 
     Where a layer is chosen on them, those of layers that have collapsed to one vector are left out.
@@ -206,7 +206,7 @@ def _queries(run: Run, split: str, epochs: Sequence[int], *, chosen_on: bool) ->
         for score in run.scores()
         if score.split == split and is_recall(score.metric)
     }
-    places = [open_place(run, epoch, split) for epoch in epochs]
+    places = [open_ranked_split(run, epoch, split) for epoch in epochs]
     last, hits, notes = places[-1], {}, []
     for place in places:
         if place.stored.ids != last.stored.ids or not np.array_equal(place.stored.labels, last.stored.labels):
@@ -224,7 +224,7 @@ def _queries(run: Run, split: str, epochs: Sequence[int], *, chosen_on: bool) ->
                 hits[place.epoch, ranked] = ranks.hits(1)
         invalid = [ranked for ranked in place.stored.invalid if (place.epoch, ranked) in scored]
         notes += [f"{run.name}, {place.name(x)}, epoch {place.epoch}: {place.stored.invalid[x]}" for x in invalid]
-    return Queries(last, hits, scored, tuple(dict.fromkeys(notes)))
+    return StoredHits(last, hits, scored, tuple(dict.fromkeys(notes)))
 
 
 def _is_one_vector(ranks: Ranks) -> bool:
@@ -233,12 +233,12 @@ def _is_one_vector(ranks: Ranks) -> bool:
     return ranks.tied_share == 1 and not ranks.closer[paired].any()
 
 
-def grouped(choosers: Sequence[Chooser]) -> list[Group]:
+def grouped(choosers: Sequence[CandidateRun]) -> list[Group]:
     """The trainings of each experiment together, in the order in which they are named."""
     experiments = experiments_of(chooser.run for chooser in choosers)
     if experiments.notes:
         raise RecipeError(experiments.notes[0], fix="Choose among those of one experiment")
-    found: dict[str, list[Chooser]] = defaultdict(list)
+    found: dict[str, list[CandidateRun]] = defaultdict(list)
     for chooser in choosers:
         found[experiments.names[chooser.run]].append(chooser)
     groups = [Group(tuple(each)) for each in found.values()]

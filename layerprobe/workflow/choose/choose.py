@@ -13,13 +13,13 @@ from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.workflow.choose.candidates import Cell, Group, grouped, open_chooser
-from layerprobe.workflow.choose.choosing import Grounds, made_choice
+from layerprobe.workflow.choose.candidate_set import CandidateSet, counted
+from layerprobe.workflow.choose.candidates import CandidateKey, Group, grouped, open_chooser
+from layerprobe.workflow.choose.choosing import ChoiceEvidence, made_choice
 from layerprobe.workflow.choose.concatenation import is_single, with_concatenations
-from layerprobe.workflow.choose.contest import Contest, counted
 from layerprobe.workflow.choose.cut import cut_after, unrecorded
 from layerprobe.workflow.choose.refits import Refits, Refitted
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
 
 _NAMED = 4  # layers that a note names
@@ -62,18 +62,18 @@ def choose_runs(
     groups = grouped([open_chooser(run, request.epochs) for run in runs])
     first = groups[0].choosers[0]
     seed = int(first.record["seed"])
-    refits = Refits(parts.choose_device(request.device), seed, listener)
+    refits = Refits(from_recipe.choose_device(request.device), seed, listener)
     lines = [note for group in groups for note in _notes_of(group)]
-    tried: frozenset[Cell] = frozenset()
+    tried: frozenset[CandidateKey] = frozenset()
     if first.split == "test":
         found = refits.cross_fitted(groups, further)
-        contest, grounds = Contest(found.groups), _crossed(found, request.within / 100, seed)
+        contest, grounds = CandidateSet(found.groups), _crossed(found, request.within / 100, seed)
         lines += [*found.notes, "the whole gallery is searched in every fold", "no layers side by side are tried"]
     else:
         found = refits.out_of_fold(groups) if first.split == "train" else Refitted(groups)
         contest, tried, also = _with_concatenations(found.groups, refits)
         test = None if first.test is None else contest.sums("test")
-        grounds = Grounds(first.split, contest.sums("choosing"), test)
+        grounds = ChoiceEvidence(first.split, contest.sums("choosing"), test)
         lines += [*found.notes, *also]
     lines += [note for group in groups for note in _left_out(group, tried)]
     grounds = replace(grounds, notes=tuple(dict.fromkeys(lines)))
@@ -81,7 +81,7 @@ def choose_runs(
     return _finished(choice, contest)
 
 
-def _finished(choice: Choice, contest: Contest) -> Choice:
+def _finished(choice: Choice, contest: CandidateSet) -> Choice:
     """The choice with the number of trainings that its scores are means of, and with what can be cut."""
     group = contest.group_of(choice.run)
     best, run = choice.best_on_test, group.choosers[0].run
@@ -95,9 +95,11 @@ def _finished(choice: Choice, contest: Contest) -> Choice:
     )
 
 
-def _with_concatenations(groups: Sequence[Group], refits: Refits) -> tuple[Contest, frozenset[Cell], tuple[str, ...]]:
+def _with_concatenations(
+    groups: Sequence[Group], refits: Refits
+) -> tuple[CandidateSet, frozenset[CandidateKey], tuple[str, ...]]:
     """The groups with layers side by side, in the group of the best single candidate; what was tried; notes."""
-    contest = Contest(groups)
+    contest = CandidateSet(groups)
     single = [place for place, (_, cell) in enumerate(contest.entries) if is_single(cell[1])]
     if not single:
         return contest, frozenset(), ()
@@ -107,20 +109,20 @@ def _with_concatenations(groups: Sequence[Group], refits: Refits) -> tuple[Conte
     best = single[pick(part, [costs[place] for place in single], within=0.0).best]
     group, cell = contest.entries[best]
     made = with_concatenations(group, cell, refits.device, refits.seed, refits.listener)
-    return Contest([made.group if one is group else one for one in groups]), made.tried, made.notes
+    return CandidateSet([made.group if one is group else one for one in groups]), made.tried, made.notes
 
 
-def _crossed(found: Refitted, within: float, seed: int) -> Grounds:
+def _crossed(found: Refitted, within: float, seed: int) -> ChoiceEvidence:
     """What a choice on test classes is made on, cross-fitted."""
-    contest = Contest(found.groups)
+    contest = CandidateSet(found.groups)
     choosing, costs = contest.sums("choosing"), [candidate.cost for candidate in contest.candidates()]
 
     def cells_of(fold: int) -> UnitSums:
-        return Contest(found.by_fold[fold]).sums("choosing") if found.by_fold else choosing
+        return CandidateSet(found.by_fold[fold]).sums("choosing") if found.by_fold else choosing
 
     folds = folds_of(range(choosing.sums.shape[1]), seed=seed)
     crossed = cross_fitted(cells_of, folds, lambda cells: pick(cells, costs, within=within).place)
-    return Grounds("test", choosing, crossed=crossed)
+    return ChoiceEvidence("test", choosing, crossed=crossed)
 
 
 def _notes_of(group: Group) -> list[str]:
@@ -151,7 +153,7 @@ def _notes_of(group: Group) -> list[str]:
     return notes
 
 
-def _left_out(group: Group, tried: Collection[Cell]) -> list[str]:
+def _left_out(group: Group, tried: Collection[CandidateKey]) -> list[str]:
     """What is no candidate, as it is not ranked everywhere."""
     known, split = set(group.cells), group.choosers[0].split
     part = [cell for chooser in group.choosers for cell in chooser.cells if cell not in known]
@@ -162,7 +164,7 @@ def _left_out(group: Group, tried: Collection[Cell]) -> list[str]:
     return notes
 
 
-def _named(cells: Iterable[Cell]) -> str:
+def _named(cells: Iterable[CandidateKey]) -> str:
     names = list(dict.fromkeys(f"#{epoch}:{ranked.layer}/{ranked.reduction}" for epoch, ranked in cells))
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

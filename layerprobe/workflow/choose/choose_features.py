@@ -20,13 +20,13 @@ from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener
 from layerprobe.system.threads import OfEach, in_threads
 from layerprobe.values.choice import Choice
-from layerprobe.values.keys import NO_REDUCTION, joint_key
+from layerprobe.values.keys import NO_REDUCTION, concatenated_key
 from layerprobe.values.pooling import NO_POOL
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.choose.choose_time import counted, say_how_long
-from layerprobe.workflow.choose.choosing import Grounds, made_choice
+from layerprobe.workflow.choose.choosing import ChoiceEvidence, made_choice
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features, read_given
-from layerprobe.workflow.choose.measured_features import Division, Tried, measured, searches
+from layerprobe.workflow.choose.measured_features import CandidateHits, RowSplits, measured, searches
 
 Joint = tuple[tuple[int, ...], bool]  # places of the layers, ascending; whether half-whitened
 
@@ -139,7 +139,7 @@ def _chosen(  # noqa: PLR0913 - as `choose`, the file to be named, and who hears
     test: UnitSums | None = None
     if len(division.test):
         test = unit_sums(np.stack([each.test for each in everything]), given.labels[division.test])
-    grounds = Grounds(
+    grounds = ChoiceEvidence(
         division.split,
         _cells(everything, division.labels, None),
         test,
@@ -161,7 +161,7 @@ def _said(given: GivenFeatures, rows: NDArray[np.intp]) -> tuple[str, ...]:
     return (*given.notes, f"{lone:,} lone queries count as misses") if lone else given.notes
 
 
-def _without_collapsed(division: Division, file: Path | None) -> tuple[Division, tuple[str, ...]]:
+def _without_collapsed(division: RowSplits, file: Path | None) -> tuple[RowSplits, tuple[str, ...]]:
     """Only the layers in which the rows that are chosen on differ, and what is to be said of the others."""
     collapsed = division.given.collapsed(division.choosing)
     if not collapsed:
@@ -175,7 +175,7 @@ def _without_collapsed(division: Division, file: Path | None) -> tuple[Division,
     return replace(division, given=replace(division.given, features=kept)), (note,)
 
 
-def _terms(given: GivenFeatures, seed: int, seen: bool, file: Path | None) -> tuple[Division, tuple[str, ...]]:
+def _terms(given: GivenFeatures, seed: int, seen: bool, file: Path | None) -> tuple[RowSplits, tuple[str, ...]]:
     """On which rows the choice is made, and what is to be said of that."""
     rows = {name: given.rows_of(name) for name in ("train", "validation", "test")}
     held = [name for name, found in rows.items() if len(found)]
@@ -189,7 +189,7 @@ def _terms(given: GivenFeatures, seed: int, seen: bool, file: Path | None) -> tu
             "each fold of classes is judged by what was chosen and fitted on the others, in the whole gallery",
             FLATTERED,
         )
-        return Division(given, "test", everything, None, none, folds, True), said
+        return RowSplits(given, "test", everything, None, none, folds, True), said
     if len(rows["validation"]):
         fitted_on = rows["train"] if len(rows["train"]) else None
         folds = _folds(given.labels[rows["validation"]], seed)
@@ -197,21 +197,21 @@ def _terms(given: GivenFeatures, seed: int, seen: bool, file: Path | None) -> tu
             said = ("half-whitening is fitted on train",)
         else:
             said = ("half-whitening is fitted on the other folds of the validation classes", FLATTERED)
-        return Division(given, "validation", rows["validation"], fitted_on, rows["test"], folds, False), said
+        return RowSplits(given, "validation", rows["validation"], fitted_on, rows["test"], folds, False), said
     if seen:
         said = (
             "each fold of classes is judged by what was chosen on the others, in the whole gallery",
             "half-whitening is fitted on train, which does not choose: the network may have been trained on it",
         )
         folds = _folds(given.labels[rows["test"]], seed)
-        return Division(given, "test", rows["test"], rows["train"], none, folds, True), said
+        return RowSplits(given, "test", rows["test"], rows["train"], none, folds, True), said
     folds = _folds(given.labels[rows["train"]], seed)
     said = (
         "seen=False: the network was not trained on the train rows; if it was, this picks the worst layer",
         "half-whitening is fitted on the other folds of the training classes",
         FLATTERED,
     )
-    return Division(given, "train", rows["train"], None, rows["test"], folds, False), said
+    return RowSplits(given, "train", rows["train"], None, rows["test"], folds, False), said
 
 
 def _folds(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
@@ -222,7 +222,7 @@ def _folds(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
 
 
 def _joints(
-    division: Division, singles: Sequence[Tried], within: float, seed: int, of_each: OfEach
+    division: RowSplits, singles: Sequence[CandidateHits], within: float, seed: int, of_each: OfEach
 ) -> dict[int | None, list[Joint]]:
     """The layers that are put side by side where a fold is left out; None: where none is."""
     folds: list[int | None] = [None, *(np.unique(division.folds).tolist() if division.crossed else [])]
@@ -238,7 +238,7 @@ def _joints(
 
 
 def _joints_without(
-    fold: int | None, division: Division, singles: Sequence[Tried], tried: SampledCosines, within: float
+    fold: int | None, division: RowSplits, singles: Sequence[CandidateHits], tried: SampledCosines, within: float
 ) -> list[Joint]:
     """Greedily, from the best single layer on the other folds, in its reduction."""
     layers = list(division.given.features)
@@ -248,7 +248,7 @@ def _joints_without(
     sampled = kept[tried.queries]
 
     def value_of(members: tuple[int, ...]) -> float:
-        possible = joint_key([layers[place] for place in members]) is not None and sampled.any()
+        possible = concatenated_key([layers[place] for place in members]) is not None and sampled.any()
         return float(tried.hits(members)[sampled].mean()) if possible else math.nan
 
     sets = greedy(best.members, range(len(layers)), value_of)
@@ -256,7 +256,10 @@ def _joints_without(
 
 
 def _cells(
-    candidates: Sequence[Tried], labels: NDArray[np.int64], fold: int | None, kept: NDArray[np.bool_] | None = None
+    candidates: Sequence[CandidateHits],
+    labels: NDArray[np.int64],
+    fold: int | None,
+    kept: NDArray[np.bool_] | None = None,
 ) -> UnitSums:
     """(C, U) hits of each class, by what was fitted without a fold; only those of the rows kept."""
     values = np.stack([each.without(fold) for each in candidates])
@@ -264,10 +267,10 @@ def _cells(
 
 
 def _crossed(
-    division: Division,
-    singles: Sequence[Tried],
+    division: RowSplits,
+    singles: Sequence[CandidateHits],
     joints: Mapping[int | None, Sequence[Joint]],
-    found: Mapping[Joint, Sequence[Tried]],
+    found: Mapping[Joint, Sequence[CandidateHits]],
     within: float,
 ) -> CrossFitted:
     """What choosing on the other folds gives on each; layers are put side by side without looking at it, too."""

@@ -17,7 +17,7 @@ from layerprobe.reductions.half_whitening import MOST_DIMENSIONS
 from layerprobe.system.progress import Listener
 from layerprobe.system.threads import in_threads
 from layerprobe.system.wording import as_duration
-from layerprobe.workflow.choose.measured_features import SIMILARITY, Division
+from layerprobe.workflow.choose.measured_features import SIMILARITY, RowSplits
 
 _FEW, _MANY = 64, 1024  # queries that are timed: the difference is theirs, the rest the gallery's
 _LONG = 10.0  # seconds: of a shorter choice nothing is said
@@ -43,7 +43,7 @@ def counted(listener: Listener | None, name: str, total: int) -> Iterator[Callab
         yield tell
 
 
-def say_how_long(division: Division, listener: Listener | None) -> None:
+def say_how_long(division: RowSplits, listener: Listener | None) -> None:
     """Say about how long the rankings of single layers take, where that is long.
 
     Some queries of the widest layer are timed in the whole gallery, as they are and with as many dimensions as are left
@@ -69,7 +69,7 @@ def say_how_long(division: Division, listener: Listener | None) -> None:
         )
 
 
-def _seconds(division: Division, values: NDArray[Any]) -> float:
+def _seconds(division: RowSplits, values: NDArray[Any]) -> float:
     """The time of one ranking of all rows among themselves, half of whose pairs are computed."""
     rows = len(values)
     gallery = Features(values, division.labels, [str(row) for row in range(rows)])
@@ -84,7 +84,7 @@ def _seconds(division: Division, values: NDArray[Any]) -> float:
     return few + max(0.0, many - few) / (_MANY - _FEW) * rows / 2
 
 
-def _fits(division: Division) -> float:
+def _fits(division: RowSplits) -> float:
     """How often half-whitened rows are ranked, in units of rows that search each other."""
     if division.fitted_on is not None:
         return 1.0

@@ -19,7 +19,7 @@ SubjectOf = Callable[[Candidate, str], Subject]  # candidate and split -> what i
 
 
 @dataclass(frozen=True, eq=False)
-class Grounds:
+class ChoiceEvidence:
     """What a choice among C candidates is made on and judged by.
 
     Args:
@@ -46,7 +46,12 @@ class Grounds:
 
 
 def made_choice(
-    candidates: Sequence[Candidate], grounds: Grounds, subject_of: SubjectOf, *, within: float = 1.0, seed: int = 0
+    candidates: Sequence[Candidate],
+    grounds: ChoiceEvidence,
+    subject_of: SubjectOf,
+    *,
+    within: float = 1.0,
+    seed: int = 0,
 ) -> Choice:
     """Choose one of C candidates, and say how good it is on test.
 
@@ -102,7 +107,7 @@ def _row(cells: UnitSums, place: int) -> UnitSums:
     return UnitSums(cells.sums[[place]], cells.counts[[place]])
 
 
-def _score(subject: Subject, grounds: Grounds, row: UnitSums, notes: tuple[str, ...], seed: int) -> Score:
+def _score(subject: Subject, grounds: ChoiceEvidence, row: UnitSums, notes: tuple[str, ...], seed: int) -> Score:
     """The score of a single mean, with its interval."""
     count = round(float(row.counts.sum()))
     if not np.isfinite(row.sums).all():
@@ -136,7 +141,7 @@ def _by_name(candidates: Sequence[Candidate], stable: Sequence[float]) -> dict[s
     return {name: share for name, share in found if share > 0}
 
 
-def _how(grounds: Grounds, within: float) -> tuple[str, ...]:
+def _how(grounds: ChoiceEvidence, within: float) -> tuple[str, ...]:
     """How it was chosen, in a line each."""
     cells, units_text = grounds.choosing, grounds.kind.units_text
     count = len(cells.sums)

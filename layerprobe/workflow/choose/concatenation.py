@@ -17,12 +17,12 @@ from layerprobe.statistics.choice import greedy
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import Stop, stoppable
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, joint_key
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, concatenated_key
 from layerprobe.values.retrieval import Ranks
-from layerprobe.workflow.choose.candidates import Cell, Chooser, Group, Hits, Part
+from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, Hits, Part
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.rerank import StoredSearch
-from layerprobe.workflow.run.references import open_place
+from layerprobe.workflow.run.references import open_ranked_split
 from layerprobe.workflow.run.runs import locked
 
 _PERFECT = 1 - 1e-9  # a recall that no further layer can raise
@@ -38,11 +38,13 @@ class Concatenated:
     """
 
     group: Group
-    tried: frozenset[Cell] = frozenset()
+    tried: frozenset[CandidateKey] = frozenset()
     notes: tuple[str, ...] = ()
 
 
-def with_concatenations(group: Group, best: Cell, device: torch.device, seed: int, listener: Listener) -> Concatenated:
+def with_concatenations(
+    group: Group, best: CandidateKey, device: torch.device, seed: int, listener: Listener
+) -> Concatenated:
     """The runs with the layers side by side that are better than their parts on the classes that are chosen on.
 
     To the best single candidate is added, at its epoch, the one other layer that raises its recall most, and to these
@@ -62,7 +64,7 @@ def with_concatenations(group: Group, best: Cell, device: torch.device, seed: in
                 ranking.require(chooser, best)
         except DataError as error:
             return Concatenated(group, notes=(f"no layers side by side are tried: {error.message}",))
-        tried: set[Cell] = set()
+        tried: set[CandidateKey] = set()
         found = group
         for way in ways:
             found, also = _grown(found, (epoch, way), layers, ranking)
@@ -79,13 +81,15 @@ def _takes_classifier(ranked: RankedLayer) -> bool:
     return parse_chain(ranked.reduction).needs_classifier
 
 
-def _grown(group: Group, start: Cell, layers: Sequence[LayerKey], ranking: _Ranking) -> tuple[Group, set[Cell]]:
+def _grown(
+    group: Group, start: CandidateKey, layers: Sequence[LayerKey], ranking: _Ranking
+) -> tuple[Group, set[CandidateKey]]:
     """The runs with what the greedy search found from a layer in one way, and all that it tried."""
     epoch, way = start
-    hits: dict[Cell, list[Hits]] = {}
+    hits: dict[CandidateKey, list[Hits]] = {}
 
-    def cell_of(members: tuple[int, ...]) -> Cell | None:
-        key = joint_key([layers[place] for place in sorted(members)])
+    def cell_of(members: tuple[int, ...]) -> CandidateKey | None:
+        key = concatenated_key([layers[place] for place in sorted(members)])
         return None if key is None else (epoch, RankedLayer(key, way.reduction, way.similarity))
 
     def value_of(members: tuple[int, ...]) -> float:
@@ -112,7 +116,7 @@ def _grown(group: Group, start: Cell, layers: Sequence[LayerKey], ranking: _Rank
     return found, set(hits)
 
 
-def _with(group: Group, part: Part, cell: Cell, hits: Sequence[Hits] | None) -> Group:
+def _with(group: Group, part: Part, cell: CandidateKey, hits: Sequence[Hits] | None) -> Group:
     if not hits or len(hits) < len(group.choosers):
         return group
     pairs = zip(group.choosers, hits, strict=True)
@@ -137,14 +141,14 @@ class _Ranking:
     )
     _searches: dict[tuple[str, int, str], tuple[StoredSearch, store.StoredRanks]] = field(default_factory=dict)
 
-    def require(self, chooser: Chooser, cell: Cell) -> None:
+    def require(self, chooser: CandidateRun, cell: CandidateKey) -> None:
         """Check that a layer's features are stored as they were ranked, and that nothing else decides its ranks."""
         for split in dict.fromkeys([chooser.split, *(["test"] if chooser.test else [])]):
             search, _ = self._search(chooser, cell[0], split)
             search.require_plain()
             search.require_stored(cell[1])
 
-    def hits(self, chooser: Chooser, part: Part, cell: Cell, like: Cell) -> Hits | None:
+    def hits(self, chooser: CandidateRun, part: Part, cell: CandidateKey, like: CandidateKey) -> Hits | None:
         """(Q,) Recall@1 of each query; None where a layer has no valid number."""
         self.stop.raise_if_asked(_STOPPED)
         split, ranked = chooser.split if part == "choosing" else "test", cell[1]
@@ -168,14 +172,14 @@ class _Ranking:
         for (search, like), found in self._new.items():
             store.add_ranks(search.rank_file, found, dict.fromkeys(found, like))
 
-    def _search(self, chooser: Chooser, epoch: int, split: str) -> tuple[StoredSearch, store.StoredRanks]:
+    def _search(self, chooser: CandidateRun, epoch: int, split: str) -> tuple[StoredSearch, store.StoredRanks]:
         key = (chooser.run.name, epoch, split)
         if key not in self._searches:
-            stored = open_place(chooser.run, epoch, split).stored
+            stored = open_ranked_split(chooser.run, epoch, split).stored
             self._searches[key] = StoredSearch(chooser.run, epoch, split, self.device), stored
         return self._searches[key]
 
-    def _lock(self, chooser: Chooser) -> None:
+    def _lock(self, chooser: CandidateRun) -> None:
         if chooser.run.name not in self._locked:
             self.locks.enter_context(locked(chooser.run))
             self._locked.add(chooser.run.name)

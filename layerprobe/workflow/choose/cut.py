@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from layerprobe.values.choice import Cut
+from layerprobe.values.choice import TruncationSavings
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.records import FROM_PYTHON, NETWORK
 from layerprobe.workflow.run.runs import Run
 
 
-def cut_after(run: Run, layer: LayerKey) -> Cut | None:
+def cut_after(run: Run, layer: LayerKey) -> TruncationSavings | None:
     """What need not be run or stored to use a layer; of `A+B` after the last of them.
 
     Returns:
@@ -17,7 +17,7 @@ def cut_after(run: Run, layer: LayerKey) -> Cut | None:
     cuts = run.read().get(NETWORK, {}).get("cuts", {})
     names = [layer.layer] if layer.layer in cuts else layer.layer.split("+")
     found = [cuts[name] for name in names if name in cuts]
-    return Cut(*map(min, zip(*found, strict=True))) if len(found) == len(names) else None
+    return TruncationSavings(*map(min, zip(*found, strict=True))) if len(found) == len(names) else None
 
 
 def unrecorded(run: Run) -> list[str]:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import Features, rank
 from layerprobe.measure.choosing_folds import Refitting
-from layerprobe.measure.joint import side_by_side
+from layerprobe.measure.concatenated import side_by_side
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.half_whitening import HalfWhitening, half_whitening
 from layerprobe.system.threads import OfEach, in_turn
 from layerprobe.values.choice import Candidate
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, joint_key
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer, concatenated_key
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.given_features import GivenFeatures
 
@@ -29,7 +29,7 @@ Hits = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Division:
+class RowSplits:
     """On which rows candidates are compared, fitted and judged.
 
     Args:
@@ -55,7 +55,7 @@ class Division:
 
 
 @dataclass(frozen=True, eq=False)
-class Tried:
+class CandidateHits:
     """A candidate's Recall@1 of each query.
 
     Args:
@@ -75,26 +75,26 @@ class Tried:
         return self.hits if fold is None else self.refitted.get(fold, self.hits)
 
 
-def searches(division: Division, whitened: bool) -> int:
+def searches(division: RowSplits, whitened: bool) -> int:
     """How many rankings `measured` makes of a layer, as it is or half-whitened."""
     of_test = 1 if len(division.test) else 0
     return of_test + (len(np.unique(division.folds)) if whitened and division.fitted_on is None else 1)
 
 
 def measured(
-    division: Division,
+    division: RowSplits,
     members: Sequence[int],
     reductions: Sequence[bool] = (False, True),
     of_each: OfEach = in_turn,
     told: Callable[[int], None] = lambda _: None,
-) -> list[Tried]:
+) -> list[CandidateHits]:
     """Measure a layer, or several side by side.
 
     Args:
         members: places of the layers among the given ones, ascending.
     """
     layers = [list(division.given.features)[member] for member in members]
-    layer, arrays = joint_key(layers), [division.given.features[each] for each in layers]
+    layer, arrays = concatenated_key(layers), [division.given.features[each] for each in layers]
     if layer is None:
         raise ValueError(f"{layers} cannot be side by side")
     values = arrays[0] if len(arrays) == 1 else side_by_side(arrays)
@@ -112,11 +112,11 @@ def measured(
             hits, test = (_as_it_is(division, values, rows, told) for rows in (division.choosing, division.test))
             parts = hits, test, {}
         candidate = Candidate(division.given.epoch, RankedLayer(layer, reduction, SIMILARITY), dim, max(members))
-        found.append(Tried(candidate, tuple(members), *parts))
+        found.append(CandidateHits(candidate, tuple(members), *parts))
     return found
 
 
-def _fitted(division: Division, values: NDArray[Any], of_each: OfEach) -> HalfWhitening | None:
+def _fitted(division: RowSplits, values: NDArray[Any], of_each: OfEach) -> HalfWhitening | None:
     if division.fitted_on is not None:
         rows = values[division.fitted_on]
         return half_whitening(Blocks(rows, _CPU), np.zeros(len(rows), np.int64))
@@ -125,7 +125,7 @@ def _fitted(division: Division, values: NDArray[Any], of_each: OfEach) -> HalfWh
 
 
 def _through(
-    division: Division, values: NDArray[Any], fitted: HalfWhitening, of_each: OfEach, told: Callable[[int], None]
+    division: RowSplits, values: NDArray[Any], fitted: HalfWhitening, of_each: OfEach, told: Callable[[int], None]
 ) -> tuple[Hits, Hits, dict[int, Hits]]:
     def hits_of(search: Refitting, fold: int | None, rows: Rows | None = None) -> Hits:
         found = search.hits(fitted.fits[fold], rows)
@@ -147,7 +147,7 @@ def _through(
     return hits, test, found if division.crossed else {}
 
 
-def _as_it_is(division: Division, values: NDArray[Any], rows: Rows, told: Callable[[int], None]) -> Hits:
+def _as_it_is(division: RowSplits, values: NDArray[Any], rows: Rows, told: Callable[[int], None]) -> Hits:
     if not len(rows):
         return np.zeros(0)
     search = _search(division, values, rows)
@@ -158,7 +158,7 @@ def _as_it_is(division: Division, values: NDArray[Any], rows: Rows, told: Callab
     return ranks.hits(1)
 
 
-def _search(division: Division, values: NDArray[Any], rows: Rows) -> Refitting:
+def _search(division: RowSplits, values: NDArray[Any], rows: Rows) -> Refitting:
     """Some rows, searched among themselves."""
     given = division.given
     rules = None if given.groups is None else SearchRules(groups=given.groups[rows])

@@ -16,7 +16,7 @@ from layerprobe.system.errors import DataError, NumericError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.workflow.choose.candidates import Cell, Chooser, Group, Hits
+from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, Hits
 from layerprobe.workflow.probe.rerank import StoredSearch
 
 _STOPPED = "ranking stopped; nothing was changed"
@@ -80,8 +80,8 @@ class Refits:
         return Refitted([_with(group, cells, own) for group, cells in found], by_fold, notes)
 
     def _ranked(
-        self, groups: Sequence[Group], further: Mapping[Group, Sequence[Cell]], measured: _Measured
-    ) -> tuple[list[tuple[Group, list[dict[Cell, Mapping[int, Hits]]]]], tuple[str, ...]]:
+        self, groups: Sequence[Group], further: Mapping[Group, Sequence[CandidateKey]], measured: _Measured
+    ) -> tuple[list[tuple[Group, list[dict[CandidateKey, Mapping[int, Hits]]]]], tuple[str, ...]]:
         """Each group without what cannot be ranked, the hits of its other fitted candidates in each run; notes."""
         wanted = {group: [*filter(_is_fitted, group.cells), *further.get(group, ())] for group in groups}
         steps = sum(len(wanted[group]) * len(group.choosers) for group in groups)
@@ -89,7 +89,7 @@ class Refits:
         found = []
         with stoppable() as stop, self.listener.task("reductions fitted on other classes", steps, "layers") as task:
             for group in groups:
-                of_group: list[dict[Cell, Mapping[int, Hits]]] = [{} for _ in group.choosers]
+                of_group: list[dict[CandidateKey, Mapping[int, Hits]]] = [{} for _ in group.choosers]
                 for cell in wanted[group]:
                     for chooser, own in zip(group.choosers, of_group, strict=True):
                         stop.raise_if_asked(_STOPPED)
@@ -107,7 +107,7 @@ class Refits:
             notes[FLATTERED] = None
         return found, tuple(notes)
 
-    def _search(self, chooser: Chooser, cell: Cell) -> StoredSearch:
+    def _search(self, chooser: CandidateRun, cell: CandidateKey) -> StoredSearch:
         epoch, ranked = cell
         search = StoredSearch(chooser.run, epoch, chooser.split, self.device)
         search.require_plain()
@@ -116,16 +116,16 @@ class Refits:
         return search
 
 
-def _is_fitted(cell: Cell) -> bool:
+def _is_fitted(cell: CandidateKey) -> bool:
     """Whether a candidate's reduction was fitted on the training classes."""
     chain = parse_chain(cell[1].reduction)
     return chain.fits_on_train
 
 
-def _at_epochs(groups: Sequence[Group], further: Iterable[RankedLayer]) -> dict[Group, list[Cell]]:
+def _at_epochs(groups: Sequence[Group], further: Iterable[RankedLayer]) -> dict[Group, list[CandidateKey]]:
     """The epochs of each group at which the layers themselves are ranked."""
     asked = list(further)
-    found: dict[Group, list[Cell]] = {}
+    found: dict[Group, list[CandidateKey]] = {}
     for group in groups:
         known = {(epoch, ranked.layer) for epoch, ranked in group.cells}
         epochs = sorted({epoch for epoch, _ in known})
@@ -135,7 +135,7 @@ def _at_epochs(groups: Sequence[Group], further: Iterable[RankedLayer]) -> dict[
 
 def _with(
     group: Group,
-    hits: Sequence[Mapping[Cell, Mapping[int, Hits]]],
+    hits: Sequence[Mapping[CandidateKey, Mapping[int, Hits]]],
     taken: Callable[[Mapping[int, Hits], int], Hits],
     fold: int = 0,
 ) -> Group:
@@ -148,6 +148,6 @@ def _with(
     )
 
 
-def _name(chooser: Chooser, cell: Cell) -> str:
+def _name(chooser: CandidateRun, cell: CandidateKey) -> str:
     epoch, ranked = cell
     return f"{chooser.run.name}#{epoch}:{ranked.layer}/{ranked.reduction}"

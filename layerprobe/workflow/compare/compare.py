@@ -14,16 +14,16 @@ from layerprobe.statistics.holm import holm
 from layerprobe.store import equal_layers
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.values.keys import RankedLayer
-from layerprobe.workflow.compare.comparison import Basis, Comparison, Side
+from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison
 from layerprobe.workflow.compare.comparison_text import inputs_text
 from layerprobe.workflow.compare.evidence import Measure, gather, place_units
 from layerprobe.workflow.probe.reducing import TRANSDUCTIVE
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.references import (
-    Place,
+    RankedSplit,
     Reference,
     find_layers,
-    open_place,
+    open_ranked_split,
     parse_reference,
     require_same_queries,
 )
@@ -55,13 +55,13 @@ def compare(request: CompareRequest) -> list[Comparison]:
         One comparison; with globs those of every pair, corrected together.
     """
     first, second = parse_reference(request.a), parse_reference(request.b)
-    a = open_place(find_run(request.cache, first.run), first.epoch, request.split)
-    b = open_place(find_run(request.cache, second.run), second.epoch, request.split)
+    a = open_ranked_split(find_run(request.cache, first.run), first.epoch, request.split)
+    b = open_ranked_split(find_run(request.cache, second.run), second.epoch, request.split)
     require_same_queries(a, b)
     return compare_pairs(a, b, pair_layers((a, first), (b, second)), request.measure)
 
 
-def compare_pairs(a: Place, b: Place, pairs: Sequence[Pair], measure: Measure) -> list[Comparison]:
+def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure: Measure) -> list[Comparison]:
     """Compare layers of one place with layers of another.
 
     Args:
@@ -89,7 +89,7 @@ def compare_pairs(a: Place, b: Place, pairs: Sequence[Pair], measure: Measure) -
     return comparisons
 
 
-def pair_layers(a: tuple[Place, Reference], b: tuple[Place, Reference]) -> list[Pair]:
+def pair_layers(a: tuple[RankedSplit, Reference], b: tuple[RankedSplit, Reference]) -> list[Pair]:
     """The pairs that two references name.
 
     A glob pairs each of its layers with the other's one; that one is left out, also where it has a second name, by
@@ -114,31 +114,31 @@ def pair_layers(a: tuple[Place, Reference], b: tuple[Place, Reference]) -> list[
     return pairs
 
 
-def basis_of(place: Place, measure: Measure, units: int, comparisons: int) -> Basis:
+def basis_of(place: RankedSplit, measure: Measure, units: int, comparisons: int) -> Basis:
     """What comparisons of a place's queries rest on."""
     labels = place.stored.labels
     return Basis(measure.metric, measure.kind, len(labels), len(np.unique(labels)), units, comparisons)
 
 
-def side_of(place: Place, ranked: RankedLayer) -> Side:
+def side_of(place: RankedSplit, ranked: RankedLayer) -> ComparedLayer:
     """A layer, as a comparison has it."""
-    return Side(place.subject(ranked), place.name(ranked), data_facts(place.run, ()).start)
+    return ComparedLayer(place.subject(ranked), place.name(ranked), data_facts(place.run, ()).start)
 
 
-def invalid_reason(place: Place, ranked: RankedLayer) -> str:
+def invalid_reason(place: RankedSplit, ranked: RankedLayer) -> str:
     """Why a layer has no ranks; empty where it has some."""
     reason = next((why for draw in place.ranked_as(ranked) if (why := place.stored.invalid.get(draw, ""))), "")
     return f"{place.run.name}, {place.name(ranked)}: {reason}" if reason else ""
 
 
-def layer_notes_of(place: Place, ranked: RankedLayer) -> list[str]:
+def layer_notes_of(place: RankedSplit, ranked: RankedLayer) -> list[str]:
     """What is to be said of a layer: that it was fitted on what is searched, has collapsed, and its zero vectors."""
     notes = dict.fromkeys(note for draw in place.ranked_as(ranked) for note in layer_notes(place.stored.ranks[draw]))
     fitted = [TRANSDUCTIVE] if parse_chain(ranked.reduction).on_gallery else []
     return [f"{place.name(ranked)}: {note}" for note in (*fitted, *notes)]
 
 
-def input_notes(a: Place, b: Place) -> list[str]:
+def input_notes(a: RankedSplit, b: RankedSplit) -> list[str]:
     """What differs in the inputs of two models, as a note; none where nothing does."""
     names, transforms = (a.run.name, b.run.name), (a.stored.transform, b.stored.transform)
     if transforms[0] != transforms[1]:

@@ -21,8 +21,8 @@ from layerprobe.workflow.compare.compare import (
 from layerprobe.workflow.compare.comparison import SeedComparison, Training
 from layerprobe.workflow.compare.evidence import Evidence, Measure, gather, over_trainings, place_units
 from layerprobe.workflow.run.references import (
-    Place,
-    open_place,
+    RankedSplit,
+    open_ranked_split,
     parse_reference,
     probe_fix,
     reference_text,
@@ -31,7 +31,7 @@ from layerprobe.workflow.run.references import (
 from layerprobe.workflow.run.runs import find_run
 from layerprobe.workflow.run.trainings import Trainings, pair_trainings
 
-Places = tuple[Place, Place]
+Places = tuple[RankedSplit, RankedSplit]
 
 
 def compare_seeds(request: CompareRequest) -> list[SeedComparison]:
@@ -41,10 +41,12 @@ def compare_seeds(request: CompareRequest) -> list[SeedComparison]:
         One comparison; with globs those of every pair, corrected together.
     """
     first, second = parse_reference(request.a), parse_reference(request.b)
-    a, b = (open_place(find_run(request.cache, x.run), x.epoch, request.split) for x in (first, second))
+    a, b = (open_ranked_split(find_run(request.cache, x.run), x.epoch, request.split) for x in (first, second))
     require_same_queries(a, b)
     trainings = pair_trainings(request.cache, a.run, b.run, (first.epoch, second.epoch))
-    places = [(open_place(x, a.epoch, a.split), open_place(y, b.epoch, b.split)) for x, y in trainings.pairs]
+    places = [
+        (open_ranked_split(x, a.epoch, a.split), open_ranked_split(y, b.epoch, b.split)) for x, y in trainings.pairs
+    ]
     for one, other in places:
         require_same_queries(places[0][0], one)
         require_same_queries(one, other)

@@ -12,7 +12,7 @@ from layerprobe.workflow.run.references import reference_text
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedLayer:
     """One of the two.
 
     Args:
@@ -61,8 +61,8 @@ class Comparison:
         notes: what a reader must know.
     """
 
-    a: Side
-    b: Side
+    a: ComparedLayer
+    b: ComparedLayer
     basis: Basis
     values: tuple[float, float] | None
     difference: Difference | None
@@ -88,8 +88,8 @@ class SeedComparison:
         notes: what a reader must know.
     """
 
-    a: Side
-    b: Side
+    a: ComparedLayer
+    b: ComparedLayer
     basis: Basis
     trainings: tuple[Training, ...]
     over: OverSeeds | None
@@ -113,7 +113,9 @@ def is_told(difference: Difference | None) -> bool:
     return difference is not None and difference.p is not None and difference.p < 0.05
 
 
-def _row(a: Side, b: Side, basis: Basis, found: Difference | None, notes: tuple[str, ...]) -> dict[str, Any]:
+def _row(
+    a: ComparedLayer, b: ComparedLayer, basis: Basis, found: Difference | None, notes: tuple[str, ...]
+) -> dict[str, Any]:
     return {
         "a": reference_text(a.subject),
         "b": reference_text(b.subject),

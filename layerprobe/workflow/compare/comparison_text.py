@@ -10,7 +10,7 @@ from layerprobe.statistics.draws import terms_in
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference
 from layerprobe.values.scores import is_fraction
-from layerprobe.workflow.compare.comparison import Basis, Comparison, Side
+from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison
 
 
 def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> str:
@@ -75,7 +75,7 @@ def _row(one: Comparison, share: bool) -> tuple[str, ...]:
     return (one.a.name, one.b.name, *values, difference_text(found.value, share), ends, p, told)
 
 
-def _places_text(a: Side, b: Side) -> str:
+def _places_text(a: ComparedLayer, b: ComparedLayer) -> str:
     """`netA, epoch 20`, or `a netA, epoch 20, b netB, epoch 20`."""
     first, second = (f"{x.subject.run}, epoch {x.subject.epoch}" for x in (a, b))
     return first if first == second else f"a = {first}; b = {second}"
@@ -86,7 +86,7 @@ def _shared(comparisons: Sequence[Comparison]) -> list[str]:
     return list(dict.fromkeys(note for one in comparisons if one.values is not None for note in one.notes))
 
 
-def _names(a: Side, b: Side) -> tuple[str, str]:
+def _names(a: ComparedLayer, b: ComparedLayer) -> tuple[str, str]:
     """The layers' names, with epoch and run where these differ."""
     first, second = a.subject, b.subject
     if first.run != second.run:
@@ -96,7 +96,7 @@ def _names(a: Side, b: Side) -> tuple[str, str]:
     return a.name, b.name
 
 
-def classes_text(a: Side, b: Side) -> str:
+def classes_text(a: ComparedLayer, b: ComparedLayer) -> str:
     """`unseen classes`, if the networks have not seen them as far as is known; `the training classes`."""
     split = a.subject.split
     if split != "test":
@@ -105,7 +105,7 @@ def classes_text(a: Side, b: Side) -> str:
     return "unseen classes" if unseen else "the test classes"
 
 
-def network_text(a: Side, b: Side) -> str:
+def network_text(a: ComparedLayer, b: ComparedLayer) -> str:
     """`in this trained network (netA, epoch 20)`: one training says nothing of another."""
     first, second = a.subject, b.subject
     trained = "trained " if first.epoch > 0 and second.epoch > 0 else ""

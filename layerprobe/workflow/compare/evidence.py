@@ -24,9 +24,9 @@ from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.scores import is_recall
 from layerprobe.workflow.compare.redrawn import Redrawn
-from layerprobe.workflow.run import parts
-from layerprobe.workflow.run.members import mean_of_queries
-from layerprobe.workflow.run.references import Place, probe_fix
+from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.reduction_draws import mean_of_queries
+from layerprobe.workflow.run.references import RankedSplit, probe_fix
 from layerprobe.workflow.run.units import units_of
 
 
@@ -83,18 +83,18 @@ def over_trainings(evidence: Sequence[Evidence]) -> list[OverSeeds]:
     return [over_seeds(UnitSums(*cell)) for cell in zip(sums, counts, strict=True)]
 
 
-def place_units(place: Place, kind: IntervalKind) -> NDArray[np.int64]:
+def place_units(place: RankedSplit, kind: IntervalKind) -> NDArray[np.int64]:
     """(Q,) the unit of each query: its class, or its text in a column of the run's data set."""
     labels = place.stored.labels
     if kind.cluster is None:
         return labels.astype(np.int64)
-    dataset = parts.load_dataset(recorded_recipe(place.record, place.run.record_file))
+    dataset = from_recipe.load_dataset(recorded_recipe(place.record, place.run.record_file))
     return units_of(dataset, place.stored.ids, labels, kind.cluster)
 
 
 def gather(
-    a: Place,
-    b: Place,
+    a: RankedSplit,
+    b: RankedSplit,
     pairs: Sequence[tuple[RankedLayer, RankedLayer]],
     measure: Measure,
     units: NDArray[np.int64],
@@ -115,7 +115,9 @@ def gather(
     return Evidence(np.stack(means, axis=1), unit_sums(gained, units, weights), left_out)
 
 
-def _left_out(a: Place, b: Place, pairs: Sequence[tuple[RankedLayer, RankedLayer]], measure: Measure) -> FloatArray:
+def _left_out(
+    a: RankedSplit, b: RankedSplit, pairs: Sequence[tuple[RankedLayer, RankedLayer]], measure: Measure
+) -> FloatArray:
     """(C, U, U) what the queries of each unit add to each difference without each unit."""
     cluster, metric = measure.kind.cluster, measure.metric
     if (a.run, a.epoch) == (b.run, b.epoch):
@@ -128,7 +130,7 @@ def _left_out(a: Place, b: Place, pairs: Sequence[tuple[RankedLayer, RankedLayer
     return np.stack([firsts[first] - seconds[second] for first, second in pairs])
 
 
-def values_of(place: Place, ranked: RankedLayer, metric: str) -> FloatArray:
+def values_of(place: RankedSplit, ranked: RankedLayer, metric: str) -> FloatArray:
     """(Q,) what each query adds to a layer's metric, the mean over its draws; NaN where the metric leaves it out."""
     stored, draws = place.stored, place.ranked_as(ranked)
     if any(metric not in stored.values.get(draw, {}) for draw in draws):
@@ -152,7 +154,7 @@ def _require_known(metric: str) -> None:
         raise UnknownNameError("metric", metric, ["R@1", *means])
 
 
-def _command(place: Place, ranked: RankedLayer, metric: str) -> str:
+def _command(place: RankedSplit, ranked: RankedLayer, metric: str) -> str:
     """How to store what each query adds to a metric."""
     if terms_in(metric):
         return f"Run layerprobe summary {place.run.name}, and name the terms that it shows"
@@ -165,7 +167,7 @@ def _command(place: Place, ranked: RankedLayer, metric: str) -> str:
     return probe_fix(place.run, place.record, place.epoch, place.split, layer)
 
 
-def _weights(a: Place, b: Place, metric: str) -> NDArray[np.int64] | None:
+def _weights(a: RankedSplit, b: RankedSplit, metric: str) -> NDArray[np.int64] | None:
     """(Q,) in how many of the draws on equal terms each query is; None for a metric without draws."""
     terms = terms_in(metric)
     if terms is None:

@@ -23,17 +23,17 @@ from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.compare.seeds_text import seeds_sentence
 from layerprobe.workflow.run.embedding import LastTwo, NetworkEnd, last_two
 from layerprobe.workflow.run.experiments import experiments_of
-from layerprobe.workflow.run.references import Place, open_place, probe_fix, require_same_queries
+from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
+from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix, require_same_queries
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_terms import ranked_epochs
-from layerprobe.workflow.run.told_apart import alike_of, searches_of
 from layerprobe.workflow.run.trainings import Trainings
 
 METRIC = "R@1"
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
+class FindingInputs:
     """What a finding of a run rests on.
 
     Args:
@@ -43,9 +43,9 @@ class Ground:
         same: the embedding by other names, such as a module `head` that gives the model's output.
     """
 
-    test: Place
-    train: Place | None
-    validation: Place | None
+    test: RankedSplit
+    train: RankedSplit | None
+    validation: RankedSplit | None
     layers: LastTwo
     same: frozenset[LayerKey] = frozenset()
 
@@ -58,7 +58,7 @@ class Ground:
         return f"{self.test.name(self.layers.before)}, {what},"
 
 
-def ground_of(run: Run, end: NetworkEnd | None) -> Ground:
+def ground_of(run: Run, end: NetworkEnd | None) -> FindingInputs:
     """What a finding of a run rests on.
 
     Args:
@@ -72,7 +72,7 @@ def ground_of(run: Run, end: NetworkEnd | None) -> Ground:
         )
     scored = {score.epoch for score in run.scores() if score.split == "test"}
     epochs = [epoch for epoch in ranked_epochs(run, "test") if epoch in scored]
-    place = open_place(run, epochs[-1] if epochs else None, "test")
+    place = open_ranked_split(run, epochs[-1] if epochs else None, "test")
     same = equal_layers(run.feature_file(place.epoch, "test"), end.embedding)
     others = [ranked for ranked in place.layers if ranked.layer not in same]
     found = last_two(end, others, place.similarity, record.get("layer_order", []))
@@ -80,13 +80,13 @@ def ground_of(run: Run, end: NetworkEnd | None) -> Ground:
         what = f"the embedding {end.embedding} and a layer before it are not both ranked at epoch {place.epoch}"
         raise DataError(what, file=run.folder, fix=probe_fix(run, record, place.epoch, "test"))
     train, validation = (
-        open_place(run, place.epoch, split) if place.epoch in ranked_epochs(run, split) else None
+        open_ranked_split(run, place.epoch, split) if place.epoch in ranked_epochs(run, split) else None
         for split in ("train", "validation")
     )
-    return Ground(place, train, validation, found, same)
+    return FindingInputs(place, train, validation, found, same)
 
 
-def finding(ground: Ground, chosen: Chosen | None = None) -> str:
+def finding(ground: FindingInputs, chosen: BestOnValidation | None = None) -> str:
     """A layer against the embedding on unseen classes, and what both reach on the training classes.
 
     No claim is made of the training classes.
@@ -102,7 +102,7 @@ def finding(ground: Ground, chosen: Chosen | None = None) -> str:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class BestOnValidation:
     """The best of some layers on validation.
 
     Args:
@@ -113,7 +113,7 @@ class Chosen:
     among: int
 
 
-def chosen_on_validation(grounds: Sequence[Ground]) -> Chosen | None:
+def chosen_on_validation(grounds: Sequence[FindingInputs]) -> BestOnValidation | None:
     """The layer with the best recall on validation, in the mean over trainings; the first of equals.
 
     Args:
@@ -141,11 +141,11 @@ def chosen_on_validation(grounds: Sequence[Ground]) -> Chosen | None:
     return (
         None
         if best in (grounds[0].layers.before, grounds[0].layers.embedding)
-        else Chosen(best, len({ranked.layer.layer for ranked in layers}))
+        else BestOnValidation(best, len({ranked.layer.layer for ranked in layers}))
     )
 
 
-def _first(ground: Ground, chosen: Chosen | None) -> tuple[RankedLayer, str]:
+def _first(ground: FindingInputs, chosen: BestOnValidation | None) -> tuple[RankedLayer, str]:
     """What is compared with the embedding, and its name in a sentence."""
     if chosen is None:
         return ground.layers.before, ground.name
@@ -157,7 +157,7 @@ def _embedding(name: str) -> str:
     return f"the embedding {name}"
 
 
-def _compared(place: Place, layer: RankedLayer, embedding: RankedLayer) -> Comparison:
+def _compared(place: RankedSplit, layer: RankedLayer, embedding: RankedLayer) -> Comparison:
     (found,) = compare_pairs(place, place, [(layer, embedding)], Measure(METRIC))
     return found
 
@@ -169,7 +169,7 @@ def _levels(values: tuple[float, float] | None, mean: str = "") -> str:
     return f" On the training classes they reach {before} against {embedding}{mean}."
 
 
-def finding_of_seeds(grounds: Sequence[Ground], chosen: Chosen | None = None) -> str:
+def finding_of_seeds(grounds: Sequence[FindingInputs], chosen: BestOnValidation | None = None) -> str:
     """The same over several trainings of one experiment.
 
     Args:
@@ -185,7 +185,7 @@ def finding_of_seeds(grounds: Sequence[Ground], chosen: Chosen | None = None) ->
     return text + _levels(_means(_over_trainings(trains, pair)), " on the mean")
 
 
-def _over_trainings(places: Sequence[Place], pair: tuple[RankedLayer, RankedLayer]) -> SeedComparison:
+def _over_trainings(places: Sequence[RankedSplit], pair: tuple[RankedLayer, RankedLayer]) -> SeedComparison:
     for place in places[1:]:
         require_same_queries(places[0], place)
     seeds = tuple(place.record["seed"] for place in places)
@@ -232,7 +232,7 @@ class Findings:
 
 def findings(runs: Sequence[tuple[Run, NetworkEnd | None]]) -> Findings:
     """The findings of runs in their order; trainings of one experiment under several seeds have one together."""
-    grounds: dict[str, Ground] = {}
+    grounds: dict[str, FindingInputs] = {}
     missing: list[str] = []
     for run, end in runs:
         try:
@@ -253,9 +253,9 @@ def findings(runs: Sequence[tuple[Run, NetworkEnd | None]]) -> Findings:
     return Findings(tuple(sentences), tuple(missing))
 
 
-def _by_experiment(grounds: Iterable[Ground]) -> list[list[Ground]]:
+def _by_experiment(grounds: Iterable[FindingInputs]) -> list[list[FindingInputs]]:
     """Trainings of one experiment under several seeds together; of several runs of one seed, the others alone."""
-    groups: dict[tuple[object, ...], dict[int, Ground]] = {}
+    groups: dict[tuple[object, ...], dict[int, FindingInputs]] = {}
     grounds = list(grounds)
     names = experiments_of(ground.test.run for ground in grounds).names
     for ground in grounds:

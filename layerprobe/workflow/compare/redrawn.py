@@ -23,10 +23,10 @@ from layerprobe.workflow.probe.classifiers import RunClassifier
 from layerprobe.workflow.probe.measures import build_measures
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.searches import Searches
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import features_of
-from layerprobe.workflow.run.members import mean_of_queries
-from layerprobe.workflow.run.references import Place, probe_fix
+from layerprobe.workflow.run.reduction_draws import mean_of_queries
+from layerprobe.workflow.run.references import RankedSplit, probe_fix
 from layerprobe.workflow.run.run_network import require_recorded_input
 from layerprobe.workflow.run.units import require_redrawable, units_of_splits
 
@@ -39,7 +39,7 @@ class Redrawn:
         cluster: the column whose texts are the units; None for the classes.
     """
 
-    place: Place
+    place: RankedSplit
     cluster: str | None
 
     @cached_property
@@ -51,7 +51,7 @@ class Redrawn:
     def dataset(self) -> Dataset:
         """The run's, with its galleries and rules; no image is read but one."""
         require_recorded_input(self.place.run, self.recipe)
-        dataset = parts.build_dataset(self.recipe)
+        dataset = from_recipe.build_dataset(self.recipe)
         images = dataset.splits.get(self.place.split)
         if images is None or tuple(images.ids) != self.place.stored.ids:
             raise DataError(
@@ -72,7 +72,7 @@ class Redrawn:
         units = self._units(names)
         require_redrawable(dataset, [place.split], units, self.cluster)
         measures = build_measures([metric], (1,), {}, options=self.recipe.metrics, may_drop=True)
-        device = parts.choose_device("auto")
+        device = from_recipe.choose_device("auto")
         trained = dataset.splits.get(FITTED_ON)
         classes = None if trained is None else np.unique(trained.labels)
         searches = Searches(

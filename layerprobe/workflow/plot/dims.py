@@ -11,9 +11,9 @@ from layerprobe.plots.reducers import MANY
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.store import read_dims
-from layerprobe.summary.reduced import Way
+from layerprobe.summary.reduced import PostProcessing
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
-from layerprobe.values.few import few_layers
+from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
 from layerprobe.values.records import FROM_PYTHON
 from layerprobe.values.scores import Score
@@ -29,7 +29,7 @@ _NO_BEST = "no best post-processing"
 
 
 @dataclass(frozen=True)
-class Choice:
+class SelectionSplit:
     """On which split the best post-processing is chosen.
 
     Args:
@@ -65,23 +65,25 @@ def stored_reductions(
     return shown(found, merged, names)
 
 
-def _choice(run: Run, values: Sequence[Score]) -> Choice:
+def _choice(run: Run, values: Sequence[Score]) -> SelectionSplit:
     try:
         split, note = post_processing_split(run, values[0].epoch)
     except DataError as error:  # the values can be shown when the record cannot be read
-        return Choice(None, f"{_NO_BEST}: {error.message}")
+        return SelectionSplit(None, f"{_NO_BEST}: {error.message}")
     if split is None:  # why, and what to do, takes half a page
-        return Choice(None, f"{_NO_BEST}: only test is left to choose it on; layerprobe summary {run.name} says more")
+        return SelectionSplit(
+            None, f"{_NO_BEST}: only test is left to choose it on; layerprobe summary {run.name} says more"
+        )
     if not any(score.split == split and score.reduction != NO_REDUCTION for score in values):
-        return Choice(None, f"{_NO_BEST}: {unmeasured(run, split)}")
-    return Choice(split, note)
+        return SelectionSplit(None, f"{_NO_BEST}: {unmeasured(run, split)}")
+    return SelectionSplit(split, note)
 
 
-def best_on_validation(values: Sequence[Score]) -> Choice:
+def best_on_validation(values: Sequence[Score]) -> SelectionSplit:
     """The choice where nothing is known of what the network has seen: on validation, where that is measured."""
     if any(score.split == "validation" and score.reduction != NO_REDUCTION for score in values):
-        return Choice("validation")
-    return Choice(None, f"{_NO_BEST}: no reduced layer is measured on validation")
+        return SelectionSplit("validation")
+    return SelectionSplit(None, f"{_NO_BEST}: no reduced layer is measured on validation")
 
 
 def _fix(run: Run, epoch: int, dims: Mapping[LayerKey, int]) -> str:
@@ -124,7 +126,7 @@ def at_equal_dimensions(scores: Sequence[Score], epoch: int | None = None) -> li
     return [score for score in own if score.epoch == (max(epochs) if epoch is None else epoch)]
 
 
-def reductions_of(scores: Sequence[Score], dims: Mapping[LayerKey, int], choice: Choice) -> Reductions:
+def reductions_of(scores: Sequence[Score], dims: Mapping[LayerKey, int], choice: SelectionSplit) -> Reductions:
     """Put the dimensions of layers beside their recall, and choose the best post-processing of each.
 
     Args:
@@ -151,7 +153,7 @@ def reductions_of(scores: Sequence[Score], dims: Mapping[LayerKey, int], choice:
     )
 
 
-def _dim(way: Way, raw: int | None) -> int | None:
+def _dim(way: PostProcessing, raw: int | None) -> int | None:
     if way.dim is not None or raw is None:
         return way.dim
     with contextlib.suppress(LayerprobeError, NotApplicableError):
@@ -160,7 +162,7 @@ def _dim(way: Way, raw: int | None) -> int | None:
 
 
 def _best(
-    scores: Iterable[Score], ways: Mapping[tuple[str, str], Way], split: str | None
+    scores: Iterable[Score], ways: Mapping[tuple[str, str], PostProcessing], split: str | None
 ) -> dict[LayerKey, RankedLayer]:
     """The best of what is done to each layer on a split, as `summary` chooses it: means over draws take no part.
 
@@ -216,4 +218,4 @@ def _few(found: Reductions, scores: Iterable[Score]) -> set[LayerKey]:
         and score.reduction == NO_REDUCTION
         and score.ranked_layer in layers
     }
-    return {ranked.layer for ranked in few_layers(list(layers), validation)}
+    return {ranked.layer for ranked in headline_layers(list(layers), validation)}

@@ -17,7 +17,7 @@ from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.units import unit_sums
 from layerprobe.store import StoredRanks, read_chance, read_index, read_stored_ranks
 from layerprobe.system.errors import DataError
-from layerprobe.values.few import few_layers
+from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import Ranks
@@ -25,7 +25,7 @@ from layerprobe.values.scores import Score, shared_notes
 from layerprobe.values.seeds import trainings
 from layerprobe.values.views import Curve
 from layerprobe.workflow.plot.plot_layers import asked_layers
-from layerprobe.workflow.run.members import ranked_as
+from layerprobe.workflow.run.reduction_draws import ranked_as
 from layerprobe.workflow.run.runs import Run
 
 SPLIT = "test"  # whose queries search fewer items
@@ -73,7 +73,7 @@ def layers_shown(runs: Sequence[Sequence[Score]], names: Sequence[str] | None) -
 def _few(layers: Sequence[RankedLayer], scores: Iterable[Score]) -> list[RankedLayer]:
     raw = [ranked for ranked in layers if ranked.reduction == NO_REDUCTION] or layers
     validation = [s for s in scores if (s.split, s.metric) == ("validation", RECALL) and s.ranked_layer in raw]
-    return few_layers(raw, {s.ranked_layer: s.value for s in validation if s.value is not None})
+    return headline_layers(raw, {s.ranked_layer: s.value for s in validation if s.value is not None})
 
 
 def stored_curves(runs: Sequence[Run], scores: Sequence[Score], names: Sequence[str] | None) -> list[Curve]:
@@ -142,7 +142,7 @@ def _items(run: Run, epoch: int, stored: StoredRanks) -> ItemCounts:
     """How many right and wrong items each query searches."""
     if read_chance(run.rank_file(epoch, SPLIT)) is not None:  # groups or lists decide, which only the data set has
         from layerprobe.workflow.probe.measures import items_searched
-        from layerprobe.workflow.run.parts import load_dataset  # it imports torch, which a plot does without
+        from layerprobe.workflow.run.from_recipe import load_dataset  # it imports torch, which a plot does without
 
         dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
         if tuple(dataset.splits[SPLIT].ids) != stored.ids:

@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.measure.cka import Side, epoch_cka, layer_cka, run_cka
+from layerprobe.measure.cka import EpochFeatures, epoch_cka, layer_cka, run_cka
 from layerprobe.store import read_features, read_index
 from layerprobe.system.errors import DataError
 from layerprobe.values.intervals import IntervalKind
@@ -107,6 +107,9 @@ def _own_matrices(own: RunLayers) -> list[Matrix]:
 
 
 def _between(first: RunLayers, second: RunLayers) -> Matrix:
-    sides = (Side(own.run.name, own.last, own.layers[own.last], partial(own.read, own.last)) for own in (first, second))
+    sides = (
+        EpochFeatures(own.run.name, own.last, own.layers[own.last], partial(own.read, own.last))
+        for own in (first, second)
+    )
     matrix = run_cka(*sides, split=COMPARED)
     return replace(matrix, notes=(*(note for note in first.notes if note in second.notes), *matrix.notes))

@@ -31,7 +31,7 @@ from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.probe.classifiers import RunClassifier
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.searches import Searches
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import features_of
 from layerprobe.workflow.run.references import probe_fix
 from layerprobe.workflow.run.run_network import require_recorded_input
@@ -111,8 +111,8 @@ def open_gallery(run: Run, split: str) -> RunGallery:
         raise DataError("measured from Python, which keeps no images", file=run.folder, fix=fix)
     recipe = recorded_recipe(record, run.record_file)
     require_recorded_input(run, recipe)
-    loaded = parts.load_dataset(recipe)
-    dataset = parts.build_dataset(recipe, loaded=loaded)
+    loaded = from_recipe.load_dataset(recipe)
+    dataset = from_recipe.build_dataset(recipe, loaded=loaded)
     if split not in dataset.searched:
         raise UnknownNameError(f"split of {run.name}:", split, dataset.searched)
     for name in dict.fromkeys([split, dataset.search_in.get(split, split)]):
@@ -123,7 +123,7 @@ def open_gallery(run: Run, split: str) -> RunGallery:
                 file=recipe.data.root or recipe.data.name,
                 fix="Restore the data set as it was when the run was probed",
             )
-    device = parts.choose_device("auto")
+    device = from_recipe.choose_device("auto")
     trained = dataset.splits.get(FITTED_ON)
     classes = None if trained is None else np.unique(trained.labels)
     features = features_of(run, recipe, dataset)

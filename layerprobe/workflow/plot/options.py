@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Ask:
+class PlotOptions:
     """What is asked of a plot; a plot says by its `options` which of these mean something for it.
 
     Args:

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from layerprobe.plots.plot import Image
 from layerprobe.store import equal_layers
 from layerprobe.system.errors import DataError, NumericError, RecipeError
-from layerprobe.values.few import few_layers
+from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.scores import Score
-from layerprobe.values.views import Found, Item, Neighbours
+from layerprobe.values.views import FoundItem, Item, Neighbours
 from layerprobe.workflow.plot.neighbours import RunGallery, neighbours_of, open_gallery
-from layerprobe.workflow.plot.options import Ask
+from layerprobe.workflow.plot.options import PlotOptions
 from layerprobe.workflow.plot.plot_layers import asked_layers
 from layerprobe.workflow.plot.query_rules import (
     AtRandom,
     ByOutcome,
-    Chosen,
+    ChosenQueries,
     OfImage,
     Rule,
     choose_queries,
@@ -30,7 +30,7 @@ from layerprobe.workflow.plot.query_rules import (
     rule_text,
 )
 from layerprobe.workflow.run.manifests import have_other_images
-from layerprobe.workflow.run.references import Place, open_place
+from layerprobe.workflow.run.references import RankedSplit, open_ranked_split
 from layerprobe.workflow.run.runs import Run
 
 _SPLIT = "test"  # whose images are searched for
@@ -43,12 +43,12 @@ _SIDE = 256  # most pixels of a side of a picture in a figure
 class _Shown:
     """A run in the panels."""
 
-    place: Place
+    place: RankedSplit
     opened: RunGallery
     layers: tuple[RankedLayer, ...]
 
 
-def panels_of(runs: Sequence[Run], scores: Sequence[Score], ask: Ask) -> tuple[list[Neighbours], Image]:
+def panels_of(runs: Sequence[Run], scores: Sequence[Score], ask: PlotOptions) -> tuple[list[Neighbours], Image]:
     """The neighbours of some test queries by some layers of runs, and what gives the images.
 
     Unless told otherwise, the layers are the embedding and the one before it, and the queries those whose nearest item
@@ -84,14 +84,14 @@ def panels_of(runs: Sequence[Run], scores: Sequence[Score], ask: Ask) -> tuple[l
     return in_order, lambda run, name: _small(opened[run].image(name))
 
 
-def _place(run: Run, scores: Sequence[Score], epoch: int | None) -> Place:
+def _place(run: Run, scores: Sequence[Score], epoch: int | None) -> RankedSplit:
     """The stored ranks of an epoch, or of the last one that has test scores."""
     epochs = {score.epoch for score in scores if (score.run, score.split) == (run.name, _SPLIT)}
-    return open_place(run, max(epochs, default=None) if epoch is None else epoch, _SPLIT)
+    return open_ranked_split(run, max(epochs, default=None) if epoch is None else epoch, _SPLIT)
 
 
 def _shown_layers(
-    place: Place, ask: Ask, rule: Rule | None, like: Sequence[RankedLayer] = ()
+    place: RankedSplit, ask: PlotOptions, rule: Rule | None, like: Sequence[RankedLayer] = ()
 ) -> tuple[RankedLayer, ...]:
     """The layers asked for; else those that the rule names; else those of another run, or the last two."""
     known = place.layers
@@ -109,15 +109,15 @@ def _shown_layers(
     ranked = [layer for layer in known if layer in place.stored.ranks]
     plain = [x for x in ranked if (x.reduction, x.similarity) == (NO_REDUCTION, place.similarity)]
     # The last layer by a second name, such as a module that gives the model's output, is no other layer.
-    last = few_layers(plain or ranked, {})[-1:]
+    last = headline_layers(plain or ranked, {})[-1:]
     same = [key for x in last for key in equal_layers(place.run.feature_file(place.epoch, _SPLIT), x.layer.layer)]
-    found = tuple(few_layers([x for x in plain or ranked if x.layer not in same], {})[-2:])
+    found = tuple(headline_layers([x for x in plain or ranked if x.layer not in same], {})[-2:])
     if not found:
         raise DataError("no layer has ranks", file=place.run.rank_file(place.epoch, place.split), fix="Probe one")
     return found
 
 
-def _chosen(rule: Rule | None, shown: _Shown, ask: Ask) -> tuple[Chosen, tuple[str, ...]]:
+def _chosen(rule: Rule | None, shown: _Shown, ask: PlotOptions) -> tuple[ChosenQueries, tuple[str, ...]]:
     """The queries, and how they were chosen."""
     place, names = shown.place, shown.opened.class_names
     count = _QUERIES if ask.queries is None else ask.queries
@@ -158,7 +158,9 @@ def _of_run(shown: _Shown, names: Sequence[str], notes: tuple[str, ...]) -> list
 
     def neighbours(layer: int, query: int) -> Neighbours:
         each = zip(found.rows[layer, query], found.similarities[layer, query], found.right[layer, query], strict=True)
-        items = tuple(Found(item(int(row), False), float(value), bool(right)) for row, value, right in each if row >= 0)
+        items = tuple(
+            FoundItem(item(int(row), False), float(value), bool(right)) for row, value, right in each if row >= 0
+        )
         ranked, asked = shown.layers[layer], item(int(rows[query]), True)
         said = (*notes, *opened.searches.subject(place.epoch, place.split, ranked).notes)
         return Neighbours(place.run.name, place.epoch, place.split, ranked, asked, items, said)

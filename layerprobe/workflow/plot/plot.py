@@ -29,20 +29,20 @@ from layerprobe.values.views import Curve, Histogram, Neighbours, Reductions
 from layerprobe.workflow.plot.dims import stored_reductions
 from layerprobe.workflow.plot.gallery_sizes import stored_curves
 from layerprobe.workflow.plot.matrices import COMPARED, comparable, layers_of, matrices_of
-from layerprobe.workflow.plot.options import Ask
+from layerprobe.workflow.plot.options import PlotOptions
 from layerprobe.workflow.plot.plot_layers import asked_layers
-from layerprobe.workflow.plot.unit_views import Choice, Read, choice_of, histograms_of, spectra_of, stored
+from layerprobe.workflow.plot.unit_views import Read, ShownLayers, choice_of, histograms_of, spectra_of, stored
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.facts import data_facts
+from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
 from layerprobe.workflow.run.outputs import require_output, write_output
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.told_apart import alike_of, searches_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_NOTHING_ELSE = Ask()
+_NOTHING_ELSE = PlotOptions()
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,18 @@ class PlotRequest:
     runs: Sequence[Run]
     out: Path | None = None
     csv: Path | None = None
-    ask: Ask = field(default_factory=Ask)
+    ask: PlotOptions = field(default_factory=PlotOptions)
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class Drawing:
     """A figure that no file holds yet, and the numbers in it as CSV."""
 
     figure: Figure
     csv: str
 
 
-class Material(Protocol):
+class PlotSource(Protocol):
     """Where the values of plots come from: the files of runs, or what was measured from Python."""
 
     @property
@@ -83,22 +83,22 @@ class Material(Protocol):
     def alike(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
         """The layers that are not told apart from the best of some scores; None where that is unknown."""
 
-    def matrices(self, ask: Ask) -> Sequence[Matrix]:
+    def matrices(self, ask: PlotOptions) -> Sequence[Matrix]:
         """How alike layers are."""
 
-    def gallery_sizes(self, ask: Ask) -> Sequence[Curve]:
+    def gallery_sizes(self, ask: PlotOptions) -> Sequence[Curve]:
         """Recall by how many items are searched; trainings of one experiment as one."""
 
-    def reductions(self, ask: Ask) -> Sequence[Reductions]:
+    def reductions(self, ask: PlotOptions) -> Sequence[Reductions]:
         """Recall at equal dimensions; trainings of one experiment as one."""
 
-    def neighbours(self, ask: Ask) -> tuple[Sequence[Neighbours], Image]:
+    def neighbours(self, ask: PlotOptions) -> tuple[Sequence[Neighbours], Image]:
         """The items nearest to some queries, and what gives the images."""
 
-    def histograms(self, ask: Ask) -> Sequence[Histogram]:
+    def histograms(self, ask: PlotOptions) -> Sequence[Histogram]:
         """How alike images of the same and of different classes are, by layer."""
 
-    def spectra(self, ask: Ask) -> Sequence[Curve]:
+    def spectra(self, ask: PlotOptions) -> Sequence[Curve]:
         """How the variance of features is spread over dimensions, by layer."""
 
 
@@ -115,7 +115,7 @@ def plot(request: PlotRequest) -> Path:
     return out
 
 
-def drawn(kind: str, runs: Sequence[Run], ask: Ask = _NOTHING_ELSE) -> Drawn:
+def drawn(kind: str, runs: Sequence[Run], ask: PlotOptions = _NOTHING_ELSE) -> Drawing:
     """Draw a plot of one or more runs; nothing is written."""
     part: Plot = registry.load("plot", registry.PLOTS, kind)
     require_meant(kind, part, ask)
@@ -125,7 +125,7 @@ def drawn(kind: str, runs: Sequence[Run], ask: Ask = _NOTHING_ELSE) -> Drawn:
     return draw(part, StoredRuns(runs, scores), ask)
 
 
-def require_meant(kind: str, part: Plot, ask: Ask) -> None:
+def require_meant(kind: str, part: Plot, ask: PlotOptions) -> None:
     """Check that a plot can do what is asked of it."""
     flags = [f"--{name}" for name, value in vars(ask).items() if value is not None and name not in part.options]
     if flags:
@@ -133,36 +133,36 @@ def require_meant(kind: str, part: Plot, ask: Ask) -> None:
         raise RecipeError(f"plot {kind} takes no {flags[0]}", fix=f"Beside runs and files it takes {known}")
 
 
-def draw(part: Plot, material: Material, ask: Ask) -> Drawn:
+def draw(part: Plot, material: PlotSource, ask: PlotOptions) -> Drawing:
     """Draw a plot; its class says which values it draws."""
     match part:
         case ScorePlot():
             scores = _of_epoch(over_seeds(material.scores), ask.epoch)
             layers = asked_layers(ask.layers, [score.ranked_layer for score in scores])
-            return Drawn(part.draw(scores, data=_data(material), layers=layers), part.table(scores, layers=layers))
+            return Drawing(part.draw(scores, data=_data(material), layers=layers), part.table(scores, layers=layers))
         case BestPlot():
             scores = _of_layers(_of_epoch(over_seeds(material.scores), ask.epoch), ask.layers)
-            return Drawn(part.draw(scores, data=_data(material), alike=material.alike), part.table(scores))
+            return Drawing(part.draw(scores, data=_data(material), alike=material.alike), part.table(scores))
         case MatrixPlot():
             found = material.matrices(ask)
-            return Drawn(part.draw(found, data=material.data()), part.table(found))
+            return Drawing(part.draw(found, data=material.data()), part.table(found))
         case HistogramPlot():
             histograms = material.histograms(ask)
-            return Drawn(part.draw(histograms, data=material.data()), part.table(histograms))
+            return Drawing(part.draw(histograms, data=material.data()), part.table(histograms))
         case CurvePlot():
             spectra = part.of == "spectrum"
             curves = material.spectra(ask) if spectra else material.gallery_sizes(ask)
             data = material.data() if spectra else _data(material)
-            return Drawn(part.draw(curves, data=data), part.table(curves))
+            return Drawing(part.draw(curves, data=data), part.table(curves))
         case ReductionPlot():
             reductions = material.reductions(ask)
-            return Drawn(part.draw(reductions, data=_data(material)), part.table(reductions))
+            return Drawing(part.draw(reductions, data=_data(material)), part.table(reductions))
         case NeighbourPlot():
             nearest, image = material.neighbours(ask)
-            return Drawn(part.draw(nearest, image=image, data=material.data()), part.table(nearest))
+            return Drawing(part.draw(nearest, image=image, data=material.data()), part.table(nearest))
 
 
-def _data(material: Material) -> dict[str, DataFacts]:
+def _data(material: PlotSource) -> dict[str, DataFacts]:
     """What the scores of `over_seeds` were measured on."""
     return facts_over_seeds(material.data(), trainings(material.scores))
 
@@ -208,7 +208,7 @@ class StoredRuns:
         run = named.get(scores[0].run)  # the folder of a run may have been renamed
         return None if run is None else alike_of(scores, metric, searches_of(run))
 
-    def matrices(self, ask: Ask) -> Sequence[Matrix]:
+    def matrices(self, ask: PlotOptions) -> Sequence[Matrix]:
         """CKA of every two layers of each run, of each layer with its earlier epochs, and of every two runs' layers."""
         found = []
         for run in self.runs:
@@ -217,29 +217,29 @@ class StoredRuns:
             found.append(layers_of(run, scores, shared_notes(tested) if tested else ()))
         return matrices_of(found)
 
-    def gallery_sizes(self, ask: Ask) -> Sequence[Curve]:
+    def gallery_sizes(self, ask: PlotOptions) -> Sequence[Curve]:
         """Recall@1 of each run by how many items are searched; trainings of one experiment as one."""
         return stored_curves(self.runs, _until(self.scores, ask.epoch), ask.layers)
 
-    def reductions(self, ask: Ask) -> Sequence[Reductions]:
+    def reductions(self, ask: PlotOptions) -> Sequence[Reductions]:
         """The layers of each run at equal dimensions; trainings of one experiment as one."""
         return stored_reductions(self.runs, self.scores, ask.layers, ask.epoch)
 
-    def neighbours(self, ask: Ask) -> tuple[Sequence[Neighbours], Image]:
+    def neighbours(self, ask: PlotOptions) -> tuple[Sequence[Neighbours], Image]:
         """The items nearest to some test queries, and what gives the images."""
         from layerprobe.workflow.plot.panels import panels_of  # it imports torch, which other plots do without
 
         return panels_of(self.runs, self.scores, ask)
 
-    def histograms(self, ask: Ask) -> Sequence[Histogram]:
+    def histograms(self, ask: PlotOptions) -> Sequence[Histogram]:
         """How alike images of the same and of different classes are, by layer."""
         return [each for part in self._chosen(ask) for each in histograms_of(*part)]
 
-    def spectra(self, ask: Ask) -> Sequence[Curve]:
+    def spectra(self, ask: PlotOptions) -> Sequence[Curve]:
         """How the variance of features is spread over dimensions, by layer."""
         return [each for part in self._chosen(ask) for each in spectra_of(*part)]
 
-    def _chosen(self, ask: Ask) -> list[tuple[list[Score], Read, Choice]]:
+    def _chosen(self, ask: PlotOptions) -> list[tuple[list[Score], Read, ShownLayers]]:
         """The scores of each run, how its features are read, and which of them are shown."""
         own = [(run, [score for score in self.scores if score.run == run.name]) for run in self.runs]
         parts = [stored(run, scores, ask.epoch) for run, scores in own if scores]

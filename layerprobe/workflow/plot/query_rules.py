@@ -13,7 +13,7 @@ from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.plot.plot_layers import asked_layers
-from layerprobe.workflow.run.references import Place, probe_fix
+from layerprobe.workflow.run.references import RankedSplit, probe_fix
 
 _FORM = "Write 'LAYER right, LAYER wrong', worst, random or 'class NAME'"
 _OUTCOMES = {"right": True, "wrong": False}
@@ -60,7 +60,7 @@ Rule = ByOutcome | Worst | AtRandom | OfClass | OfImage
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class ChosenQueries:
     """Queries that fulfil a rule.
 
     Args:
@@ -93,7 +93,7 @@ def parse_rule(text: str, known: Sequence[RankedLayer], last: RankedLayer) -> Ru
     return ByOutcome(tuple(outcomes))
 
 
-def rule_text(rule: Rule, place: Place) -> str:
+def rule_text(rule: Rule, place: RankedSplit) -> str:
     """The rule as `--where` has it; of `worst` the layer, too."""
     match rule:
         case ByOutcome(outcomes):
@@ -108,7 +108,7 @@ def rule_text(rule: Rule, place: Place) -> str:
             return f"image {name}"
 
 
-def choose_queries(rule: Rule, place: Place, class_names: Sequence[str], count: int) -> Chosen:
+def choose_queries(rule: Rule, place: RankedSplit, class_names: Sequence[str], count: int) -> ChosenQueries:
     """The queries that a rule takes.
 
     Of more queries than are wanted, those are taken that come first in a random order by the run's seed; of `worst`
@@ -122,18 +122,18 @@ def choose_queries(rule: Rule, place: Place, class_names: Sequence[str], count: 
         down = _places_down(_ranks(place, rule.layer))
         order = np.argsort(-down, kind="stable")[: int(np.isfinite(down).sum())]
         told = f"Queries: {text}, the {count:,} whose nearest right item is farthest down"
-        return Chosen(order[:count], len(order), told)
+        return ChosenQueries(order[:count], len(order), told)
     fulfil = np.flatnonzero(_fulfil(rule, place, class_names))
     if isinstance(rule, OfImage):
-        return Chosen(fulfil, len(fulfil), f"Query: {rule.name}")
+        return ChosenQueries(fulfil, len(fulfil), f"Query: {rule.name}")
     order = np.random.default_rng(place.record["seed"]).permutation(len(place.stored.labels))
     rows = order[np.isin(order, fulfil)][:count]
     seed = f"at random by seed {place.record['seed']}"
     shown = f"all {len(fulfil):,}" if len(rows) == len(fulfil) else f"{len(rows):,} of {len(fulfil):,} {seed}"
-    return Chosen(rows, len(fulfil), f"Queries: {text}, {shown}")
+    return ChosenQueries(rows, len(fulfil), f"Queries: {text}, {shown}")
 
 
-def _fulfil(rule: Rule, place: Place, class_names: Sequence[str]) -> NDArray[np.bool_]:
+def _fulfil(rule: Rule, place: RankedSplit, class_names: Sequence[str]) -> NDArray[np.bool_]:
     """(Q,) which queries fulfil a rule."""
     labels, ids = place.stored.labels, place.stored.ids
     fulfil = np.ones(len(labels), bool)
@@ -173,7 +173,7 @@ def _places_down(ranks: Ranks) -> NDArray[np.float64]:
     return np.where(ranks.tied_positives > 0, down, -np.inf)
 
 
-def _ranks(place: Place, layer: RankedLayer) -> Ranks:
+def _ranks(place: RankedSplit, layer: RankedLayer) -> Ranks:
     found = place.stored.ranks.get(layer)
     if found is None:
         reason = place.stored.invalid.get(layer, "not ranked")
@@ -182,7 +182,7 @@ def _ranks(place: Place, layer: RankedLayer) -> Ranks:
     return found
 
 
-def _first_known(place: Place, layer: RankedLayer) -> Ranks:
+def _first_known(place: RankedSplit, layer: RankedLayer) -> Ranks:
     """The ranks of a layer, of which it is known whether the nearest item of each query is right."""
     ranks = _ranks(place, layer)
     if ranks.open([1]).any():

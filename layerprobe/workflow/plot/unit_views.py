@@ -10,7 +10,7 @@ from layerprobe.measure.pair_similarities import Labelled, pair_histograms
 from layerprobe.measure.spectrum import spectrum
 from layerprobe.store import read_index
 from layerprobe.system.errors import DataError, RecipeError
-from layerprobe.values.few import few_layers
+from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.scores import Score, shared_notes
@@ -26,7 +26,7 @@ Shown = Iterator[tuple[RankedLayer, dict[str, Labelled]]]  # a layer, and its fe
 
 
 @dataclass(frozen=True)
-class Choice:
+class ShownLayers:
     """Which features are shown.
 
     Args:
@@ -40,7 +40,7 @@ class Choice:
     validation: Mapping[RankedLayer, float]
 
 
-def choice_of(runs: Sequence[Sequence[Score]], layers: Sequence[str] | None, epoch: int | None) -> Choice:
+def choice_of(runs: Sequence[Sequence[Score]], layers: Sequence[str] | None, epoch: int | None) -> ShownLayers:
     """The choice for some runs; those with the same layers are shown by the same ones.
 
     Args:
@@ -52,10 +52,10 @@ def choice_of(runs: Sequence[Sequence[Score]], layers: Sequence[str] | None, epo
         for s in scores:
             if (s.epoch, s.split, s.metric) == (at, "validation", "R@1") and s.value is not None:
                 values.setdefault(s.ranked_layer, []).append(s.value)
-    return Choice(layers, epoch, {ranked: fmean(found) for ranked, found in values.items()})
+    return ShownLayers(layers, epoch, {ranked: fmean(found) for ranked, found in values.items()})
 
 
-def histograms_of(scores: Sequence[Score], read: Read, choice: Choice) -> list[Histogram]:
+def histograms_of(scores: Sequence[Score], read: Read, choice: ShownLayers) -> list[Histogram]:
     """The histograms of a run, layer by layer: how alike images of the same and of different classes are.
 
     Args:
@@ -69,7 +69,7 @@ def histograms_of(scores: Sequence[Score], read: Read, choice: Choice) -> list[H
     ]
 
 
-def spectra_of(scores: Sequence[Score], read: Read, choice: Choice) -> list[Curve]:
+def spectra_of(scores: Sequence[Score], read: Read, choice: ShownLayers) -> list[Curve]:
     """The spectra of a run, layer by layer: how the variance of unit vectors is spread over dimensions."""
     run, epoch = scores[0].run, epoch_of(scores, choice.epoch)
     curves = []
@@ -119,7 +119,7 @@ def epoch_of(scores: Sequence[Score], epoch: int | None) -> int:
     return known[-1] if epoch is None else epoch
 
 
-def shown(scores: Sequence[Score], read: Read, choice: Choice) -> Shown:
+def shown(scores: Sequence[Score], read: Read, choice: ShownLayers) -> Shown:
     """The layers that are shown with their features, read one after the other.
 
     The few that stand for all are layers as they are: not reduced, where there are such.
@@ -139,7 +139,7 @@ def shown(scores: Sequence[Score], read: Read, choice: Choice) -> Shown:
     asked = asked_layers(choice.layers, known)
     if asked is None:
         raw = [ranked for ranked in known if ranked.reduction == NO_REDUCTION] or known
-        asked = few_layers(raw, {ranked: value for ranked, value in choice.validation.items() if ranked in raw})
+        asked = headline_layers(raw, {ranked: value for ranked, value in choice.validation.items() if ranked in raw})
     for ranked in known:
         if ranked in asked:
             _require_vectors(ranked)

@@ -23,7 +23,7 @@ from layerprobe.values.keys import LayerKey
 from layerprobe.values.retrieval import Classifier
 from layerprobe.workflow.probe.reducing import after_relu
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_checkpoint
 from layerprobe.workflow.run.runs import Run
 
@@ -64,7 +64,7 @@ class RunClassifier:
         return bool(getattr(self.recipe.loss, "relu", False))
 
     def _loss(self, epoch: int, dim: int, classes: NDArray[np.int64]) -> Loss:
-        loss = parts.build_loss(self.recipe, embedding_dim=dim, num_classes=len(classes))
+        loss = from_recipe.build_loss(self.recipe, embedding_dim=dim, num_classes=len(classes))
         load_checkpoint(self.run, epoch, {"loss": loss})
         return loss.to(self.device).eval()
 

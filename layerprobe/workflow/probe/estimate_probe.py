@@ -26,7 +26,7 @@ from layerprobe.workflow.probe.extractors import BATCH_SIZE
 from layerprobe.workflow.probe.probe import selected
 from layerprobe.workflow.probe.probed_run import ProbedRun, decoding_of, open_for_probing, opened_anew
 from layerprobe.workflow.probe.selection import ProbeRequest, select_epochs
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import Missing, feature_disk, features_of
 from layerprobe.workflow.run.manifests import recorded_manifest
 from layerprobe.workflow.run.runs import Run
@@ -66,10 +66,10 @@ def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: 
 
 def _sampled(opened: ProbedRun, request: ProbeRequest) -> tuple[Dataset, Sequence[Callable[[], object]]]:
     """The data set, of which nothing is read yet, and what reads the files whose content is not known."""
-    decoding, loaded = decoding_of(opened, request, None), parts.load_dataset(opened.recipe)
+    decoding, loaded = decoding_of(opened, request, None), from_recipe.load_dataset(opened.recipe)
     to_hash = unread(loaded, decoding.cache / FOLDER / CONTENTS)
     # Decoded images are known by the hashes of their files.
-    return parts.build_dataset(opened.recipe, None if to_hash else decoding, loaded), to_hash
+    return from_recipe.build_dataset(opened.recipe, None if to_hash else decoding, loaded), to_hash
 
 
 def _estimated(
@@ -90,7 +90,7 @@ def _estimated(
 
 def _images_read(opened: ProbedRun, request: ProbeRequest, dataset: Dataset, images: int) -> float:
     """How many images are read one after the other; those that processes read beside each other count as one."""
-    workers = parts.choose_workers(request.workers, opened.device)
+    workers = from_recipe.choose_workers(request.workers, opened.device)
     in_memory, on_disk = workers == 0 and is_small(dataset), opened.recipe.data.cache == "auto"
     if in_memory or on_disk:  # every image is decoded once, and kept
         images = sum(map(len, dataset.splits.values()))
@@ -107,7 +107,7 @@ def _seconds_an_image(opened: ProbedRun, dataset: Dataset, item: Missing) -> tup
     started = time.perf_counter()
     batch = next(reader)
     reading = (time.perf_counter() - started) / len(rows)
-    run = partial(extract, opened.net.module, item.taps, [batch], parts.build_normalise(opened.recipe))
+    run = partial(extract, opened.net.module, item.taps, [batch], from_recipe.build_normalise(opened.recipe))
     running = _seconds_each([lambda: list(run(device=opened.device))] * 2) / len(rows)
     return reading, running
 

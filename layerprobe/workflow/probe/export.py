@@ -13,7 +13,7 @@ from layerprobe.values.keys import RankedLayer
 from layerprobe.values.retrieval import Similarity
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import Selection
-from layerprobe.workflow.run.members import draws_of
+from layerprobe.workflow.run.reduction_draws import draws_of
 
 _STOPPED = "export stopped; the indexes written are whole, the same command goes on"
 

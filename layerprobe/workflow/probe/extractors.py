@@ -14,7 +14,7 @@ from layerprobe.data.loading import plain_batches
 from layerprobe.measure.extraction import extract
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_net
 from layerprobe.workflow.run.features import Missing, RunFeatures
 
@@ -62,7 +62,7 @@ class RunExtractor:
         pixels = tell(
             plain_batches(self.features.dataset.splits[missing.split], batch_size=BATCH_SIZE, workers=self.workers)
         )
-        normalise = parts.build_normalise(self.recipe)
+        normalise = from_recipe.build_normalise(self.recipe)
         batches = extract(self.net.module, missing.taps, pixels, normalise, device=self.device)
         columns = store.Columns(
             dims={tap.key: tap.dim for tap in missing.taps},

@@ -27,7 +27,7 @@ from layerprobe.workflow.probe.classifiers import (
 from layerprobe.workflow.probe.export import export
 from layerprobe.workflow.probe.extractors import Extractor, RunExtractor
 from layerprobe.workflow.probe.probed_run import ProbedRun, decoding_of, open_for_probing
-from layerprobe.workflow.probe.reducing import Unfit, none_takes, refusal_lines
+from layerprobe.workflow.probe.reducing import InapplicableReduction, none_takes, refusal_lines
 from layerprobe.workflow.probe.scoring import Scorer
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import (
@@ -38,12 +38,12 @@ from layerprobe.workflow.probe.selection import (
     select_epochs,
     select_taps,
 )
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.damage import PartlyReducedError, require_measured, whole_epochs
 from layerprobe.workflow.run.features import RunFeatures, features_of
 from layerprobe.workflow.run.kept import require_kept
 from layerprobe.workflow.run.manifests import require_same_images, upgrade
-from layerprobe.workflow.run.members import draws_of
+from layerprobe.workflow.run.reduction_draws import draws_of
 from layerprobe.workflow.run.run_network import embedding_tap, network_facts, with_layers
 from layerprobe.workflow.run.runs import Run, locked
 
@@ -70,7 +70,7 @@ def prepare(
     opened = open_for_probing(run, request)
     selection, built = selected(opened, request, dataset, listener)
     features = features_of(opened.run, opened.recipe, built)
-    workers = parts.choose_workers(request.workers, opened.device)
+    workers = from_recipe.choose_workers(request.workers, opened.device)
     extractor = RunExtractor(features, opened.recipe, opened.net, opened.device, workers)
     scorer = scorer_of(opened, features, selection, _classifier_of(opened, features, selection.embedding))
     known = opened.record.get(NETWORK) or network_facts(opened.recipe, opened.net, opened.measured)
@@ -92,7 +92,7 @@ def selected(
             listener.say(line)
     request = without_accuracy(request, recipe, why_no_classifier(recipe), listener)
     require_classified(request, recipe, embedding, taps)
-    built = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))
+    built = dataset or from_recipe.build_dataset(recipe, decoding_of(opened, request, listener))
     selection = select(request, recipe, taps, embedding, built, unclassified=why_no_weight(recipe) or "")
     if dataset is None:
         require_same_images(opened.record, built, selection.extracted_splits, fix=OTHER_IMAGES)
@@ -163,7 +163,7 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
     images = sum(map(extractor.images, missing))
     images += len(epochs) * sum(len(features.dataset.splits[split]) for split in selection.splits)
     measured: list[Score] = []
-    refused: list[tuple[int, Unfit]] = []
+    refused: list[tuple[int, InapplicableReduction]] = []
     with listener.task(f"probing {features.run.name}", images, "images run and ranked") as task:
         for epoch in epochs:
             _drop_stale(probing, epoch, listener)
@@ -180,7 +180,7 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
                     layers.append(of_layer)
                     if error := of_layer.refused:
                         of = selection.ranked[layer]
-                        refused.append((epoch, Unfit(of.layer, of.reduction, error.message, error.fix)))
+                        refused.append((epoch, InapplicableReduction(of.layer, of.reduction, error.message, error.fix)))
                 found += in_network_order(selection.resampling.scores(split, layers), probing.table.layer_order)
             probing.table.add(found)
             probing.table.write(features.run.scores_file)
@@ -192,7 +192,10 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
 
 
 def _tell_refused(
-    refused: Sequence[tuple[int, Unfit]], selection: Selection, measured: Sequence[Score], listener: Listener
+    refused: Sequence[tuple[int, InapplicableReduction]],
+    selection: Selection,
+    measured: Sequence[Score],
+    listener: Listener,
 ) -> None:
     """Say which layers could not take a reduction."""
     applied = {score.reduction for score in measured}

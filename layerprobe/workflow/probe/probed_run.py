@@ -13,7 +13,7 @@ from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Measured, measure_layers
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.images import Decoding
 from layerprobe.workflow.run.run_network import run_network
 from layerprobe.workflow.run.runs import Run
@@ -44,14 +44,14 @@ def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
     """A run's recipe and network."""
     record = run.read()
     recipe = recorded_recipe(record, run.record_file).at(request.model)
-    device = parts.choose_device(request.device)
+    device = from_recipe.choose_device(request.device)
     return _opened(run, record, recipe, run_network(run, record, recipe), device)
 
 
 def opened_anew(run: Run, recipe: Recipe, request: ProbeRequest) -> ProbedRun:
     """As `open_for_probing`, of a run that there is not yet, which has an empty record."""
-    device = parts.choose_device(request.device)
-    return _opened(run, {}, recipe, parts.build_net(recipe), device)
+    device = from_recipe.choose_device(request.device)
+    return _opened(run, {}, recipe, from_recipe.build_net(recipe), device)
 
 
 def _opened(run: Run, record: dict[str, Any], recipe: Recipe, net: Net, device: torch.device) -> ProbedRun:
@@ -61,5 +61,5 @@ def _opened(run: Run, record: dict[str, Any], recipe: Recipe, net: Net, device: 
 
 def decoding_of(opened: ProbedRun, request: ProbeRequest, listener: Listener | None) -> Decoding:
     """Where the run's decoded images lie, and who makes those that are missing."""
-    in_process = parts.choose_workers(request.workers, opened.device) == 0
+    in_process = from_recipe.choose_workers(request.workers, opened.device) == 0
     return Decoding(opened.run.folder.parent, listener, request.workers, in_process=in_process)

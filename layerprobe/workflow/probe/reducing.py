@@ -27,7 +27,7 @@ TRANSDUCTIVE = "transductive: fitted on the images searched"
 
 
 @dataclass(frozen=True)
-class Unfit:
+class InapplicableReduction:
     """A reduction that a layer cannot take.
 
     Args:
@@ -68,7 +68,9 @@ def require_fitting(chains: Sequence[Chain], dataset: Dataset) -> None:
         )
 
 
-def left_out(taps: Sequence[Layer], chains: Sequence[Chain], classified: LayerKey, unclassified: str) -> list[Unfit]:
+def left_out(
+    taps: Sequence[Layer], chains: Sequence[Chain], classified: LayerKey, unclassified: str
+) -> list[InapplicableReduction]:
     """The reductions that layers cannot take, by what is known before anything is fitted.
 
     Args:
@@ -79,7 +81,7 @@ def left_out(taps: Sequence[Layer], chains: Sequence[Chain], classified: LayerKe
         for chain in chains:
             reason, fix = _why_not(tap, chain, classified, unclassified)
             if reason:
-                found.append(Unfit(tap.key, chain.text, reason, fix))
+                found.append(InapplicableReduction(tap.key, chain.text, reason, fix))
     return found
 
 
@@ -124,7 +126,7 @@ def after_relu(chain: Chain) -> Chain:
     return replace(chain, parts=(_Relu(), *chain.parts))
 
 
-def require_some(layers: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[Unfit]) -> None:
+def require_some(layers: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[InapplicableReduction]) -> None:
     """Check that every chain can be applied to a layer."""
     for chain in chains:
         found = [item for item in unfit if item.reduction == chain.text]
@@ -132,9 +134,9 @@ def require_some(layers: Sequence[Layer], chains: Sequence[Chain], unfit: Sequen
             raise none_takes(found)
 
 
-def refusal_lines(refused: Sequence[tuple[int, Unfit]]) -> list[str]:
+def refusal_lines(refused: Sequence[tuple[int, InapplicableReduction]]) -> list[str]:
     """What could not be fitted, in a line for each layer and reduction, with its epochs."""
-    epochs: dict[tuple[LayerKey, str], dict[int, Unfit]] = {}
+    epochs: dict[tuple[LayerKey, str], dict[int, InapplicableReduction]] = {}
     for epoch, item in refused:
         epochs.setdefault((item.layer, item.reduction), {}).setdefault(epoch, item)
     return [
@@ -143,7 +145,7 @@ def refusal_lines(refused: Sequence[tuple[int, Unfit]]) -> list[str]:
     ]
 
 
-def none_takes(unfit: Sequence[Unfit]) -> NotApplicableError:
+def none_takes(unfit: Sequence[InapplicableReduction]) -> NotApplicableError:
     """What is raised where no layer can take a reduction.
 
     Args:

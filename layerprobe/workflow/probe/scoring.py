@@ -33,7 +33,7 @@ from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.probe.measures import Measures
 from layerprobe.workflow.probe.resampling import Resampling
 from layerprobe.workflow.probe.searches import Searches
-from layerprobe.workflow.run.members import draws_of
+from layerprobe.workflow.run.reduction_draws import draws_of
 
 
 def ranks_for(  # noqa: PLR0913 - what is searched, by which rules, and what is known of it

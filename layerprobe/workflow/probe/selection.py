@@ -15,7 +15,14 @@ from layerprobe.taps import Layer, Measured, Tap, extracted, find_layers, outlyi
 from layerprobe.values.intervals import IntervalKind, estimand_of
 from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.workflow.probe.measures import Measures, build_measures, with_gallery_size
-from layerprobe.workflow.probe.reducing import FITTED_ON, Unfit, asked_chains, left_out, require_fitting, require_some
+from layerprobe.workflow.probe.reducing import (
+    FITTED_ON,
+    InapplicableReduction,
+    asked_chains,
+    left_out,
+    require_fitting,
+    require_some,
+)
 from layerprobe.workflow.probe.resampling import Resampling, resampling_of
 from layerprobe.workflow.run.damage import whole_epochs
 from layerprobe.workflow.run.features import RunFeatures
@@ -116,7 +123,7 @@ class Selection:
         ]
 
     @property
-    def unfit(self) -> list[Unfit]:
+    def unfit(self) -> list[InapplicableReduction]:
         """The reductions that layers cannot take, by what is known before anything is fitted."""
         return left_out(self.taps, self.chains, self.embedding.key, self.unclassified)
 

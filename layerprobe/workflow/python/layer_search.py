@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from layerprobe.data.splits import IN_GALLERY
 from layerprobe.measure.analysis import Features, Scored, layer_notes, score_recall, searched, without_value
-from layerprobe.measure.joint import side_by_side
+from layerprobe.measure.concatenated import side_by_side
 from layerprobe.reductions.applying import Blocks, reduced
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError, Reduce
@@ -21,11 +21,11 @@ from layerprobe.values.keys import LayerKey, RankedLayer, members_of
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import SPLITS, Score, Subject
 from layerprobe.workflow.probe.measures import Measures
-from layerprobe.workflow.probe.reducing import FITTED_ON, TRANSDUCTIVE, Unfit
+from layerprobe.workflow.probe.reducing import FITTED_ON, TRANSDUCTIVE, InapplicableReduction
 from layerprobe.workflow.probe.resampling import Resampling
 from layerprobe.workflow.probe.scoring import further_scores, mean_of_draws, ranks_for
 from layerprobe.workflow.python.loaders import Track
-from layerprobe.workflow.run.members import draws_of
+from layerprobe.workflow.run.reduction_draws import draws_of
 
 EPOCH, SEED = 0, 0  # in scores: nothing is trained, and reductions draw from this seed
 
@@ -79,7 +79,7 @@ class Found:
     reasons: Mapping[Place, str]
     values: Mapping[Place, Mapping[str, NDArray[np.float64]]]
     features: Mapping[Place, NDArray[Any]]
-    refused: Sequence[Unfit]
+    refused: Sequence[InapplicableReduction]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ class LayerSearch:
         """Search all splits that are to be searched for."""
         scores: list[Score] = []
         hits: dict[Place, _Hit] = {}
-        refused: dict[Unfit, None] = {}
+        refused: dict[InapplicableReduction, None] = {}
         resampling = Resampling({name: split.labels for name, split in self.splits.items()})
         fit = cache(self._fitted)
         for split in (name for name in self.splits if name in SPLITS):
@@ -126,7 +126,7 @@ class LayerSearch:
                 try:
                     draws = self._search_each(split, draws_of(ranked), fit)
                 except NotApplicableError as error:
-                    refused[Unfit(ranked.layer, ranked.reduction, error.message, error.fix)] = None
+                    refused[InapplicableReduction(ranked.layer, ranked.reduction, error.message, error.fix)] = None
                     continue
                 hits |= {(split, hit.ranked): hit for hit in draws}
                 scored.append(self._scored(split, ranked, draws))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from layerprobe.measure import extraction
-from layerprobe.measure.joint import side_by_side
+from layerprobe.measure.concatenated import side_by_side
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import RecipeError
@@ -36,7 +36,7 @@ from layerprobe.taps.layouts import Unclear
 from layerprobe.values.keys import OUTPUT, members_of
 from layerprobe.workflow.probe.extractors import BATCH_SIZE
 from layerprobe.workflow.python.loaders import in_batches
-from layerprobe.workflow.run.parts import choose_device
+from layerprobe.workflow.run.from_recipe import choose_device
 
 
 def net_of(model: nn.Module | Net) -> Net:

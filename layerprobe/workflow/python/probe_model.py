@@ -23,7 +23,14 @@ from layerprobe.taps import Layer, Tap, execution_order, extracted, find_layers,
 from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, LayerKey, RankedLayer, network_order
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import build_measures
-from layerprobe.workflow.probe.reducing import FITTED_ON, Unfit, asked_chains, left_out, none_takes, require_some
+from layerprobe.workflow.probe.reducing import (
+    FITTED_ON,
+    InapplicableReduction,
+    asked_chains,
+    left_out,
+    none_takes,
+    require_some,
+)
 from layerprobe.workflow.probe.selection import storable
 from layerprobe.workflow.python.layer_search import Found, LayerSearch, Place, SplitFeatures, gallery_of
 from layerprobe.workflow.python.loaders import Batch, progress, read_batches
@@ -236,7 +243,7 @@ def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> lis
 
 
 def _ranked(
-    taps: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[Unfit], similarity: str
+    taps: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[InapplicableReduction], similarity: str
 ) -> list[RankedLayer]:
     """Every layer by each reduction that it can take."""
     without = {(item.layer, item.reduction) for item in unfit}

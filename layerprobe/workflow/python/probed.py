@@ -25,13 +25,13 @@ from layerprobe.workflow.plot.dims import at_equal_dimensions, best_on_validatio
 from layerprobe.workflow.plot.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
 from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
 from layerprobe.workflow.plot.matrices import COMPARED
-from layerprobe.workflow.plot.options import Ask
+from layerprobe.workflow.plot.options import PlotOptions
 from layerprobe.workflow.plot.plot import draw
 from layerprobe.workflow.plot.unit_views import choice_of, histograms_of, spectra_of
 from layerprobe.workflow.run.facts import epoch_tables, split_facts
 from layerprobe.workflow.run.frames import score_frame
-from layerprobe.workflow.run.members import ranked_as
-from layerprobe.workflow.run.told_apart import Searched, alike_of
+from layerprobe.workflow.run.indistinguishable import QueryRanks, alike_of
+from layerprobe.workflow.run.reduction_draws import ranked_as
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -124,7 +124,7 @@ class Probed:
             UnknownNameError: no such plot.
             LayerprobeError: scores that it cannot draw.
         """
-        return draw(registry.load("plot", registry.PLOTS, kind), _Material(self), Ask()).figure
+        return draw(registry.load("plot", registry.PLOTS, kind), _Material(self), PlotOptions()).figure
 
     def __repr__(self) -> str:
         layers = {score.layer_key for score in self.scores}
@@ -141,13 +141,13 @@ class Probed:
         facts = {split: split_facts(self.labels[split], searched.get(split)) for split in splits}
         return DataFacts("", facts, start="epoch 0")
 
-    def searched(self, _: int, split: str, cluster: str | None) -> Searched | None:
+    def searched(self, _: int, split: str, cluster: str | None) -> QueryRanks | None:
         """How the queries of a split found their classes; None with a cluster, whose texts are not kept."""
         if cluster is not None:
             return None
         places = [(name, layer_text(ranked), ranked) for name, ranked in self.ranks.places if name == split]
         ranks = {ranked: self.ranks[split, text] for _, text, ranked in places if (split, text) in self.ranks}
-        return Searched(self.labels[split], ranks)
+        return QueryRanks(self.labels[split], ranks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +166,7 @@ class _Material:
     def alike(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
         return alike_of(scores, metric, self.probed.searched)
 
-    def matrices(self, _: Ask) -> Sequence[Matrix]:
+    def matrices(self, _: PlotOptions) -> Sequence[Matrix]:
         places = self.probed.features.places
         layers = [
             ranked.layer
@@ -177,7 +177,7 @@ class _Material:
             raise DataError(f"CKA compares features of the {COMPARED} split", fix=f"Probe a {COMPARED} split")
         return [layer_cka(layers, self._compared, run=self.probed.name, split=COMPARED, epoch=0)]
 
-    def gallery_sizes(self, ask: Ask) -> Sequence[Curve]:
+    def gallery_sizes(self, ask: PlotOptions) -> Sequence[Curve]:
         probed = self.probed
         (layers,) = layers_shown([probed.scores], ask.layers)
         known = probed.searched(0, SEARCHED, None)
@@ -188,7 +188,7 @@ class _Material:
         ranks = {ranked: [known.ranks[member] for member in ranked_as(ranked, known.ranks)] for ranked in layers}
         return curves_of(QueriesSearched(known.units, items, "probe"), ranks, probed.scores)
 
-    def reductions(self, ask: Ask) -> Sequence[Reductions]:
+    def reductions(self, ask: PlotOptions) -> Sequence[Reductions]:
         values, features = at_equal_dimensions(self.scores), self.probed.features
         dims = {
             ranked.layer: int(features[split, text].shape[1])
@@ -199,14 +199,14 @@ class _Material:
             raise DataError("no layer was brought to an equal dimension", fix=python_fix(dims))
         return shown([reductions_of(values, dims, best_on_validation(values))], values, ask.layers)
 
-    def neighbours(self, _: Ask) -> tuple[Sequence[Neighbours], Image]:
+    def neighbours(self, _: PlotOptions) -> tuple[Sequence[Neighbours], Image]:
         fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT, then plot panels"
         raise DataError("panels show images, and a probe from Python keeps none", fix=fix)
 
-    def histograms(self, ask: Ask) -> Sequence[Histogram]:
+    def histograms(self, ask: PlotOptions) -> Sequence[Histogram]:
         return histograms_of(self.scores, self._labelled, choice_of([self.scores], ask.layers, ask.epoch))
 
-    def spectra(self, ask: Ask) -> Sequence[Curve]:
+    def spectra(self, ask: PlotOptions) -> Sequence[Curve]:
         return spectra_of(self.scores, self._labelled, choice_of([self.scores], ask.layers, ask.epoch))
 
     def _labelled(self, split: str, ranked: RankedLayer) -> Labelled:

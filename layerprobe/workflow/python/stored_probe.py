@@ -26,8 +26,8 @@ from layerprobe.values.records import FROM_PYTHON
 from layerprobe.values.scores import SPLITS, Score, ScoreTable, read_scores
 from layerprobe.workflow.probe.reducing import FITTED_ON, fit_text
 from layerprobe.workflow.python.layer_search import EPOCH, SEED, Found, LayerSearch, SplitFeatures, gallery_of
-from layerprobe.workflow.run.members import draws_of
 from layerprobe.workflow.run.new_record import made_with
+from layerprobe.workflow.run.reduction_draws import draws_of
 from layerprobe.workflow.run.runs import Run, locked, named_run
 
 _TRANSFORM = "as the loader gave it"

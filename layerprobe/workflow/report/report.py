@@ -13,12 +13,12 @@ from layerprobe.report.page import render
 from layerprobe.report.values import Report, RunPage
 from layerprobe.store import equal_layers
 from layerprobe.system.errors import DataError, LayerprobeError
-from layerprobe.values.few import few_layers
+from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.finding import METRIC, best_on_validation, findings
+from layerprobe.workflow.report.provenance import made_of_page, made_of_run
 from layerprobe.workflow.report.report_gallery import Galleries, galleries_of
-from layerprobe.workflow.report.report_made import made_of_page, made_of_run
 from layerprobe.workflow.run.embedding import NetworkEnd, embedding_among, network_end
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.facts import data_facts
@@ -30,7 +30,7 @@ _NAMED = 3  # runs in a title
 
 
 @dataclass(eq=False)
-class Ends:
+class NetworkEnds:
     """The ends of networks, each looked up once: building one to tell its end takes a second."""
 
     known: dict[str, NetworkEnd | None] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Ends:
             return None
 
 
-def made_report(runs: Sequence[Run], ends: Ends, *, gallery: bool = True, refresh: int | None = None) -> Report:
+def made_report(runs: Sequence[Run], ends: NetworkEnds, *, gallery: bool = True, refresh: int | None = None) -> Report:
     """Everything on the page of some runs.
 
     Args:
@@ -74,7 +74,7 @@ def made_report(runs: Sequence[Run], ends: Ends, *, gallery: bool = True, refres
 def write_report(runs: Sequence[Run], out: Path) -> Report:
     """Write the page of some runs whole, and say what is on it."""
     require_output(out, "html")
-    made = made_report(runs, Ends())
+    made = made_report(runs, NetworkEnds())
     write_output(out, render(made).encode())
     return made
 
@@ -98,7 +98,7 @@ def is_training(run: Run) -> bool:
 def _page(run: Run, scores: Sequence[Score], end: NetworkEnd | None) -> RunPage:
     layers = list(dict.fromkeys(score.ranked_layer for score in scores))
     embedding = None if end is None else _embedding(run, layers, end)
-    few = few_layers(_told_apart(run, scores, layers, embedding or layers[-1]), _validation(scores))
+    few = headline_layers(_told_apart(run, scores, layers, embedding or layers[-1]), _validation(scores))
     return RunPage(
         name=run.name,
         data=data_facts(run, scores),

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.report.album import LIMIT, Wanted, within
+from layerprobe.report.album import LIMIT, UncutGallery, within
 from layerprobe.report.pictures import small_picture
-from layerprobe.report.values import Asked, Gallery, RunPage
+from layerprobe.report.values import Gallery, GalleryQuery, RunPage
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError
 from layerprobe.system.threads import OfEach, in_threads
 from layerprobe.values.keys import RankedLayer
@@ -24,7 +24,7 @@ from layerprobe.values.views import Item
 from layerprobe.workflow.plot.neighbours import RunGallery, neighbours_of, open_gallery
 from layerprobe.workflow.plot.query_rules import AtRandom, ByOutcome, Rule, Worst, choose_queries, rule_text
 from layerprobe.workflow.run.manifests import have_other_images
-from layerprobe.workflow.run.references import Place, open_place
+from layerprobe.workflow.run.references import RankedSplit, open_ranked_split
 from layerprobe.workflow.run.runs import Run
 
 SPLIT = "test"  # whose images are the queries
@@ -54,7 +54,7 @@ class _Shown:
 
     page: RunPage
     opened: RunGallery
-    place: Place
+    place: RankedSplit
     epochs: tuple[int, ...]
     layers: tuple[RankedLayer, ...]
     notes: tuple[str, ...]
@@ -125,7 +125,7 @@ def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Gal
         if group is None:
             groups.append(group := [])
         group.append(each)
-    wanted: dict[str, Wanted] = {}
+    wanted: dict[str, UncutGallery] = {}
     with in_threads() as of_each:
         for group in groups:
             queries, pictures = _queries_of(group), _Pictures()
@@ -165,7 +165,7 @@ def _shown(run: Run, page: RunPage, rows: int) -> _Shown:
         notes.append(
             f"{len(epochs)} of {len(stored)} epochs are here: {len(opened.items):,} images are searched at each"
         )
-    return _Shown(page, opened, open_place(run, stored[-1], SPLIT), epochs, layers, tuple(notes))
+    return _Shown(page, opened, open_ranked_split(run, stored[-1], SPLIT), epochs, layers, tuple(notes))
 
 
 def _thinned(epochs: Sequence[int], count: int) -> tuple[int, ...]:
@@ -220,7 +220,7 @@ def _rules(shown: _Shown) -> list[Rule]:
     return [*(ByOutcome(((one, True), (other, False))) for one, other in pairs), Worst(last), AtRandom()]
 
 
-def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictures) -> Wanted:
+def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictures) -> UncutGallery:
     """What every layer finds for some queries at every epoch."""
     opened, rows = shown.opened, np.array(list(queries.rules), np.int64)
     by_epoch: list[_Found] = of_each(lambda epoch: _found(shown, epoch, rows), shown.epochs)
@@ -235,13 +235,13 @@ def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictur
         for name, label in zip(split.ids, split.labels.tolist(), strict=True)
     ]
     first = len(items) - len(opened.queries)  # the place of the first query among the items
-    return Wanted(
+    return UncutGallery(
         run=shown.page.name,
         split=SPLIT,
         epochs=shown.epochs,
         layers=shown.layers,
         items=items,
-        queries=tuple(Asked(first + row, tuple(rules)) for row, rules in queries.rules.items()),
+        queries=tuple(GalleryQuery(first + row, tuple(rules)) for row, rules in queries.rules.items()),
         found=np.stack([found.rows for found in by_epoch]),
         right=np.stack([found.right for found in by_epoch]),
         picture=lambda place: pictures.of(opened, items[place].id),

@@ -12,7 +12,7 @@ from layerprobe.report.values import Report
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
-from layerprobe.workflow.report.report import Ends, is_training, made_report
+from layerprobe.workflow.report.report import NetworkEnds, is_training, made_report
 from layerprobe.workflow.run.outputs import require_output, stream_of, write_output
 from layerprobe.workflow.run.runs import Run
 
@@ -37,7 +37,7 @@ def watch_report(runs: Sequence[Run], out: Path, listener: Listener) -> Report:
     require_output(out, "html")
     if stream_of(out) is not None:
         raise RecipeError(f"--watch replaces the page, and {out} is a stream", fix="Name a file, or drop --watch")
-    ends, seen, shown = Ends(), None, None
+    ends, seen, shown = NetworkEnds(), None, None
     with stoppable() as stop:
         if not any(map(is_worked_on, runs)):
             listener.say("nothing works on these runs: the page is written once")
@@ -53,7 +53,7 @@ def watch_report(runs: Sequence[Run], out: Path, listener: Listener) -> Report:
     return last
 
 
-def _written(runs: Sequence[Run], out: Path, ends: Ends, listener: Listener) -> Report | None:
+def _written(runs: Sequence[Run], out: Path, ends: NetworkEnds, listener: Listener) -> Report | None:
     """Write the page of the runs that have scores; None where none has."""
     absent = [run.name for run in runs if not run.scores_file.exists()]
     if absent:

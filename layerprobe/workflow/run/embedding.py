@@ -14,7 +14,7 @@ from layerprobe.values.keys import NO_REDUCTION, OUTPUT, RankedLayer, network_or
 from layerprobe.values.pooling import NO_POOL
 from layerprobe.values.records import FROM_PYTHON, NETWORK
 from layerprobe.values.sections import Network
-from layerprobe.workflow.run.parts import build_net
+from layerprobe.workflow.run.from_recipe import build_net
 from layerprobe.workflow.run.runs import Run
 
 # Of a layer that was measured with several pools, the first of these that it has stands for it, then the first in

@@ -19,8 +19,8 @@ from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION
 from layerprobe.values.scores import SPLITS, Score, is_recall
 from layerprobe.values.sections import SEARCH_KEYS
+from layerprobe.workflow.run.indistinguishable import Searches, alike_of, searches_of
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.told_apart import Searches, alike_of, searches_of
 
 
 def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:

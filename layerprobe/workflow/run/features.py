@@ -20,7 +20,7 @@ from layerprobe.system.progress import Listener
 from layerprobe.taps import Layer, Tap, extracted
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Score
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import weights_sha256
 from layerprobe.workflow.run.manifests import feature_manifest
 from layerprobe.workflow.run.run_network import network_text
@@ -164,7 +164,7 @@ def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
 
     weights = cache(partial(weights_sha256, run))
     network = network_text(recipe)
-    return RunFeatures(run, dataset, parts.transform_text(recipe), weights, manifest_sha256, network)
+    return RunFeatures(run, dataset, from_recipe.transform_text(recipe), weights, manifest_sha256, network)
 
 
 def feature_disk(dims: Iterable[int], images: int) -> int:

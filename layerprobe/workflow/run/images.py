@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerprobe.data.cache import FOLDER, Digests, Entry, Stored, is_held_here
+from layerprobe.data.cache import FOLDER, DecodedPixels, Digests, Entry, is_held_here
 from layerprobe.data.contents import FOLDER as CONTENTS
 from layerprobe.data.contents import with_digests
 from layerprobe.data.decoding import begun, dropped, fill
@@ -54,7 +54,7 @@ def with_decoded(
     folder, listener = decoding.cache / FOLDER, decoding.listener
     found = {name: Entry.of(folder, files[name].paths, steps) for name in dataset.splits}
     digests = {name: digests_of(dataset.splits[name]) for name in found}
-    stored = {name: Stored(entry) for name, entry in found.items() if entry.is_whole(digests[name])}
+    stored = {name: DecodedPixels(entry) for name, entry in found.items() if entry.is_whole(digests[name])}
     missing = [name for name in found if name not in stored]
     if missing and listener is None:
         return dataset
@@ -93,7 +93,7 @@ def _estimated(dataset: Dataset, name: str) -> int:
 
 def _made(  # noqa: PLR0913 - what, where, and who hears of it
     entry: Entry, split: Split, digests: Digests, source: str, listener: Listener, workers: int
-) -> Stored:
+) -> DecodedPixels:
     def wait() -> None:
         if is_held_here(entry):
             raise BusyError(
@@ -121,7 +121,7 @@ def _made(  # noqa: PLR0913 - what, where, and who hears of it
                     f"{split.name}: {done:,} of {len(split):,} images are decoded; the same command goes on from there"
                 )
                 raise
-    return Stored(entry, digests)
+    return DecodedPixels(entry, digests)
 
 
 @dataclass(frozen=True)

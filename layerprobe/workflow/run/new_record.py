@@ -14,7 +14,7 @@ from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.taps import measure_layers
 from layerprobe.values.records import NETWORK
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.manifests import manifests_of
 from layerprobe.workflow.run.run_network import network_facts
 from layerprobe.workflow.run.runs import command_line
@@ -50,11 +50,11 @@ def new_record(recipe: Recipe, dataset: Dataset, net: Net, device: torch.device)
     record = {"state": "training", **made_by(recipe), **made_with(device)}
     record["versions"] |= net.versions
     return record | {
-        "transform": parts.transform_text(recipe),
+        "transform": from_recipe.transform_text(recipe),
         NETWORK: network_facts(recipe, net, measure_layers(net, recipe.data.image_size)),
         "new_parameters": sorted(net.new_parameters),
         **manifests_of(dataset),
-        "notes": parts.input_notes(recipe, dataset, net),
+        "notes": from_recipe.input_notes(recipe, dataset, net),
         "epochs_done": 0,
         "hashes": {},
     }

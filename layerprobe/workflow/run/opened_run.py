@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from layerprobe.store import read_index, read_layers
 from layerprobe.system.errors import DataError
-from layerprobe.values.keys import find_layer, joint_layers
+from layerprobe.values.keys import concatenated_layers, find_layer
 from layerprobe.workflow.run.frames import score_frame
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import read_layer
@@ -62,7 +62,7 @@ class OpenedRun:
         """
         path = self._feature_file(epoch, split)
         stored = read_layers(path)
-        joint = joint_layers(layer, stored, self.run.read().get("layer_order", []))
+        joint = concatenated_layers(layer, stored, self.run.read().get("layer_order", []))
         return read_layer(path, find_layer(layer, [*stored, *joint]))
 
     def labels(self, *, epoch: int, split: str) -> NDArray[np.int32]:

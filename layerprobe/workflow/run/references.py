@@ -17,7 +17,7 @@ from layerprobe.values.retrieval import SIMILARITIES
 from layerprobe.values.scores import SPLITS, Subject
 from layerprobe.workflow.run.embedding import embedding_among, network_end
 from layerprobe.workflow.run.manifests import have_other_images
-from layerprobe.workflow.run.members import ranked_as
+from layerprobe.workflow.run.reduction_draws import ranked_as
 from layerprobe.workflow.run.runs import Run
 
 _FORM = "RUN[#epoch][:layer[@pool][/reduction][~similarity]], such as netA#20:pool5.3"
@@ -73,7 +73,7 @@ def reference_text(subject: Subject) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class RankedSplit:
     """The stored ranks of a run's epoch and split.
 
     Args:
@@ -112,7 +112,7 @@ class Place:
         return layer + reduction + ("" if ranked.similarity == self.similarity else f"~{ranked.similarity}")
 
 
-def open_place(run: Run, epoch: int | None, split: str) -> Place:
+def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:
     """Read the stored ranks of a run's epoch and split.
 
     Args:
@@ -133,7 +133,7 @@ def open_place(run: Run, epoch: int | None, split: str) -> Place:
             file=run.folder,
             fix=probe_fix(run, record, epoch, split),
         )
-    return Place(run, record, epoch, split, read_stored_ranks(path))
+    return RankedSplit(run, record, epoch, split, read_stored_ranks(path))
 
 
 def probe_fix(run: Run, record: dict[str, Any], epoch: int, split: str, more: str = "") -> str:
@@ -143,7 +143,7 @@ def probe_fix(run: Run, record: dict[str, Any], epoch: int, split: str, more: st
     return f"Run layerprobe probe {run.name} --epochs {epoch} --splits {split}{more and ' ' + more}"
 
 
-def find_layers(place: Place, reference: Reference) -> list[RankedLayer]:
+def find_layers(place: RankedSplit, reference: Reference) -> list[RankedLayer]:
     """The ranked layers that a reference names, in network order: one, or more where it is a glob."""
     chain = parse_chain(reference.reduction)
     similarity = reference.similarity or chain.similarity or place.similarity
@@ -161,7 +161,7 @@ def find_layers(place: Place, reference: Reference) -> list[RankedLayer]:
     return found
 
 
-def _embedding(place: Place) -> str:
+def _embedding(place: RankedSplit) -> str:
     """The embedding layer with its pool."""
     if place.record.get(FROM_PYTHON):
         raise RecipeError(
@@ -175,7 +175,7 @@ def _embedding(place: Place) -> str:
     return end.embedding if found is None else str(found.layer)
 
 
-def _not_ranked(place: Place, reference: Reference, text: str, similarity: str) -> RecipeError:
+def _not_ranked(place: RankedSplit, reference: Reference, text: str, similarity: str) -> RecipeError:
     where = f"{place.run.name}, epoch {place.epoch}, {place.split}"
     other = [x for x in place.layers if is_named(x.layer, text)]
     if other:
@@ -203,7 +203,7 @@ def _names(layers: Iterable[RankedLayer]) -> list[str]:
     return list(dict.fromkeys(str(x.layer) if len(pools[x.layer.layer]) > 1 else x.layer.layer for x in layers))
 
 
-def require_same_queries(a: Place, b: Place) -> None:
+def require_same_queries(a: RankedSplit, b: RankedSplit) -> None:
     """Check that the images of two places, what they are searched in, their classes and rules are the same."""
     images, others = a.stored, b.stored
     fix = "Compare runs of the same data set, with the same classes and images in the split"

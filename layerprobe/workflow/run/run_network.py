@@ -16,7 +16,7 @@ from layerprobe.system.naming import PYTHON, split_python
 from layerprobe.taps import Layer, Measured, Tap, extracted, find_taps
 from layerprobe.taps.cut import shares_after
 from layerprobe.values.records import NETWORK
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
 
 
@@ -61,7 +61,7 @@ def run_network(run: Run, record: Mapping[str, Any], recipe: Recipe) -> Net:
     """Build the network of a run that exists, without weights."""
     fix = f"Restore it. It can be measured as it is now by --model and --data, as a new run, not as {run.name}"
     require_same_files(run, record, recipe, fix=fix)
-    net = parts.build_net(recipe)
+    net = from_recipe.build_net(recipe)
     known = record.get(NETWORK, {}).get("files") or net.files
     # The hashes of what is recorded are compared above; a part of it may be imported no earlier than in a forward.
     if new := net.files.keys() - known.keys():
@@ -105,7 +105,7 @@ def network_text(recipe: Recipe) -> str:
     It is empty for layerprobe's own networks. Where the package or a user's file is absent, stored features can still
     be read, but none hold for what is now.
     """
-    source = parts.source_of(recipe.network)
+    source = from_recipe.source_of(recipe.network)
     try:
         versions = {} if source is None else {**source[0].versions(source[1]), **source_files(recipe)}
     except (EnvironmentFault, DataError) as error:
@@ -118,7 +118,7 @@ def source_files(recipe: Recipe) -> Mapping[str, str]:
 
     A file that is found at another path has the name that the recipe gives it.
     """
-    source = parts.source_of(recipe.network)
+    source = from_recipe.source_of(recipe.network)
     found = {} if source is None else source[0].files(source[1])
     if recipe.found_at is None:
         return found

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from layerprobe import store
-from layerprobe.measure.joint import SideBySide
+from layerprobe.measure.concatenated import SideBySide
 from layerprobe.store.features import FeatureArray, StoredFeatures
 from layerprobe.values.keys import LayerKey, members_of
 

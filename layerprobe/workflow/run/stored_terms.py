@@ -25,7 +25,7 @@ from layerprobe.workflow.run.runs import Run
 
 
 @dataclass(frozen=True, eq=False)
-class Items:
+class SplitImages:
     """The images of a split, as stored: what `analysis.Labelled` needs.
 
     Args:
@@ -47,12 +47,12 @@ class Offered:
     """
 
     terms: Terms | None
-    splits: Mapping[str, Items] = field(default_factory=dict)
+    splits: Mapping[str, SplitImages] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class DrawnTerms:
     """The draws of an epoch and split.
 
     Args:
@@ -61,7 +61,7 @@ class Drawn:
             layers whose draws are stored.
     """
 
-    items: Items
+    items: SplitImages
     rows: list[Rows]
     values: Mapping[RankedLayer, NDArray[np.float64]]
 
@@ -105,7 +105,7 @@ def ranked_epochs(run: Run, split: str) -> list[int]:
     return sorted(int(found[1]) for name in names if (found := re.fullmatch(r"epoch-(\d+)\.\w+\.h5", name)))
 
 
-def stored_terms(run: Run, epoch: int, split: str, terms: Terms) -> Drawn | None:
+def stored_terms(run: Run, epoch: int, split: str, terms: Terms) -> DrawnTerms | None:
     """What the draws of an epoch and split gave.
 
     Args:
@@ -122,9 +122,9 @@ def stored_terms(run: Run, epoch: int, split: str, terms: Terms) -> Drawn | None
     with contextlib.suppress(ValueError):
         rows = draws(items.labels, terms, seed=run.read()["seed"], split=split)
         values = {ranked: each[terms.name()] for ranked, each in stored.values.items() if terms.name() in each}
-        return Drawn(items, rows, values)
+        return DrawnTerms(items, rows, values)
     return None
 
 
-def _items(labels: NDArray[np.int32], ids: tuple[str, ...]) -> Items:
-    return Items(labels.astype(np.int64), ids)
+def _items(labels: NDArray[np.int32], ids: tuple[str, ...]) -> SplitImages:
+    return SplitImages(labels.astype(np.int64), ids)

@@ -34,11 +34,11 @@ from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, ScoreTable, Subject, in_network_order, is_recall, read_scores
 from layerprobe.workflow.probe.classifiers import RunClassifier, fitted
 from layerprobe.workflow.probe.reducing import FITTED_ON
-from layerprobe.workflow.run import parts
-from layerprobe.workflow.run.members import draws_of, mean_of_queries, ranked_as
+from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.reduction_draws import draws_of, mean_of_queries, ranked_as
 from layerprobe.workflow.run.runs import Run, locked
 from layerprobe.workflow.run.stored_layers import read_layer
-from layerprobe.workflow.run.stored_terms import Drawn, Offered, offered_terms, stored_terms
+from layerprobe.workflow.run.stored_terms import DrawnTerms, Offered, offered_terms, stored_terms
 
 _STOPPED = "drawing stopped; what is stored is whole, the same command goes on"
 
@@ -67,7 +67,7 @@ class _Cell:
 
     epoch: int
     split: str
-    drawn: Drawn
+    drawn: DrawnTerms
     missing: Sequence[RankedLayer]
 
 
@@ -98,7 +98,7 @@ def equal_terms(  # noqa: PLR0913 - what is drawn, on what, and over what its in
         cells, reasons = _cells(run, offered, offered.terms, epochs, notes)
         steps = sum(len(cell.missing) * len(cell.drawn.rows) for cell in cells)
         if steps:
-            chosen = parts.choose_device(device)
+            chosen = from_recipe.choose_device(device)
             with listener.task(f"equal terms of {run.name}", steps, "draws") as task:
                 for cell in cells:
                     _draw(run, cell, offered.terms, record["seed"], chosen, _told(stop, task))

@@ -13,12 +13,12 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.equal import equal_dim_of
 from layerprobe.store import StoredRanks, read_dims
 from layerprobe.summary.cells import Cells, Faults, faults_of
-from layerprobe.summary.processed import PostProcessing, post_processing
-from layerprobe.summary.reduced import Way
+from layerprobe.summary.processed import BestPostProcessing, post_processing
+from layerprobe.summary.reduced import PostProcessing
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.records import FROM_PYTHON
-from layerprobe.workflow.run.members import mean_of_queries, ranked_as
+from layerprobe.workflow.run.reduction_draws import mean_of_queries, ranked_as
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
 
@@ -29,19 +29,19 @@ _SAME_CLASSES = (
 _USUAL = 128  # dimensions that are offered, or fewer where a layer has fewer
 
 
-def ways_of(layers: Iterable[RankedLayer]) -> list[Way]:
+def ways_of(layers: Iterable[RankedLayer]) -> list[PostProcessing]:
     """What is done to some layers, those without a reduction first, else in the layers' order."""
     names = dict.fromkeys((ranked.reduction, ranked.similarity) for ranked in layers)
     found = [_way(*name) for name in names]
     return sorted(found, key=lambda way: way.reduction != NO_REDUCTION)
 
 
-def _way(reduction: str, similarity: str) -> Way:
+def _way(reduction: str, similarity: str) -> PostProcessing:
     try:
         chain, dim = parse_chain(reduction), equal_dim_of(reduction)
     except LayerprobeError:  # registered by another version
-        return Way(reduction, similarity)
-    return Way(reduction, similarity, dim, len(chain.members()), chain.on_gallery)
+        return PostProcessing(reduction, similarity)
+    return PostProcessing(reduction, similarity, dim, len(chain.members()), chain.on_gallery)
 
 
 def hits_of(stored: StoredRanks, ranked: RankedLayer) -> NDArray[np.float64]:
@@ -74,8 +74,8 @@ def _faults(stored: StoredRanks, ranked: RankedLayer) -> Faults:
 
 
 def processed_layers(
-    run: Run, layers: Sequence[RankedLayer], ways: Sequence[Way], splits: Mapping[str, Cells]
-) -> PostProcessing | None:
+    run: Run, layers: Sequence[RankedLayer], ways: Sequence[PostProcessing], splits: Mapping[str, Cells]
+) -> BestPostProcessing | None:
     """Each layer after its best post-processing, chosen without test; None where no layer is reduced.
 
     It is chosen on validation; without that on train, where the network has not seen it.
@@ -89,10 +89,10 @@ def processed_layers(
     last = max((epoch for cells in splits.values() for ranked in reduced for epoch in cells.epochs(ranked)), default=0)
     choose_on, why = post_processing_split(run, last)
     if choose_on is None:
-        return PostProcessing(notes=(f"{_NONE}: {why}",))
+        return BestPostProcessing(notes=(f"{_NONE}: {why}",))
     found = post_processing(layers, ways, splits, choose_on)
     if found is None:
-        return PostProcessing(notes=(f"{_NONE}: {unmeasured(run, choose_on)}",))
+        return BestPostProcessing(notes=(f"{_NONE}: {unmeasured(run, choose_on)}",))
     return replace(found, notes=(*found.notes, why)) if why else found
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.statistics.draws import Terms, draws, times_drawn
 from layerprobe.store import StoredRanks, read_index, read_stored_ranks
-from layerprobe.summary.cells import Cells, Faults, Place, SplitCells
+from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
 from layerprobe.summary.layers import RunSummary, alike_layers, best_epoch, layer_summaries, unreduced
 from layerprobe.summary.reduced import reduced_sections
 from layerprobe.system.errors import BusyError, DataError, RecipeError
@@ -23,7 +23,7 @@ from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.label_free import last_agreements
 from layerprobe.values.scores import SPLITS, Score
 from layerprobe.workflow.run.facts import data_facts
-from layerprobe.workflow.run.parts import load_dataset
+from layerprobe.workflow.run.from_recipe import load_dataset
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_terms import Offered, offered_terms
 from layerprobe.workflow.run.units import units_of_splits
@@ -264,7 +264,7 @@ class _Reading:
     def cells(self, epochs: Mapping[int, set[RankedLayer]]) -> tuple[SplitCells, list[str]]:
         """What is stored of the layers of each epoch, and a line for each epoch that is left out."""
         raw, equal, notes = Cells(), Cells(), []
-        faults: dict[Place, Faults] = {}
+        faults: dict[LayerEpoch, Faults] = {}
         for epoch, layers in epochs.items():
             try:
                 stored = read_stored_ranks(self.run.rank_file(epoch, self.split))

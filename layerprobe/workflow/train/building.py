@@ -16,7 +16,7 @@ from layerprobe.system.progress import Listener
 from layerprobe.taps import Measured, extracted, find_layers, measure_layers
 from layerprobe.training.loop import Trainer
 from layerprobe.workflow.probe.selection import ProbeRequest, select_splits, select_taps, splits_to_store
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import feature_disk
 from layerprobe.workflow.run.images import Decoding, with_contents
 from layerprobe.workflow.run.run_network import run_network
@@ -71,9 +71,9 @@ class Built:
 def build(request: TrainRequest) -> Built:
     """Build data set, network, loss and trainer of a request; nothing is written."""
     recipe = request.recipe
-    device = parts.choose_device(request.device)
-    loaded = parts.load_dataset(recipe)
-    dataset = parts.build_dataset(recipe, loaded=loaded)
+    device = from_recipe.choose_device(request.device)
+    loaded = from_recipe.load_dataset(recipe)
+    dataset = from_recipe.build_dataset(recipe, loaded=loaded)
     net = _build_net(request)
     # A misspelt layer, or an image too small for the network, is told before anything is written.
     layers = (*recipe.probe.layers, *(request.probe or ()))
@@ -81,7 +81,9 @@ def build(request: TrainRequest) -> Built:
     find_layers(layers, measured, pools=recipe.probe.pool)
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
     targets = build_targets(recipe, split_to_train(recipe, dataset).labels)
-    loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1).to(device)
+    loss = from_recipe.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1).to(
+        device
+    )
     trainer = _build_trainer(request, dataset, net, loss)
     return Built(loaded, dataset, net, loss, trainer, _feature_bytes(request, dataset, measured))
 
@@ -98,20 +100,20 @@ def _feature_bytes(request: TrainRequest, dataset: Dataset, measured: Measured) 
 def _build_trainer(request: TrainRequest, dataset: Dataset, net: Net, loss: Loss) -> Trainer:
     recipe, split = request.recipe, split_to_train(request.recipe, dataset)
     targets = build_targets(recipe, split.labels)
-    workers = parts.choose_workers(request.workers, parts.choose_device(request.device))
+    workers = from_recipe.choose_workers(request.workers, from_recipe.choose_device(request.device))
     plan = build_plan(recipe, targets, workers=workers)
-    return Trainer(net, loss, split, parts.build_normalise(recipe), plan, targets)
+    return Trainer(net, loss, split, from_recipe.build_normalise(recipe), plan, targets)
 
 
 def with_hashed_images(built: Built, request: TrainRequest, listener: Listener) -> Built:
     """The same parts with the hash of each image's content, by which a run knows its images."""
     loaded = with_contents(built.loaded, _decoding(built, request, listener))
-    return replace(built, loaded=loaded, dataset=parts.build_dataset(request.recipe, loaded=loaded))
+    return replace(built, loaded=loaded, dataset=from_recipe.build_dataset(request.recipe, loaded=loaded))
 
 
 def with_decoded_images(built: Built, request: TrainRequest, listener: Listener) -> Built:
     """The same parts with images that are decoded once and kept on disk, where that is worth it."""
-    dataset = parts.build_dataset(request.recipe, _decoding(built, request, listener), built.loaded)
+    dataset = from_recipe.build_dataset(request.recipe, _decoding(built, request, listener), built.loaded)
     return replace(built, dataset=dataset, trainer=_build_trainer(request, dataset, built.net, built.loss))
 
 
@@ -124,8 +126,8 @@ def _build_net(request: TrainRequest) -> Net:
     """Build the network. A run that is continued needs no file of pretrained weights: its checkpoint holds them."""
     run, recipe = request.target(), request.recipe
     if request.fresh or not run.exists():
-        return parts.build_net(recipe, cache=request.cache)
+        return from_recipe.build_net(recipe, cache=request.cache)
     record = run.read()
     same = record["recipe"].get("net", {}).get("name") == recipe.net.name  # else the change of the recipe is told
-    net = run_network(run, record, recipe) if same else parts.build_net(recipe)
+    net = run_network(run, record, recipe) if same else from_recipe.build_net(recipe)
     return replace(net, new_parameters=frozenset(record["new_parameters"]))

@@ -32,7 +32,7 @@ from layerprobe.workflow.probe.selection import (
     ProbeRequest,
     select,
 )
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import Missing, RunFeatures, features_of
 from layerprobe.workflow.run.manifests import require_same_images, upgrade
 from layerprobe.workflow.run.new_record import made_by
@@ -165,7 +165,7 @@ def prepare_ensemble(
             fix=f"Probe a member for other layers: layerprobe probe {run.name}.1",
         )
     request = without_accuracy(request, recipe, _NO_CLASSIFIER, listener)
-    dataset = dataset or parts.build_dataset(recipe, decoding_of(opened, request, listener))
+    dataset = dataset or from_recipe.build_dataset(recipe, decoding_of(opened, request, listener))
     members = [_member(run, name, embedding, request, dataset) for name in opened.record["members"]]
     if listener is not None:
         for member in members:
@@ -195,7 +195,7 @@ def _member(run: Run, name: str, embedding: Tap, request: ProbeRequest, dataset:
         raise DataError("no such run", file=run.folder.with_name(name), fix="Train the ensemble again")
     opened = open_for_probing(find_run(run.folder.parent, name), request)
     features = features_of(opened.run, opened.recipe, dataset)
-    workers = parts.choose_workers(request.workers, opened.device)
+    workers = from_recipe.choose_workers(request.workers, opened.device)
     return Member(embedding, features, RunExtractor(features, opened.recipe, opened.net, opened.device, workers))
 
 

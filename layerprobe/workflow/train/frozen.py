@@ -24,7 +24,7 @@ from layerprobe.values.records import FOREIGN
 from layerprobe.values.sections import SECTIONS
 from layerprobe.workflow.probe.estimate_probe import estimate_new_probe, estimate_probe
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import ForeignFile, foreign_files, last_weights, load_file
 from layerprobe.workflow.run.images import Decoding, with_contents
 from layerprobe.workflow.run.manifests import require_same_images
@@ -161,12 +161,12 @@ def _require_same(run: Run, recipe: Recipe, known: list[ForeignFile], given: lis
 def _begin(request: FrozenRequest, recipe: Recipe, files: list[ForeignFile], listener: Listener) -> None:
     """Write the record of a run that measures files where they lie; each of them fits the network."""
     run = request.target(recipe)
-    device = parts.choose_device(request.device)
-    net = parts.build_net(recipe)
+    device = from_recipe.choose_device(request.device)
+    net = from_recipe.build_net(recipe)
     notes = {note: None for file in files for note in load_file(net, request.model, Path(file.path), file.part)}
     decoding = Decoding(request.cache, listener, request.workers)
-    loaded = with_contents(parts.load_dataset(recipe), decoding)
-    dataset = parts.build_dataset(recipe, loaded=loaded)
+    loaded = with_contents(from_recipe.load_dataset(recipe), decoding)
+    dataset = from_recipe.build_dataset(recipe, loaded=loaded)
     net = replace(net, notes=(*net.notes, *notes), new_parameters=frozenset())
     with locked(run):
         run.remove_leftovers()
@@ -207,7 +207,7 @@ def estimate_frozen(request: FrozenRequest, wanted: ProbeRequest) -> tuple[str, 
         return run.name, estimate_probe(run, wanted)
     given = _given_files(request)
     if given:
-        net = parts.build_net(recipe)
+        net = from_recipe.build_net(recipe)
         for path, part in given:  # one that does not fit is told now
             load_file(net, request.model, path, part)
     return run.name, estimate_new_probe(run, recipe, wanted, len(given) or 1)

@@ -18,7 +18,7 @@ from layerprobe.training.loop import EpochResult
 from layerprobe.values.sections import SEARCH_KEYS, Keep
 from layerprobe.workflow.probe.probe import Probing, measure, prepare
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.checkpoints import load_state, load_weights, save_state, save_weights
 from layerprobe.workflow.run.damage import damaged_epochs, require_measured, whole_epochs
 from layerprobe.workflow.run.images import Decoding, with_contents
@@ -59,7 +59,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     if known is not None:
         _require_same_images(known, built)
     if known is None:
-        for note in parts.input_notes(request.recipe, built.dataset, built.net):
+        for note in from_recipe.input_notes(request.recipe, built.dataset, built.net):
             listener.say(f"note: {note}")
     for key in never_reached(request.recipe, built.trainer.plan, built.loss):
         listener.say(f"note: {key} is not reached in {request.recipe.train.epochs} epochs")
@@ -110,7 +110,7 @@ def require_same_data(run: Run, recipe: Recipe, decoding: Decoding, *, fix: str)
     began = record["recipe"]["data"].get("root")
     if root is None or began in (None, root) or recipe.changes_since(record):  # other changes are told as such
         return
-    dataset = parts.build_dataset(recipe, loaded=with_contents(parts.load_dataset(recipe), decoding))
+    dataset = from_recipe.build_dataset(recipe, loaded=with_contents(from_recipe.load_dataset(recipe), decoding))
     try:
         require_same_images(record, dataset, list(dataset.splits), fix=fix)
     except DataError as error:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from layerprobe.values.choice import Choice, Cut, Ship
+from layerprobe.values.choice import Choice, Ship, TruncationSavings
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.choose.choice_text import choice_lines, next_step, ship_text
 from tests.workflow.choosing_runs import C1, C2
@@ -32,7 +32,7 @@ def test_regret_and_optimism_stand_apart_and_the_best_on_test_is_labelled() -> N
 
 def test_what_can_be_cut_is_said_where_it_is_known() -> None:
     line = "  after it come 33 % of the network's parameters and 0.08 % of its multiply-adds"
-    assert line in choice_lines(replace(CHOICE, cut=Cut(0.3326, 0.00083)))
+    assert line in choice_lines(replace(CHOICE, cut=TruncationSavings(0.3326, 0.00083)))
     assert not any("multiply" in line for line in choice_lines(CHOICE))
 
 

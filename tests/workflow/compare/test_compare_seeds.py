@@ -14,7 +14,7 @@ from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.compare.compare import CompareRequest
 from layerprobe.workflow.compare.compare_seeds import compare_seeds
-from layerprobe.workflow.compare.comparison import Basis, SeedComparison, Side, Training
+from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, SeedComparison, Training
 from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.compare.seeds_text import seeds_sentence, seeds_table
 from tests.workflow.stored_ranks import ranked, store_ranks, write_run
@@ -144,7 +144,9 @@ TOLD, OPEN = Difference(0.012, 0.004, 0.02, 0.003), Difference(0.012, -0.004, 0.
     ],
 )
 def test_the_claim_is_about_another_training(classes: Difference, training: Difference, claim: str) -> None:
-    a, b = (Side(Subject("s0", "e", 0, 20, "test", ranked(f"{name}@max")), name) for name in ("pool5.3", "fc6"))
+    a, b = (
+        ComparedLayer(Subject("s0", "e", 0, 20, "test", ranked(f"{name}@max")), name) for name in ("pool5.3", "fc6")
+    )
     each = tuple(Training(seed, (f"s{seed}",) * 2, (0.85, 0.838)) for seed in (0, 1, 4))
     over = OverSeeds(0.012, 0.004, 3, classes, training)
     found = SeedComparison(a, b, Basis("R@1", IntervalKind(), 1360, 68, 68), each, over)

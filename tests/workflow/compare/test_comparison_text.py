@@ -6,7 +6,7 @@ import pytest
 
 from layerprobe.values.intervals import Difference, IntervalKind
 from layerprobe.values.scores import Subject
-from layerprobe.workflow.compare.comparison import Basis, Comparison, Side
+from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison
 from layerprobe.workflow.compare.comparison_text import comparison_table, sentence
 from tests.workflow.stored_ranks import ranked
 
@@ -14,14 +14,16 @@ BASIS = Basis("R@1", IntervalKind(), queries=1360, classes=68, units=68)
 GAIN = Difference(0.018, 0.006, 0.03, 0.004)
 
 
-def side(name: str = "pool5.3", run: str = "netA", epoch: int = 20, start: str = "untrained") -> Side:
-    return Side(Subject(run, "e", 0, epoch, "test", ranked(f"{name}@max")), name, start)
+def side(name: str = "pool5.3", run: str = "netA", epoch: int = 20, start: str = "untrained") -> ComparedLayer:
+    return ComparedLayer(Subject(run, "e", 0, epoch, "test", ranked(f"{name}@max")), name, start)
 
 
 A, B = side(), side("fc6")
 
 
-def compared(difference: Difference | None = GAIN, a: Side = A, b: Side = B, basis: Basis = BASIS) -> Comparison:
+def compared(
+    difference: Difference | None = GAIN, a: ComparedLayer = A, b: ComparedLayer = B, basis: Basis = BASIS
+) -> Comparison:
     return Comparison(a, b, basis, (0.858, 0.84), difference)
 
 
@@ -65,7 +67,7 @@ def test_after_holm_p_decides() -> None:
          "retrieves the test classes better than fc6 in this network (netA, epoch 0)"),
     ],
 )  # fmt: skip
-def test_the_networks_are_named_as_what_they_are(a: Side, b: Side, words: str) -> None:
+def test_the_networks_are_named_as_what_they_are(a: ComparedLayer, b: ComparedLayer, words: str) -> None:
     assert words in sentence(compared(a=a, b=b))
 
 

@@ -11,7 +11,7 @@ from layerprobe import store
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.keys import LayerKey
 from layerprobe.workflow.compare.finding import (
-    Chosen,
+    BestOnValidation,
     best_on_validation,
     chosen_on_validation,
     finding,
@@ -142,7 +142,7 @@ def test_a_layer_with_several_pools_is_one_of_those_that_the_best_is_chosen_amon
     hits = {POOL3: first_hit(8), avg: first_hit(5), POOL5: first_hit(7), FC6: first_hit(6)}
     validation = stored(run, 5, "validation", hits, labels=PAIRS)
     written(run, stored(run, 5, "test", hits), validation, layer_order=["pool3", *LAYERS])
-    assert chosen_on_validation([ground_of(run, END)]) == Chosen(POOL3, 3)
+    assert chosen_on_validation([ground_of(run, END)]) == BestOnValidation(POOL3, 3)
 
 
 def test_layers_side_by_side_are_not_among_those_that_the_best_is_chosen_among(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_layers_side_by_side_are_not_among_those_that_the_best_is_chosen_among(t
     hits = {POOL3: first_hit(8), POOL5: first_hit(7), both: first_hit(12), FC6: first_hit(6)}
     validation = stored(run, 5, "validation", hits, labels=PAIRS)
     written(run, stored(run, 5, "test", hits), validation, layer_order=["pool3", *LAYERS])
-    assert chosen_on_validation([ground_of(run, END)]) == Chosen(POOL3, 3)
+    assert chosen_on_validation([ground_of(run, END)]) == BestOnValidation(POOL3, 3)
 
 
 def test_the_embedding_by_a_second_name_is_not_the_best_on_validation(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_over_trainings_the_best_mean_on_validation_is_chosen(tmp_path: Path) ->
     worse = [run_with_validation(tmp_path, "a", (12, 9, 0)), run_with_validation(tmp_path, "b", (3, 8, 0), seed=1)]
     assert chosen_on_validation([ground_of(run, END) for run in worse]) is None
     better = [worse[0], run_with_validation(tmp_path, "c", (6, 8, 0), seed=2)]
-    assert chosen_on_validation([ground_of(run, END) for run in better]) == Chosen(POOL3, 3)
+    assert chosen_on_validation([ground_of(run, END) for run in better]) == BestOnValidation(POOL3, 3)
     assert "over 2 trainings (a, c; epoch 5)" in findings([(run, END) for run in better]).sentences[0]
 
 

@@ -20,7 +20,7 @@ from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.compare.redrawn import Redrawn
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run.references import find_layers, open_place, parse_reference
+from layerprobe.workflow.run.references import find_layers, open_ranked_split, parse_reference
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
@@ -57,7 +57,7 @@ def compared(run: Run, a: str, b: str, metric: str = "R@1") -> Comparison:
 def without_each_class(run: Run, layer: str) -> list[float]:
     """Recall@1 ranked anew without each class."""
     path = run.feature_file(0, "test")
-    place = open_place(run, 0, "test")
+    place = open_ranked_split(run, 0, "test")
     (ranked,) = find_layers(place, parse_reference(f"tiny:{layer}"))
     values, (labels, ids) = read_features(path, ranked.layer), read_index(path)
     found = []
@@ -69,7 +69,7 @@ def without_each_class(run: Run, layer: str) -> list[float]:
 
 
 def test_the_interval_comes_from_leaving_each_class_out_of_queries_and_gallery(probed: Run) -> None:
-    place = open_place(probed, 0, "test")
+    place = open_ranked_split(probed, 0, "test")
     layers = find_layers(place, parse_reference("tiny:*"))
     tables = Redrawn(place, None).tables(layers, "R@1")
     for layer in layers:
@@ -101,7 +101,7 @@ def test_features_that_the_ranks_were_not_made_from_are_refused(probed: Run) -> 
 
 
 def test_what_no_features_can_tell_is_refused(probed: Run) -> None:
-    place = open_place(probed, 0, "test")
+    place = open_ranked_split(probed, 0, "test")
     with pytest.raises(RecipeError, match=r"--interval redraw is not for R@1\(G=20\)"):
         Redrawn(place, None).tables([], "R@1(G=20)")
     probed.feature_file(0, "test").unlink()

@@ -14,7 +14,7 @@ from layerprobe.recipe.recipe import load_recipe
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.progress import Task
 from layerprobe.workflow.manage.data import Checked, check_data, list_data
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from tests.data import fabricated
 from tests.data.spoiled import mode, photo, spoil
 
@@ -230,7 +230,7 @@ def test_a_new_data_set_with_a_loader_alone_is_listed(new_set: str) -> None:
 def test_a_new_data_set_with_a_loader_alone_is_trained_on(new_set: str, tmp_path: Path) -> None:
     data = f"{new_set}:{sound(tmp_path)}"
     recipe = load_recipe("netA", Overrides(data=data, settings=("data.train_classes=2",)))
-    assert [len(split) for split in parts.build_dataset(recipe).splits.values()] == [6, 6]
+    assert [len(split) for split in from_recipe.build_dataset(recipe).splits.values()] == [6, 6]
     with pytest.raises(RecipeError, match="birds needs a root"):
         load_recipe("netA", Overrides(data=new_set))
     with pytest.raises(RecipeError, match="unknown key 'test_classes'. Did you mean 'train_classes'"):

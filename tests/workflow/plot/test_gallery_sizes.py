@@ -21,7 +21,7 @@ from layerprobe.values.views import Curve
 from layerprobe.workflow.plot import gallery_sizes
 from layerprobe.workflow.plot.gallery_sizes import curves_over_seeds, stored_curves
 from layerprobe.workflow.probe.resampling import Resampling
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.rank_files import FC6, LABELS, POOL5, RECORD, ranks_of, stored
 
@@ -147,11 +147,11 @@ def test_groups_decide_what_is_searched(monkeypatch: pytest.MonkeyPatch, tmp_pat
     rules = SearchRules(ignored=np.array([[0, row] for row in range(10, 15)]))
     dataset = Dataset({"test": Split("test", TEST, found.ids, no_image)}, (), search_rules={"test": rules})
     monkeypatch.setattr(gallery_sizes, "recorded_recipe", lambda *_: None)
-    monkeypatch.setattr(parts, "load_dataset", lambda _: dataset)
+    monkeypatch.setattr(from_recipe, "load_dataset", lambda _: dataset)
     (curve,) = stored_curves([run], scores, None)
     assert curve.places[-1] == 23 - 5
     others = Split("test", TEST, tuple(f"x{i}" for i in range(24)), no_image)
-    monkeypatch.setattr(parts, "load_dataset", lambda _: replace(dataset, splits={"test": others}))
+    monkeypatch.setattr(from_recipe, "load_dataset", lambda _: replace(dataset, splits={"test": others}))
     with pytest.raises(DataError, match="the data set has other images than the run"):
         stored_curves([run], scores, None)
 

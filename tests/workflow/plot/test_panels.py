@@ -13,7 +13,7 @@ from layerprobe import store
 from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.views import Neighbours
-from layerprobe.workflow.plot.options import Ask
+from layerprobe.workflow.plot.options import PlotOptions
 from layerprobe.workflow.plot.panels import panels_of
 from layerprobe.workflow.plot.plot import drawn as drawn_plot
 from layerprobe.workflow.run.runs import Run
@@ -28,7 +28,7 @@ def probed(images: Path, tmp_path: Path) -> Run:
     return made(f"folder:{images}", tmp_path, layers=("c3", "fc6"), reduce=("none", "binary"))
 
 
-def shown(run: Run, ask: Ask) -> list[Neighbours]:
+def shown(run: Run, ask: PlotOptions) -> list[Neighbours]:
     return panels_of([run], run.scores(), ask)[0]
 
 
@@ -38,7 +38,7 @@ def ranks(run: Run) -> dict[str, Ranks]:
 
 
 def test_the_last_two_layers_are_shown_where_they_disagree_or_else_at_random(probed: Run) -> None:
-    found = shown(probed, Ask())
+    found = shown(probed, PlotOptions())
     kept = store.read_stored_ranks(probed.rank_file(0, "test"))
     of = ranks(probed)
     disagree = {
@@ -62,16 +62,16 @@ def test_runs_on_other_images_of_the_same_names_are_not_shown_side_by_side(probe
     other = Run(probed.folder.with_name("other"))
     other.write(other.read() | {"contents": {"test": "of other images"}})
     with pytest.raises(DataError, match="other has other test images than tiny. Compare runs on the same images"):
-        panels_of([probed, other], [*probed.scores(), *other.scores()], Ask())
+        panels_of([probed, other], [*probed.scores(), *other.scores()], PlotOptions())
 
 
 def test_a_module_that_gives_the_output_is_not_shown_beside_it(foreign: Callable[..., Run]) -> None:
-    found = shown(foreign("net.fc=[]"), Ask())
+    found = shown(foreign("net.fc=[]"), PlotOptions())
     assert [one.ranked.layer.layer for one in found] == ["stages.2", "output"] * (len(found) // 2)
 
 
 def test_layers_a_rule_and_a_number_of_queries_are_taken(probed: Run) -> None:
-    found = shown(probed, Ask(layers=("fc6", "fc6/binary"), where="class class5", queries=2))
+    found = shown(probed, PlotOptions(layers=("fc6", "fc6/binary"), where="class class5", queries=2))
     assert [one.ranked for one in found] == [FC6, BINARY] * 2
     assert {one.query.name for one in found} == {"class5"}
     for one in found:
@@ -81,13 +81,13 @@ def test_layers_a_rule_and_a_number_of_queries_are_taken(probed: Run) -> None:
 
 def test_layers_that_a_rule_names_are_shown(probed: Run) -> None:
     right = [name for name, own in ranks(probed).items() if (own.closer == 0).any()]
-    found = shown(probed, Ask(where=f"{right[0]} right", queries=1))
+    found = shown(probed, PlotOptions(where=f"{right[0]} right", queries=1))
     assert [one.ranked.layer.layer for one in found] == right[:1]
     assert found[0].found[0].right
 
 
 def test_one_image_is_shown_at_a_size_that_a_figure_can_show(probed: Run) -> None:
-    found, image = panels_of([probed], probed.scores(), Ask(query="class7/3.png"))
+    found, image = panels_of([probed], probed.scores(), PlotOptions(query="class7/3.png"))
     assert {one.query.id for one in found} == {"class7/3.png"}
     assert image("tiny", "class7/3.png").shape == (128, 256, 3)
     assert image("tiny", "class5/0.png").shape == (20, 20, 3)
@@ -95,17 +95,17 @@ def test_one_image_is_shown_at_a_size_that_a_figure_can_show(probed: Run) -> Non
 
 def test_what_contradicts_itself_or_finds_nothing_is_told(probed: Run) -> None:
     with pytest.raises(RecipeError, match="--query names one image, --where chooses some"):
-        shown(probed, Ask(query="class7/3.png", where="worst"))
+        shown(probed, PlotOptions(query="class7/3.png", where="worst"))
     with pytest.raises(RecipeError, match="no test image at epoch 0: fc6 right, fc6 wrong. Choose another rule"):
-        shown(probed, Ask(where="fc6 right, fc6 wrong"))
+        shown(probed, PlotOptions(where="fc6 right, fc6 wrong"))
     with pytest.raises(RecipeError, match="has no epoch 9"):
-        shown(probed, Ask(epoch=9))
+        shown(probed, PlotOptions(epoch=9))
 
 
 def test_what_scores_say_of_the_data_is_said_and_nothing_is_written(images: Path, tmp_path: Path) -> None:
     run = made(f"folder:{images}", tmp_path, layers=("c3", "fc6"), settings=("data.validation_classes=0.5",))
     before = sorted(tmp_path.rglob("*"))
-    assert shown(run, Ask(queries=1))[0].notes[-1] == "2 of 4 training classes held out for validation"
+    assert shown(run, PlotOptions(queries=1))[0].notes[-1] == "2 of 4 training classes held out for validation"
     assert isinstance(drawn_plot("panels", [run]).figure, Figure)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -114,13 +114,13 @@ def test_a_layer_whose_features_are_not_finite_is_named(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     written(run, stored(run, 5, "test", {POOL5: ranks_of([1.0] * 24), FC6: "NaN (3 rows)"}))
     with pytest.raises(NumericError, match="fc6 at epoch 5 has no neighbours: NaN .3 rows.. Leave it out"):
-        shown(run, Ask(layers=("pool5", "fc6")))
+        shown(run, PlotOptions(layers=("pool5", "fc6")))
 
 
 def test_a_second_run_shows_the_same_queries(probed: Run, images: Path, tmp_path: Path) -> None:
     other = made(f"folder:{images}", tmp_path / "b", layers=("c3", "fc6"), name="other")
     scores = [*probed.scores(), *other.scores()]
-    found, image = panels_of([probed, other], scores, Ask(where="random", queries=2))
+    found, image = panels_of([probed, other], scores, PlotOptions(where="random", queries=2))
     assert [(one.run, one.ranked) for one in found[:4]] == [(run, x) for run in ("tiny", "other") for x in (C3, FC6)]
     assert len({one.query.id for one in found[:4]}) == 1
     assert {one.notes[0] for one in found} == {"Queries: random, 2 of 16 at random by seed 0, by tiny"}

@@ -20,7 +20,7 @@ from layerprobe.values.facts import DataFacts, common_chance
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Matrix, Score, ScoreTable, read_scores
-from layerprobe.workflow.plot.options import Ask
+from layerprobe.workflow.plot.options import PlotOptions
 from layerprobe.workflow.plot.plot import PlotRequest, drawn, plot
 from layerprobe.workflow.run.runs import Run
 from tests.metrics.oracles import direct_cka
@@ -81,7 +81,7 @@ def chance_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> dict[str, float
 def test_what_means_nothing_for_a_plot_is_refused(tmp_path: Path) -> None:
     run = run_with(tmp_path, "one", {"test": [0, 0]})
     with pytest.raises(RecipeError, match="plot curves takes no --epoch. Beside runs and files it takes --layers"):
-        drawn("curves", [run], Ask(epoch=1))
+        drawn("curves", [run], PlotOptions(epoch=1))
 
 
 def test_trainings_of_one_experiment_are_drawn_as_one(tmp_path: Path) -> None:
@@ -109,13 +109,13 @@ def test_a_run_whose_record_is_damaged_is_averaged_with_none(tmp_path: Path) -> 
 def test_an_epoch_without_scores_is_told(tmp_path: Path) -> None:
     run = run_with(tmp_path, "one", {"test": [0, 0]})
     with pytest.raises(RecipeError, match="no scores of epoch 7. There are those of 1"):
-        drawn("layers", [run], Ask(epoch=7))
+        drawn("layers", [run], PlotOptions(epoch=7))
 
 
 def test_the_layers_asked_for_are_drawn(tmp_path: Path) -> None:
     run = run_with(tmp_path, "one", {"test": [0, 0]})
     write_scores(run.scores_file, [replace(SCORE, layer=name) for name in ("pool5.2", "pool5.3", "fc6")])
-    figure = drawn("layers", [run], Ask(layers=("pool5.*",))).figure
+    figure = drawn("layers", [run], PlotOptions(layers=("pool5.*",))).figure
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["pool5.2", "pool5.3"]
 
 

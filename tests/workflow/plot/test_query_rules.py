@@ -19,7 +19,7 @@ from layerprobe.workflow.plot.query_rules import (
     choose_queries,
     parse_rule,
 )
-from layerprobe.workflow.run.references import Place, open_place
+from layerprobe.workflow.run.references import RankedSplit, open_ranked_split
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.rank_files import FC6, LABELS, POOL5, stored, written
 
@@ -38,20 +38,20 @@ def ranks_with(closer: dict[int, int], negatives: dict[int, int] | None = None, 
 
 
 @pytest.fixture
-def place_of(tmp_path: Path) -> Callable[..., Place]:
-    def make(pool5: Ranks | str, fc6: Ranks | str, seed: int = 0) -> Place:
+def place_of(tmp_path: Path) -> Callable[..., RankedSplit]:
+    def make(pool5: Ranks | str, fc6: Ranks | str, seed: int = 0) -> RankedSplit:
         run = Run(tmp_path / "one")
         written(run, stored(run, 5, "test", {POOL5: pool5, FC6: fc6}), seed=seed)
-        return open_place(run, 5, "test")
+        return open_ranked_split(run, 5, "test")
 
     return make
 
 
-def rows_by(rule: Rule, place: Place, count: int = COUNT) -> list[int]:
+def rows_by(rule: Rule, place: RankedSplit, count: int = COUNT) -> list[int]:
     return [int(row) for row in choose_queries(rule, place, NAMES, count).rows]
 
 
-def test_right_and_wrong_are_told_by_the_nearest_item(place_of: Callable[..., Place]) -> None:
+def test_right_and_wrong_are_told_by_the_nearest_item(place_of: Callable[..., RankedSplit]) -> None:
     # by pool5 query 3 is wrong; by fc6 queries 3, 8 and 9 are
     place = place_of(ranks_with({3: 1}), ranks_with({3: 2, 8: 1, 9: 4}))
     rule = parse_rule("pool5 right, fc6 wrong", place.layers, FC6)
@@ -60,14 +60,14 @@ def test_right_and_wrong_are_told_by_the_nearest_item(place_of: Callable[..., Pl
     assert rows_by(parse_rule("pool5 wrong", place.layers, FC6), place) == [3]
 
 
-def test_a_tie_of_right_and_wrong_and_a_lone_query_count_as_neither(place_of: Callable[..., Place]) -> None:
+def test_a_tie_of_right_and_wrong_and_a_lone_query_count_as_neither(place_of: Callable[..., RankedSplit]) -> None:
     # query 2: a right and a wrong item tie for the first place; query 4: no item is right
     place = place_of(ranks_with({}), ranks_with({4: 5, 6: 1}, {2: 1}, lone=(4,)))
     assert rows_by(ByOutcome(((FC6, False),)), place) == [6]
     assert 2 not in rows_by(ByOutcome(((FC6, True),)), place)
 
 
-def test_ranks_whose_first_places_are_not_known_name_the_command(place_of: Callable[..., Place]) -> None:
+def test_ranks_whose_first_places_are_not_known_name_the_command(place_of: Callable[..., RankedSplit]) -> None:
     # of query 3 it is known only that 0 to 2 wrong items are closer than the nearest right one
     known = ranks_with({})
     fc6 = replace(known, closer_high=ranks_with({3: 2}).closer)
@@ -78,7 +78,7 @@ def test_ranks_whose_first_places_are_not_known_name_the_command(place_of: Calla
         choose_queries(ByOutcome(((FC6, True),)), place, NAMES, 3)
 
 
-def test_the_worst_have_their_nearest_right_item_farthest_down(place_of: Callable[..., Place]) -> None:
+def test_the_worst_have_their_nearest_right_item_farthest_down(place_of: Callable[..., RankedSplit]) -> None:
     # query 7: 3 closer; query 1: 2 closer and 4 tied with one right item, of which 2 come before it: 4 in all;
     # query 5: no right item
     place = place_of(ranks_with({}), ranks_with({7: 3, 1: 2, 5: 9}, {1: 4}, lone=(5,)))
@@ -89,14 +89,14 @@ def test_the_worst_have_their_nearest_right_item_farthest_down(place_of: Callabl
     assert chosen.text == "Queries: worst by fc6, the 3 whose nearest right item is farthest down"
 
 
-def test_random_queries_are_those_of_the_seed(place_of: Callable[..., Place]) -> None:
+def test_random_queries_are_those_of_the_seed(place_of: Callable[..., RankedSplit]) -> None:
     place = place_of(ranks_with({}), ranks_with({}), seed=3)
     chosen = choose_queries(AtRandom(), place, NAMES, 4)
     assert chosen.rows.tolist() == np.random.default_rng(3).permutation(COUNT)[:4].tolist()
     assert chosen.text == "Queries: random, 4 of 24 at random by seed 3"
 
 
-def test_a_class_and_an_image_are_named_as_the_data_set_has_them(place_of: Callable[..., Place]) -> None:
+def test_a_class_and_an_image_are_named_as_the_data_set_has_them(place_of: Callable[..., RankedSplit]) -> None:
     place = place_of(ranks_with({}), ranks_with({}))
     rule = parse_rule("class class13", place.layers, FC6)
     assert rule == OfClass("class13")
@@ -110,7 +110,7 @@ def test_a_class_and_an_image_are_named_as_the_data_set_has_them(place_of: Calla
         choose_queries(OfImage("/x.png"), place, NAMES, 1)
 
 
-def test_words_that_are_no_rule_say_what_is_one(place_of: Callable[..., Place]) -> None:
+def test_words_that_are_no_rule_say_what_is_one(place_of: Callable[..., RankedSplit]) -> None:
     place = place_of(ranks_with({}), "NaN (3 rows)")
     with pytest.raises(RecipeError, match="'fc6 left' is no rule. Write 'LAYER right, LAYER wrong', worst, random or"):
         parse_rule("pool5 right, fc6 left", place.layers, FC6)

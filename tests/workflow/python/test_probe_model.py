@@ -19,7 +19,7 @@ from layerprobe.system.errors import DataError, NumericError, RecipeError, Unkno
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_checkpoint
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
@@ -129,9 +129,9 @@ def test_the_numbers_are_those_of_the_command_line(request_for: Callable[..., Tr
     asked = ProbeRequest(layers=("pool?.2", "fc6"), ks=(1, 2), metrics=("MAP@R",), device="cpu", workers=0)
     scores = probe(run, asked, Silent())
     recipe = recorded_recipe(run.read(), run.record_file)
-    net, normalise = parts.build_net(recipe), parts.build_normalise(recipe)
+    net, normalise = from_recipe.build_net(recipe), from_recipe.build_normalise(recipe)
     load_checkpoint(run, 0, {"net": net.module})
-    splits = parts.build_dataset(recipe).splits
+    splits = from_recipe.build_dataset(recipe).splits
 
     def loader(split: str) -> Iterator[tuple[Tensor, Tensor]]:
         labels = torch.from_numpy(splits[split].labels).split(5)

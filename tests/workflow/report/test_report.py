@@ -12,16 +12,16 @@ from layerprobe.report.values import RunPage
 from layerprobe.system.errors import DataError
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.report import report as module
-from layerprobe.workflow.report.report import Ends, is_training, made_report, write_report
+from layerprobe.workflow.report.report import NetworkEnds, is_training, made_report, write_report
 from layerprobe.workflow.report.report_gallery import Galleries
 from layerprobe.workflow.run.embedding import NetworkEnd
 from layerprobe.workflow.run.runs import Run, locked
 from tests.workflow.rank_files import FC6, POOL5, first_hit, stored, written
 
 
-def ends() -> Ends:
+def ends() -> NetworkEnds:
     """That `fc6` is the embedding of runs with the record of these tests."""
-    return Ends({json.dumps([None, None]): NetworkEnd("fc6", "pool5", None)})
+    return NetworkEnds({json.dumps([None, None]): NetworkEnd("fc6", "pool5", None)})
 
 
 def run_of(cache: Path, name: str = "one", **record: object) -> Run:
@@ -68,7 +68,7 @@ def test_a_report_has_the_scores_finding_and_layers_of_its_run(tmp_path: Path) -
 
 def test_the_embedding_of_a_foreign_network_with_a_head_is_the_end_of_the_head(foreign: Callable[..., Run]) -> None:
     run = foreign("net.fc=[4]")
-    made = made_report([run], Ends())
+    made = made_report([run], NetworkEnds())
     (page,) = made.runs
     assert page.embedding is not None
     assert page.layers[page.embedding].layer.layer == "fc6"
@@ -78,7 +78,7 @@ def test_the_embedding_of_a_foreign_network_with_a_head_is_the_end_of_the_head(f
 def test_a_module_that_gives_the_output_is_the_embedding_and_never_compared_with_it(
     foreign: Callable[..., Run],
 ) -> None:
-    made = made_report([foreign("net.fc=[]")], Ends())
+    made = made_report([foreign("net.fc=[]")], NetworkEnds())
     (page,) = made.runs
     assert [ranked.layer.layer for ranked in page.layers] == ["stages.1", "stages.2", "head", "output"]
     assert [page.layers[i].layer.layer for i in page.few] == ["stages.1", "stages.2", "output"]
@@ -138,14 +138,14 @@ def test_a_run_without_scores_says_how_to_have_some(tmp_path: Path) -> None:
 def test_a_damaged_record_leaves_the_scores_on_the_page(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     run.record_file.write_text("no JSON")
-    made = made_report([run], Ends())
+    made = made_report([run], NetworkEnds())
     assert made.runs[0].scores == tuple(run.scores())
     assert made.findings == ()
     assert any("not JSON" in note for note in made.notes)
 
 
 def test_a_missing_embedding_is_told_among_the_notes(tmp_path: Path) -> None:
-    made = made_report([run_of(tmp_path)], Ends())  # the record names no network
+    made = made_report([run_of(tmp_path)], NetworkEnds())  # the record names no network
     assert made.runs[0].embedding is None
     assert made.notes[0].startswith("one: no finding: it is not known which layer is the embedding")
 
@@ -189,7 +189,7 @@ def test_metrics_for_which_there_is_no_room_are_left_out_whole(monkeypatch: pyte
 def test_the_network_of_runs_of_one_recipe_is_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[str] = []
     monkeypatch.setattr(module, "network_end", lambda run, record: asked.append(run.name))
-    found = Ends()
+    found = NetworkEnds()
     for name in ("a", "b"):
         found.of(run_of(tmp_path, name))
     assert asked == ["a"]

@@ -23,8 +23,8 @@ from layerprobe.workflow.manage.cache import list_images
 from layerprobe.workflow.probe.estimate_probe import estimate_probe
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run import images as module
-from layerprobe.workflow.run import parts
 from layerprobe.workflow.run.images import Decoding
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import Built, TrainRequest, build, with_decoded_images, with_hashed_images
@@ -102,7 +102,7 @@ def test_small_data_sets_are_held_in_memory(request_for: Make, monkeypatch: pyte
 def test_images_that_are_made_are_not_kept(request_for: Make, tmp_path: Path) -> None:
     from layerprobe.recipe.recipe import load_recipe
 
-    parts.build_dataset(load_recipe("quick"), Decoding(tmp_path, Silent(), 0))
+    from_recipe.build_dataset(load_recipe("quick"), Decoding(tmp_path, Silent(), 0))
     assert list_images(tmp_path) == []
 
 
@@ -289,7 +289,7 @@ def test_neither_another_folders_nor_old_pixels_are_served(request_for: Make, im
     bitmap(first, 99)
     os.utime(first, ns=(times.st_atime_ns, times.st_mtime_ns))
     found = decode(request_for()).dataset.splits["train"].image(0)
-    own = parts.build_dataset(request_for("data.cache=off").recipe).splits["train"].image(0)
+    own = from_recipe.build_dataset(request_for("data.cache=off").recipe).splits["train"].image(0)
     np.testing.assert_array_equal(found, own)
 
 
@@ -304,7 +304,7 @@ def test_folders_with_the_same_names_and_sizes_are_kept_apart(request_for: Make,
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     decode(request_for())
     request = request_for(f"data.root={other}")
-    own = parts.build_dataset(request_for(f"data.root={other}", "data.cache=off").recipe).splits["train"].image(0)
+    own = from_recipe.build_dataset(request_for(f"data.root={other}", "data.cache=off").recipe).splits["train"].image(0)
     np.testing.assert_array_equal(decode(request).dataset.splits["train"].image(0), own)
 
 

@@ -14,7 +14,7 @@ from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.estimate_probe import estimate_probe
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.run_network import network_text, require_recorded_input
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
@@ -87,14 +87,14 @@ def test_the_input_is_read_back_as_it_was(run: Run, recipe_file: Path) -> None:
     expected = OwnInput(16, 16, "bicubic", kept=1.0)
     assert recorded_input(run.read()) == expected
     recipe = recorded_recipe(run.read(), run.record_file)
-    assert parts.transform_text(recipe) == parts.transform_text(loaded(recipe_file))
+    assert from_recipe.transform_text(recipe) == from_recipe.transform_text(loaded(recipe_file))
 
 
 def test_nobody_is_asked_for_an_input_that_is_recorded(run: Run, file: Path) -> None:
     file.unlink()
     recipe = recorded_recipe(run.read(), run.record_file)
     require_recorded_input(run, recipe)
-    assert parts.own_input(recipe) is not None
+    assert from_recipe.own_input(recipe) is not None
 
 
 def test_an_input_that_is_not_recorded_is_told(run: Run) -> None:

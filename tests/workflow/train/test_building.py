@@ -15,7 +15,7 @@ from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe
 from layerprobe.registry import LOSSES
 from layerprobe.training.loop import Trainer
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.train.plan import build_plan, build_targets
 
 GLYPHS = ("data.train_classes=20", "data.test_classes=2", "data.augment=none", "train.epochs=1")
@@ -27,7 +27,7 @@ VGG = ("net.name=narrow_vgg", "data.image_size=32", "data.images_per_class=16", 
 @cache
 def glyphs(settings: tuple[str, ...]) -> Split:
     recipe = load_recipe("netA", Overrides(settings=(*GLYPHS, *settings)))
-    split = parts.build_dataset(recipe).splits["train"]
+    split = from_recipe.build_dataset(recipe).splits["train"]
     pixels = np.stack([split.image(index) for index in range(len(split.ids))])
     return replace(split, image=lambda index: pixels[index])
 
@@ -35,9 +35,11 @@ def glyphs(settings: tuple[str, ...]) -> Split:
 def trainer_of(loss_name: str, settings: tuple[str, ...]) -> Trainer:
     recipe = load_recipe("netA", Overrides(settings=(*GLYPHS, *settings, f"loss.name={loss_name}")))
     split = glyphs(settings)
-    net, targets = parts.build_net(recipe), build_targets(recipe, split.labels)
-    loss = parts.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=20)
-    return Trainer(net, loss, split, parts.build_normalise(recipe), build_plan(recipe, targets, workers=0), targets)
+    net, targets = from_recipe.build_net(recipe), build_targets(recipe, split.labels)
+    loss = from_recipe.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=20)
+    return Trainer(
+        net, loss, split, from_recipe.build_normalise(recipe), build_plan(recipe, targets, workers=0), targets
+    )
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from layerprobe.system.files import sha256
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import foreign_files
 from layerprobe.workflow.run.facts import score_tables
 from layerprobe.workflow.run.removal import plan_removal, remove
@@ -79,7 +79,7 @@ def measured(request: FrozenRequest, **fields: object) -> tuple[Run, list[Score]
 def by_hand(model: nn.Module, request: FrozenRequest, split: str) -> float:
     """R@1 of the model's own output, from the pixels that the run's recipe gives."""
     recipe = request.recipe()
-    images = parts.build_dataset(recipe).splits[split]
+    images = from_recipe.build_dataset(recipe).splits[split]
     pixels = torch.cat(list(plain_batches(images, batch_size=64, workers=0)))
     inputs = (pixels.permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
     with torch.inference_mode():

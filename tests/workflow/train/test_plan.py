@@ -13,7 +13,7 @@ from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.workflow.plot.plot import PlotRequest, plot
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.plan import build_plan, never_reached, rates_apart
 from layerprobe.workflow.train.train import train
@@ -36,9 +36,9 @@ Make = Callable[..., TrainRequest]
 )
 def test_what_a_run_does_not_reach_is_told(request_for: Make, settings: tuple[str, ...], late: list[str]) -> None:
     recipe = request_for("train.epochs=2", "train.decay_at=[]", *settings).recipe
-    plan = build_plan(recipe, parts.build_dataset(recipe).splits["train"].labels, workers=0)
+    plan = build_plan(recipe, from_recipe.build_dataset(recipe).splits["train"].labels, workers=0)
     assert plan.steps_per_epoch == (2 if recipe.train.epochs else 0)
-    loss = parts.build_loss(recipe, embedding_dim=4, num_classes=3)
+    loss = from_recipe.build_loss(recipe, embedding_dim=4, num_classes=3)
     assert never_reached(recipe, plan, loss) == late
 
 

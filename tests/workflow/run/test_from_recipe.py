@@ -15,7 +15,7 @@ from layerprobe.data.loading import plain_batches
 from layerprobe.data.resizing import resize
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.workflow.manage.cache import list_images
-from layerprobe.workflow.run import parts
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.images import Decoding
 from layerprobe.workflow.train.building import TrainRequest
 from tests.workflow.conftest import Silent
@@ -29,19 +29,19 @@ def first_path(images: Path) -> Path:
 
 def test_the_fast_resize_is_the_recipes_to_ask_for_and_is_recorded(request_for: Make, images: Path) -> None:
     recipe = request_for("data.resize=fast").recipe
-    image = parts.build_dataset(recipe).splits["train"].image(0)
+    image = from_recipe.build_dataset(recipe).splits["train"].image(0)
     np.testing.assert_array_equal(image, resize(read_image(first_path(images)), 16, 16, "fast"))
-    assert "by torch" in parts.transform_text(recipe)
-    assert "by torch" not in parts.transform_text(request_for().recipe)
+    assert "by torch" in from_recipe.transform_text(recipe)
+    assert "by torch" not in from_recipe.transform_text(request_for().recipe)
 
 
 @pytest.mark.parametrize("transform", ["D1", "D2"])
 def test_the_fast_resize_reaches_the_papers_framings(request_for: Make, transform: str) -> None:
     views = []
     for method in ("exact", "fast"):
-        split = parts.build_dataset(request_for(f"data.transform={transform}", f"data.resize={method}").recipe).splits[
-            "test"
-        ]
+        split = from_recipe.build_dataset(
+            request_for(f"data.transform={transform}", f"data.resize={method}").recipe
+        ).splits["test"]
         (view,) = next(plain_batches(split, batch_size=1, workers=0)).numpy()
         views.append(view.astype(int))
     assert 0 < np.abs(views[0] - views[1]).max() <= 1
@@ -49,12 +49,12 @@ def test_the_fast_resize_reaches_the_papers_framings(request_for: Make, transfor
 
 def test_d1_tests_on_the_original_resized_once_and_says_so(request_for: Make, images: Path) -> None:
     request = request_for("data.transform=D1", "data.invert=true", "data.validation_classes=0.5")
-    splits = parts.build_dataset(request.recipe).splits
+    splits = from_recipe.build_dataset(request.recipe).splits
     for name, place in (("validation", 0), ("test", 5)):
         found = list(plain_batches(splits[name], batch_size=1, workers=0))[place][0]
         original = read_image(images / splits[name].ids[place])
         np.testing.assert_array_equal(found.numpy(), 255 - resize(original, 16, 16, "exact"))
-    assert "D1 in one step" in parts.transform_text(request.recipe)
+    assert "D1 in one step" in from_recipe.transform_text(request.recipe)
 
 
 def test_an_exif_rotation_is_the_recipes_to_ask_for_and_is_recorded(request_for: Make, images: Path) -> None:
@@ -62,17 +62,17 @@ def test_an_exif_rotation_is_the_recipes_to_ask_for_and_is_recorded(request_for:
     exif[0x0112] = 3  # half a turn
     PIL.Image.open(first_path(images)).save(first_path(images), exif=exif)
     stored, turned = (
-        parts.build_dataset(request_for(f"data.exif_rotation={asked}").recipe).splits["train"].image(0)
+        from_recipe.build_dataset(request_for(f"data.exif_rotation={asked}").recipe).splits["train"].image(0)
         for asked in ("false", "true")
     )
     np.testing.assert_array_equal(turned, np.rot90(stored, 2))
-    assert '"exif":"applied"' in parts.transform_text(request_for("data.exif_rotation=true").recipe)
+    assert '"exif":"applied"' in from_recipe.transform_text(request_for("data.exif_rotation=true").recipe)
 
 
 def test_each_way_of_decoding_is_kept_apart(request_for: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory, "_LIMIT", 0)
     for setting in ("data.resize=exact", "data.resize=fast", "data.exif_rotation=true"):
-        parts.build_dataset(request_for(setting).recipe, Decoding(tmp_path, Silent(), 0))
+        from_recipe.build_dataset(request_for(setting).recipe, Decoding(tmp_path, Silent(), 0))
     assert len(list_images(tmp_path)) == 3 * 2
 
 
@@ -80,32 +80,32 @@ def test_each_way_of_decoding_is_kept_apart(request_for: Make, monkeypatch: pyte
 def test_pixels_are_scaled_once(request_for: Make, name: str, tmp_path: Path) -> None:
     recipe = request_for(f"net.name={name}", "net.pool=avg", "data.transform=D3", "data.augment=photo").recipe
     with pytest.raises(RecipeError, match=f'but {name} converts its input itself. Set data.transform = "D2"'):
-        parts.build_net(recipe, cache=tmp_path)
-    parts.build_net(recipe)  # of a run that was trained with it
+        from_recipe.build_net(recipe, cache=tmp_path)
+    from_recipe.build_net(recipe)  # of a run that was trained with it
 
 
 def test_pretrained_weights_get_the_pixels_they_were_trained_on(request_for: Make) -> None:
     for weights, mean, refused in (("imagenet", 0.5, True), ("imagenet", 0.485, True), ("none", 0.5, False)):
         recipe = request_for("net.name=googlenet", "net.pool=avg", f"net.weights={weights}", f"data.mean={mean}").recipe
-        net = parts.build_net(recipe)
+        net = from_recipe.build_net(recipe)
         if refused:
             with pytest.raises(RecipeError, match=r"Leave data\.mean and data\.std out"):
-                parts.require_input(recipe, net)
+                from_recipe.require_input(recipe, net)
         else:
-            parts.require_input(recipe, net)
+            from_recipe.require_input(recipe, net)
 
 
 def test_of_a_file_with_two_networks_the_part_after_its_name_is_taken(request_for: Make, tmp_path: Path) -> None:
     nets = {
-        name: parts.build_net(request_for("train.seed=1" if name == "teacher" else "train.seed=2").recipe).module
+        name: from_recipe.build_net(request_for("train.seed=1" if name == "teacher" else "train.seed=2").recipe).module
         for name in ("student", "teacher")
     }
     states = {name: {f"backbone.{key}": value for key, value in net.state_dict().items()} for name, net in nets.items()}
     torch.save({**states, "args": argparse.Namespace(rate=0.1)}, tmp_path / "dino.pth")
     with pytest.raises(DataError, match=r"several sets of weights fit: 'student\.backbone', 'teacher\.backbone'"):
-        parts.build_net(request_for(f"net.weights={tmp_path / 'dino.pth'}").recipe, cache=tmp_path)
+        from_recipe.build_net(request_for(f"net.weights={tmp_path / 'dino.pth'}").recipe, cache=tmp_path)
     request = request_for(f"net.weights={tmp_path / 'dino.pth'}#teacher")
-    built = parts.build_net(request.recipe, cache=tmp_path)
+    built = from_recipe.build_net(request.recipe, cache=tmp_path)
     assert all(
         torch.equal(value, nets["teacher"].state_dict()[key]) for key, value in built.module.state_dict().items()
     )

@@ -19,7 +19,7 @@ from layerprobe.values.intervals import ShownKind
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score
-from layerprobe.workflow.run.members import mean_of_queries, ranked_as
+from layerprobe.workflow.run.reduction_draws import mean_of_queries, ranked_as
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.units import units_of
 
@@ -27,7 +27,7 @@ _ROUNDING = 1e-6  # by which a mean of the ranks' hits may differ from the score
 
 
 @dataclass(frozen=True, eq=False)
-class Searched:
+class QueryRanks:
     """How the queries of a split found their classes.
 
     Args:
@@ -40,21 +40,21 @@ class Searched:
 
 
 # Epoch, split and the column of the clusters -> the queries; None where they cannot be had.
-Searches = Callable[[int, str, str | None], Searched | None]
+Searches = Callable[[int, str, str | None], QueryRanks | None]
 
 
 def searches_of(run: Run) -> Searches:
     """The queries that are stored of a run."""
 
-    def searched(epoch: int, split: str, cluster: str | None) -> Searched | None:
+    def searched(epoch: int, split: str, cluster: str | None) -> QueryRanks | None:
         try:
             stored = read_stored_ranks(run.rank_file(epoch, split))
             if cluster is None:
-                return Searched(stored.labels, stored.ranks)
-            from layerprobe.workflow.run.parts import load_dataset  # it imports torch, which a plot does without
+                return QueryRanks(stored.labels, stored.ranks)
+            from layerprobe.workflow.run.from_recipe import load_dataset  # it imports torch, which a plot does without
 
             dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
-            return Searched(units_of(dataset, stored.ids, stored.labels.astype(np.int64), cluster), stored.ranks)
+            return QueryRanks(units_of(dataset, stored.ids, stored.labels.astype(np.int64), cluster), stored.ranks)
         except LayerprobeError:  # a table is shown without it
             return None
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from layerprobe.values.keys import RankedLayer
 
 
-def few_layers(layers: Sequence[RankedLayer], validation: Mapping[RankedLayer, float]) -> list[RankedLayer]:
+def headline_layers(layers: Sequence[RankedLayer], validation: Mapping[RankedLayer, float]) -> list[RankedLayer]:
     """The first layer, the middle one, the one before the embedding, the embedding, and the best on validation.
 
     The embedding is the last layer that is no `A+B`. Of a layer with several pools, reductions or similarities the

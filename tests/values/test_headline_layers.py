@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from layerprobe.values.few import few_layers
+from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import LayerKey, RankedLayer
 
 
@@ -16,24 +16,24 @@ def names(few: list[RankedLayer]) -> list[str]:
 
 
 def test_first_middle_and_the_last_two_are_the_few() -> None:
-    assert names(few_layers(CHAIN, {})) == ["c0@max", "c3@max", "c6@max", "c7@max"]
+    assert names(headline_layers(CHAIN, {})) == ["c0@max", "c3@max", "c6@max", "c7@max"]
 
 
 def test_the_best_on_validation_is_among_them_the_first_of_equals() -> None:
-    assert names(few_layers(CHAIN, {CHAIN[2]: 0.5, CHAIN[4]: 0.5, CHAIN[7]: 0.4})) == [
+    assert names(headline_layers(CHAIN, {CHAIN[2]: 0.5, CHAIN[4]: 0.5, CHAIN[7]: 0.4})) == [
         "c0@max", "c2@max", "c3@max", "c6@max", "c7@max",
     ]  # fmt: skip
 
 
 def test_layers_side_by_side_are_no_embedding() -> None:
-    assert names(few_layers([*CHAIN, ranked("c6+c7@max")], {})) == ["c0@max", "c3@max", "c6@max", "c7@max"]
+    assert names(headline_layers([*CHAIN, ranked("c6+c7@max")], {})) == ["c0@max", "c3@max", "c6@max", "c7@max"]
 
 
 def test_of_several_rankings_of_a_layer_the_first_stands_for_it() -> None:
     layers = [ranked(f"{name}@{pool}", how) for name in "abc" for pool in ("max", "avg") for how in ("none", "pca:8")]
-    assert few_layers(layers, {}) == [ranked("a@max"), ranked("b@max"), ranked("c@max")]
+    assert headline_layers(layers, {}) == [ranked("a@max"), ranked("b@max"), ranked("c@max")]
 
 
 def test_one_layer_is_all_there_is() -> None:
-    assert few_layers(CHAIN[:1], {CHAIN[0]: 0.5}) == CHAIN[:1]
-    assert few_layers([], {}) == []
+    assert headline_layers(CHAIN[:1], {CHAIN[0]: 0.5}) == CHAIN[:1]
+    assert headline_layers([], {}) == []

@@ -16,7 +16,7 @@ _GLOB = "*?["
 
 
 @dataclass(frozen=True)
-class Joint:
+class Concatenated:
     """`A+B`: layers whose features are put side by side, each normalised first. They are made of stored features.
 
     Args:
@@ -46,7 +46,7 @@ class Joint:
         return LayerKey(self.layer, self.pool)
 
 
-Layer = Tap | Joint
+Layer = Tap | Concatenated
 
 
 def find_layers(expressions: Sequence[str], measured: Measured, *, pools: Sequence[str] | None = None) -> list[Layer]:
@@ -75,7 +75,7 @@ def pools_left_out(expressions: Sequence[str], measured: Measured, *, pools: Seq
 
 def extracted(layers: Iterable[Layer]) -> list[Tap]:
     """The taps that layers are made of, each once."""
-    taps = (tap for layer in layers for tap in (layer.members if isinstance(layer, Joint) else [layer]))
+    taps = (tap for layer in layers for tap in (layer.members if isinstance(layer, Concatenated) else [layer]))
     return list({tap.key: tap for tap in taps}.values())
 
 
@@ -91,14 +91,14 @@ def _place(layer: Layer, places: Mapping[str, int]) -> list[int]:
     return [places[tap.layer] for tap in reversed(extracted([layer]))]
 
 
-def _joints(expression: str, pools: Sequence[str] | None, measured: Measured) -> list[Joint]:
+def _joints(expression: str, pools: Sequence[str] | None, measured: Measured) -> list[Concatenated]:
     """What `A+B` names: one for each pool that all its layers can have."""
     layer, _, pool = expression.partition("@")
     names = layer.split("+")
     _require_single(expression, names, pool)
     defaults = [tap.pool for tap in find_taps(names, measured) if tap.pool != NO_POOL]
     asked = [pool] if pool else list(pools or defaults) or [NO_POOL]
-    found: dict[LayerKey, Joint] = {}
+    found: dict[LayerKey, Concatenated] = {}
     problems = []
     for kind in asked:
         require_pool(kind)
@@ -109,7 +109,7 @@ def _joints(expression: str, pools: Sequence[str] | None, measured: Measured) ->
             continue
         if len(members) < len(names):
             raise RecipeError(f"{expression}: a layer stands there twice", fix="Name each layer once")
-        joint = Joint(tuple(members))
+        joint = Concatenated(tuple(members))
         found[joint.key] = joint
     if not found:
         raise problems[0]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from layerprobe.workflow.report.report_made import made_of_page, made_of_run
+from layerprobe.workflow.report.provenance import made_of_page, made_of_run
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.rank_files import FC6, first_hit, stored, written
 

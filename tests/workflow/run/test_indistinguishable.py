@@ -8,8 +8,8 @@ import pytest
 
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
+from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.told_apart import alike_of, searches_of
 from tests.workflow.rank_files import FC6, POOL5, ranks_of, stored
 
 CONV = RankedLayer(LayerKey("conv", "max"), "none", "cosine")

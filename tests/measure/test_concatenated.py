@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import Features, rank
-from layerprobe.measure.joint import SideBySide
+from layerprobe.measure.concatenated import SideBySide
 from layerprobe.system.errors import NotFiniteError
 
 RNG = np.random.default_rng(0)
@@ -58,7 +58,7 @@ def test_a_zero_vector_stays_zero() -> None:
 
 def test_slices_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = SideBySide([A, B])[:]
-    monkeypatch.setattr("layerprobe.measure.joint._ROWS", 7)
+    monkeypatch.setattr("layerprobe.measure.concatenated._ROWS", 7)
     table = SideBySide([OnDisk(A), OnDisk(B)])
     for rows in (slice(0, 40), slice(5, 30), slice(33, 99), slice(8, 8)):
         np.testing.assert_array_equal(table[rows], whole[rows])

@@ -13,12 +13,12 @@ from layerprobe.system.errors import DataError
 from layerprobe.values.choice import Candidate
 from layerprobe.values.keys import LayerKey, RankedLayer, members_of
 from layerprobe.values.scores import Score, Subject, shared_notes
-from layerprobe.workflow.choose.candidates import Cell, Group, Part
+from layerprobe.workflow.choose.candidates import CandidateKey, Group, Part
 from layerprobe.workflow.run.runs import Run
 
 
 @dataclass(frozen=True, eq=False)
-class Contest:
+class CandidateSet:
     """Groups of runs whose candidates compete, on the same queries.
 
     Args:
@@ -28,7 +28,7 @@ class Contest:
     groups: Sequence[Group]
 
     @property
-    def entries(self) -> list[tuple[Group, Cell]]:
+    def entries(self) -> list[tuple[Group, CandidateKey]]:
         """The group and the place of every candidate, in the order of all that is asked here."""
         return [(group, cell) for group in self.groups for cell in group.cells]
 
