@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from layerprobe.tables.tables import TextTable
     from layerprobe.workflow.compare.comparison import Comparison, SeedComparison
 
-_LAYER = "RUN[#epoch][:layer[@pool][/reduction][~similarity]]"
+_LAYER = "[RUN[#epoch]:]LAYER[@pool][/reduction][~similarity] or RUN[#epoch]"
 
 
 def register(app: typer.Typer) -> None:
@@ -25,38 +25,43 @@ def register(app: typer.Typer) -> None:
 
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help=f"{_LAYER}; the layer may be a glob.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="What A is compared with, in the same words.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Layer to compare A with, written likewise.")],
     metric: Annotated[str, typer.Option("--metric", metavar="M", help="R@K, MAP@R, mAP, MRR ...")] = "R@1",
     split: Annotated[str, typer.Option("--split", metavar="S", help="train, validation or test.")] = "test",
     interval: Annotated[
-        str, typer.Option("--interval", metavar="|".join(ESTIMANDS), help="Of other queries, or another draw of all.")
+        str,
+        typer.Option(
+            "--interval",
+            metavar="|".join(ESTIMANDS),
+            help="Generalise to new queries (gallery) or to new classes (redraw).",
+        ),
     ] = "gallery",
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", metavar="COLUMN", help="What is resampled (default: the classes); parent: folders."),
+        typer.Option("--cluster", metavar="COLUMN", help="Units to resample (default: classes); parent: folders."),
     ] = None,
     seeds: Annotated[
-        bool, typer.Option("--seeds", help="Over all trainings of A's and of B's experiment, paired by seed.")
+        bool, typer.Option("--seeds", help="Compare all trainings of both experiments, paired by seed.")
     ] = False,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Say how much better one layer is, and how sure that is.
+    """Compare two layers: the difference and its confidence interval.
 
-    What A and B leave out is the last epoch, the embedding layer, and the run's similarity.
+    Defaults: the run used last, its last epoch, the embedding, the run's similarity.
     """
+    from layerprobe.values.keys import is_glob
     from layerprobe.workflow.compare.compare import CompareRequest
     from layerprobe.workflow.compare.compare import compare as compared
     from layerprobe.workflow.compare.compare_seeds import compare_seeds
     from layerprobe.workflow.compare.comparison_text import comparison_table, sentence
     from layerprobe.workflow.compare.evidence import Measure
     from layerprobe.workflow.compare.seeds_text import seeds_sentence, seeds_table
-    from layerprobe.workflow.run.references import parse_reference
 
     request = CompareRequest(cache, a, b, split, Measure(metric, IntervalKind(estimand_of(interval), cluster)))
-    several = any(parse_reference(text).is_glob for text in (a, b))
+    several = any(map(is_glob, (a, b)))
     shown: TextTable | str
     found: Sequence[Comparison | SeedComparison]
     if seeds:

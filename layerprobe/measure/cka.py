@@ -158,6 +158,4 @@ def _notes(count: int, faults: Faults) -> tuple[str, ...]:
 
 
 def _names(layers: Sequence[LayerKey]) -> tuple[str, ...]:
-    """The layers' names, with the pool for those layers that occur with several pools."""
-    plain = [key.layer for key in layers]
-    return tuple(key.layer if plain.count(key.layer) == 1 else str(key) for key in layers)
+    return tuple(str(key) for key in layers)

@@ -20,8 +20,8 @@ from layerprobe.plots.values import (
     as_they_are,
     by_run,
     compared,
-    layer_names,
     missing,
+    names_in_order,
     not_drawn,
     of_one_kind,
     points,
@@ -96,7 +96,7 @@ def draw(
     both = max(map(len, by_run(found).values())) <= _TOGETHER
     banded = () if len(epochs) == 1 else _SPLITS[:1] if both else _SPLITS
     found, kind = of_one_kind(found, lambda _, split: split in banded)
-    runs, data = by_run(found, [score.ranked_layer for score in scores]), data or {}
+    runs, data = by_run(found), data or {}
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     y_limits = _limits(found, floors)
     notes = run_lines(data, _SPLITS) + shared(runs) + missing(runs, _SPLITS)
@@ -134,7 +134,7 @@ def _chosen(scores: Sequence[Score], metric: str, layers: Layers | None) -> list
     else:
         own = as_they_are(scores)
         runs = by_run(points(own, metric))
-        names = layer_names(runs)
+        names = names_in_order(runs)
         names = names if len(names) <= _ALL else few(runs)
         ranked = {series[name][0].ranked_layer for series in runs.values() for name in names if name in series}
         own = [score for score in own if score.ranked_layer in ranked]
@@ -148,7 +148,7 @@ def _left_out(scores: Sequence[Score], chosen: Sequence[Score]) -> list[str]:
 
 
 def _panels(runs: Mapping[str, Series], splits: Sequence[str], metric: str) -> list[_Panel]:
-    names = layer_names(runs)
+    names = names_in_order(runs)
     of_layer = fig.styles(names)
     if len(runs) > 1 and sum(map(len, runs.values())) <= _TOGETHER:
         of_run = fig.styles(list(runs))

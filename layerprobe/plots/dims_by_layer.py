@@ -10,10 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.names import layer_labels
 from layerprobe.plots.reducers import Reducer, reducer_of, reducer_styles
 from layerprobe.system.wording import visible
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.views import Reductions
 
 _FIGURE, _LEFT = 4.6, 0.75  # inches of a figure of one panel, and of what is left of its axes
@@ -28,12 +27,7 @@ def draw(found: Sequence[Reductions], names: Mapping[Reducer, str], notes: Seque
     titles = [f"{each.run}, epoch {each.epoch}\nat {dim:,} dimensions" for each, dim in cells]
     found = [_at(each, dim) for each, dim in cells]
     layers = [_layers(each) for each in found]
-    labels = layer_labels(
-        (each.run, RankedLayer(layer, NO_REDUCTION, ""))
-        for each, own in zip(found, layers, strict=True)
-        for layer in own
-    )
-    texts = {ranked.layer: label for ranked, label in labels.items()}
+    texts = {layer: str(layer) for own in layers for layer in own}
     right = fig.width_of(list(names.values())) + 0.25
     count, widest = max(map(len, layers)), fig.width_of(list(texts.values()))
     width = min(max(_LEAST, _FIGURE - _LEFT - right, _LAYER * count), _MOST)

@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.names import layer_labels
 from layerprobe.plots.reducers import Reducer, reducer_of
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.views import Reductions, Sized
 
 _FIGURE, _LEFT = 4.6, 0.75  # inches of a figure of one panel, and of what is left of its axes
@@ -22,10 +21,7 @@ _BAND = 0.15
 
 def draw(found: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str]) -> Figure:
     """Draw a panel for each run and reducer, with a line for each layer that is labelled with its last value."""
-    labels = layer_labels(
-        (each.run, RankedLayer(s.score.layer_key, NO_REDUCTION, "")) for each in found for s in each.values
-    )
-    texts = {ranked.layer: label for ranked, label in labels.items()}
+    texts = {s.score.layer_key: str(s.score.layer_key) for each in found for s in each.values}
     styles = fig.styles(list(texts.values()))
     cells = [
         (each, reducer)

@@ -11,13 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.names import common_pool, layer_labels
 from layerprobe.plots.plot import CurvePlot
 from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import said_once
 from layerprobe.values.facts import DataFacts, run_lines
 from layerprobe.values.intervals import IntervalKind, ShownKind
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.keys import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import Curve
 
@@ -44,7 +43,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     runs: dict[str, list[Curve]] = {}
     for curve in curves:
         runs.setdefault(curve.run, []).append(curve)
-    names = layer_labels((curve.run, curve.ranked) for curve in curves)
+    names = names_by_layer(curve.ranked for curve in curves)
     styles = fig.styles(list(dict.fromkeys(names.values())))
     x_limits = _limits([place for curve in curves for place in curve.places])
     labels = {run: _labels(own, names, styles, x_limits[1]) for run, own in runs.items()}
@@ -77,12 +76,9 @@ def table(curves: Iterable[Curve]) -> str:
 
 
 def _facts(own: Sequence[Curve]) -> str:
-    """Split, epoch, and how features were pooled and compared, where that is the same for all."""
-    reductions = {curve.ranked.reduction for curve in own} - {"none"}
-    shared = reductions if len({curve.ranked.reduction for curve in own}) == 1 else ()
+    """Split, epoch, and how features were compared."""
     similarities = dict.fromkeys(curve.ranked.similarity for curve in own)
-    pool = common_pool(curve.ranked for curve in own)
-    return ", ".join([own[0].split, f"epoch {own[0].epoch}", *pool, *shared, *similarities])
+    return ", ".join([own[0].split, f"epoch {own[0].epoch}", *similarities])
 
 
 def _remarks(own: Sequence[Curve], names: Mapping[RankedLayer, str]) -> list[str]:

@@ -13,11 +13,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.names import common_pool, layer_labels
 from layerprobe.plots.plot import HistogramPlot
 from layerprobe.plots.saving import csv_text
 from layerprobe.values.facts import DataFacts, image_lines, level_text
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.keys import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import Histogram
 
@@ -55,7 +54,7 @@ def draw(histograms: Sequence[Histogram], *, data: Mapping[str, DataFacts] | Non
     Args:
         data: run -> what was measured on.
     """
-    names = layer_labels((histogram.run, histogram.ranked) for histogram in histograms)
+    names = names_by_layer(histogram.ranked for histogram in histograms)
     runs = list(dict.fromkeys(histogram.run for histogram in histograms))
     splits = list(dict.fromkeys(histogram.split for histogram in histograms))
     found: dict[Row, dict[str, list[Histogram]]] = {(ranked, run): {} for ranked in names for run in runs}
@@ -143,7 +142,6 @@ def _notes(
     histograms: Sequence[Histogram], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]
 ) -> list[str]:
     epochs = dict.fromkeys((own.run, own.epoch) for own in histograms)
-    pools = {run: common_pool(own.ranked for own in histograms if own.run == run) for run, _ in epochs}
     common = shared_notes(own.notes for own in histograms)
     lines = dict.fromkeys(
         f"{own.run}, {names[own.ranked]}, {own.split}: {note}"
@@ -152,7 +150,7 @@ def _notes(
         if note not in common
     )
     return [
-        "; ".join(", ".join([run, f"epoch {epoch}", *pools[run]]) for run, epoch in epochs) + ".",
+        "; ".join(f"{run}, epoch {epoch}" for run, epoch in epochs) + ".",
         _HOW,
         *image_lines(data, {own.split for own in histograms}),
         *common,

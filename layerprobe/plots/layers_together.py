@@ -24,8 +24,8 @@ from layerprobe.plots.values import (
     Series,
     by_run,
     compared,
-    layer_names,
     missing,
+    names_in_order,
     of_one_kind,
     points,
     search_name,
@@ -76,7 +76,7 @@ def draw_together(
     notes += [] if alike is None or kind.mixed else alike_lines(named, scores, metric, alike)
     notes += missing(named, _SPLITS) + list(kind.lines("Bars"))
     notes += left_out
-    merged: list[Series] = [{name: [] for name in layer_names(panel)} for panel in panels]
+    merged: list[Series] = [{name: [] for name in names_in_order(panel)} for panel in panels]
     sizes = sizes_of({str(place): names for place, names in enumerate(merged)})
     under = sizes.names + 0.2
     layout = fig.Layout(

@@ -17,8 +17,7 @@ from layerprobe.plots.class_names import in_lines, shortened
 from layerprobe.plots.plot import Image, NeighbourPlot
 from layerprobe.plots.saving import csv_text
 from layerprobe.values.facts import DataFacts, run_lines
-from layerprobe.values.keys import NO_REDUCTION
-from layerprobe.values.pooling import NO_POOL
+from layerprobe.values.keys import names_by_layer
 from layerprobe.values.scores import note_text
 from layerprobe.values.views import Neighbours
 
@@ -103,15 +102,9 @@ def _notes(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> l
 
 
 def _row_name(one: Neighbours, neighbours: Sequence[Neighbours], *, several: bool) -> str:
-    """What a row is of: the layer, with a pool that is not the usual one, its reduction, and what rows differ in."""
-    pools = {other.ranked.layer.pool for other in neighbours if other.ranked.layer.layer == one.ranked.layer.layer}
-    usual = len(pools) == 1 and one.ranked.layer.pool in ("max", NO_POOL)
-    name = one.ranked.layer.layer if usual else str(one.ranked.layer)
-    name += "" if one.ranked.reduction == NO_REDUCTION else f"/{one.ranked.reduction}"
-    epochs = len({other.epoch for other in neighbours}) > 1
-    run = f"{one.run}{f', epoch {one.epoch}' if epochs else ''}: " if several else ""
-    unlike = len({other.ranked.similarity for other in neighbours}) > 1
-    return f"{run}{name}" + (f", by {one.ranked.similarity}" if unlike else "")
+    """The layer, with run and epoch where rows differ in them."""
+    name = names_by_layer(other.ranked for other in neighbours)[one.ranked]
+    return f"{one.run}#{one.epoch}:{name}" if several else name
 
 
 def _draw_query(axes: Axes, one: Neighbours, image: Image, top: float, height: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import fmean
 
-from layerprobe.plots.values import Series, layer_names
+from layerprobe.plots.values import Series, names_in_order
 from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import RankedLayer
 
@@ -25,6 +25,6 @@ def few(runs: Mapping[str, Series]) -> list[str]:
             value = layer[-1].values.get("validation")
             if layer[-1].epoch == last and value is not None:
                 validation.setdefault(label, []).append(value)
-    labels = {of_label[label]: label for label in layer_names(runs)}
+    labels = {of_label[label]: label for label in names_in_order(runs)}
     means = {of_label[label]: fmean(values) for label, values in validation.items()}
     return [labels[ranked] for ranked in headline_layers(list(labels), means)]

@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.names import common_pool, layer_labels
 from layerprobe.plots.plot import CurvePlot
 from layerprobe.plots.saving import csv_text
 from layerprobe.values.facts import DataFacts, image_lines
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.keys import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import Curve
 
@@ -44,7 +43,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     Args:
         data: run -> what was measured on.
     """
-    names = layer_labels((curve.run, curve.ranked) for curve in curves)
+    names = names_by_layer(curve.ranked for curve in curves)
     styles = fig.styles(list(names.values()))
     epochs = {curve.run: curve.epoch for curve in curves}
     runs: dict[str, dict[str, BySplit]] = {run: {} for run in epochs}
@@ -52,8 +51,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
         if _valid(curve):
             runs[curve.run].setdefault(names[curve.ranked], {})[curve.split] = curve
     widest = fig.width_of([_text(name, splits) for layers in runs.values() for name, splits in layers.items()])
-    pools = {run: common_pool(curve.ranked for curve in curves if curve.run == run) for run in epochs}
-    titles = [", ".join([run, f"epoch {epoch}", *pools[run]]) for run, epoch in epochs.items()]
+    titles = [f"{run}, epoch {epoch}" for run, epoch in epochs.items()]
     width = max(_WIDTH, _ROOM * widest)
     layout = fig.Layout(width, _HEIGHT, 0.1, columns=2, notes=_notes(curves, names, data or {}))
     figure, panels = fig.panels(titles, layout)

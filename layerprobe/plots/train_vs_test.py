@@ -25,8 +25,8 @@ from layerprobe.plots.values import (
     as_they_are,
     by_run,
     compared,
-    layer_names,
     missing,
+    names_in_order,
     not_drawn,
     of_one_kind,
     points,
@@ -170,7 +170,7 @@ def _bright(runs: Mapping[str, Series], layers: Layers | None) -> Collection[Ran
     """The layers in colour."""
     if layers is not None:
         return layers
-    names = layer_names(runs)
+    names = names_in_order(runs)
     chosen = names if len(names) <= _ALL else few(runs)
     return {series[name][0].ranked_layer for series in runs.values() for name in chosen if name in series}
 

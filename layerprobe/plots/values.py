@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from layerprobe.plots.names import layer_labels
 from layerprobe.plots.saving import csv_text
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.intervals import Interval, IntervalKind, ShownKind
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, names_by_layer
 from layerprobe.values.scores import SPLITS, Matrix, Score, note_text, shared_notes
 
 _KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
@@ -148,21 +147,16 @@ def matrices_csv(matrices: Iterable[Matrix]) -> str:
     return csv_text(rows)
 
 
-def by_run(found: Sequence[Point], known: Iterable[RankedLayer] = ()) -> dict[str, Series]:
-    """Run -> label -> points. A label is the layer's name, with its pool and more where the name is not unique.
-
-    Args:
-        found: points.
-        known: layers that the runs have, too, and that labels must tell apart from those of the points.
-    """
-    labels = layer_labels(((point.run, point.ranked_layer) for point in found), known)
+def by_run(found: Sequence[Point]) -> dict[str, Series]:
+    """Run -> name of a layer -> points."""
+    labels = names_by_layer(point.ranked_layer for point in found)
     runs: dict[str, Series] = {}
     for point in found:
         runs.setdefault(point.run, {}).setdefault(labels[point.ranked_layer], []).append(point)
     return runs
 
 
-def layer_names(runs: Mapping[str, Series]) -> list[str]:
+def names_in_order(runs: Mapping[str, Series]) -> list[str]:
     """Every layer of the runs once, in network order: what only a later run has stands after what it follows there."""
     names: list[str] = []
     for series in runs.values():

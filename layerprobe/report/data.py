@@ -11,7 +11,7 @@ import numpy as np
 from layerprobe.report.values import Gallery, Report, RunPage
 from layerprobe.system.wording import visible
 from layerprobe.values.intervals import ShownKind
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.keys import RankedLayer, layer_names
 from layerprobe.values.scores import SPLITS, Score, is_fraction, note_text
 
 SCHEMA = 1
@@ -39,23 +39,6 @@ def page_data(report: Report) -> dict[str, Any]:
         "galleries": [_gallery(gallery, names.index(gallery.run), report.runs) for gallery in report.galleries],
         "pictures": [_data_url(picture) for picture in report.pictures],
     }
-
-
-def layer_labels(layers: Sequence[RankedLayer]) -> list[str]:
-    """Short names, each of one layer: `pool5.3`, `pool5.3@avg/l2+pca:64~dot`.
-
-    The pool is left out where a layer has one, a reduction where there is none, the similarity where only one is used
-    for a layer after a reduction.
-    """
-    labels = []
-    for ranked in layers:
-        layer, reduction = ranked.layer, ranked.reduction
-        pools = {other.layer.pool for other in layers if other.layer.layer == layer.layer}
-        ways = {x.similarity for x in layers if (x.layer, x.reduction) == (layer, reduction)}
-        name = str(layer) if len(pools) > 1 else layer.layer
-        name += "" if reduction == NO_REDUCTION else f"/{reduction}"
-        labels.append(visible(name + (f"~{ranked.similarity}" if len(ways) > 1 else "")))
-    return labels
 
 
 def _kinds(runs: Sequence[RunPage]) -> dict[str, ShownKind]:
@@ -89,10 +72,10 @@ def _run(run: RunPage, kinds: Mapping[str, ShownKind]) -> dict[str, Any]:
         "held_out": run.data.held_out,
         "training": run.training,
         "layers": [
-            {"label": label}
+            {"label": visible(label)}
             | {"layer": visible(x.layer.layer), "pool": x.layer.pool}
             | {"reduction": x.reduction, "similarity": x.similarity}
-            for label, x in zip(layer_labels(run.layers), run.layers, strict=True)
+            for label, x in zip(layer_names(run.layers), run.layers, strict=True)
         ],
         "few": list(run.few),
         "embedding": run.embedding,

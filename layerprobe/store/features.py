@@ -196,7 +196,7 @@ def _copy_columns(path: Path, key: FeatureKey, layers: frozenset[LayerKey], grou
     with opened(path) as old:
         stale = _difference(old, key)
         for layer in sorted(layers):
-            old.copy(_features(old, layer), group, name=str(layer))
+            old.copy(_features(old, layer), group, name=layer.stored)
     if stale:
         raise ValueError(f"{path}: {stale}; nothing of it may be kept")
 
@@ -214,7 +214,7 @@ def _write_columns(
     datasets, buffers = {}, {}
     for layer, dim in columns.dims.items():
         datasets[layer] = file["features"].create_dataset(
-            str(layer), (count, dim), np.float32, chunks=(size, dim), fletcher32=True
+            layer.stored, (count, dim), np.float32, chunks=(size, dim), fletcher32=True
         )
         set_attributes(datasets[layer], attributes)
         buffers[layer] = np.empty((size, dim), np.float32)
@@ -248,8 +248,8 @@ def _append(dataset: h5py.Dataset, buffer: FeatureArray, values: FeatureArray, d
 
 def _batch_length(batch: Mapping[LayerKey, FeatureArray], dims: Mapping[LayerKey, int]) -> int:
     lengths = {len(values) for values in batch.values()}
-    shapes = {str(layer): values.shape[1:] for layer, values in batch.items()}
-    announced = {str(layer): (dim,) for layer, dim in dims.items()}
+    shapes = {layer.stored: values.shape[1:] for layer, values in batch.items()}
+    announced = {layer.stored: (dim,) for layer, dim in dims.items()}
     if shapes != announced or len(lengths) != 1:
         raise ValueError(f"a batch of {shapes} where {announced} was announced")
     return lengths.pop()
@@ -270,9 +270,9 @@ def _require_layer_names(layers: Iterable[LayerKey]) -> None:
 
 def _features(file: h5py.File, layer: LayerKey) -> h5py.Dataset:
     """A layer's data set, checked: float32, as many rows as labels."""
-    if str(layer) not in file["features"]:
+    if layer.stored not in file["features"]:
         raise DataError(f"no features of {layer}", file=file.filename, fix=f"Run layerprobe probe --layers {layer}")
-    dataset, labels = stored_dataset(file, f"features/{layer}"), stored_dataset(file, "labels")
+    dataset, labels = stored_dataset(file, f"features/{layer.stored}"), stored_dataset(file, "labels")
     if dataset.ndim != 2 or dataset.dtype != np.float32:
         raise damaged(file.filename, f"{layer} is not a float32 matrix")
     if dataset.shape[0] != labels.shape[0]:

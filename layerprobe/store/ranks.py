@@ -146,7 +146,7 @@ def write_entry(group: h5py.Group, key: Mapping[str, str | int], ranks: Ranks | 
 
 def place_of(ranked: RankedLayer) -> str:
     """Where the ranks of a layer lie in a rank file."""
-    return f"{ranked.layer}/{ranked.reduction}/{ranked.similarity}"
+    return f"{ranked.layer.stored}/{ranked.reduction}/{ranked.similarity}"
 
 
 def _require_length(ranked: RankedLayer, entry: RankEntry, count: int) -> None:

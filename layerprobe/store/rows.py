@@ -124,7 +124,7 @@ def layers_in(file: h5py.File) -> tuple[LayerKey, ...]:
 def read_dims(path: Path) -> dict[LayerKey, int]:
     """Layer -> how many numbers its features have, of those in a file."""
     with opened(path) as file:
-        found = {layer: stored_dataset(file, f"features/{layer}").shape for layer in layers_in(file)}
+        found = {layer: stored_dataset(file, f"features/{layer.stored}").shape for layer in layers_in(file)}
     for layer, shape in found.items():
         if len(shape) != 2:
             raise damaged(path, f"{layer} is not a matrix")

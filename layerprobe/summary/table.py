@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import Gap, LayerSummary, Level, RunSummary, end_values
 from layerprobe.summary.reduced import Reduced
-from layerprobe.summary.reduced_table import processed_table, processed_values, reduced_table, reduced_values
-from layerprobe.tables.tables import Ends, TextTable
+from layerprobe.summary.reduced_table import (
+    ends_text,
+    interval_values,
+    processed_table,
+    processed_values,
+    ranked_values,
+    reduced_table,
+    reduced_values,
+    share_text,
+)
+from layerprobe.tables.tables import TextTable
 from layerprobe.values.best import best_layer, best_text
 from layerprobe.values.facts import fact_lines
 from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, Interval, ShownKind
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.keys import layer_names
 from layerprobe.values.label_free import agreement_lines, agreement_values
 
 _ABSENT, _BEST, _NEVER = "-", "*", "never"
@@ -51,13 +60,13 @@ def summary_table(summary: RunSummary) -> TextTable:
     are not stored of has no value there.
     """
     layers = summary.layers
-    names = _names([layer.ranked for layer in layers])
+    names = layer_names(layer.ranked for layer in layers)
     values = end_values(layers)
     best = best_layer(values)
     alike = summary.alike
     near = None if alike is None else [n for n, layer in zip(names, layers, strict=True) if layer.ranked in alike]
     stars = [_BEST if best and place == best.place else "" for place in range(len(layers))]
-    words = [_Column("", stars), *_fields([layer.ranked for layer in layers])]
+    words = [_Column("", stars), _Column("layer", names)]
     columns = [*words, *_level_columns(summary), *_gap_columns(summary), *_epoch_columns(summary)]
     kind = ShownKind(summary.kind if any(any(column.ends) for column in columns) else None)
     return TextTable(
@@ -75,7 +84,7 @@ def summary_table(summary: RunSummary) -> TextTable:
         ),
         marked=best.place if best else None,
         intervals={
-            place: tuple(map(_ends_text, column.ends)) for place, column in enumerate(columns) if any(column.ends)
+            place: tuple(map(ends_text, column.ends)) for place, column in enumerate(columns) if any(column.ends)
         },
     )
 
@@ -86,7 +95,7 @@ def summary_values(summary: RunSummary) -> dict[str, Any]:
         "run": summary.run,
         "interval": summary.kind.text,
         "splits": {split: asdict(facts) for split, facts in summary.data.splits.items()},
-        "not_told_apart": None if summary.alike is None else list(map(_ranked_values, summary.alike)),
+        "not_told_apart": None if summary.alike is None else list(map(ranked_values, summary.alike)),
         "layers": [_layer_values(summary, layer) for layer in summary.layers],
         "reduced": [reduced_values(section) for section in summary.sections],
         "post_processing": None if summary.processed is None else processed_values(summary.processed),
@@ -98,7 +107,7 @@ def summary_values(summary: RunSummary) -> dict[str, Any]:
 def _layer_values(summary: RunSummary, layer: LayerSummary) -> dict[str, Any]:
     opening = layer.opening
     return {
-        **_ranked_values(layer.ranked),
+        **ranked_values(layer.ranked),
         **{split: _level_values(summary, layer.levels.get(split)) for split in ("train", "validation", "test")},
         "gap": _gap_values(summary, layer.gap),
         "gap_over_untrained": _gap_values(summary, layer.gap_over_start),
@@ -109,18 +118,14 @@ def _layer_values(summary: RunSummary, layer: LayerSummary) -> dict[str, Any]:
     }
 
 
-def _ranked_values(ranked: RankedLayer) -> dict[str, str]:
-    return {name: field(ranked) for name, field in _FIELDS}
-
-
 def _level_values(summary: RunSummary, level: Level | None) -> dict[str, Any] | None:
     if level is None:
         return None
     metric = summary.terms.name() if summary.terms else None
-    equal = {"metric": metric, "value": level.equal, **_ends(level.equal_interval)}
+    equal = {"metric": metric, "value": level.equal, **interval_values(level.equal_interval)}
     return {
         "value": level.value,
-        **_ends(level.interval),
+        **interval_values(level.interval),
         "epoch": level.epoch,
         "equal_terms": None if level.equal is None else equal,
     }
@@ -131,13 +136,9 @@ def _gap_values(summary: RunSummary, gap: Gap | None) -> dict[str, Any] | None:
         return None
     return {
         "value": gap.difference.value,
-        **_ends(gap.difference.interval),
+        **interval_values(gap.difference.interval),
         "terms": _terms(summary, gap.equal),
     }
-
-
-def _ends(interval: Interval | None) -> dict[str, float | None]:
-    return {"low": interval.low, "high": interval.high} if interval else {"low": None, "high": None}
 
 
 def _terms(summary: RunSummary, equal: bool) -> str:
@@ -146,35 +147,10 @@ def _terms(summary: RunSummary, equal: bool) -> str:
 
 
 def _title(summary: RunSummary) -> str:
-    rankings = [layer.ranked for layer in summary.layers]
-    shared = [field(rankings[0]) for _, field in _FIELDS[1:] if len({field(ranked) for ranked in rankings}) == 1]
+    similarities = {layer.ranked.similarity for layer in summary.layers}
     epochs = {level.epoch for layer in summary.layers for level in layer.levels.values()}
     when = f"epoch {epochs.pop()}" if len(epochs) == 1 else "each layer's last epoch"
-    return ", ".join([f"summary of {summary.run}", when, "R@1 in %", *(x for x in shared if x != NO_REDUCTION)])
-
-
-_FIELDS: tuple[tuple[str, Callable[[RankedLayer], str]], ...] = (
-    ("layer", lambda ranked: ranked.layer.layer),
-    ("pool", lambda ranked: ranked.layer.pool),
-    ("reduction", lambda ranked: ranked.reduction),
-    ("similarity", lambda ranked: ranked.similarity),
-)
-
-
-def _fields(rankings: Sequence[RankedLayer]) -> list[_Column]:
-    """The columns that tell the layers apart."""
-    columns = [_Column(name, [field(ranked) for ranked in rankings]) for name, field in _FIELDS]
-    return [column for column in columns if column.header == "layer" or len(set(column.cells)) > 1]
-
-
-def _names(rankings: Sequence[RankedLayer]) -> list[str]:
-    """Each layer's name, with what tells it from others of that name."""
-    names = []
-    for ranked in rankings:
-        alike = [other for other in rankings if other.layer.layer == ranked.layer.layer]
-        telling = [field(ranked) for _, field in _FIELDS[1:] if len({field(other) for other in alike}) > 1]
-        names.append(" ".join([ranked.layer.layer, *telling]))
-    return names
+    return ", ".join([f"summary of {summary.run}", when, "R@1 in %", *(similarities if len(similarities) == 1 else ())])
 
 
 def _level_columns(summary: RunSummary) -> list[_Column]:
@@ -183,13 +159,15 @@ def _level_columns(summary: RunSummary) -> list[_Column]:
     for split in splits:
         levels = [layer.levels.get(split) for layer in summary.layers]
         ends = [None if level is None else level.interval for level in levels]
-        columns.append(_Column(f"{_SHORT.get(split, split)}\nR@1", [_share(_value(level)) for level in levels], ends))
+        columns.append(
+            _Column(f"{_SHORT.get(split, split)}\nR@1", [share_text(_value(level)) for level in levels], ends)
+        )
     # Where all splits are alike, these are the same numbers again.
     if summary.terms and any(
         level.equal not in (None, level.value) for layer in summary.layers for level in layer.levels.values()
     ):
         short = "/".join(_SHORT.get(split, split) for split in splits)
-        cells = ["/".join(_share(_equal(layer.levels.get(split))) for split in splits) for layer in summary.layers]
+        cells = ["/".join(share_text(_equal(layer.levels.get(split))) for split in splits) for layer in summary.layers]
         columns.append(_Column(f"{short}\n{_terms(summary, True)}", cells))
     return columns
 
@@ -279,7 +257,7 @@ def _faults_after(summary: RunSummary, section: Reduced) -> list[str]:
     for split in summary.data.splits:
         for layer in rows:
             for text in _fault_texts(replace(layer.faults.get(split, Faults()), zeros=0, lone=0)):
-                found.setdefault((split, layer.ranked.reduction, text), []).append(layer.ranked.layer.layer)
+                found.setdefault((split, layer.ranked.reduction, text), []).append(str(layer.ranked.layer))
     return [f"{split}, {', '.join(names)} after {how}: {text}" for (split, how, text), names in found.items()]
 
 
@@ -306,13 +284,5 @@ def _equal(level: Level | None) -> float | None:
     return None if level is None else level.equal
 
 
-def _share(value: float | None) -> str:
-    return _ABSENT if value is None else f"{100 * value:.1f}"
-
-
 def _points(difference: Difference | None) -> str:
     return _ABSENT if difference is None else f"{100 * difference.value:+.1f}"
-
-
-def _ends_text(interval: Interval | None) -> Ends | None:
-    return None if interval is None else (f"{100 * interval.low:.1f}", f"{100 * interval.high:.1f}")

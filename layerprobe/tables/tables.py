@@ -8,17 +8,15 @@ from dataclasses import dataclass, field, replace
 from layerprobe.values.best import best_layer, best_text, worse_text
 from layerprobe.values.facts import DataFacts, fact_lines
 from layerprobe.values.intervals import ShownKind
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.keys import RankedLayer, layer_names
 from layerprobe.values.label_free import agreement_lines, agreements
 from layerprobe.values.scores import SPLITS, Score, is_fraction, is_recall, note_text
 
 _ABSENT = "-"
 _BEST = "*"
 _SHORT = {"validation": "valid."}  # split -> its name in a narrow column
-_Row = tuple[str, str, str, str]  # layer, pool, reduction, similarity
 _BRACKETS = "in brackets"
 Ends = tuple[str, str]  # of an interval, as text
-_FIELDS = ("layer", "pool", "reduction", "similarity")
 
 
 @dataclass(frozen=True)
@@ -65,24 +63,23 @@ def layer_table(
     """
     if len({(score.run, score.epoch) for score in scores}) != 1:
         raise ValueError("a layer table shows the scores of one run and one epoch")
-    cells = {(_row(score), score.split, score.metric): score for score in scores}
-    rows = list(dict.fromkeys(map(_row, scores)))
+    cells = {(score.ranked_layer, score.split, score.metric): score for score in scores}
+    rows = list(dict.fromkeys(score.ranked_layer for score in scores))
     splits = [split for split in SPLITS if any(score.split == split for score in scores)]
     further = list(dict.fromkeys(s.metric for s in scores if s.split == "test" and is_recall(s.metric)))
     further = [name for name in further if name != metric]
-    shown = _fields_shown(rows)
     both = {"train", "test"} <= set(splits)
     headers = [f"{_SHORT.get(split, split)}\n{metric}" for split in splits] + ["gap"] * both
     headers += [f"test\n{name}" for name in further]
 
     values = {split: [_value(cells.get((row, split, metric))) for row in rows] for split in ("validation", "test")}
     best = best_layer(values)
-    names = [_name(row, rows, shown) for row in rows]
-    before = {_row(score): score for score in untrained if (score.split, score.metric) == ("test", metric)}
+    names = layer_names(rows)
+    before = {score.ranked_layer: score for score in untrained if (score.split, score.metric) == ("test", metric)}
     worse = worse_text(
         names, [_value(before.get(row)) for row in rows], values["test"], metric, data.start if data else "untrained"
     )
-    near = None if alike is None else [n for n, row in zip(names, rows, strict=True) if _ranked(row) in alike]
+    near = None if alike is None else [n for n, row in zip(names, rows, strict=True) if row in alike]
     notes = [f"{_BEST} {best_text(best, names, values, near)}"] if best else []
     notes += [worse] if worse else []
     texts = []
@@ -91,20 +88,20 @@ def layer_table(
         numbers += [_gap(cells.get((row, "train", metric)), cells.get((row, "test", metric)))] * both
         numbers += [_percent(cells.get((row, "test", name))) for name in further]
         star = _BEST if best and place == best.place else ""
-        texts.append((star, *(row[i] for i in shown), *numbers))
-    columns = ("", *(_FIELDS[i] for i in shown), *headers)
+        texts.append((star, names[place], *numbers))
+    columns = ("", "layer", *headers)
     compared = [[cells.get((row, split, metric)) for row in rows] for split in splits]
     kind = _kind([score for column in compared for score in column])
     noted = [score for score in scores if is_recall(score.metric)]
-    title = _title(scores[0], rows, shown, f"{metric} in %")
+    title = _title(scores[0], rows, f"{metric} in %")
     return TextTable(
         columns,
         tuple(texts),
-        numbers=frozenset(range(1 + len(shown), len(columns))),
+        numbers=frozenset(range(2, len(columns))),
         heading=(title, *(fact_lines(data) if data else ()), *kind.lines(_BRACKETS)),
         notes=(*notes, *_notes(noted, rows, kind)),
         marked=best.place if best else None,
-        intervals=_intervals(compared, 1 + len(shown), kind),
+        intervals=_intervals(compared, 2, kind),
     )
 
 
@@ -118,12 +115,12 @@ def metric_table(scores: Sequence[Score]) -> TextTable | None:
     further = [score for score in scores if not is_recall(score.metric)]
     if not further:
         return None
-    cells = {(_row(score), score.split, score.metric): score for score in further}
+    cells = {(score.ranked_layer, score.split, score.metric): score for score in further}
     splits = [split for split in SPLITS if any(score.split == split for score in further)]
     metrics = list(dict.fromkeys(score.metric for score in further))
-    rows = list(dict.fromkeys(map(_row, further)))
-    shown = _fields_shown(rows)
-    columns = ("metric", *(_FIELDS[i] for i in shown), *(_SHORT.get(split, split) for split in splits))
+    rows = list(dict.fromkeys(score.ranked_layer for score in further))
+    names = dict(zip(rows, layer_names(rows), strict=True))
+    columns = ("metric", "layer", *(_SHORT.get(split, split) for split in splits))
     shares = "shares in %" if any(map(is_fraction, metrics)) else ""
     lines = [(metric, row) for metric in metrics for row in rows]
     by_split = [[cells.get((row, split, metric)) for metric, row in lines] for split in splits]
@@ -131,13 +128,12 @@ def metric_table(scores: Sequence[Score]) -> TextTable | None:
     return TextTable(
         columns,
         tuple(
-            (metric, *(row[i] for i in shown), *map(_number, found))
-            for (metric, row), *found in zip(lines, *by_split, strict=True)
+            (metric, names[row], *map(_number, found)) for (metric, row), *found in zip(lines, *by_split, strict=True)
         ),
-        numbers=frozenset(range(1 + len(shown), len(columns))),
-        heading=(_title(further[0], rows, shown, shares), *kind.lines(_BRACKETS)),
+        numbers=frozenset(range(2, len(columns))),
+        heading=(_title(further[0], rows, shares), *kind.lines(_BRACKETS)),
         notes=(*_notes(_own_notes(scores), rows, kind), *agreement_lines(agreements(scores))),
-        intervals=_intervals(by_split, 1 + len(shown), kind),
+        intervals=_intervals(by_split, 2, kind),
     )
 
 
@@ -149,29 +145,11 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, multil
     return TextTable(tuple(columns), tuple(map(tuple, rows)), multiline=frozenset(multiline))
 
 
-def _row(score: Score) -> _Row:
-    return score.layer, score.pool, score.reduction, score.similarity
-
-
-def _ranked(row: _Row) -> RankedLayer:
-    layer, pool, reduction, similarity = row
-    return RankedLayer(LayerKey(layer, pool), reduction, similarity)
-
-
-def _fields_shown(rows: Sequence[_Row]) -> list[int]:
-    """The fields of a row that have a column: a reduction or similarity that all share stands in the heading."""
-    return [0, 1, *(i for i in (2, 3) if len({row[i] for row in rows}) > 1)]
-
-
-def _name(row: _Row, rows: Sequence[_Row], shown: Sequence[int]) -> str:
-    """The layer, with its pool and more where another row has the same layer."""
-    alike = [other for other in rows if other[0] == row[0]]
-    return " ".join([row[0], *(row[i] for i in shown[1:] if len({other[i] for other in alike}) > 1)])
-
-
-def _title(first: Score, rows: Sequence[_Row], shown: Sequence[int], unit: str) -> str:
-    parts = [f"{first.run}, epoch {first.epoch}", unit, rows[0][2] if rows[0][2] != NO_REDUCTION else "", rows[0][3]]
-    return ", ".join(part for i, part in enumerate(parts) if part and i not in shown[2:])
+def _title(first: Score, rows: Sequence[RankedLayer], unit: str) -> str:
+    """Run and epoch, the unit, and the similarity that all rows have."""
+    similarities = {row.similarity for row in rows}
+    parts = [f"{first.run}, epoch {first.epoch}", unit, *(similarities if len(similarities) == 1 else ())]
+    return ", ".join(filter(None, parts))
 
 
 def _value(score: Score | None) -> float | None:
@@ -223,20 +201,23 @@ def _gap(train: Score | None, test: Score | None) -> str:
 
 def _own_notes(scores: Sequence[Score]) -> list[Score]:
     """The scores other than R@K, each with those notes that no R@K of its layer and split has."""
-    said = {(_row(score), score.split, note) for score in scores if is_recall(score.metric) for note in score.notes}
+    said = {
+        (score.ranked_layer, score.split, note) for score in scores if is_recall(score.metric) for note in score.notes
+    }
     return [
-        replace(score, notes=tuple(note for note in score.notes if (_row(score), score.split, note) not in said))
+        replace(score, notes=tuple(note for note in score.notes if (score.ranked_layer, score.split, note) not in said))
         for score in scores
         if not is_recall(score.metric)
     ]
 
 
-def _notes(scores: Sequence[Score], rows: Sequence[_Row], kind: ShownKind) -> list[str]:
+def _notes(scores: Sequence[Score], rows: Sequence[RankedLayer], kind: ShownKind) -> list[str]:
     """A line for each split and note, naming the layers that have it, and the metrics other than R@K if only some do.
 
     Notes of invalid values are in their cells.
     """
     metrics = {score.metric for score in scores}
+    names = dict(zip(rows, layer_names(rows), strict=True))
     found: dict[tuple[str, str], list[Score]] = {}
     for score in scores:
         if score.value is not None:
@@ -244,8 +225,10 @@ def _notes(scores: Sequence[Score], rows: Sequence[_Row], kind: ShownKind) -> li
                 found.setdefault((score.split, note), []).append(score)
     lines = []
     for (split, note), noted in found.items():
-        layers = dict.fromkeys(map(_row, noted))
-        where = "every layer" if len(layers) == len(rows) > 1 else ", ".join(dict.fromkeys(row[0] for row in layers))
+        layers = dict.fromkeys(score.ranked_layer for score in noted)
+        where = (
+            "every layer" if len(layers) == len(rows) > 1 else ", ".join(dict.fromkeys(names[row] for row in layers))
+        )
         having = dict.fromkeys(score.metric for score in noted)
         which = "" if having.keys() == metrics or all(map(is_recall, metrics)) else f" ({', '.join(having)})"
         lines.append(f"{split}, {where}: {note}{which}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
 from layerprobe.values.scores import Score
 
 SETTLED_SHARE = 0.6  # of the resamples that choose the same candidate: below it, the choice is not settled
@@ -44,10 +44,17 @@ class Candidate:
         """A lower one is cheaper: fewest bytes an image, then the earlier layer, the shorter chain and the epoch."""
         return (self.bytes_per_image, self.place, self.steps, self.epoch or 0)
 
-    def __str__(self) -> str:
-        reduction = "" if self.ranked.reduction == NO_REDUCTION else f"/{self.ranked.reduction}"
-        epoch = "" if self.epoch is None else f"#{self.epoch}:"
-        return f"{self.run}{epoch}{self.ranked.layer}{reduction}~{self.ranked.similarity}"
+
+def candidate_names(candidates: Sequence[Candidate], run: str) -> list[str]:
+    """`pool5.2@max`, or `netA#16:pool5.2@max` where candidates differ in their run or epoch.
+
+    Args:
+        run: of candidates that name none.
+    """
+    names = layer_names(candidate.ranked for candidate in candidates)
+    if len({(candidate.run, candidate.epoch) for candidate in candidates}) == 1:
+        return names
+    return [f"{c.run or run}#{c.epoch}:{name}" for c, name in zip(candidates, names, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,11 @@ class Ship:
     epoch: int | None
     dim: int
     bytes_per_image: int
+
+    @property
+    def name(self) -> str:
+        """The layer with its reduction: `pool5.2@max/l2+whiten:128:0.5+l2`."""
+        return str(RankedLayer(LayerKey(self.layer, self.pool), self.reduction, ""))
 
 
 @dataclass(frozen=True)

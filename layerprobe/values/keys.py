@@ -1,7 +1,12 @@
-"""What a result belongs to: a layer with its pool, and a ranking of it."""
+"""What a result belongs to: a layer with its pool, and a ranking of it; and how both are spelled.
+
+For people a layer is `[RUN#epoch:]LAYER[@pool][/reduction][~similarity]`: printed with its pool except for a vector
+(`fc6`), with run and epoch, and with the similarity, where rows differ in them. Input may omit what is unambiguous.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +16,7 @@ from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.pooling import NO_POOL, POOLS, TOKEN_POOLS
 
 NO_REDUCTION = "none"
+_PREFIX = re.compile(r"\A[^/:@]*:")  # RUN#epoch: before a name; a colon inside a reduction follows its slash
 OUTPUT = "output"  # the model's own output as a layer, where no layer and no module is called so
 
 # What vectors can be searched by; packed bits are by hamming alone.
@@ -20,7 +26,7 @@ VECTOR_SIMILARITIES: tuple[VectorSimilarity, ...] = get_args(VectorSimilarity)
 
 @dataclass(frozen=True, order=True)
 class LayerKey:
-    """A layer's output, pooled: one table of features. As text, in files and for people, `pool5.3@max`.
+    """A layer's output, pooled: one table of features. As text `pool5.3@max`, `fc6`; in files `fc6@none`.
 
     Args:
         layer: the layer's name, with `#i` where its module is called several times; `A+B` for layers side by side, in
@@ -32,11 +38,16 @@ class LayerKey:
     pool: str
 
     def __str__(self) -> str:
+        return self.layer if self.pool == NO_POOL else self.stored
+
+    @property
+    def stored(self) -> str:
+        """As files have it: `pool5.3@max`, `fc6@none`."""
         return f"{self.layer}@{self.pool}"
 
     @classmethod
     def parse(cls, text: str) -> LayerKey:
-        """The key that `str` gave."""
+        """The key that `stored` gave."""
         layer, at, pool = text.rpartition("@")
         if not (layer and at and pool):
             raise ValueError(f"{text!r} is not a layer and its pool, like 'pool5.3@max'")
@@ -100,7 +111,7 @@ def concatenated_layers(text: str, stored: Collection[LayerKey], layer_order: Se
 
 @dataclass(frozen=True, order=True)
 class RankedLayer:
-    """A layer as it is searched: its features, what is done to them, and how they are compared.
+    """A layer as it is searched: its features, their reduction and similarity. As text `pool5.3@max/l2+pca:64+l2`.
 
     Args:
         reduction: none, or the chain of reductions.
@@ -110,6 +121,57 @@ class RankedLayer:
     layer: LayerKey
     reduction: str
     similarity: str
+
+    def __str__(self) -> str:
+        return str(self.layer) + ("" if self.reduction == NO_REDUCTION else f"/{self.reduction}")
+
+    @property
+    def full_name(self) -> str:
+        """With the similarity: `pool5.3@max/l2+pca:64+l2~cosine`."""
+        return f"{self}~{self.similarity}"
+
+
+def layer_names(rows: Iterable[RankedLayer]) -> list[str]:
+    """The name of each row, with its similarity where rows differ in it; hamming, the only one of bits, is omitted."""
+    rows = list(rows)
+    several = len({row.similarity for row in rows} - {"hamming"}) > 1
+    return [row.full_name if several and row.similarity != "hamming" else str(row) for row in rows]
+
+
+def names_by_layer(rows: Iterable[RankedLayer]) -> dict[RankedLayer, str]:
+    """Each layer once, with its name among them."""
+    found = list(dict.fromkeys(rows))
+    return dict(zip(found, layer_names(found), strict=True))
+
+
+def named(text: str, known: Iterable[RankedLayer]) -> list[RankedLayer]:
+    """The layers that `LAYER[@pool][/reduction][~similarity]` names, in the order of `known`; each part may be a glob.
+
+    Without `/reduction` a name means the layer as it is, and all its reductions where there is no such; without a pool
+    or a similarity, all that there are. `A+B` may name its layers in any order. A `RUN#epoch:` before it is ignored.
+    """
+    rest, _, similarity = _PREFIX.sub("", text).partition("~")
+    layer, slash, reduction = rest.partition("/")
+    found = [
+        ranked
+        for ranked in dict.fromkeys(known)
+        if _is_layer(ranked.layer, layer)
+        and fnmatch.fnmatchcase(ranked.reduction, reduction or "*")
+        and fnmatch.fnmatchcase(ranked.similarity, similarity or "*")
+    ]
+    raw = [ranked for ranked in found if ranked.reduction == NO_REDUCTION]
+    return found if slash or not raw else raw
+
+
+def is_glob(text: str) -> bool:
+    """Whether a name may mean several layers."""
+    return any(sign in text for sign in "*?[")
+
+
+def _is_layer(key: LayerKey, text: str) -> bool:
+    if is_glob(text):
+        return any(fnmatch.fnmatchcase(name, text) for name in (key.stored, key.layer))
+    return is_named(key, text)
 
 
 def network_order(rankings: Iterable[RankedLayer], layer_order: Sequence[str]) -> list[RankedLayer]:

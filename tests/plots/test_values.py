@@ -11,9 +11,9 @@ from layerprobe.plots.values import (
     by_run,
     by_search,
     compared,
-    layer_names,
     matrices_csv,
     missing,
+    names_in_order,
     not_drawn,
     of_one_kind,
     points,
@@ -44,7 +44,7 @@ def test_layers_keep_the_order_of_the_scores_and_epochs_ascend(make_scores: Make
 
 def test_layers_of_several_runs_are_named_in_one_network_order(make_scores: MakeScores) -> None:
     first, second = make_scores(["pool5", "fc6"], [0]), make_scores(["c1", "c3", "fc6", "fc7"], [0], run="netE")
-    assert layer_names(by_run(points(first + second))) == ["c1", "c3", "pool5", "fc6", "fc7"]
+    assert names_in_order(by_run(points(first + second))) == ["c1", "c3", "pool5", "fc6", "fc7"]
 
 
 def test_the_columns_of_splits_have_one_order_whatever_was_measured_first(make_scores: MakeScores) -> None:

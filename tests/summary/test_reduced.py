@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from layerprobe.summary.cells import Cells
-from layerprobe.summary.reduced import PostProcessing, Reduced, reduced_sections
+from layerprobe.summary.reduced import PostProcessing, reduced_sections
 from layerprobe.values.keys import RankedLayer
 from tests.summary.made_up import CLASSES, FC6, POOL5
 
@@ -23,11 +23,6 @@ def cells(values: Mapping[RankedLayer, float], epoch: int = 3, known: Cells | No
         scatter = 0.02 * rng.standard_normal(CLASSES)
         made[ranked] = value + scatter - scatter.mean()
     return (known or Cells()).with_epoch(epoch, made, np.arange(CLASSES))
-
-
-def section(values: Mapping[RankedLayer, float]) -> Reduced:
-    (found,) = reduced_sections(LAYERS, [RAW, PCA], {"test": cells(values)})
-    return found
 
 
 def test_reductions_are_compared_with_those_of_their_dimension() -> None:
@@ -50,42 +45,6 @@ def test_values_are_of_the_last_epoch_at_which_a_layer_is_reduced() -> None:
     (found,) = reduced_sections(LAYERS, [RAW, PCA], {"test": cells({POOL5: 0.9}, epoch=7, known=known)})
     assert found.epoch == 3
     assert found.values["test"] == pytest.approx({POOL5: 0.5, POOL5_PCA: 0.6})
-
-
-@pytest.mark.parametrize(
-    ("fc6", "fc6_pca", "apart"),
-    [
-        # the difference of two classes' values scatters by 0.028, that of 40 classes by 0.0045
-        (0.6, 0.8, (True, True)),
-        (0.699, 0.8, (False, True)),
-        (0.699, 0.701, (False, False)),
-    ],
-)
-def test_layers_change_places_where_a_reduction_reverses_them(
-    fc6: float, fc6_pca: float, apart: tuple[bool, bool]
-) -> None:
-    found = section({POOL5: 0.7, POOL5_PCA: 0.7, FC6: fc6, FC6_PCA: fc6_pca})
-    (swap,) = found.swaps
-    assert (swap.first, swap.second, found.pairs) == (POOL5.layer, FC6.layer, 1)
-    assert (swap.above.way, swap.below.way) == (RAW, PCA)
-    assert (swap.above.first, swap.above.second) == pytest.approx((0.7, fc6))
-    assert (swap.below.first, swap.below.second) == pytest.approx((0.7, fc6_pca))
-    assert (swap.above.apart, swap.below.apart) == apart
-
-
-@pytest.mark.parametrize("fc6_pca", [0.5, 0.7])  # worse, and equal: neither puts fc6 above
-def test_layers_that_keep_their_order_do_not_change_places(fc6_pca: float) -> None:
-    values = {POOL5: 0.7, FC6: 0.6, POOL5_PCA: 0.7, FC6_PCA: fc6_pca}
-    (found,) = reduced_sections(
-        LAYERS,
-        [RAW, PCA],
-        {
-            "test": Cells().with_epoch(
-                3, {ranked: np.full(CLASSES, value) for ranked, value in values.items()}, np.arange(CLASSES)
-            )
-        },
-    )
-    assert found.swaps == ()
 
 
 def test_the_best_layer_of_each_reduction_is_chosen_on_validation() -> None:

@@ -2,12 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import LayerSummary, Level
 from layerprobe.summary.processed import BestPostProcessing, Processed
-from layerprobe.summary.reduced import PostProcessing, Reduced, Side, Swap
+from layerprobe.summary.reduced import PostProcessing, Reduced
 from layerprobe.summary.table import summary_tables, summary_values
 from layerprobe.tables.formats import as_csv, as_latex, as_markdown
 from layerprobe.values.intervals import Difference, Interval
@@ -18,10 +16,9 @@ RAW, PCA = PostProcessing("none", "cosine"), PostProcessing("pca:8", "cosine", 8
 RANDOM = PostProcessing("random:8x5", "cosine", 8, draws=5)
 POOL5_PCA, FC6_PCA = PCA.of(POOL5.layer), PCA.of(FC6.layer)
 VALUES = {POOL5: 0.7, POOL5_PCA: 0.6, FC6: 0.65, FC6_PCA: 0.62}
-SWAP = Swap(POOL5.layer, FC6.layer, Side(RAW, 0.7, 0.65, True), Side(PCA, 0.6, 0.62, False))
 ENDS = {POOL5: Interval(0.66, 0.74)}
 ALIKE = {RAW: (), PCA: (POOL5.layer,)}
-SECTION = Reduced(8, 9, "test", (POOL5.layer, FC6.layer), (RAW, PCA), {"test": VALUES}, ENDS, ALIKE, (SWAP,), pairs=1)
+SECTION = Reduced(8, 9, "test", (POOL5.layer, FC6.layer), (RAW, PCA), {"test": VALUES}, ENDS, ALIKE)
 REDUCED = LayerSummary(FC6_PCA, {"test": Level(9, 0.62)}, None, None, None, {"test": 9}, 1, {}, {})
 PROCESSED = BestPostProcessing(
     "validation",
@@ -53,28 +50,6 @@ def test_reductions_of_one_dimension_stand_beside_each_other_and_the_layers_as_t
 def test_the_best_layer_of_each_reduction_is_named() -> None:
     _, table, _ = summary_tables(WHOLE)
     assert "pca:8: best on test (chosen on test): fc6, 62.0 %; not told apart from it: pool5" in table.notes
-
-
-@pytest.mark.parametrize(
-    ("above", "below", "how", "told"),
-    [
-        (True, True, "1 of them told apart on both sides", ""),
-        (True, False, "none of them told apart on both sides", ", told apart"),
-        (False, False, "none of them told apart", ""),
-    ],
-)
-def test_a_sentence_says_which_layers_change_places_and_whether_they_are_told_apart(
-    above: bool, below: bool, how: str, told: str
-) -> None:
-    swap = replace(SWAP, above=replace(SWAP.above, apart=above), below=replace(SWAP.below, apart=below))
-    _, table, _ = summary_tables(replace(WHOLE, sections=(replace(SECTION, swaps=(swap,)),)))
-    pair = f"pool5 over fc6 by raw (70.0, 65.0{told}), under it by pca:8 (60.0, 62.0)"
-    assert f"order of layers: 1 of 1 pairs change places, {how}: {pair}" in table.notes
-
-
-def test_an_order_that_all_reductions_keep_is_told() -> None:
-    _, table, _ = summary_tables(replace(WHOLE, sections=(replace(SECTION, swaps=()),)))
-    assert "order of layers: the same in all columns" in table.notes
 
 
 def test_what_a_column_is_the_mean_of_and_fitted_on_is_told() -> None:
@@ -128,13 +103,6 @@ def test_json_has_the_reductions() -> None:
         "similarity": "cosine",
         "best": {"split": "test", "layer": "fc6", "pool": "none"},
         "not_told_apart": [{"layer": "pool5", "pool": "max"}],
-    }
-    assert section["swaps"][0]["below"] == {
-        "reduction": "pca:8",
-        "similarity": "cosine",
-        "first": 0.6,
-        "second": 0.62,
-        "told_apart": False,
     }
     assert values["post_processing"]["chosen_on"] == "validation"
     assert values["post_processing"]["layers"][1]["gain"] == {"value": -0.03, "low": -0.06, "high": -0.01}

@@ -8,8 +8,7 @@ from typing import Any
 
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.values.choice import SETTLED_SHARE, Choice, Ship
-from layerprobe.values.keys import NO_REDUCTION
-from layerprobe.values.pooling import NO_POOL
+from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import Score, note_text
 
 _SHOWN = 4  # candidates whose shares are shown
@@ -51,18 +50,16 @@ def choice_lines(choice: Choice) -> list[str]:
 
 
 def ship_text(ship: Ship) -> str:
-    """`pool5.2@max, then l2+whiten:128:0.5+l2, epoch 16: 128 numbers, 512 bytes an image`."""
-    layer = ship.layer if ship.pool == NO_POOL else f"{ship.layer}@{ship.pool}"
-    then = "" if ship.reduction == NO_REDUCTION else f", then {ship.reduction}"
+    """`pool5.2@max/l2+whiten:128:0.5+l2, epoch 16: 128 numbers, 512 bytes an image`."""
     numbers = "numbers" if ship.bytes_per_image == 4 * ship.dim else "bits"
     epoch = "" if ship.epoch is None else f", epoch {ship.epoch}"
-    return f"{layer}{then}{epoch}: {ship.dim:,} {numbers}, {ship.bytes_per_image:,} bytes an image"
+    return f"{ship.name}{epoch}: {ship.dim:,} {numbers}, {ship.bytes_per_image:,} bytes an image"
 
 
 def next_step(choice: Choice, run: str) -> str:
     """The command that writes the index of what was chosen."""
     ship = choice.ship
-    layer = shlex.quote(ship.layer if ship.pool == NO_POOL else f"{ship.layer}@{ship.pool}")
+    layer = shlex.quote(str(LayerKey(ship.layer, ship.pool)))
     reduce = "" if ship.reduction == NO_REDUCTION else f" --reduce {shlex.quote(ship.reduction)}"
     chain = parse_chain(ship.reduction)
     if choice.chosen.split == "test" and chain.fits_on_train:
@@ -82,20 +79,16 @@ def _on_test(choice: Choice) -> list[str]:
     test, best = choice.test, choice.best_on_test
     if test is None or best is None:
         return ["  no test classes: how good it is there is not known"]
-    name = best.layer if best.pool == NO_POOL else f"{best.layer}@{best.pool}"
-    name += "" if best.reduction == NO_REDUCTION else f"/{best.reduction}"
     place = f"{best.run}#{best.epoch}:" if best.run else ""
     how = ", each fold by the choice on the others" if choice.chosen.split == "test" else ""
     lines = [
         f"  on test{how}: {test.metric} {_value(test)}",
-        f"  best on test, chosen by looking: {place}{name}, {_value(best)}",
+        f"  best on test, chosen by looking: {place}{best.ranked_layer}, {_value(best)}",
     ]
     if choice.regret is not None:
         lines.append(f"  regret: {_points(choice.regret)} (the best on test less the chosen)")
     if choice.optimism is not None:
-        lines.append(
-            f"  optimism: {_points(choice.optimism)} (by how much the best on test is too high, as it was looked for)"
-        )
+        lines.append(f"  optimism: {_points(choice.optimism)} (selection bias of the best on test)")
     return lines
 
 

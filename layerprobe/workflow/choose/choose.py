@@ -157,14 +157,22 @@ def _left_out(group: Group, tried: Collection[CandidateKey]) -> list[str]:
     """What is no candidate, as it is not ranked everywhere."""
     known, split = set(group.cells), group.choosers[0].split
     part = [cell for chooser in group.choosers for cell in chooser.cells if cell not in known]
-    notes = [f"no candidates, as only some of {group.run_names} have them: {_named(part)}"] if part else []
+    notes = (
+        [f"skipped: not ranked in every one of {group.run_names}: {_named(part, group.choosers[0].run.name)}"]
+        if part
+        else []
+    )
     for chooser in group.choosers:
         if cells := [cell for cell in chooser.untested if cell not in tried]:
-            notes.append(f"no candidates, as {chooser.run.name} has them on {split} and not on test: {_named(cells)}")
+            run = chooser.run.name
+            notes.append(f"skipped: ranked on {split} and not on test in {run}: {_named(cells, run)}")
     return notes
 
 
-def _named(cells: Iterable[CandidateKey]) -> str:
-    names = list(dict.fromkeys(f"#{epoch}:{ranked.layer}/{ranked.reduction}" for epoch, ranked in cells))
+def _named(cells: Collection[CandidateKey], run: str) -> str:
+    epochs = {epoch for epoch, _ in cells}
+    names = list(
+        dict.fromkeys(f"{run}#{epoch}:{ranked}" if len(epochs) > 1 else str(ranked) for epoch, ranked in cells)
+    )
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

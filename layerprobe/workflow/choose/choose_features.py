@@ -21,7 +21,6 @@ from layerprobe.system.progress import Listener
 from layerprobe.system.threads import OfEach, in_threads
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import NO_REDUCTION, concatenated_key
-from layerprobe.values.pooling import NO_POOL
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.choose.choose_time import counted, say_how_long
 from layerprobe.workflow.choose.choosing import ChoiceEvidence, made_choice
@@ -166,7 +165,7 @@ def _without_collapsed(division: RowSplits, file: Path | None) -> tuple[RowSplit
     collapsed = division.given.collapsed(division.choosing)
     if not collapsed:
         return division, ()
-    names = ", ".join(layer.layer if layer.pool == NO_POOL else str(layer) for layer in collapsed)
+    names = ", ".join(str(layer) for layer in collapsed)
     kept = {layer: values for layer, values in division.given.features.items() if layer not in collapsed}
     if not kept:
         what = f"all rows are one vector in every layer: {names}"

@@ -15,7 +15,6 @@ from layerprobe.statistics.choice import folds_of
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
-from layerprobe.values.pooling import NO_POOL
 from layerprobe.workflow.choose.choose import ChooseRequest, choose_runs
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.reducing import FITTED_ON
@@ -71,4 +70,4 @@ def _dims(run: Run, epoch: int, split: str, layers: Sequence[LayerKey], seed: in
 
 
 def _expression(layer: LayerKey) -> str:
-    return layer.layer if layer.pool == NO_POOL else str(layer)
+    return str(layer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.choice import CrossFitted, folds_of, optimism, pick, shares
 from layerprobe.statistics.units import UnitSums
-from layerprobe.values.choice import SETTLED_SHARE, Candidate, Choice, Ship
+from layerprobe.values.choice import SETTLED_SHARE, Candidate, Choice, Ship, candidate_names
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.values.scores import Score, Subject
 
@@ -73,6 +73,7 @@ def made_choice(
         return _score(subject_of(candidates[place], split), grounds, row, own, seed)
 
     chosen = scored(picked.place, grounds.split, _row(choosing, picked.place), grounds.folds)
+    names = candidate_names(candidates, chosen.run)
     on_test = best = None
     if test is not None:
         row = _row(test, picked.place) if crossed is None else crossed.cells
@@ -87,9 +88,9 @@ def made_choice(
         ship=_ship(candidates[picked.place]),
         regret=_regret(on_test, best),
         optimism=None if test is None else optimism(test, folds_of(range(test.sums.shape[1]), seed=seed)),
-        shares=_by_name(candidates, stable.tolist()),
+        shares=_largest_first(dict(zip(names, stable.tolist(), strict=True))),
         settled=choosing.units >= FEWEST_UNITS and bool(stable[picked.place] >= SETTLED_SHARE),
-        equivalent=tuple(str(candidates[place]) for place in picked.equivalent[1:]),
+        equivalent=tuple(names[place] for place in picked.equivalent[1:]),
         within=within,
         notes=(*_how(grounds, within), *grounds.folds, *_agreeing(crossed, picked.place), *grounds.notes),
     )
@@ -135,10 +136,8 @@ def _ship(candidate: Candidate) -> Ship:
     )
 
 
-def _by_name(candidates: Sequence[Candidate], stable: Sequence[float]) -> dict[str, float]:
-    """Candidate -> share, the largest first, without those that are never chosen."""
-    found = sorted(zip(map(str, candidates), stable, strict=True), key=lambda pair: -pair[1])
-    return {name: share for name, share in found if share > 0}
+def _largest_first(found: Mapping[str, float]) -> dict[str, float]:
+    return {name: share for name, share in sorted(found.items(), key=lambda pair: -pair[1]) if share > 0}
 
 
 def _how(grounds: ChoiceEvidence, within: float) -> tuple[str, ...]:

@@ -150,4 +150,4 @@ def _with(
 
 def _name(chooser: CandidateRun, cell: CandidateKey) -> str:
     epoch, ranked = cell
-    return f"{chooser.run.name}#{epoch}:{ranked.layer}/{ranked.reduction}"
+    return f"{chooser.run.name}#{epoch}:{ranked}"

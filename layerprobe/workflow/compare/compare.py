@@ -23,11 +23,10 @@ from layerprobe.workflow.run.references import (
     RankedSplit,
     Reference,
     find_layers,
+    find_reference,
     open_ranked_split,
-    parse_reference,
     require_same_queries,
 )
-from layerprobe.workflow.run.runs import find_run
 
 Pair = tuple[RankedLayer, RankedLayer]
 
@@ -37,7 +36,7 @@ class CompareRequest:
     """The words of `layerprobe compare` as values.
 
     Args:
-        a: RUN[#epoch][:layer[@pool][/reduction][~similarity]]; the layer may be a glob.
+        a: [RUN[#epoch]:]LAYER[@pool][/reduction][~similarity] or RUN[#epoch]; the layer may be a glob.
         split: train, validation or test.
     """
 
@@ -54,9 +53,8 @@ def compare(request: CompareRequest) -> list[Comparison]:
     Returns:
         One comparison; with globs those of every pair, corrected together.
     """
-    first, second = parse_reference(request.a), parse_reference(request.b)
-    a = open_ranked_split(find_run(request.cache, first.run), first.epoch, request.split)
-    b = open_ranked_split(find_run(request.cache, second.run), second.epoch, request.split)
+    (run, first), (other, second) = (find_reference(request.cache, text) for text in (request.a, request.b))
+    a, b = (open_ranked_split(run, first.epoch, request.split), open_ranked_split(other, second.epoch, request.split))
     require_same_queries(a, b)
     return compare_pairs(a, b, pair_layers((a, first), (b, second)), request.measure)
 

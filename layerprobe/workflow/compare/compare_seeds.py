@@ -22,13 +22,12 @@ from layerprobe.workflow.compare.comparison import SeedComparison, Training
 from layerprobe.workflow.compare.evidence import Evidence, Measure, gather, over_trainings, place_units
 from layerprobe.workflow.run.references import (
     RankedSplit,
+    find_reference,
     open_ranked_split,
-    parse_reference,
     probe_fix,
     reference_text,
     require_same_queries,
 )
-from layerprobe.workflow.run.runs import find_run
 from layerprobe.workflow.run.trainings import Trainings, pair_trainings
 
 Places = tuple[RankedSplit, RankedSplit]
@@ -40,8 +39,9 @@ def compare_seeds(request: CompareRequest) -> list[SeedComparison]:
     Returns:
         One comparison; with globs those of every pair, corrected together.
     """
-    first, second = parse_reference(request.a), parse_reference(request.b)
-    a, b = (open_ranked_split(find_run(request.cache, x.run), x.epoch, request.split) for x in (first, second))
+    (run_a, first), (run_b, second) = (find_reference(request.cache, text) for text in (request.a, request.b))
+    a = open_ranked_split(run_a, first.epoch, request.split)
+    b = open_ranked_split(run_b, second.epoch, request.split)
     require_same_queries(a, b)
     trainings = pair_trainings(request.cache, a.run, b.run, (first.epoch, second.epoch))
     places = [

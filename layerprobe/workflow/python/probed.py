@@ -17,7 +17,7 @@ from layerprobe.plots.plot import Image
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.tables.formats import Shown
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, is_named
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, is_glob, named
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Matrix, Score
 from layerprobe.values.views import Curve, Histogram, Neighbours, Reductions
@@ -52,7 +52,7 @@ class ByLayer(dict[tuple[str, str], T]):
     """
 
     def __init__(self, values: Mapping[Place, T], absent: Mapping[Place, str] | None = None) -> None:
-        super().__init__({(split, layer_text(ranked)): value for (split, ranked), value in values.items()})
+        super().__init__({(split, str(ranked)): value for (split, ranked), value in values.items()})
         self.places = (*values, *(absent or {}))
         self._absent = dict(absent or {})
 
@@ -63,23 +63,14 @@ class ByLayer(dict[tuple[str, str], T]):
         if split not in dict(self.places):
             raise UnknownNameError("split", split, dict(self.places))
         known = [ranked for name, ranked in self.places if name == split]
-        reductions = {ranked.reduction for ranked in known}
-        reduction = next((name for name in reductions if text.endswith(f"/{name}")), NO_REDUCTION)
-        layer = text.removesuffix(f"/{reduction}")
-        found = [ranked for ranked in known if ranked.reduction == reduction and is_named(ranked.layer, layer)]
+        found = [] if is_glob(text) else named(text, known)
         if not found:
-            raise UnknownNameError("layer", text, map(layer_text, known))
+            raise UnknownNameError("layer", text, map(str, known))
         if len(found) > 1:
-            raise RecipeError(f"{text} has several pools", fix=f"Choose one of {', '.join(map(layer_text, found))}")
+            raise RecipeError(f"{text} may be one of several", fix=f"Choose one of {', '.join(map(str, found))}")
         if reason := self._absent.get((split, found[0])):
-            raise NumericError(f"{layer_text(found[0])} has none on {split}: {reason}")
-        return self[split, layer_text(found[0])]
-
-
-def layer_text(ranked: RankedLayer) -> str:
-    """`blocks.5@avg`, or `blocks.5@avg/l2+pca:8` where it is reduced."""
-    reduced = ranked.reduction != NO_REDUCTION
-    return f"{ranked.layer}/{ranked.reduction}" if reduced else str(ranked.layer)
+            raise NumericError(f"{found[0]!s} has none on {split}: {reason}")
+        return self[split, str(found[0])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +136,7 @@ class Probed:
         """How the queries of a split found their classes; None with a cluster, whose texts are not kept."""
         if cluster is not None:
             return None
-        places = [(name, layer_text(ranked), ranked) for name, ranked in self.ranks.places if name == split]
+        places = [(name, str(ranked), ranked) for name, ranked in self.ranks.places if name == split]
         ranks = {ranked: self.ranks[split, text] for _, text, ranked in places if (split, text) in self.ranks}
         return QueryRanks(self.labels[split], ranks)
 
@@ -193,7 +184,7 @@ class _Material:
         dims = {
             ranked.layer: int(features[split, text].shape[1])
             for split, ranked in features.places
-            if ranked.reduction == NO_REDUCTION and (split, text := layer_text(ranked)) in features
+            if ranked.reduction == NO_REDUCTION and (split, text := str(ranked)) in features
         }
         if not values:
             raise DataError("no layer was brought to an equal dimension", fix=python_fix(dims))
@@ -210,7 +201,7 @@ class _Material:
         return spectra_of(self.scores, self._labelled, choice_of([self.scores], ask.layers, ask.epoch))
 
     def _labelled(self, split: str, ranked: RankedLayer) -> Labelled:
-        return Labelled(self.probed.features[split, layer_text(ranked)], self.probed.labels[split])
+        return Labelled(self.probed.features[split, str(ranked)], self.probed.labels[split])
 
     def _compared(self, layer: LayerKey) -> NDArray[np.float32]:
         return self.probed.features[COMPARED, str(layer)]

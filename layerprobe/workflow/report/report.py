@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from layerprobe.report.data import layer_labels
 from layerprobe.report.page import render
 from layerprobe.report.values import Report, RunPage
 from layerprobe.store import equal_layers
 from layerprobe.system.errors import DataError, LayerprobeError
 from layerprobe.values.headline_layers import headline_layers
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer, names_by_layer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.finding import METRIC, best_on_validation, findings
 from layerprobe.workflow.report.provenance import made_of_page, made_of_run
@@ -139,7 +138,7 @@ def _validation(scores: Sequence[Score]) -> dict[RankedLayer, float]:
 
 
 def _labels(page: RunPage) -> Mapping[RankedLayer, str]:
-    return dict(zip(page.layers, layer_labels(page.layers), strict=True))
+    return names_by_layer(page.layers)
 
 
 def _title(names: Sequence[str]) -> str:

@@ -1,26 +1,27 @@
-"""A layer of a run in words, RUN[#epoch][:layer[@pool][/reduction][~similarity]], and its stored ranks."""
+"""A layer of a run in words, such as `netA#20:pool5.3@max/l2+pca:64+l2`, and its stored ranks."""
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterable
+import re
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from layerprobe.data.splits import IN_GALLERY
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.store import StoredRanks, read_stored_ranks
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError, near_miss
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, find_layer, is_named, network_order
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer, find_layer, is_glob, is_named, named, network_order
 from layerprobe.values.records import FROM_PYTHON
 from layerprobe.values.retrieval import SIMILARITIES
 from layerprobe.values.scores import SPLITS, Subject
 from layerprobe.workflow.run.embedding import embedding_among, network_end
 from layerprobe.workflow.run.manifests import have_other_images
 from layerprobe.workflow.run.reduction_draws import ranked_as
-from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.runs import Run, find_run
 
-_FORM = "RUN[#epoch][:layer[@pool][/reduction][~similarity]], such as netA#20:pool5.3"
+_FORM = "[RUN[#epoch]:]LAYER[@pool][/reduction][~similarity] or RUN[#epoch], such as netA#20:pool5.3"
+_HEAD = re.compile(r"(?P<run>[^/:@#]*)(#(?P<epoch>[^/:@#]*))?:")
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,14 @@ class Reference:
     """What such words name; `None` where they leave something out.
 
     Args:
+        run: None for the run that was used last.
         epoch: 0 = before any step; None for the last.
-        layer: with its pool where that is given, or a glob; None for the embedding layer.
+        layer: with its pool where that is given, or a glob; None for the embedding.
         reduction: none, or the chain of reductions.
         similarity: None for the run's.
     """
 
-    run: str
+    run: str | None = None
     epoch: int | None = None
     layer: str | None = None
     reduction: str = NO_REDUCTION
@@ -43,33 +45,55 @@ class Reference:
     @property
     def is_glob(self) -> bool:
         """Whether the layer may be several."""
-        return self.layer is not None and any(sign in self.layer for sign in "*?[")
+        return self.layer is not None and is_glob(self.layer)
 
 
-def parse_reference(text: str) -> Reference:
-    """Read the words, divided at their first colon."""
-    head, colon, rest = text.partition(":")
-    run, sharp, number = head.partition("#")
-    if not run:
+def parse_reference(text: str, *, bare: Literal["run", "layer"] = "run") -> Reference:
+    """Read the words.
+
+    Args:
+        bare: what a text without a colon names.
+    """
+    head = _HEAD.match(text) or (_HEAD.fullmatch(f"{text}:") if bare == "run" else None)
+    run, number = (head["run"] or None, head["epoch"]) if head else (None, None)
+    if head and not run and number is None:
         raise RecipeError(f"{text!r} names no run", fix=f"Write {_FORM}")
-    if sharp and not (number.isascii() and number.isdecimal()):
-        raise RecipeError(f"{text}: {number!r} is no epoch", fix=f"Write {_FORM}")
-    rest, tilde, similarity = rest.partition("~")
+    if number is not None and not (number.isascii() and number.isdecimal()):
+        raise RecipeError(f"{text}: {number!r} is not an epoch", fix=f"Write {_FORM}")
+    rest, tilde, similarity = text[head.end() if head else 0 :].partition("~")
     layer, slash, reduction = rest.partition("/")
-    if (colon and not layer) or (slash and not reduction):
-        raise RecipeError(
-            f"{text}: no {'reduction after /' if layer else 'layer after the colon'}", fix=f"Write {_FORM}"
-        )
+    if (head and ":" in text and not layer) or (slash and not reduction):
+        missing = "reduction after /" if layer else "layer after the colon"
+        raise RecipeError(f"{text}: no {missing}", fix=f"Write {_FORM}")
     if tilde and similarity not in SIMILARITIES:
         raise UnknownNameError("similarity", similarity, SIMILARITIES)
-    epoch = int(number) if sharp else None
+    epoch = None if number is None else int(number)
     return Reference(run, epoch, layer or None, reduction or NO_REDUCTION, similarity or None)
 
 
+def find_reference(cache: Path, text: str) -> tuple[Run, Reference]:
+    """The run that the words name, or else the one that was used last, and the words.
+
+    Without a colon they name a run, if there is one, else a layer of the run that was used last.
+    """
+    if _HEAD.match(text) or (head := _HEAD.fullmatch(f"{text}:")) is None:
+        reference = parse_reference(text, bare="layer")
+        return find_run(cache, reference.run), reference
+    reference = parse_reference(text)
+    try:
+        return find_run(cache, head["run"]), reference
+    except UnknownNameError:
+        run = find_run(cache, None)
+        layer = text.partition("~")[0]
+        if head["epoch"] is not None or not set(layer.split("+")) <= set(run.read().get("layer_order", [])):
+            raise
+        return run, parse_reference(text, bare="layer")
+
+
 def reference_text(subject: Subject) -> str:
-    """The words for what is scored, nothing left out: `netA#20:pool5.3@max/none~cosine`."""
+    """The words for what is scored, nothing left out: `netA#20:pool5.3@max~cosine`."""
     ranked = subject.ranked
-    return f"{subject.run}#{subject.epoch}:{ranked.layer}/{ranked.reduction}~{ranked.similarity}"
+    return f"{subject.run}#{subject.epoch}:{ranked.full_name}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,11 +129,8 @@ class RankedSplit:
         return Subject(self.run.name, self.record["experiment"], self.record["seed"], self.epoch, self.split, ranked)
 
     def name(self, ranked: RankedLayer) -> str:
-        """The layer for people: with its pool where it has several, and what is unusual of the search."""
-        pools = {other.layer.pool for other in self.layers if other.layer.layer == ranked.layer.layer}
-        layer = str(ranked.layer) if len(pools) > 1 else ranked.layer.layer
-        reduction = "" if ranked.reduction == NO_REDUCTION else f"/{ranked.reduction}"
-        return layer + reduction + ("" if ranked.similarity == self.similarity else f"~{ranked.similarity}")
+        """The layer, with its similarity if that is not the run's."""
+        return str(ranked) if ranked.similarity in (self.similarity, "hamming") else ranked.full_name
 
 
 def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:
@@ -150,14 +171,11 @@ def find_layers(place: RankedSplit, reference: Reference) -> list[RankedLayer]:
     drawn = dict.fromkeys(replace(x, reduction=chain.text) for x in place.layers if x.reduction in chain.members())
     alike = [ranked for ranked in drawn if ranked.similarity == similarity and place.ranked_as(ranked)]
     text = reference.layer or _embedding(place)
-    if reference.is_glob:
-        found = [x for x in alike if any(fnmatch.fnmatchcase(name, text) for name in (str(x.layer), x.layer.layer))]
-    else:
-        found = [ranked for ranked in alike if is_named(ranked.layer, text)]
-        if len(found) > 1:
-            find_layer(text, [ranked.layer for ranked in found])
+    found = named(f"{text}/*", alike)
     if not found:
         raise _not_ranked(place, reference, text, similarity)
+    if len(found) > 1 and not reference.is_glob:
+        find_layer(text, [ranked.layer for ranked in found])
     return found
 
 
@@ -166,7 +184,7 @@ def _embedding(place: RankedSplit) -> str:
     if place.record.get(FROM_PYTHON):
         raise RecipeError(
             f"{place.run.name} was measured from Python, and its embedding layer is not known",
-            fix=f"Name a layer, such as {place.run.name}:{_names(place.layers)[0]}",
+            fix=f"Name a layer, such as {place.run.name}:{place.layers[0].layer}",
         )
     end = network_end(place.run, place.record)
     if end is None:  # a network of one layer
@@ -177,9 +195,10 @@ def _embedding(place: RankedSplit) -> str:
 
 def _not_ranked(place: RankedSplit, reference: Reference, text: str, similarity: str) -> RecipeError:
     where = f"{place.run.name}, epoch {place.epoch}, {place.split}"
+    known = dict.fromkeys(str(x.layer) for x in place.layers)
     other = [x for x in place.layers if is_named(x.layer, text)]
     if other:
-        ways = dict.fromkeys(f"{x.layer.layer}/{x.reduction}~{x.similarity}" for x in other)
+        ways = dict.fromkeys(x.full_name for x in other)
         fix = f"Ranked: {', '.join(ways)}"
         more = f"--layers {text.partition('@')[0]}"
         more += "" if reference.reduction == NO_REDUCTION else f" --reduce {reference.reduction}"
@@ -187,20 +206,14 @@ def _not_ranked(place: RankedSplit, reference: Reference, text: str, similarity:
         fix += f". {probe_fix(place.run, place.record, place.epoch, place.split, more)}"
         return RecipeError(f"{where}: {text} is not ranked as {reference.reduction}~{similarity}", fix=fix)
     if reference.is_glob:
-        return RecipeError(f"{where}: no ranked layer matches {text}", fix=f"Ranked: {', '.join(_names(place.layers))}")
+        return RecipeError(
+            f"{where}: no ranked layer matches {text}",
+            fix=f"Ranked: {', '.join(dict.fromkeys(str(x.layer) for x in place.layers))}",
+        )
     more = f"--layers {text.partition('@')[0]}"
     command = probe_fix(place.run, place.record, place.epoch, place.split, more)
-    fix = f"{near_miss(text, _names(place.layers))}. {command}, if it is another layer"
+    fix = f"{near_miss(text, known)}. {command}, if it is another layer"
     return RecipeError(f"{where}: layer {text!r} is not ranked", fix=fix)
-
-
-def _names(layers: Iterable[RankedLayer]) -> list[str]:
-    """The layers as a reference may name them: with the pool where there are several."""
-    layers = list(layers)
-    pools: dict[str, set[str]] = {}
-    for ranked in layers:
-        pools.setdefault(ranked.layer.layer, set()).add(ranked.layer.pool)
-    return list(dict.fromkeys(str(x.layer) if len(pools[x.layer.layer]) > 1 else x.layer.layer for x in layers))
 
 
 def require_same_queries(a: RankedSplit, b: RankedSplit) -> None:

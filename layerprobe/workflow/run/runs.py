@@ -91,7 +91,7 @@ class Run:
         # No colon: Windows takes none in a file's name.
         reduction = "" if ranked.reduction == NO_REDUCTION else f".{ranked.reduction.replace(':', '-')}"
         ending = "faiss" if ranked.similarity == "cosine" else f"{ranked.similarity}.faiss"
-        return self.folder / "index" / f"epoch-{epoch:04d}.{split}.{ranked.layer}{reduction}.{ending}"
+        return self.folder / "index" / f"epoch-{epoch:04d}.{split}.{ranked.layer.stored}{reduction}.{ending}"
 
     def plot_file(self, kind: str) -> Path:
         """Where a plot goes unless told."""
