@@ -51,7 +51,7 @@ def make_scores() -> MakeScores:
         epochs, rng = list(epochs), np.random.default_rng(0)
         return [
             Score(
-                run=run, experiment="e", seed=0, epoch=epoch, split=split, layer=layer, pool="max", reduction="none",
+                run=run, experiment="e", seed=0, epoch=epoch, split=split, layer=layer, pool="none", reduction="none",
                 similarity="cosine", metric="R@1", value=_value(split, epoch, i / len(layers), near, rng), low=None,
                 high=None, n=100,
             )

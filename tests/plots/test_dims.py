@@ -28,7 +28,7 @@ def sized(
 ) -> Sized:
     """With an interval of 2 % to both sides."""
     low, high = (None, None) if value is None else (value - 0.02, value + 0.02)
-    score = Score("netA", "e", 0, 16, "test", layer, "max", reduction, "cosine", "R@1", value, low, high, 1360, notes)
+    score = Score("netA", "e", 0, 16, "test", layer, "none", reduction, "cosine", "R@1", value, low, high, 1360, notes)
     return Sized(score, dim, reduction != "none" and dim is not None, chosen)
 
 

@@ -20,7 +20,7 @@ OVER = "Bands: 95 % interval over classes, against this gallery"
 
 def curve(layer: str, *values: float | None, run: str = "netA", notes: tuple[str, ...] = ()) -> Curve:
     """With an interval of 2 % to both sides of every value."""
-    ranked = RankedLayer(LayerKey(layer, "max"), "none", "cosine")
+    ranked = RankedLayer(LayerKey(layer, "none"), "none", "cosine")
     low, high = (tuple(None if v is None else v + d for v in values) for d in (-0.02, 0.02))
     return Curve(run, 16, "test", ranked, "R@1", "items searched", PLACES, values, low, high, 1360, notes)
 

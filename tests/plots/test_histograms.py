@@ -23,7 +23,7 @@ def layer(name: str, run: str = "netA", splits: Sequence[str] = ("train", "test"
     counts = {SAME: (0, 2, 8), DIFFERENT: (50, 100, 50)}
     shared = {"median": 0.5, "above": 0.0125, "notes": ()} | fields
     return [
-        Histogram(run, 3, split, RankedLayer(LayerKey(name, "max"), "none", "cosine"), pairs, (-0.2, 0.2, 0.4, 1.0),
+        Histogram(run, 3, split, RankedLayer(LayerKey(name, "none"), "none", "cosine"), pairs, (-0.2, 0.2, 0.4, 1.0),
                   counts[pairs], 9, **shared)  # type: ignore[arg-type] # given by their names
         for split in splits
         for pairs in (SAME, DIFFERENT)
@@ -119,7 +119,7 @@ def test_the_table_has_every_bin() -> None:
         (SAME, "0.4", "1.0", "8"),
         (DIFFERENT, "-0.2", "0.2", "50"),
     ]
-    assert (rows[0]["layer"], rows[0]["pool"], rows[0]["median"], rows[0]["above"]) == ("fc6", "max", "0.5", "0.0125")
+    assert (rows[0]["layer"], rows[0]["pool"], rows[0]["median"], rows[0]["above"]) == ("fc6", "none", "0.5", "0.0125")
     assert rows[0]["note"] == "a; b"
     assert np.sum([int(row["count"]) for row in rows]) == 210
 

@@ -20,7 +20,7 @@ Overlaps = Callable[[Figure], list[tuple[str, str]]]
 def curve(
     name: str, values: Sequence[float | None], split: str = "test", run: str = "netA", notes: tuple[str, ...] = ()
 ) -> Curve:
-    ranked = RankedLayer(LayerKey(name, "max"), "none", "cosine")
+    ranked = RankedLayer(LayerKey(name, "none"), "none", "cosine")
     places = tuple(range(1, len(values) + 1))
     return Curve(run, 3, split, ranked, "share of the variance", "dimension", places, tuple(values), n=9, notes=notes)
 
@@ -109,7 +109,7 @@ def test_the_table_has_every_share() -> None:
     rows = list(csv.DictReader(PLOT.table([curve("fc6", [0.5, 0.5], notes=("a", "b"))]).splitlines()))
     assert [(row["dimension"], row["share"]) for row in rows] == [("1", "0.5"), ("2", "0.5")]
     assert float(rows[0]["effective-rank"]) == pytest.approx(2)
-    assert (rows[0]["layer"], rows[0]["pool"], rows[0]["n"], rows[0]["note"]) == ("fc6", "max", "9", "a; b")
+    assert (rows[0]["layer"], rows[0]["pool"], rows[0]["n"], rows[0]["note"]) == ("fc6", "none", "9", "a; b")
 
 
 def test_a_name_is_no_formula_in_the_table() -> None:

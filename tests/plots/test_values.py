@@ -95,7 +95,7 @@ def test_the_csv_holds_fractions_and_an_empty_cell_where_invalid(make_scores: Ma
         "train note",
         "test note",
     ]
-    assert row == ["netA", "a,b", "max", "none", "cosine", "4", repr(0.1 + 0.2), *[""] * 6, "NaN (3 rows)"]
+    assert row == ["netA", "a,b", "none", "none", "cosine", "4", repr(0.1 + 0.2), *[""] * 6, "NaN (3 rows)"]
 
 
 def test_the_csv_has_the_ends_of_intervals_and_their_kind(make_scores: MakeScores) -> None:

@@ -21,7 +21,7 @@ def score(
     **other: str | float,
 ) -> Score:
     fields: dict[str, object] = {
-        "run": "omni", "experiment": "e", "seed": 0, "epoch": 30, "split": split, "layer": layer, "pool": "max",
+        "run": "omni", "experiment": "e", "seed": 0, "epoch": 30, "split": split, "layer": layer, "pool": "none",
         "reduction": "none", "similarity": "cosine", "metric": metric, "value": value, "low": None, "high": None,
         "n": 100, "notes": notes,
     }  # fmt: skip

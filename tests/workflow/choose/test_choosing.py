@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 
 def candidate(layer: str, dim: int, place: int, reduction: str = "none") -> Candidate:
-    return Candidate(10, RankedLayer(LayerKey(layer, "max"), reduction, "cosine"), dim, place)
+    return Candidate(10, RankedLayer(LayerKey(layer, "none"), reduction, "cosine"), dim, place)
 
 
 EARLY, LATE, WHITE = (
@@ -57,7 +57,7 @@ def test_the_chosen_one_is_told_on_the_choosing_classes_and_on_test() -> None:
 
 def test_what_is_shipped_is_the_chosen_candidate() -> None:
     ship = made_choice([EARLY, WHITE], ChoiceEvidence("validation", cells_of([0.7, 0.9])), subject_of).ship
-    assert (ship.layer, ship.pool, ship.reduction, ship.epoch) == ("fc6", "max", "l2+whiten:16:0.5+l2", 10)
+    assert (ship.layer, ship.pool, ship.reduction, ship.epoch) == ("fc6", "none", "l2+whiten:16:0.5+l2", 10)
     assert (ship.dim, ship.bytes_per_image) == (16, 64)
 
 

@@ -19,7 +19,7 @@ from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 
 NAMES = ("pool1", "pool2", "pool3", "pool4", "pool5", "fc6")
-SCORE = Score("one", "abc", 0, 1, "test", "fc6", "max", "none", "cosine", "R@1", 0.5, None, None, 4)
+SCORE = Score("one", "abc", 0, 1, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 4)
 
 
 def scores_of(names: Sequence[str] = NAMES, splits: Sequence[str] = ("train", "test"), **fields: object) -> list[Score]:
@@ -139,7 +139,7 @@ def test_reduced_features_are_those_that_the_search_ranks(tmp_path: Path, monkey
 
 def probed(folder: Path) -> dict[str, NDArray[np.float32]]:
     """A run with features of fc6 at epoch 1."""
-    run, layer = Run(folder / "one"), LayerKey("fc6", "max")
+    run, layer = Run(folder / "one"), LayerKey("fc6", "none")
     run.folder.mkdir(parents=True)
     run.write(
         {
