@@ -151,16 +151,17 @@ def named(text: str, known: Iterable[RankedLayer]) -> list[RankedLayer]:
     or a similarity, all that there are. `A+B` may name its layers in any order. A `RUN#epoch:` before it is ignored.
     """
     rest, _, similarity = _PREFIX.sub("", text).partition("~")
-    layer, slash, reduction = rest.partition("/")
-    found = [
+    known = [ranked for ranked in dict.fromkeys(known) if fnmatch.fnmatchcase(ranked.similarity, similarity or "*")]
+    # A layer that is not stored may have a slash in its own name.
+    whole = [ranked for ranked in known if _is_layer(ranked.layer, rest)]
+    if whole:
+        return [ranked for ranked in whole if ranked.reduction == NO_REDUCTION] or whole
+    layer, _, reduction = rest.partition("/")
+    return [
         ranked
-        for ranked in dict.fromkeys(known)
-        if _is_layer(ranked.layer, layer)
-        and fnmatch.fnmatchcase(ranked.reduction, reduction or "*")
-        and fnmatch.fnmatchcase(ranked.similarity, similarity or "*")
+        for ranked in known
+        if _is_layer(ranked.layer, layer) and reduction and fnmatch.fnmatchcase(ranked.reduction, reduction)
     ]
-    raw = [ranked for ranked in found if ranked.reduction == NO_REDUCTION]
-    return found if slash or not raw else raw
 
 
 def is_glob(text: str) -> bool:

@@ -192,6 +192,16 @@ class SearchRules:
     come from ranks or neighbours follow these rules; NMI, accuracy and the geometry of features do not rank, and the
     rules change nothing about them.
 
+    >>> import numpy as np
+    >>> from layerprobe import SearchRules, nearest_positive_ranks
+    >>> angles = np.radians([0, 10, 25, 90])
+    >>> features = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    >>> nearest_positive_ranks(features, labels=[0, 0, 1, 0]).closer.tolist()[:2]
+    [0, 0]
+    >>> cameras = SearchRules(groups=np.array([0, 0, 0, 1]))  # rows 0 and 1 are of one camera: only row 3 is right
+    >>> nearest_positive_ranks(features, labels=[0, 0, 1, 0], rules=cameras).closer.tolist()[:2]
+    [1, 1]
+
     Args:
         groups: (Q,) group of each query, such as the camera that took it. Items of its class *and* group are taken out.
             None: no groups.

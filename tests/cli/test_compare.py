@@ -37,7 +37,9 @@ def compare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 def test_a_person_reads_a_sentence(compare: Command) -> None:
     code, out, err = compare("netA:fc6", "netA:c1")
     assert (code, err, out.count("\n")) == (0, "", 1)
-    assert out.startswith("fc6 retrieves unseen classes better than c1 in this trained network (netA, epoch 2): R@1 83")
+    assert out.startswith(
+        "fc6 retrieves unseen classes better than c1@max in this trained network (netA, epoch 2): R@1 83"
+    )
 
 
 def test_other_input_is_a_line_of_its_own(compare: Command) -> None:

@@ -246,10 +246,10 @@ def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path)
 
     code, out, err = layerprobe("probe", "tiny", "--layers", "fc6", "--k", "1", "--metrics", "MRR", "--format", "csv")
     tables = [list(csv.reader(part.splitlines())) for part in out.split("\n\n")]
-    assert [[line[:3] for line in table] for table in tables] == [
-        [["", "layer", "pool"], ["*", "fc6", "none"]],
-        [["metric", "layer", "pool"], ["MRR", "fc6", "none"]],
-        [["", "layer", "pool"], ["*", "pool5.3", "max"], ["", "fc6", "none"]],  # all that is stored
+    assert [[line[:2] for line in table] for table in tables] == [
+        [["", "layer"], ["*", "fc6"]],
+        [["metric", "layer"], ["MRR", "fc6"]],
+        [["", "layer"], ["*", "pool5.3@max"], ["", "fc6"]],  # all that is stored
     ]
     assert "tiny, epoch 1, R@1 in %, cosine" in err
     assert layerprobe("probe", "tiny", "--json", "--format", "csv")[0] == 2
@@ -267,7 +267,7 @@ def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path)
 
     code, out, _ = layerprobe("report")
     assert (code, out.splitlines()[-1]) == (0, "report.html")
-    assert "pool5.3, the layer before the embedding," in out
+    assert "pool5.3@max, the layer before the embedding," in out
     assert "data:image/" in Path("report.html").read_text(encoding="utf-8")
 
     code, out, _ = layerprobe("layers", "tiny", "--json")

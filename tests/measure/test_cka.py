@@ -96,7 +96,7 @@ def test_a_layer_that_was_not_probed_has_no_value(stored: Stored) -> None:
 
 def test_a_layer_of_an_older_epoch_alone_is_left_out(stored: Stored) -> None:
     del stored[3, LayerKey("pool1", "avg")]
-    assert of_epochs(stored).rows == ("pool1", "fc6")
+    assert of_epochs(stored).rows == ("pool1@max", "fc6")
 
 
 def test_of_many_images_the_same_some_are_taken(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_the_layers_of_two_runs_are_compared(stored: Stored) -> None:
     assert np.array(matrix.values) == pytest.approx(np.array(expected), abs=1e-10)
     assert (matrix.run, matrix.title) == ("one and two", "linear CKA of the layers of two runs")
     assert (matrix.row_axis, matrix.column_axis) == ("layer of one, epoch 3", "layer of two, epoch 2")
-    assert (matrix.rows, matrix.columns) == (("pool1@max", "pool1@avg", "fc6"), ("pool1", "fc6"))
+    assert (matrix.rows, matrix.columns) == (("pool1@max", "pool1@avg", "fc6"), ("pool1@avg", "fc6"))
     assert (matrix.n, matrix.notes) == (40, ())
 
 

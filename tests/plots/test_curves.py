@@ -268,9 +268,10 @@ def test_reductions_are_not_drawn_beside_the_layers_as_they_are(make_scores: Mak
     assert "--layers '*/l2' shows them after it." in notes(figure)
 
 
-def test_a_layer_of_several_pools_is_labelled_with_the_one_shown(make_scores: MakeScores) -> None:
+def test_a_layer_is_labelled_with_its_pool(make_scores: MakeScores) -> None:
     scores = make_scores(["c1", "c2", "output"], [0, 1])
-    pooled = [replace(score, pool="cls") for score in scores if score.layer == "c1"]
+    pooled = [replace(score, pool="max") for score in scores if score.layer == "c1"]
     shown = [score.ranked_layer for score in scores if score.layer == "c1"]
-    (axes,) = draw([*scores, *pooled], layers=shown).axes
+    (axes,) = draw([*scores, *pooled], layers=[*shown, pooled[0].ranked_layer]).axes
+    assert line(axes, "c1 test")
     assert line(axes, "c1@max test")

@@ -56,7 +56,7 @@ def test_a_figure_of_one_run_is_as_narrow_as_a_column() -> None:
 
 def test_a_panel_for_each_run_says_what_was_measured_and_all_have_one_scale() -> None:
     first, second = draw([POOL, curve("fc6", 0.5, 0.4, 0.3, run="netB")]).axes
-    assert first.get_title("left").splitlines() == ["netA", "test, epoch 16, max, cosine"]
+    assert first.get_title("left").splitlines() == ["netA", "test, epoch 16, cosine"]
     assert (first.get_xlim(), first.get_ylim()) == (second.get_xlim(), second.get_ylim())
 
 

@@ -93,7 +93,7 @@ def test_what_has_no_number_says_why() -> None:
 def test_the_caption_names_data_epoch_and_the_splits_shown() -> None:
     facts = {name: SplitFacts(100, 10, chance=0.1) for name in ("train", "validation", "test")}
     text = draw(layer("fc6"), data={"netA": DataFacts("glyphs", facts)}).texts[-1].get_text()
-    assert "netA, epoch 3, max." in text
+    assert "netA, epoch 3." in text
     assert "test: 100 images of 10 classes" in text
     assert "validation" not in text
 

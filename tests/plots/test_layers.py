@@ -212,7 +212,7 @@ def test_each_reduction_has_a_panel_of_its_own(make_scores: MakeScores) -> None:
     data = {"netA": DataFacts("x", {}, "pretrained")}
     raw, after = draw([*scores, *reduced], data=data).axes
     assert [axes.get_title("left").split("\n")[0] for axes in (raw, after)] == ["netA, cosine", "netA, l2, cosine"]
-    assert [[tick.get_text() for tick in axes.get_xticklabels()] for axes in (raw, after)] == [DEEP, DEEP[-1:]]
+    assert [[tick.get_text() for tick in axes.get_xticklabels()] for axes in (raw, after)] == [DEEP, ["fc6/l2"]]
     assert "test, pretrained" in [line.get_label() for line in after.get_lines()]
 
 
@@ -240,7 +240,7 @@ def test_no_line_joins_two_similarities(make_scores: MakeScores) -> None:
     own = [100 * (s.value or 0) for s in scores if (s.split, s.epoch) == ("test", 5)]
     assert y(line(panels[0], "test")) == pytest.approx(own)
     assert y(line(panels[1], "test")) == pytest.approx([10] * 4)
-    assert [label.get_text() for label in panels[1].get_xticklabels()] == DEEP
+    assert [label.get_text() for label in panels[1].get_xticklabels()] == [f"{name}~dot" for name in DEEP]
 
 
 def test_layers_of_several_pools_have_a_line_for_each(make_scores: MakeScores) -> None:
@@ -356,4 +356,4 @@ def test_each_similarity_has_a_best_of_its_own(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP, [0])
     dot = [replace(score, similarity="dot", value=0.1) for score in scores]
     figure = draw([*scores, *dot], alike=lambda shown, _: () if shown[0].similarity == "dot" else None)
-    assert notes(figure).splitlines() == ["netA, dot: best: pool5.1; told apart from all others"]
+    assert notes(figure).splitlines() == ["netA, dot: best: pool5.1~dot; told apart from all others"]

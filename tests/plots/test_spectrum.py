@@ -60,7 +60,7 @@ def test_labels_have_the_effective_ranks() -> None:
 
 def test_a_panel_for_each_run_with_the_same_axes() -> None:
     first, second = draw([curve("fc6", [0.6, 0.4]), curve("fc6", falling(1), run="netB")]).axes
-    assert [axes.get_title(loc="left") for axes in (first, second)] == ["netA, epoch 3, max", "netB, epoch 3, max"]
+    assert [axes.get_title(loc="left") for axes in (first, second)] == ["netA, epoch 3", "netB, epoch 3"]
     assert (first.get_xlim(), first.get_ylim()) == (second.get_xlim(), second.get_ylim())
 
 

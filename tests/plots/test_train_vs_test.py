@@ -188,7 +188,7 @@ def test_a_reduction_is_drawn_where_it_is_asked_for(make_scores: MakeScores) -> 
     scores = make_scores(DEEP)
     scores += [replace(score, reduction="l2", value=0.5) for score in scores]
     (axes,) = draw(scores, layers=[scores[-1].ranked_layer]).axes
-    assert coloured(axes) == ["fc6 l2"]
+    assert coloured(axes) == ["fc6/l2"]
 
 
 def test_few_layers_of_two_runs_share_a_panel_with_a_colour_for_each_run(make_scores: MakeScores) -> None:

@@ -138,21 +138,15 @@ def test_runs_keep_their_own_points(make_scores: MakeScores) -> None:
 
 def test_a_label_is_the_layer_with_what_tells_it_apart(make_scores: MakeScores) -> None:
     scores = make_scores(["a", "b"], [1], ["test"])
-    scores += [replace(scores[0], pool="avg"), replace(scores[0], reduction="pca:8"), replace(scores[1], pool="none")]
+    scores += [replace(scores[0], pool="avg"), replace(scores[0], reduction="pca:8"), replace(scores[1], pool="max")]
     (series,) = by_run(points(scores)).values()
-    assert set(series) == {"a@max", "a@avg", "a@max pca:8", "b@max", "b@none"}
-
-
-def test_a_pool_that_tells_nothing_apart_is_left_out(make_scores: MakeScores) -> None:
-    first, second = make_scores(["a", "b"], [1], ["test"])
-    (series,) = by_run(points([first, replace(second, pool="none")])).values()
-    assert list(series) == ["a", "b"]
+    assert set(series) == {"a", "a@avg", "a/pca:8", "b", "b@max"}
 
 
 def test_two_similarities_are_told_apart(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
     series = by_run(points([score, replace(score, similarity="dot")]))["netA"]
-    assert list(series) == ["a cosine", "a dot"]
+    assert list(series) == ["a~cosine", "a~dot"]
     assert compared(series) == "cosine, dot"
 
 
@@ -160,22 +154,22 @@ def test_runs_of_one_similarity_each_say_it_for_themselves(make_scores: MakeScor
     (score,) = make_scores(["a"], [1], ["test"])
     runs = by_run(points([score, replace(score, run="netB", similarity="dot")]))
     assert {run: (list(series), compared(series)) for run, series in runs.items()} == {
-        "netA": (["a"], "cosine"),
-        "netB": (["a"], "dot"),
+        "netA": (["a~cosine"], "cosine"),
+        "netB": (["a~dot"], "dot"),
     }
 
 
 def test_similarities_can_be_kept_apart_as_runs_are(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
     both = by_run(by_search(points([score, replace(score, similarity="dot")])))
-    assert {run: list(series) for run, series in both.items()} == {"netA, cosine": ["a"], "netA, dot": ["a"]}
+    assert {run: list(series) for run, series in both.items()} == {"netA, cosine": ["a~cosine"], "netA, dot": ["a~dot"]}
     assert list(by_run(by_search(points([score])))) == ["netA"]
 
 
 def test_reductions_can_be_kept_apart_as_runs_are(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
     both = by_run(by_search(points([score, replace(score, reduction="l2")])))
-    assert {run: list(series) for run, series in both.items()} == {"netA, cosine": ["a"], "netA, l2, cosine": ["a"]}
+    assert {run: list(series) for run, series in both.items()} == {"netA, cosine": ["a"], "netA, l2, cosine": ["a/l2"]}
 
 
 def test_reduced_layers_are_left_out_beside_layers_as_they_are(make_scores: MakeScores) -> None:

@@ -102,19 +102,6 @@ def test_control_characters_of_names_are_replaced() -> None:
     assert data["notes"] == ["a\ufffdb"]
 
 
-@pytest.mark.parametrize(
-    ("layers", "labels"),
-    [
-        ([("p", "max", "none", "cosine"), ("f", "none", "none", "cosine")], ["p", "f"]),
-        ([("p", "max", "none", "cosine"), ("p", "avg", "none", "cosine")], ["p@max", "p@avg"]),
-        ([("p", "max", "none", "cosine"), ("p", "max", "pca:8+binary", "hamming")], ["p", "p/pca:8+binary"]),
-        ([("p", "max", "none", "cosine"), ("p", "max", "none", "dot")], ["p~cosine", "p~dot"]),
-    ],
-)
-def test_a_label_says_no_more_than_tells_layers_apart(layers: list[tuple[str, ...]], labels: list[str]) -> None:
-    assert layer_labels([RankedLayer(LayerKey(*key[:2]), *key[2:]) for key in layers]) == labels
-
-
 def test_neighbours_are_read_back_from_base64() -> None:
     report = report_of(page_of(SCORE), galleries=(gallery_of([1, 0, -1]),), pictures=(PNG,))
     data = page_data(report)

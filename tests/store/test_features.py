@@ -418,7 +418,7 @@ def test_a_dataset_that_layerprobe_does_not_write_is_refused(
         dataset = file.create_dataset("features/fc6@none", shape, **({"dtype": np.float32} | created))
         if "fill" in options:
             dataset[...] = 1
-    with pytest.raises(DataError, match=f"fc6@none {message}"):
+    with pytest.raises(DataError, match=f"fc6(@none)? {message}"):
         store.read_features(path, FC6)
 
 
@@ -480,7 +480,7 @@ def test_layers_of_the_same_numbers_are_one_by_several_names(tmp_path: Path) -> 
     columns = store.Columns({layer: each.shape[1] for layer, each in layers.items()}, "cpu", 8)
     rows = store.Rows(np.zeros(600, np.int64), [str(i) for i in range(600)])
     store.write_features(path, store.FeatureKey("one", 0, "test", "w", "t", "m"), rows, columns, [layers])
-    assert set(map(str, store.equal_layers(path, "output"))) == {"head@none", "c1@avg"}
+    assert set(map(str, store.equal_layers(path, "output"))) == {"head", "c1@avg"}
     assert store.equal_layers(path, "c3") == store.equal_layers(tmp_path / "absent.h5", "output") == frozenset()
 
 

@@ -35,21 +35,21 @@ WHOLE = replace(SUMMARY, layers=(LAYER, OTHER, REDUCED), sections=(SECTION,), pr
 
 def test_the_first_table_has_the_layers_as_they_are() -> None:
     first, *_ = summary_tables(WHOLE)
-    assert [row[1] for row in first.rows] == ["pool5", "fc6"]
+    assert [row[1] for row in first.rows] == ["pool5@max", "fc6"]
     assert "reduction" not in first.columns
 
 
 def test_reductions_of_one_dimension_stand_beside_each_other_and_the_layers_as_they_are() -> None:
     _, table, _ = summary_tables(WHOLE)
     assert table.columns == ("layer", "raw", "pca:8")
-    assert table.rows == (("pool5", "70.0", "60.0"), ("fc6", "65.0", "62.0"))
+    assert table.rows == (("pool5@max", "70.0", "60.0"), ("fc6", "65.0", "62.0"))
     assert table.intervals == {1: (("66.0", "74.0"), None)}
     assert table.heading[0] == "equal dimension 8 of one, epoch 9, test R@1 in %, cosine"
 
 
 def test_the_best_layer_of_each_reduction_is_named() -> None:
     _, table, _ = summary_tables(WHOLE)
-    assert "pca:8: best on test (chosen on test): fc6, 62.0 %; not told apart from it: pool5" in table.notes
+    assert "pca:8: best on test (chosen on test): fc6, 62.0 %; not told apart from it: pool5@max" in table.notes
 
 
 def test_what_a_column_is_the_mean_of_and_fitted_on_is_told() -> None:
@@ -70,20 +70,20 @@ def test_a_layer_without_a_value_after_a_reduction_is_told_there() -> None:
 def test_layers_with_one_fault_after_a_reduction_are_told_together() -> None:
     faulty = replace(REDUCED, faults={"test": Faults(tied=0.8)})
     _, table, _ = summary_tables(replace(WHOLE, layers=(LAYER, replace(faulty, ranked=POOL5_PCA), faulty)))
-    assert [note for note in table.notes if "tied" in note] == ["test, pool5, fc6 after pca:8: collapsed: 80% tied"]
+    assert [note for note in table.notes if "tied" in note] == ["test, pool5@max, fc6 after pca:8: collapsed: 80% tied"]
 
 
 def test_post_processing_shows_what_was_chosen_where_and_what_it_gives_on_test() -> None:
     *_, table = summary_tables(WHOLE)
-    assert table.columns == ("", "layer", "post-processing", "validation\nR@1", "test\nR@1", "gain\ntest")
+    assert table.columns == ("", "layer", "validation\nR@1", "test\nR@1", "gain\ntest")
     assert table.rows == (
-        ("*", "pool5", "raw", "80.0", "70.0", "+0.0"),
-        ("", "fc6", "pca:8", "75.0", "62.0", "-3.0"),
+        ("*", "pool5@max", "80.0", "70.0", "+0.0"),
+        ("", "fc6/pca:8", "75.0", "62.0", "-3.0"),
     )
-    assert table.intervals == {4: (("66.0", "74.0"), None), 5: (None, ("-6.0", "-1.0"))}
+    assert table.intervals == {3: (("66.0", "74.0"), None), 4: (None, ("-6.0", "-1.0"))}
     assert (
         table.notes[0]
-        == "* best on validation: pool5, 80.0 %; on test 70.0 %; not told apart from it on validation: fc6"
+        == "* best on validation: pool5@max, 80.0 %; on test 70.0 %; not told apart from it on validation: fc6/pca:8"
     )
     assert table.notes[-1] == "a note"
 
@@ -110,6 +110,6 @@ def test_json_has_the_reductions() -> None:
 
 def test_every_format_writes_the_sections() -> None:
     _, table, chosen = summary_tables(WHOLE)
-    assert "| pool5 | 70.0 \\[66.0, 74.0] | 60.0 |" in as_markdown(table)
+    assert "| pool5@max | 70.0 \\[66.0, 74.0] | 60.0 |" in as_markdown(table)
     assert "fc6 & 65.0 & 62.0 \\\\" in as_latex(table)
-    assert as_csv(chosen).splitlines()[2] == ",fc6,pca:8,75.0,62.0,,,-3.0,-6.0,-1.0"
+    assert as_csv(chosen).splitlines()[2] == ",fc6/pca:8,75.0,62.0,,,-3.0,-6.0,-1.0"

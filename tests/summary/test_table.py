@@ -100,7 +100,7 @@ def test_columns_that_say_nothing_are_left_out() -> None:
     frozen = replace(LAYER, gap=None, gap_over_start=None, opening=None, epochs=1, levels={"test": Level(0, 0.7)})
     table = summary_table(replace(SUMMARY, terms=None, layers=(frozen,)))
     assert table.columns == ("", "layer", "test\nR@1")
-    assert table.heading[0] == "summary of one, epoch 0, R@1 in %, max, cosine"
+    assert table.heading[0] == "summary of one, epoch 0, R@1 in %, cosine"
     assert not any("in brackets" in line for line in table.heading)  # there is no interval
 
 
@@ -114,7 +114,7 @@ def test_equal_terms_that_change_nothing_have_no_column() -> None:
 def test_the_best_layer_is_marked_and_told_to_be_chosen_on_test() -> None:
     table = summary_table(SUMMARY)
     assert table.marked == 0
-    assert "* best on test (chosen on test): pool5, 70.0 %, first of 2 equal" in table.notes
+    assert "* best on test (chosen on test): pool5@max, 70.0 %, first of 2 equal" in table.notes
     assert "best epoch on test: chosen on test" in table.notes
 
 
@@ -132,8 +132,8 @@ def test_notes_name_the_split_and_the_layers() -> None:
     faults = {"test": Faults(tied=0.62, zeros=3, lone=5)}
     noted = (replace(LAYER, faults=faults), replace(OTHER, faults={"test": Faults(lone=5)}, broken={"train": 2}))
     notes = summary_table(replace(SUMMARY, layers=noted)).notes
-    assert "test, pool5: collapsed: 62% tied" in notes
-    assert "test, pool5: 3 zero vectors" in notes
+    assert "test, pool5@max: collapsed: 62% tied" in notes
+    assert "test, pool5@max: 3 zero vectors" in notes
     assert "test, every layer: 5 lone queries count as misses" in notes
     assert "train, fc6: collapsed or without a value at 2 earlier epochs" in notes
     assert "train, every layer: on equal terms (14x20) outside the interval: the number of classes matters" in notes
@@ -156,8 +156,8 @@ def test_a_heading_says_what_the_intervals_are() -> None:
 
 
 def test_every_format_writes_it() -> None:
-    assert "| \\* | pool5 | max | 90.0 \\[88.0, 92.0] |" in as_markdown(summary_table(SUMMARY))
-    assert as_csv(summary_table(SUMMARY)).splitlines()[1].startswith("*,pool5,max,90.0,88.0,92.0,70.0,66.0,74.0,")
+    assert "| \\* | pool5@max | 90.0 \\[88.0, 92.0] |" in as_markdown(summary_table(SUMMARY))
+    assert as_csv(summary_table(SUMMARY)).splitlines()[1].startswith("*,pool5@max,90.0,88.0,92.0,70.0,66.0,74.0,")
 
 
 def test_the_rank_correlations_of_numbers_without_labels_stand_below_and_in_json() -> None:

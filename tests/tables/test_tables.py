@@ -41,7 +41,7 @@ def row(lines: list[str], layer: str) -> list[str]:
 
 def test_a_row_has_train_test_and_gap_in_percent() -> None:
     lines = printed(layer_table([score("fc6", "train", 0.95), score("fc6", "test", 0.612), score("p", "test", 0.7)]))
-    assert row(lines, "fc6") == ["fc6", "max", "95.0", "61.2", "+33.8"]
+    assert row(lines, "fc6") == ["fc6", "95.0", "61.2", "+33.8"]
 
 
 def test_the_gap_is_of_the_unrounded_fractions() -> None:
@@ -63,7 +63,7 @@ def test_rows_keep_the_order_of_the_scores() -> None:
 
 def test_a_layer_with_two_pools_has_two_rows() -> None:
     table = layer_table([score("a", "test", 0.5), score("a", "test", 0.6, pool="avg")])
-    assert [row[2:] for row in table.rows] == [("max", "50.0"), ("avg", "60.0")]
+    assert [row[1:] for row in table.rows] == [("a", "50.0"), ("a@avg", "60.0")]
 
 
 def starred(table: TextTable) -> list[str]:
@@ -92,7 +92,7 @@ def test_the_first_of_equally_good_layers_has_the_star_and_their_number_is_told(
 
 def test_the_best_of_a_layers_pools_is_named_with_its_pool() -> None:
     table = layer_table([score("a", "test", 0.5), score("a", "test", 0.6, pool="avg"), score("b", "test", 0.1)])
-    assert table.notes[0] == "* best on test (chosen on test): a avg, 60.0 %"
+    assert table.notes[0] == "* best on test (chosen on test): a@avg, 60.0 %"
 
 
 def test_what_training_made_worse_is_told() -> None:
@@ -122,7 +122,7 @@ def test_further_k_of_the_test_split_follow() -> None:
     assert row(lines, "a")[-5:] == ["90.0", "50.0", "+40.0", "60.0", "100.0"]
     assert [line.split() for line in lines[1:3]] == [
         ["train", "test", "test", "test"],
-        ["layer", "pool", "R@1", "R@1", "gap", "R@2", "R@8"],
+        ["layer", "R@1", "R@1", "gap", "R@2", "R@8"],
     ]
 
 
@@ -170,17 +170,17 @@ def test_notes_stand_below_once_with_their_layers() -> None:
     assert lines[-2:] == [f"test, every layer: {note}", "test, b: collapsed: 98 % tied"]
 
 
-def test_a_reduction_or_similarity_has_a_column_where_rows_differ() -> None:
+def test_a_layer_is_named_with_its_reduction_and_where_rows_differ_its_similarity() -> None:
     scores = [score("a", "test", 0.5), score("a", "test", 0.6, reduction="pca:8", similarity="dot")]
     lines = printed(layer_table(scores))
-    assert row(lines, "pca:8") == ["*", "a", "max", "pca:8", "dot", "60.0"]
+    assert row(lines, "a/pca:8~dot") == ["*", "a/pca:8~dot", "60.0"]
     assert lines[0] == "omni, epoch 30, R@1 in %"
 
 
 def test_what_all_rows_share_stands_in_the_title() -> None:
     assert printed(layer_table([score("a", "test", 0.5)]))[0] == "omni, epoch 30, R@1 in %, cosine"
     reduced = layer_table([score("a", "test", 0.5, reduction="pca:8")])
-    assert printed(reduced)[0] == "omni, epoch 30, R@1 in %, pca:8, cosine"
+    assert printed(reduced)[0] == "omni, epoch 30, R@1 in %, cosine"
 
 
 def test_six_k_and_three_splits_fit_80_columns() -> None:
@@ -189,7 +189,7 @@ def test_six_k_and_three_splits_fit_80_columns() -> None:
         for split in ("train", "validation", "test")
         for k in (1, 2, 4, 8, 16, 32)
     ]
-    assert row(printed(layer_table(scores), 80), "layer4.2")[3:] == ["100.0"] * 3 + ["+0.0"] + ["100.0"] * 5
+    assert row(printed(layer_table(scores), 80), "layer4.2")[2:] == ["100.0"] * 3 + ["+0.0"] + ["100.0"] * 5
 
 
 @pytest.mark.parametrize("other", [score("a", "test", 0.5, epoch=29), score("a", "test", 0.5, run="second")])
@@ -241,8 +241,8 @@ def test_metrics_beside_the_recall_have_a_table_of_their_own() -> None:
     table = metric_table(scores)
     assert table is not None
     lines = printed(table)
-    assert row(lines, "NMI") == ["NMI", "fc6", "max", "81.2", "73.4"]
-    assert row(lines, "effective-rank") == ["effective-rank", "fc6", "max", "-", "12.3"]
+    assert row(lines, "NMI") == ["NMI", "fc6", "81.2", "73.4"]
+    assert row(lines, "effective-rank") == ["effective-rank", "fc6", "-", "12.3"]
 
 
 def test_numbers_without_labels_have_their_rank_correlation_with_recall_below() -> None:
@@ -268,7 +268,7 @@ def test_rankings_of_one_layer_have_rows_that_tell_them_apart() -> None:
     scores = [score("fc6", "test", 0.5, metric="NMI", similarity=name) for name in ("cosine", "dot")]
     table = metric_table(scores)
     assert table is not None
-    assert [row[:4] for row in table.rows] == [("NMI", "fc6", "max", "cosine"), ("NMI", "fc6", "max", "dot")]
+    assert [row[:2] for row in table.rows] == [("NMI", "fc6~cosine"), ("NMI", "fc6~dot")]
 
 
 def test_without_further_metrics_there_is_no_second_table() -> None:
@@ -304,8 +304,8 @@ def test_the_compared_metric_has_its_intervals_in_percent_and_further_k_have_non
         sure("a", "test", 0.7, metric="R@2"),
     ]  # fmt: skip
     table = layer_table(scores)
-    # columns: star, layer, pool, train, test, gap, R@2
-    assert table.intervals == {3: (("85.0", "92.5"), None), 4: (("58.0", "64.1"), None)}
+    # columns: star, layer, train, test, gap, R@2
+    assert table.intervals == {2: (("85.0", "92.5"), None), 3: (("58.0", "64.1"), None)}
     assert table.heading[1:] == ("in brackets: 95 % interval over classes, against this gallery",)
 
 
@@ -331,13 +331,13 @@ def test_intervals_of_different_kinds_are_not_shown_together() -> None:
 
 def test_a_score_that_has_no_interval_has_no_kind() -> None:
     scores = [sure("a", "test", 0.612), score("b", "test", 0.6, notes=("interval: redraw",))]
-    assert layer_table(scores).intervals == {3: (("58.0", "64.1"), None)}
+    assert layer_table(scores).intervals == {2: (("58.0", "64.1"), None)}
 
 
 def test_layers_not_told_apart_from_the_best_are_named_as_rows_are() -> None:
     scores = [score("a", "test", 0.6), score("a", "test", 0.5, pool="avg"), score("b", "test", 0.1)]
     table = layer_table(scores, alike=[scores[1].ranked_layer])
-    assert table.notes[0] == "* best on test (chosen on test): a max, 60.0 %; not told apart from it: a avg"
+    assert table.notes[0] == "* best on test (chosen on test): a, 60.0 %; not told apart from it: a@avg"
 
 
 def test_further_metrics_have_their_intervals() -> None:
@@ -347,6 +347,6 @@ def test_further_metrics_have_their_intervals() -> None:
     ]  # fmt: skip
     table = metric_table(scores)
     assert table is not None
-    # columns: metric, layer, pool, train, test
-    assert table.intervals == {4: (("58.0", "64.1"), ("11.3", "14"))}
+    # columns: metric, layer, train, test
+    assert table.intervals == {3: (("58.0", "64.1"), ("11.3", "14"))}
     assert table.heading[1:] == ("in brackets: 95 % interval over classes, against this gallery",)

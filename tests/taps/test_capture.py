@@ -309,7 +309,7 @@ def test_a_compiled_model_is_tapped_under_the_names_of_the_original(whole: bool)
 def test_a_model_without_parameters_is_tapped() -> None:
     found = tapped_at(nn.Sequential(nn.AvgPool2d(4), nn.Flatten()), 8, "0@max", "1")
     assert torch.equal(found["0@max"], F.avg_pool2d(images(8), 4).amax((2, 3)))
-    assert torch.equal(found["1@none"], F.avg_pool2d(images(8), 4).flatten(1))
+    assert torch.equal(found["1"], F.avg_pool2d(images(8), 4).flatten(1))
 
 
 class Checkpointed(nn.Module):
@@ -360,8 +360,8 @@ def test_torchs_own_attention_runs_its_modules_and_gives_its_first_output() -> N
 
 def test_torchs_own_attention_gives_the_same_to_the_last_bit_whatever_else_is_tapped() -> None:
     model = TorchEncoder().eval()
-    alone = tapped_at(model, 32, "output")["output@none"]
-    assert torch.equal(tapped_at(model, 32, "output", "encoder.linear1@avg")["output@none"], alone)
+    alone = tapped_at(model, 32, "output")["output"]
+    assert torch.equal(tapped_at(model, 32, "output", "encoder.linear1@avg")["output"], alone)
     with torch.no_grad():
         assert not torch.equal(model(images(32)), alone)  # torch's fused path differs in the last bits
 

@@ -121,9 +121,9 @@ def named(net: Layers, *expressions: str, pools: tuple[str, ...] | None = ("avg"
 
 
 def test_a_star_is_the_named_layers_and_modules_adds_their_parts(vit: Layers) -> None:
-    assert named(vit, "*") == ["blocks.0@avg", "blocks.1@avg", "output@none", "fc6@none"]
+    assert named(vit, "*") == ["blocks.0@avg", "blocks.1@avg", "output", "fc6"]
     assert named(vit, "modules") == [
-        "blocks.0.attn@avg", "blocks.0@avg", "blocks.1.attn@avg", "blocks.1@avg", "output@none", "fc6@none",
+        "blocks.0.attn@avg", "blocks.0@avg", "blocks.1.attn@avg", "blocks.1@avg", "output", "fc6",
     ]  # fmt: skip
 
 
@@ -151,11 +151,11 @@ def test_a_glob_over_module_paths_leaves_out_what_cannot_be_tapped(vit: Layers) 
 
 def test_a_glob_takes_every_call_of_a_module_and_leaves_out_those_that_do_not_run(net: Layers) -> None:
     assert named(net, "r*u", "*l*", size=8) == ["pool1@avg", "relu#1@avg", "relu#2@avg", "pool2@avg"]
-    assert named(net, "*", size=8) == ["pool1@avg", "pool2@avg", "fc6@none"]
+    assert named(net, "*", size=8) == ["pool1@avg", "pool2@avg", "fc6"]
 
 
 def test_the_output_of_any_network_can_be_named(net: Layers) -> None:
-    assert named(net, "output", size=8) == ["output@none"]
+    assert named(net, "output", size=8) == ["output"]
 
 
 def test_a_pool_is_left_out_at_layers_that_cannot_have_it(vit: Layers) -> None:

@@ -67,7 +67,7 @@ def test_tokens_have_the_pools_cls_and_avg_by_default_maps_max_and_vectors_none(
     taps = resolve_taps(["blocks.0", "patch_embed.proj", "output", "patch_embed"], Layers(model), image_size=32)
     assert [(str(tap.key), tap.dim) for tap in taps] == [
         ("patch_embed.proj@max", 32), ("patch_embed@avg", 32), ("blocks.0@cls", 32), ("blocks.0@avg", 32),
-        ("output@none", 32),
+        ("output", 32),
     ]  # fmt: skip
 
 

@@ -3,14 +3,23 @@ from __future__ import annotations
 import pytest
 
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.values.keys import LayerKey, RankedLayer, concatenated_key, find_layer, members_of, network_order
+from layerprobe.values.keys import (
+    LayerKey,
+    RankedLayer,
+    concatenated_key,
+    find_layer,
+    layer_names,
+    members_of,
+    named,
+    network_order,
+)
 
 
 @pytest.mark.parametrize(
     "key", [LayerKey("pool5.3", "max"), LayerKey("layer4.2.relu#3", "grid:2"), LayerKey("a@b", "avg")], ids=str
 )
 def test_a_layers_key_reads_back_as_it_is_written(key: LayerKey) -> None:
-    assert LayerKey.parse(str(key)) == key
+    assert LayerKey.parse(key.stored) == key
 
 
 @pytest.mark.parametrize("text", ["fc6", "@max", "fc6@", ""])
@@ -26,7 +35,7 @@ def ordered(*texts: str, known: str = "conv pool5 fc6") -> list[str]:
 
 
 def test_layers_stand_as_the_network_runs_them_whatever_was_measured_first() -> None:
-    assert ordered("fc6@none", "pool5@max", "conv@max", "fc6@none") == ["conv@max", "pool5@max", "fc6@none"]
+    assert ordered("fc6@none", "pool5@max", "conv@max", "fc6@none") == ["conv@max", "pool5@max", "fc6"]
 
 
 def test_the_pools_of_a_layer_stand_together_in_one_order() -> None:
@@ -48,12 +57,12 @@ def test_reductions_then_similarities_order_the_rankings_of_a_layer() -> None:
 
 def test_layers_side_by_side_follow_the_last_of_them() -> None:
     found = ordered("fc6@none", "fc6+conv@max", "pool5@max", "conv+pool5@max", "pool5+fc6@max")
-    assert found == ["pool5@max", "conv+pool5@max", "fc6@none", "fc6+conv@max", "pool5+fc6@max"]
+    assert found == ["pool5@max", "conv+pool5@max", "fc6", "fc6+conv@max", "pool5+fc6@max"]
 
 
 def test_layers_whose_place_is_unknown_follow_as_they_are_found() -> None:
     found = ordered("b@max", "b+c@max", "a@max", "fc6@none", "b@avg", known="fc6")
-    assert found == ["fc6@none", "b@max", "b@avg", "b+c@max", "a@max"]
+    assert found == ["fc6", "b@max", "b@avg", "b+c@max", "a@max"]
 
 
 STORED = [LayerKey("pool5.3", "max"), LayerKey("pool5.3", "avg"), LayerKey("fc6", "none")]
@@ -84,3 +93,51 @@ def test_layers_side_by_side_have_the_pool_of_those_that_are_no_vectors() -> Non
     assert concatenated_key([first, vector]) == LayerKey("b.1+fc6", "cls")
     assert concatenated_key([first, other, vector]) is None
     assert concatenated_key([first, LayerKey("b.1", "avg")]) is None
+
+
+MAP, AVG, FC6, PCA, BITS, DOT = (
+    RankedLayer(LayerKey(*key), reduction, similarity)
+    for key, reduction, similarity in [
+        (("p", "max"), "none", "cosine"), (("p", "avg"), "none", "cosine"), (("fc6", "none"), "none", "cosine"),
+        (("fc6", "none"), "l2+pca:8", "cosine"), (("p", "max"), "binary", "hamming"),
+        (("fc6", "none"), "none", "dot"),
+    ]
+)  # fmt: skip
+EVERY = (MAP, AVG, BITS, FC6, PCA, DOT)
+
+
+def test_a_name_has_the_pool_but_of_a_vector_and_the_reduction() -> None:
+    assert layer_names([MAP, AVG, FC6, PCA]) == ["p@max", "p@avg", "fc6", "fc6/l2+pca:8"]
+
+
+def test_a_name_has_the_similarity_where_rows_differ_in_it_and_bits_have_but_one() -> None:
+    assert layer_names([MAP, BITS]) == ["p@max", "p@max/binary"]
+    assert layer_names([FC6, DOT, BITS]) == ["fc6~cosine", "fc6~dot", "p@max/binary"]
+
+
+def test_every_name_means_the_layer_that_it_was_printed_for() -> None:
+    for text, ranked in zip(layer_names(EVERY), EVERY, strict=True):
+        assert named(text, EVERY) == named(f"netA#3:{text}", EVERY) == [ranked]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("fc6", [FC6, DOT]),
+        ("p", [MAP, AVG]),
+        ("p/binary", [BITS]),
+        ("fc6@none", [FC6, DOT]),
+        ("fc6/l2+*", [PCA]),
+        ("*@max/*", [MAP, BITS]),
+        ("*~dot", [DOT]),
+        ("p@gem", []),
+    ],
+)
+def test_what_a_name_leaves_out_may_be_anything_but_a_reduction(text: str, found: list[RankedLayer]) -> None:
+    assert named(text, EVERY) == found
+
+
+def test_a_colon_of_a_pool_or_a_reduction_is_no_runs() -> None:
+    grid = RankedLayer(LayerKey("p", "grid:2"), "none", "cosine")
+    assert named("p@grid:2", [grid, MAP]) == [grid]
+    assert named("fc6/l2+pca:8", EVERY) == [PCA]

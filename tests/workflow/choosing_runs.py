@@ -82,7 +82,7 @@ def write_run(
             every = Features(np.empty(0, np.float32), labels, ids)
             made = store.RankKey(key, None, search_sha256(every, None), 1e-12, engine=1)
             found = {
-                layer: _ranks(layer, of_layer, replace(every, values=own[str(layer.layer)]) if features else None)
+                layer: _ranks(layer, of_layer, replace(every, values=own[layer.layer.stored]) if features else None)
                 for layer, of_layer in of_split.items()
             }
             fitted = f"{replace(key, split='train')} seed 0"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.system.errors import DataError, RecipeError
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.keys import RankedLayer, layer_names
 from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.plot.plot_layers import asked_layers
 from layerprobe.workflow.run.references import RankedSplit, probe_fix
@@ -87,8 +87,8 @@ def parse_rule(text: str, known: Sequence[RankedLayer], last: RankedLayer) -> Ru
             raise RecipeError(f"--where {text!r}: {part.strip()!r} is no rule", fix=_FORM)
         found = asked_layers([name.strip()], known) or []
         if len(found) > 1:
-            ways = ", ".join(f"{each.layer}/{each.reduction}" for each in found)
-            raise RecipeError(f"--where {text!r}: {name.strip()} may be several layers", fix=f"Choose one of {ways}")
+            names = ", ".join(layer_names(found))
+            raise RecipeError(f"--where {text!r}: {name.strip()} names several layers", fix=f"Choose one of {names}")
         outcomes.append((found[0], _OUTCOMES[outcome]))
     return ByOutcome(tuple(outcomes))
 

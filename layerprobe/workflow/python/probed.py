@@ -67,7 +67,7 @@ class ByLayer(dict[tuple[str, str], T]):
         if not found:
             raise UnknownNameError("layer", text, map(str, known))
         if len(found) > 1:
-            raise RecipeError(f"{text} may be one of several", fix=f"Choose one of {', '.join(map(str, found))}")
+            raise RecipeError(f"{text} names several layers", fix=f"Choose one of {', '.join(map(str, found))}")
         if reason := self._absent.get((split, found[0])):
             raise NumericError(f"{found[0]!s} has none on {split}: {reason}")
         return self[split, str(found[0])]

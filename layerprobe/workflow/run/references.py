@@ -204,7 +204,8 @@ def _not_ranked(place: RankedSplit, reference: Reference, text: str, similarity:
         more += "" if reference.reduction == NO_REDUCTION else f" --reduce {reference.reduction}"
         more += "" if similarity == "hamming" else f" --similarity {similarity}"
         fix += f". {probe_fix(place.run, place.record, place.epoch, place.split, more)}"
-        return RecipeError(f"{where}: {text} is not ranked as {reference.reduction}~{similarity}", fix=fix)
+        reduction = "" if reference.reduction == NO_REDUCTION else f"/{reference.reduction}"
+        return RecipeError(f"{where}: {text}{reduction}~{similarity} is not ranked", fix=fix)
     if reference.is_glob:
         return RecipeError(
             f"{where}: no ranked layer matches {text}",

@@ -26,7 +26,7 @@ def test_regret_and_optimism_stand_apart_and_the_best_on_test_is_labelled() -> N
         "  on test: R@1 80.0 %",
         "  best on test, chosen by looking: a#2:c2@max, 83.0 %",
         "  regret: +3.0 points (the best on test less the chosen)",
-        "  optimism: +1.2 points (by how much the best on test is too high, as it was looked for)",
+        "  optimism: +1.2 points (selection bias of the best on test)",
     ]
 
 
@@ -43,7 +43,7 @@ def test_what_a_score_says_and_the_choice_does_not_follows() -> None:
 
 
 def test_bits_are_no_numbers() -> None:
-    assert ship_text(SHIP) == "c1@max, then l2+binary, epoch 2: 100 bits, 13 bytes an image"
+    assert ship_text(SHIP) == "c1@max/l2+binary, epoch 2: 100 bits, 13 bytes an image"
 
 
 def test_the_next_step_can_be_pasted() -> None:
@@ -70,5 +70,5 @@ def test_the_two_figures_of_a_cross_fitted_choice_are_told_apart() -> None:
 def test_features_without_a_run_have_no_epoch() -> None:
     best = replace(BEST, run="", epoch=0)
     lines = choice_lines(replace(CHOICE, run="", best_on_test=best, ship=replace(SHIP, epoch=None)))
-    assert lines[0] == "ship c1@max, then l2+binary: 100 bits, 13 bytes an image"
+    assert lines[0] == "ship c1@max/l2+binary: 100 bits, 13 bytes an image"
     assert lines[3] == "  best on test, chosen by looking: c2@max, 83.0 %"

@@ -32,7 +32,7 @@ def test_the_best_on_validation_is_chosen_and_told_on_test(tmp_path: Path) -> No
         "test",
     )
     assert (found.best_on_test.layer, found.best_on_test.value, found.regret) == ("c1", 1, 0.25)
-    assert (found.run, found.settled, dict(found.shares)) == ("a", True, {"#2:c2@max~cosine": 1.0})
+    assert (found.run, found.settled, dict(found.shares)) == ("a", True, {"c2@max": 1.0})
 
 
 def test_a_cheaper_layer_is_taken_within_the_points_that_it_may_be_worse(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_experiments_compete_and_say_whose_a_candidate_is(tmp_path: Path) -> Non
         for name, own in (("a", FAIR), ("b", GOOD))
     ]
     found = chosen(*runs)
-    assert (found.run, dict(found.shares)) == ("b", {"b#2:c1@max~cosine": 1.0})
+    assert (found.run, dict(found.shares)) == ("b", {"b#2:c1@max": 1.0})
 
 
 def test_runs_of_one_recipe_on_other_images_are_not_chosen_among_as_one(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_runs_that_choose_on_other_classes_are_refused(
 def test_what_is_not_ranked_on_test_is_no_candidate_and_named(tmp_path: Path) -> None:
     found = chosen(write_run(tmp_path, "a", {"validation": {C1: FAIR, C2: GOOD}, "test": {C1: FAIR}}))
     assert found.ship.layer == "c1"
-    assert "no candidates, as a has them on validation and not on test: #2:c2@max/none" in found.notes
+    assert "skipped: ranked on validation and not on test in a: c2@max" in found.notes
 
 
 def test_a_layer_that_has_collapsed_is_named_and_not_shipped_where_chance_is_the_best(tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_a_layer_that_has_collapsed_is_named_and_not_shipped_where_chance_is_the
     run = write_run(tmp_path, "one", layers, features=dict.fromkeys(layers, features))
     choice = chosen(run)
     assert choice.ship.layer == "c2"
-    assert "one, c1, epoch 2: left out, as it has collapsed" in choice.notes
+    assert "one, c1@max, epoch 2: left out, as it has collapsed" in choice.notes
     dead = write_run(tmp_path, "two", {split: {C1: GOOD} for split in layers}, features=dict.fromkeys(layers, features))
-    with pytest.raises(DataError, match="no layer can be chosen: two, c1, epoch 2: left out, as it has collapsed"):
+    with pytest.raises(DataError, match="no layer can be chosen: two, c1@max, epoch 2: left out, as it has collapsed"):
         chosen(dead)
 
 

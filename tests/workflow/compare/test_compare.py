@@ -53,7 +53,7 @@ def test_the_difference_is_that_of_the_means_of_the_same_queries(run: Run, tmp_p
     assert found.difference == differences(unit_sums(HITS[C1] - HITS[FC6], LABELS))[0]
     assert found.claimed
     assert found.as_row() == {
-        "a": "netA#2:c1@max/none~cosine", "b": "netA#2:fc6@none/none~cosine", "metric": "R@1", "split": "test",
+        "a": "netA#2:c1@max~cosine", "b": "netA#2:fc6~cosine", "metric": "R@1", "split": "test",
         "difference": pytest.approx(-0.4), "low": found.difference.low, "high": found.difference.high,
         "p": found.difference.p, "comparisons": 1, "n": 80, "classes": 40, "note": "",
     }  # fmt: skip
@@ -86,7 +86,7 @@ def test_swapped_layers_give_the_mirrored_difference(run: Run, tmp_path: Path) -
 
 def test_a_glob_compares_each_layer_but_the_other_and_holm_corrects_them(run: Run, tmp_path: Path) -> None:
     found = compared(tmp_path, "netA:*", "netA:fc6")
-    assert [one.a.name for one in found] == ["c1", "c2"]
+    assert [one.a.name for one in found] == ["c1@max", "c2@max"]
     assert {one.basis.comparisons for one in found} == {2}
     alone = [compared(tmp_path, f"netA:{name}", "netA:fc6")[0].difference for name in ("c1", "c2")]
     # Both are far from 0: the least p is doubled, and the other is not below it.
@@ -97,13 +97,13 @@ def test_a_glob_compares_each_layer_but_the_other_and_holm_corrects_them(run: Ru
 def test_a_glob_leaves_out_the_other_layer_by_its_second_name(foreign: Callable[..., Run]) -> None:
     run = foreign("net.fc=[]")
     found = compared(run.folder.parent, f"{run.name}:*", f"{run.name}:output")
-    assert [one.a.name for one in found] == ["stages.1", "stages.2"]
+    assert [one.a.name for one in found] == ["stages.1@max", "stages.2@max"]
 
 
 def test_two_globs_compare_layers_of_one_name(run: Run, tmp_path: Path) -> None:
     store_ranks(run, HITS, LABELS, epoch=0)
     found = compared(tmp_path, "netA:c*", "netA#0:*")
-    assert [(one.a.name, one.b.name) for one in found] == [("c1", "c1"), ("c2", "c2")]
+    assert [(one.a.name, one.b.name) for one in found] == [("c1@max", "c1@max"), ("c2@max", "c2@max")]
     with pytest.raises(RecipeError, match=r"no two layers to compare: c\* against f\*"):
         compared(tmp_path, "netA:c*", "netA#0:f*")
 
@@ -174,10 +174,10 @@ def test_other_input_is_told(run: Run, tmp_path: Path) -> None:
 
 def test_a_layer_without_ranks_is_an_error_alone_and_a_row_among_others(tmp_path: Path) -> None:
     store_ranks(write_run(tmp_path, "bad"), HITS | {C1: None}, LABELS)
-    with pytest.raises(NumericError, match=r"bad, c1: NaN \(3 rows\)"):
+    with pytest.raises(NumericError, match=r"bad, c1@max: NaN \(3 rows\)"):
         compared(tmp_path, "bad:c1", "bad:fc6")
     first, second = compared(tmp_path, "bad:c*", "bad:fc6")
-    assert (first.difference, first.notes) == (None, ("bad, c1: NaN (3 rows)",))
+    assert (first.difference, first.notes) == (None, ("bad, c1@max: NaN (3 rows)",))
     assert first.as_row()["difference"] is None
     assert second.difference == compared(tmp_path, "bad:c2", "bad:fc6")[0].difference
 

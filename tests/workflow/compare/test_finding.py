@@ -38,7 +38,7 @@ def run_of(cache: Path, name: str = "one", *, seed: int = 0, better: int = 9) ->
 def test_the_layer_before_the_embedding_is_compared_with_it(tmp_path: Path) -> None:
     text = finding(ground_of(run_of(tmp_path), END))
     # 9 and 6 of 24 test images, 12 and 9 of 24 training images
-    assert "pool5, the layer before the embedding," in text
+    assert "pool5@max, the layer before the embedding," in text
     assert "and the embedding fc6 are not told apart on unseen classes" in text
     assert "R@1 37.5 % against 25.0 %, +12.5 points (95 % interval over 12 classes" in text
     assert text.endswith("On the training classes they reach 50.0 % against 37.5 %.")
@@ -65,7 +65,7 @@ def test_without_training_ranks_they_are_not_mentioned(tmp_path: Path) -> None:
 
 def test_a_layer_that_may_not_be_the_last_but_one_is_not_called_so(tmp_path: Path) -> None:
     text = finding(ground_of(run_of(tmp_path), NetworkEnd("fc6", "norm5", None)))
-    assert "pool5, the last layer probed before the embedding," in text
+    assert "pool5@max, the last layer probed before the embedding," in text
 
 
 def test_too_few_classes_for_an_interval_are_told(tmp_path: Path) -> None:
@@ -109,22 +109,22 @@ def test_the_best_on_validation_comes_first(tmp_path: Path) -> None:
     found = findings([(run_with_validation(tmp_path, "one", (8, 7, 6)), END)])
     chosen, fixed = found.sentences
     # on test 12 and 6 of 24
-    assert "pool3, the best of 3 layers on validation," in chosen
+    assert "pool3@max, the best of 3 layers on validation," in chosen
     assert "R@1 50.0 % against 25.0 %, +25.0 points (95 % interval over 12 classes" in chosen
-    assert "pool5, the layer before the embedding," in fixed
+    assert "pool5@max, the layer before the embedding," in fixed
 
 
 def test_several_runs_have_a_sentence_each(tmp_path: Path) -> None:
     chosen, other = run_with_validation(tmp_path, "one", (8, 7, 6)), run_of(tmp_path, "two")
     first, second = findings([(chosen, END), (other, END)]).sentences
-    assert "pool3, the best of 3 layers on validation," in first
-    assert "pool5, the layer before the embedding," in second
+    assert "pool3@max, the best of 3 layers on validation," in first
+    assert "pool5@max, the layer before the embedding," in second
 
 
 @pytest.mark.parametrize("validation", [(6, 7, 6), (6, 7, 8)])
 def test_the_best_on_test_is_never_chosen(tmp_path: Path, validation: tuple[int, int, int]) -> None:
     (fixed,) = findings([(run_with_validation(tmp_path, "one", validation), END)]).sentences
-    assert "pool5, the layer before the embedding," in fixed
+    assert "pool5@max, the layer before the embedding," in fixed
 
 
 def test_of_validation_ranks_that_are_not_exact_for_the_first_item_no_best_is_told(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_trainings_of_one_experiment_have_one_finding(tmp_path: Path) -> None:
     found = findings([(run, END) for run in runs])
     (text,) = found.sentences
     # 12 and 6 of 24 by pool5, 6 of 24 by fc6
-    assert "pool5, the layer before the embedding," in text
+    assert "pool5@max, the layer before the embedding," in text
     assert "over 2 trainings (s0, s1; epoch 5)" in text
     assert "37.5 % against 25.0 % on the mean, +12.5 points" in text
     assert "(seed 0 +0.0, seed 1 +25.0)" in text

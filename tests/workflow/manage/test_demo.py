@@ -48,7 +48,7 @@ def test_the_finding_is_computed_from_the_runs_own_numbers(monkeypatch: pytest.M
     assert figures is not None
     pairs = [("test", "c5"), ("test", "fc6"), ("train", "c5"), ("train", "fc6")]
     assert list(figures.groups()) == [f"{100 * (value[pair] or 0):.1f}" for pair in pairs]
-    assert "c5, the last layer probed before the embedding," in shown.finding  # pool5 lies between
+    assert "c5@max, the last layer probed before the embedding," in shown.finding  # pool5 lies between
     assert "fc6" in shown.finding
     assert [path.name for path in shown.plots] == [f"{kind}.png" for kind in PLOTS]
     assert all(path.stat().st_size > 10_000 for path in shown.plots)

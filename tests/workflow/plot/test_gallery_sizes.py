@@ -166,9 +166,9 @@ def with_open_count(hits: Sequence[float]) -> Ranks:
 @pytest.mark.parametrize(
     ("entries", "value", "message"),
     [
-        ({FC6: with_open_count([1.0] * 23 + [0.0])}, 23 / 24, r"fc6@none count .* --layers fc6@none --gallery-size 23"),
-        ({FC6: ranks_of([1.0] * 24)}, 0.5, "fc6@none are not those of its scores. Run layerprobe probe one --epochs 5"),
-        ({POOL5: ranks_of([1.0] * 24)}, 1.0, "no ranks of fc6@none. Run layerprobe probe one --epochs 5"),
+        ({FC6: with_open_count([1.0] * 23 + [0.0])}, 23 / 24, r"fc6 count .* --layers fc6 --gallery-size 23"),
+        ({FC6: ranks_of([1.0] * 24)}, 0.5, "fc6 are not those of its scores. Run layerprobe probe one --epochs 5"),
+        ({POOL5: ranks_of([1.0] * 24)}, 1.0, "no ranks of fc6. Run layerprobe probe one --epochs 5"),
     ],
 )
 def test_ranks_that_do_not_serve_name_the_command_that_makes_them(

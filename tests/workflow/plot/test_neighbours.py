@@ -115,7 +115,7 @@ def test_features_and_images_that_are_no_longer_the_runs_are_refused(probed: Run
         open_gallery(probed, "gallery")
     with h5py.File(probed.feature_file(0, "test"), "r+") as file:
         file.attrs["weights_sha256"] = np.bytes_(b"of another training")
-    with pytest.raises(DataError, match="the ranks of fc6@none were made from other features"):
+    with pytest.raises(DataError, match="the ranks of fc6 were made from other features"):
         neighbours_of(opened, 0, [FC6], ROWS, 1)
     (images / "class7/3.png").rename(images / "class7/new.png")
     with pytest.raises(DataError, match="the test images are not those of the run"):

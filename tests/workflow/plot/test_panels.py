@@ -49,10 +49,10 @@ def test_the_last_two_layers_are_shown_where_they_disagree_or_else_at_random(pro
     assert [one.ranked for one in found] == [C3, FC6] * (len(found) // 2)
     if disagree:
         assert {one.query.id for one in found} <= disagree
-        assert f"Queries: c3 right, fc6 wrong, all {len(disagree)}" in found[0].notes
+        assert f"Queries: c3@max right, fc6 wrong, all {len(disagree)}" in found[0].notes
     else:
         assert found[0].notes[:2] == (
-            "No query has c3 right, fc6 wrong",
+            "No query has c3@max right, fc6 wrong",
             "Queries: random, 4 of 16 at random by seed 0",
         )
 

@@ -216,7 +216,7 @@ def test_layers_and_epochs_are_compared_by_their_stored_features(
 ) -> None:
     features = of_epochs(0, 3)
     layers, epochs = matrices_drawn(monkeypatch, probed(tmp_path, features))
-    assert layers.rows == layers.columns == epochs.rows == ("pool5.3", "fc6")
+    assert layers.rows == layers.columns == epochs.rows == ("pool5.3@max", "fc6")
     assert epochs.columns == ("0", "3")
     pool, fc = (features[3][layer] for layer in LAYERS)
     assert layers.values[0][1] == pytest.approx(direct_cka(pool, fc), abs=1e-10)
@@ -242,7 +242,8 @@ def test_every_plot_has_the_networks_order_whatever_was_measured_first(kind: str
     run.write(RECORD | {"layer_order": ["conv", "pool5.3", "fc6"]})
     column = "row" if kind == "cka" else "layer"
     rows = [row[column] for row in csv.DictReader(drawn(kind, [run]).csv.splitlines())]
-    assert list(dict.fromkeys(rows)) == ["conv", "pool5.3", "fc6"]
+    names = ["conv@max", "pool5.3@max", "fc6"] if kind == "cka" else ["conv", "pool5.3", "fc6"]
+    assert list(dict.fromkeys(rows)) == names
 
 
 @pytest.mark.parametrize("record", [RECORD, {"no": "record"}])
@@ -293,7 +294,7 @@ def test_only_what_is_stored_as_features_is_compared(monkeypatch: pytest.MonkeyP
     ]
     write_scores(run.scores_file, scores)
     layers, epochs = matrices_drawn(monkeypatch, run)
-    assert (layers.rows, epochs.columns) == (("pool5.3", "fc6"), ("0", "1"))
+    assert (layers.rows, epochs.columns) == (("pool5.3@max", "fc6"), ("0", "1"))
 
 
 def test_an_epoch_whose_features_are_gone_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_ranks_whose_first_places_are_not_known_name_the_command(place_of: Calla
     fc6 = replace(known, closer_high=ranks_with({3: 2}).closer)
     place = place_of(known, known)
     place = replace(place, stored=replace(place.stored, ranks={POOL5: known, FC6: fc6}))
-    command = "Run layerprobe probe one --epochs 5 --splits test --layers fc6@none --k 1"
+    command = "Run layerprobe probe one --epochs 5 --splits test --layers fc6 --k 1"
     with pytest.raises(DataError, match=f"fc6 at epoch 5 was not ranked for K = 1. {command}"):
         choose_queries(ByOutcome(((FC6, True),)), place, NAMES, 3)
 
@@ -116,9 +116,9 @@ def test_words_that_are_no_rule_say_what_is_one(place_of: Callable[..., RankedSp
         parse_rule("pool5 right, fc6 left", place.layers, FC6)
     with pytest.raises(RecipeError, match="'right' is no rule"):
         parse_rule("right", place.layers, FC6)
-    with pytest.raises(UnknownNameError, match="unknown layer 'pool55'. Did you mean 'pool5'"):
+    with pytest.raises(UnknownNameError, match="unknown layer 'pool55'. Did you mean 'pool5@max'"):
         parse_rule("pool55 right", place.layers, FC6)
-    with pytest.raises(RecipeError, match=r"\* may be several layers. Choose one of pool5@max/none, fc6@none/none"):
+    with pytest.raises(RecipeError, match=r"\* names several layers. Choose one of pool5@max, fc6"):
         parse_rule("* right", place.layers, FC6)
     with pytest.raises(DataError, match="fc6 at epoch 5: NaN .3 rows"):
         choose_queries(Worst(FC6), place, NAMES, 1)

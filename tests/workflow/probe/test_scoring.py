@@ -72,7 +72,8 @@ def test_open_counts_are_completed_for_a_further_k(run: Run) -> None:
         with h5py.File(run.rank_file(2, split), "r+") as file:
             for layer in (FC6, LayerKey("pool5.3", "max")):
                 # As a large set has them: only that it lies between 0 and 12 is known.
-                file[f"{layer}/none/cosine/closer"][:], file[f"{layer}/none/cosine/closer_high"][:] = 0, 12
+                file[f"{layer.stored}/none/cosine/closer"][:] = 0
+                file[f"{layer.stored}/none/cosine/closer_high"][:] = 12
     assert probe(run, replace(REQUEST, ks=(1, 3)), Silent()) == exact
     assert (ranks_in(run.rank_file(2, "test"))["fc6@none/closer_high"] < 12).any()
 

@@ -182,7 +182,7 @@ def test_accuracy_without_a_classifier_is_left_out_before_the_data_are_read(
 
 def test_accuracy_of_another_layer_than_the_classifiers_is_refused(request_for: Requests) -> None:
     run = train(request_for("train.epochs=0", recipe="netA-softmax"), Silent())
-    with pytest.raises(RecipeError, match="accuracy is measured on fc6@none. Add fc6 to --layers"):
+    with pytest.raises(RecipeError, match="accuracy is measured on fc6. Add fc6 to --layers"):
         probe(run, replace(REQUEST, layers=("pool5.3",), metrics=("accuracy",)), Silent())
 
 

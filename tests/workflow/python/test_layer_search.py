@@ -88,7 +88,7 @@ def test_rows_tables_and_plots_have_reductions_and_layers_side_by_side(result: P
     for kind in ("layers", "train-vs-test"):
         assert result.plot(kind).axes
     compared = result.plot("cka").axes[0].get_yticklabels()
-    assert [label.get_text() for label in compared] == ["0.0", "0.1"]
+    assert [label.get_text() for label in compared] == ["0.0@max", "0.1@max"]
 
 
 def test_a_reduction_fitted_on_what_is_searched_says_so() -> None:

@@ -29,13 +29,13 @@ def test_features_are_those_of_a_forward() -> None:
     assert model.training
     with torch.no_grad():
         maps = model.eval()[0](images)
-        expected = {"0.1@avg": maps.mean((2, 3)), "0.1@max": maps.amax((2, 3)), "output@none": model(images)}
+        expected = {"0.1@avg": maps.mean((2, 3)), "0.1@max": maps.amax((2, 3)), "output": model(images)}
     assert list(found) == list(expected)
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values.numpy(), rtol=1e-5, atol=1e-6)
         assert found[name].dtype == np.float32
     in_batches = layerprobe.extract(model, ["output"], [(images[:30], [0] * 30), (images[30:], [1] * 40)])
-    np.testing.assert_allclose(in_batches["output@none"], found["output@none"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(in_batches["output"], found["output"], rtol=1e-5, atol=1e-6)
 
 
 def test_a_wrapped_model_has_the_layers_of_the_model() -> None:
@@ -100,7 +100,7 @@ def test_the_final_norm_is_the_one_after_the_last_block(transformer: nn.Module) 
     found = layerprobe.extract(transformer, ["normed(blocks.1)@cls", "output"], images)
     with torch.no_grad():
         expected = transformer.forward_features(images)[:, 0].numpy()  # type: ignore[operator] # timm's
-    for name in ("normed(blocks.1)@cls", "output@none"):
+    for name in ("normed(blocks.1)@cls", "output"):
         np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(RecipeError, match="the network has no final norm"):
         layerprobe.extract(small_model(), "normed(0.1)", torch.zeros(1, 3, 12, 12))

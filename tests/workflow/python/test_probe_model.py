@@ -77,13 +77,13 @@ def test_every_block_and_the_output_are_scored_on_every_split() -> None:
     images = torch.cat([batch for batch, _ in TEST])
     with torch.no_grad():
         maps = model.eval().get_submodule("0.0")(images)
-        expected = {"0.0@max": maps.amax((2, 3)), "0.0@avg": maps.mean((2, 3)), "output@none": model(images)}
+        expected = {"0.0@max": maps.amax((2, 3)), "0.0@avg": maps.mean((2, 3)), "output": model(images)}
     for layer, values in expected.items():
         np.testing.assert_allclose(result.features["test", layer], values.numpy(), rtol=1e-5, atol=1e-6)
     for split, key in result.features:
         by_hand = nearest_has_the_class(result.features[split, key], result.labels[split])
         layer, _, pool = key.partition("@")
-        assert number(result.scores, split=split, layer=layer, pool=pool, metric="R@1") == by_hand
+        assert number(result.scores, split=split, layer=layer, pool=pool or "none", metric="R@1") == by_hand
         assert result.ranks[split, key].recall(1) == by_hand
 
 
@@ -93,7 +93,7 @@ def test_a_transformer_is_probed_by_its_class_token_and_its_patches() -> None:
     by_hand = nearest_has_the_class(result.features["test", "blocks.1@avg"], result.labels["test"])
     assert result.ranks["test", "blocks.1@avg"].recall(1) == by_hand
     assert [key for split, key in result.features if split == "train"] == [
-        "blocks.0@avg", "blocks.0@cls", "blocks.1@avg", "blocks.1@cls", "output@none",
+        "blocks.0@avg", "blocks.0@cls", "blocks.1@avg", "blocks.1@cls", "output",
     ]  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def test_features_that_are_not_finite_have_no_value_and_say_so() -> None:
         (metric, None, ("NaN (9 rows)",)) for metric in ("R@1", "uniformity")
     }
     assert all(score.value is not None for score in result.scores if score.layer != "output")
-    with pytest.raises(NumericError, match=r"output@none has none on test: NaN \(9 rows\)"):
+    with pytest.raises(NumericError, match=r"output has none on test: NaN \(9 rows\)"):
         result.ranks["test", "output"]
 
 

@@ -29,7 +29,7 @@ def test_the_table_is_that_of_the_command_line(result: Probed) -> None:
         "test: 9 queries, 3 classes, chance R@1 25.0 %",
     ]
     value = 100 * result.ranks["test", "0.1@avg"].recall(1)
-    assert any(re.match(rf"\*? *0.1 +avg .* {value:.1f} ", line) for line in lines)
+    assert any(re.match(rf"\*? *0.1@avg .* {value:.1f} ", line) for line in lines)
     assert any("NMI" in line for line in lines)
 
 
@@ -93,7 +93,7 @@ def test_panels_need_images_that_a_probe_from_python_does_not_keep(result: Probe
 def test_a_layer_is_read_by_split_and_name(result: Probed) -> None:
     assert result.ranks["test", "output"] is result.ranks["test", "output@none"]
     assert result.features["train", "0.0@avg"].shape == (8, 4)
-    with pytest.raises(RecipeError, match="0.0 has several pools. Choose one of 0.0@max, 0.0@avg"):
+    with pytest.raises(RecipeError, match="0.0 names several layers. Choose one of 0.0@max, 0.0@avg"):
         result.features["test", "0.0"]
     with pytest.raises(UnknownNameError, match="unknown split 'tset'. Did you mean 'test'"):
         result.ranks["tset", "output"]

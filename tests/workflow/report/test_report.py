@@ -61,7 +61,7 @@ def test_a_report_has_the_scores_finding_and_layers_of_its_run(tmp_path: Path) -
     assert page.scores == tuple(run.scores())
     assert (page.layers, page.embedding, page.few) == ((POOL5, FC6), 1, (0, 1))
     assert page.data.splits["test"].queries == 24
-    assert "pool5, the layer before the embedding," in made.findings[0]
+    assert "pool5@max, the layer before the embedding," in made.findings[0]
     assert made.title == "one: train and test recall of every layer"
     assert not page.training
 
@@ -82,7 +82,7 @@ def test_a_module_that_gives_the_output_is_the_embedding_and_never_compared_with
     (page,) = made.runs
     assert [ranked.layer.layer for ranked in page.layers] == ["stages.1", "stages.2", "head", "output"]
     assert [page.layers[i].layer.layer for i in page.few] == ["stages.1", "stages.2", "output"]
-    assert made.findings[0].startswith("stages.2, the layer before the embedding, against the embedding")
+    assert made.findings[0].startswith("stages.2@max, the layer before the embedding, against the embedding")
 
 
 def test_the_file_holds_the_digits_of_scores_csv_and_asks_for_nothing(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_missing_embedding_is_told_among_the_notes(tmp_path: Path) -> None:
 def test_how_a_run_was_made_begins_with_its_best_layer_on_validation(tmp_path: Path) -> None:
     run = run_of(tmp_path, "a")
     add(run, [replace(score, split="validation") for score in run.scores() if score.split == "train"])
-    text = "a, epoch 5: best on validation: pool5, 50.0 %; on test 37.5 %."
+    text = "a, epoch 5: best on validation: pool5@max, 50.0 %; on test 37.5 %."
     assert made_report([run], ends()).runs[0].made[0] == ("best layer", text)
 
 

@@ -121,7 +121,7 @@ def test_queries_fulfil_the_rules_that_they_are_shown_for(run: Run) -> None:
     for query in gallery.queries:
         for rule in query.rules:
             shown.setdefault(rule, set()).add(gallery.items[query.item].id)
-    for one, other, rule in [(C3, FC6, "c3 right, fc6 wrong"), (FC6, C3, "fc6 right, c3 wrong")]:
+    for one, other, rule in [(C3, FC6, "c3@max right, fc6 wrong"), (FC6, C3, "fc6 right, c3@max wrong")]:
         # of the 16 images at most 12 are shown by a rule
         assert shown.get(rule, set()) == {
             name for name, yes, no in zip(stored.ids, right[one], right[other], strict=True) if yes and not no
@@ -140,7 +140,7 @@ def test_the_layer_before_the_embedding_is_the_one_that_the_page_shows_first(run
     codes = replace(BINARY, layer=C3.layer)
     page = replace(page_of(run), layers=(C3, codes, FC6), few=(0, 2), embedding=2, scores=tuple(scores))
     (gallery,) = galleries_of([(run, page)]).galleries
-    assert [note.split(", ")[0] for note in gallery.notes[:2]] == ["Queries: c3 right", "Queries: fc6 right"]
+    assert [note.split(", ")[0] for note in gallery.notes[:2]] == ["Queries: c3@max right", "Queries: fc6 right"]
 
 
 def test_runs_on_the_same_images_show_the_same_queries_and_share_pictures(run: Run, tmp_path: Path) -> None:

@@ -138,13 +138,13 @@ def test_the_tables_are_of_the_last_epoch_and_know_the_untrained_one(tmp_path: P
     ScoreTable([replace(SCORE, epoch=0, value=0.75), SCORE]).write(run.scores_file)
     nmi = replace(SCORE, metric="NMI")
     layers, further = score_tables(run, [replace(SCORE, epoch=0, value=0.75), SCORE, nmi])
-    assert [row[1:] for row in layers.rows] == [("fc6", "none", "50.0")]
+    assert [row[1:] for row in layers.rows] == [("fc6", "50.0")]
     assert layers.heading[1:] == ("test: 4 queries",)
     assert (
         layers.notes[1]
         == "training made test R@1 worse at fc6: 50.0 %, untrained 75.0 %, which no trained layer reaches"
     )
-    assert further.rows == (("NMI", "fc6", "none", "50.0"),)
+    assert further.rows == (("NMI", "fc6", "50.0"),)
 
 
 def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best(tmp_pa
     ScoreTable(sure).write(run.scores_file)
     (table,) = score_tables(run, sure)
     # 23 of 24 queries
-    assert table.notes[0] == "* best on test (chosen on test): fc6, 95.8 %; not told apart from it: pool5"
+    assert table.notes[0] == "* best on test (chosen on test): fc6, 95.8 %; not told apart from it: pool5@max"
 
 
 def test_each_reduction_has_a_table_and_a_best_layer_of_its_own(tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_each_reduction_has_a_table_and_a_best_layer_of_its_own(tmp_path: Path) 
         replace(SCORE, reduction=reduction, layer=layer, value=value) for (reduction, layer), value in values.items()
     ]
     raw, reduced = score_tables(run, scores[::-1])
-    assert [table.rows[table.marked or 0][1] for table in (raw, reduced)] == ["fc6", "pool5"]
+    assert [table.rows[table.marked or 0][1] for table in (raw, reduced)] == ["fc6", "pool5/l2"]
     assert raw.heading[0] == "one, epoch 1, R@1 in %, cosine"
-    assert reduced.heading[0] == "one, epoch 1, R@1 in %, l2, cosine"
+    assert reduced.heading[0] == "one, epoch 1, R@1 in %, cosine"
     assert "test: 4 queries" in raw.heading
     assert "test: 4 queries" not in reduced.heading
 
@@ -180,7 +180,7 @@ def test_what_is_said_of_layers_as_they_are_is_not_said_of_reduced_ones_again(tm
     ScoreTable([raw, reduced]).write(run.scores_file)
     first, second = score_tables(run, [raw, reduced])
     assert first.notes[1:] == ("test, fc6: 12 files are absent",)
-    assert second.notes[1:] == ("test, fc6: mean of 5 draws",)
+    assert second.notes[1:] == ("test, fc6/l2: mean of 5 draws",)
     assert (
         second.heading[-1]
         == first.heading[-1]

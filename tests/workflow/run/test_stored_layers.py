@@ -63,7 +63,7 @@ def test_only_what_is_asked_for_is_scored_and_its_members_alone_are_stored(untra
     scores = probe(untrained, replace(REQUEST, layers=None), Silent())  # what its recipe says
     assert {str(score.layer_key) for score in scores} == {str(BOTH)}
     path = untrained.feature_file(0, "test")
-    assert set(map(str, store.read_layers(path))) == {"pool5.3@max", "fc6@none"}
+    assert set(map(str, store.read_layers(path))) == {"pool5.3@max", "fc6"}
     np.testing.assert_allclose(read_layer(path, BOTH), by_hand(path), rtol=1e-6)
     assert number(scores, "test") == brute_force(path)
     assert untrained.read()["layer_order"] == ["pool5.3", "fc6"]
@@ -141,7 +141,7 @@ def test_it_is_compared_drawn_again_summed_up_and_plotted_beside_its_layers(untr
     ranked = RankedLayer(BOTH, "none", "cosine")
     request = CompareRequest(untrained.folder.parent, "tiny:fc6+pool5.3", "tiny:fc6")
     (found,) = compare(request)
-    assert (found.a.name, found.a.subject.ranked) == ("pool5.3+fc6", ranked)
+    assert (found.a.name, found.a.subject.ranked) == ("pool5.3+fc6@max", ranked)
     (again,) = compare(replace(request, measure=Measure(kind=IntervalKind("redraw"))))
     assert found.values is not None
     assert again.values == found.values
