@@ -69,7 +69,6 @@ def choose(
     With --model, a model from elsewhere is measured on the images of --data first. A file of features needs no model:
     an .npz has `labels` (N,), `split` and `group` if there are any, and every other array (N, D) is a layer.
     """
-    from layerprobe.values.records import FROM_PYTHON
     from layerprobe.workflow.choose.choice_text import choice_lines, choice_values, next_step
     from layerprobe.workflow.run.runs import find_run
 
@@ -103,8 +102,8 @@ def choose(
         run, choice = choose_model(frozen, request, terminal)
         found = [run]
     terminal.result(choice_values(choice), *choice_lines(choice))
-    having = next(run for run in found if choice.run in (run.name, run.read()["experiment"]))
-    if having.read().get(FROM_PYTHON):
+    having = next(run for run in found if choice.run in (run.name, run.read().experiment))
+    if having.read().from_python:
         terminal.say(f"next: layerprobe summary {having.name}{cache_flag(cache)}")
     else:
         terminal.say(f"{next_step(choice, having.name)}{cache_flag(cache)}")

@@ -82,7 +82,7 @@ def runs(
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
     if name is not None:
         run = find_run(cache, name)
-        record, sizes = run.read(), run.sizes()
+        record, sizes = run.read().as_json(), run.sizes()
         shown = {key: value for key, value in record.items() if key not in ("hashes", "new_parameters")}
         lines = [[key, str(value)] for key, value in shown.items()]
         lines.append(["size", ", ".join(f"{part} {as_size(size)}" for part, size in sizes.items())])
@@ -91,9 +91,10 @@ def runs(
     found = list_runs(cache)
     keys = ("recipe_name", "state", "epochs_done", "seed", "touched")
     sizes = {run.name: run.sizes()["total"] for run, _ in found}
-    rows = [[run.name, *(str(record.get(key)) for key in keys), as_size(sizes[run.name])] for run, record in found]
+    rows = [[run.name, *(str(getattr(each, key)) for key in keys), as_size(sizes[run.name])] for run, each in found]
     values = [
-        {"run": run.name, **{key: record.get(key) for key in keys}, "bytes": sizes[run.name]} for run, record in found
+        {"run": run.name, **{key: getattr(record, key) for key in keys}, "bytes": sizes[run.name]}
+        for run, record in found
     ]
     for run, error in damaged_runs(cache):  # `runs NAME` says what is damaged
         size = run.sizes()["total"]

@@ -86,5 +86,5 @@ def train(
     trained = train_any(request, terminal)
     record = trained.read()
     values = {"run": trained.name, "folder": str(trained.folder)}
-    terminal.result(values | {key: record[key] for key in ("state", "epochs_done")}, str(trained.folder))
+    terminal.result(values | {key: getattr(record, key) for key in ("state", "epochs_done")}, str(trained.folder))
     terminal.say(f"next: layerprobe probe {trained.name}{cache_flag(cache)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import tomllib
@@ -31,7 +32,7 @@ from layerprobe.registry import LOSSES
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, near_miss
 from layerprobe.system.naming import PYTHON, name_model, run_folder_of, split_python
 from layerprobe.values.own_input import OwnInput
-from layerprobe.values.records import FROM_PYTHON, recorded_input
+from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import (
     SEARCH_KEYS,
     SECTIONS,
@@ -140,13 +141,17 @@ class Recipe:
             found[section].pop(key, None)
         return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
-    def changes_since(self, stored: Mapping[str, Any]) -> list[Change]:
+    @property
+    def experiment(self) -> str:
+        """Hash of what decides the weights, without the seed."""
+        return self.identity(with_seed=False)[:12]
+
+    def changes_since(self, stored: RunRecord) -> list[Change]:
         """The keys that decide the weights and differ from those that a run was trained with."""
-        try:
+        old = stored.recipe
+        with contextlib.suppress(LayerprobeError):
             # Through the same defaults, so that a key that is new in this version is no difference.
-            old = resolve(stored["recipe_name"], stored["recipe"], source="run.json", own_size=False).as_dict()
-        except LayerprobeError:
-            old = stored["recipe"]
+            old = resolve(stored.recipe_name, old, source="run.json", own_size=False).as_dict()
         new, found = self.as_dict(), []
         for section in _DECIDING:
             before, after = old.get(section, {}), new.get(section, {})
@@ -190,20 +195,20 @@ def is_changed(reference: str, recipe: Recipe) -> bool:
     return plain.identity() != recipe.identity()
 
 
-def recorded_recipe(record: Mapping[str, Any], file: Path) -> Recipe:
+def recorded_recipe(record: RunRecord, file: Path) -> Recipe:
     """The recipe in a run's record. It fetches no data set, and nothing is asked of the model."""
-    if record.get(FROM_PYTHON):
+    if record.from_python:
         raise RecipeError(
             "measured from Python: the run has no model and no images to go on with",
             file=file,
             fix="Measure it there again, by layerprobe.probe(model, splits, cache=...)",
         )
-    sections = record["recipe"]
-    if "download" in sections.get("data", {}):
-        sections = sections | {"data": sections["data"] | {"download": False}}
+    sections = record.recipe
+    if "download" in record.data:
+        sections = {**sections, "data": {**record.data, "download": False}}
     try:
-        recipe = resolve(record["recipe_name"], sections, source=file, own_size=False)
-        return replace(recipe, own_input=recorded_input(record))
+        recipe = resolve(record.recipe_name, sections, source=file, own_size=False)
+        return replace(recipe, own_input=None if record.network is None else record.network.input)
     except RecipeError as error:
         what = error.message.removeprefix(f"{file} ")
         raise DataError(what, file=file, fix="Correct it, or train it again with --fresh") from error

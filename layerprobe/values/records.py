@@ -1,23 +1,187 @@
-"""What run.json must hold for a run to be read."""
+"""RunRecord: what run.json says of a run."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, get_args
 
+from layerprobe.values.keys import LayerKey
 from layerprobe.values.own_input import Filter, OwnInput
 
-_Check = Callable[[Any], bool]
+_LARGEST_SIDE = 100_000  # of an image, in pixels
 
-FROM_PYTHON = "from_python"  # true in the record of a run that layerprobe.probe wrote: its model is not stored
-# The files whose weights are the epochs 0, 1, 2 ... of a run that copied none of them.
-FOREIGN = "weights_files"
-# What a run's network is, so that nobody has to build it to read the run: `layers` in execution order; `embedding`,
-# what the loss takes, as layer and pool; `cuts`, layer -> shares of parameters and multiply-adds after it; `input`, the
-# fields of the model's OwnInput, or null; `files`, path from the folder of the user's own file -> SHA-256, the file
-# itself under the empty path.
-NETWORK = "network"
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """A file of somebody's training whose weights are those of one epoch, measured where it lies.
+
+    Args:
+        part: path of the dict inside it that is meant, with dots between; empty for the whole file; None for the only
+            one that fits the network.
+        size: in bytes; compared before the file is read.
+    """
+
+    path: str
+    part: str | None
+    sha256: str
+    size: int
+
+    @property
+    def weights_sha256(self) -> str:
+        """Hash of the weights: two parts of one file are two networks."""
+        if self.part is None:
+            return self.sha256
+        return hashlib.sha256(f"{self.sha256}#{self.part}".encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class RecordedNetwork:
+    """What a run's network is, so that nobody has to build it to read the run.
+
+    Args:
+        layers: in execution order.
+        embedding: the layer that the loss takes.
+        cuts: layer -> shares of the parameters and of the multiply-adds after it.
+        input: the images that a model from elsewhere was trained on.
+        files: path from the folder of the user's own file -> SHA-256; the file itself under the empty path.
+    """
+
+    layers: tuple[str, ...]
+    embedding: LayerKey
+    cuts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    input: OwnInput | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def before(self) -> str | None:
+        """The layer before the embedding."""
+        place = self.layers.index(self.embedding.layer) if self.embedding.layer in self.layers else len(self.layers)
+        return self.layers[place - 1] if place else None
+
+    def as_json(self) -> dict[str, Any]:
+        """As run.json has it."""
+        return {
+            "layers": list(self.layers),
+            "embedding": [self.embedding.layer, self.embedding.pool],
+            "cuts": {layer: list(shares) for layer, shares in self.cuts.items()},
+            "input": None if self.input is None else asdict(self.input),
+            "files": dict(self.files),
+        }
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> RecordedNetwork:
+        """The network that `as_json` gave."""
+        own = value["input"]
+        cuts = {layer: (shares[0], shares[1]) for layer, shares in value["cuts"].items()}
+        recorded = own and OwnInput(**own | {key: tuple(own[key]) for key in ("mean", "std")})
+        return cls(tuple(value["layers"]), LayerKey(*value["embedding"]), cuts, recorded, value["files"])
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """run.json. Fields with a default are written only if they differ from it.
+
+    Args:
+        state: training, finished, interrupted or failed.
+        recipe: sections of the recipe -> keys -> values.
+        experiment: hash of the recipe without its seed.
+        epochs_done: the last epoch; 0 = before any step.
+        hashes: name of a checkpoint -> SHA-256.
+        manifests: split -> hash of names, classes and sizes of its images.
+        contents: split -> hash of names, classes and contents of its images.
+        new_parameters: names of the parameters that started from random values.
+        transform: the steps from an image to the network's input.
+        network: None for a model that was measured from Python.
+        layer_order: every layer ever measured, in execution order.
+        members: names of the runs of an ensemble.
+        checkpoints_removed: epochs. Their hashes stay, so that their features still hold.
+        weights_files: one for each epoch of a run that wrote no checkpoints.
+        untrained: whether epoch 0 is the network before training.
+        from_python: whether `layerprobe.probe` wrote the run, whose model is not stored.
+        touched: when run.json was written, in ISO 8601.
+        others: fields that a later version wrote.
+    """
+
+    state: str
+    recipe_name: str
+    recipe: Mapping[str, Mapping[str, Any]]
+    experiment: str
+    seed: int
+    epochs_done: int
+    hashes: Mapping[str, str]
+    manifests: Mapping[str, str]
+    new_parameters: tuple[str, ...]
+    contents: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    device: str = ""
+    threads: int | None = None
+    transform: str = ""
+    notes: tuple[str, ...] = ()
+    network: RecordedNetwork | None = None
+    layer_order: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+    checkpoints_removed: tuple[int, ...] = ()
+    weights_files: tuple[WeightsFile, ...] = ()
+    untrained: bool = True
+    from_python: bool = False
+    touched: str = ""
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """[data] of the recipe; empty for a run from Python."""
+        return self.recipe.get("data", {})
+
+    @property
+    def net(self) -> Mapping[str, Any]:
+        """[net] of the recipe."""
+        return self.recipe.get("net", {})
+
+    @property
+    def similarity(self) -> str:
+        """What features are searched by unless told otherwise."""
+        return str(self.recipe.get("probe", {}).get("similarity", "cosine"))
+
+    def as_json(self) -> dict[str, Any]:
+        """As run.json has it."""
+        found: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            default = each.default_factory() if each.default_factory is not MISSING else each.default
+            if each.name != "others" and value != default:
+                found[each.name] = _as_json(value)
+        return found | dict(self.others)
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> RunRecord:
+        """The record in run.json.
+
+        Raises:
+            ValueError: a field is missing or of another type, with its name and what is expected.
+        """
+        if fault := _fault(value):
+            raise ValueError(fault)
+        names = [each.name for each in fields(cls) if each.name != "others"]
+        known: dict[str, Any] = {name: value[name] for name in names if name in value}
+        known = {name: tuple(each) if isinstance(each, list) else each for name, each in known.items()}
+        if "network" in known:
+            known["network"] = RecordedNetwork.of_json(known["network"])
+        known["weights_files"] = tuple(WeightsFile(**file) for file in value.get("weights_files", ()))
+        return cls(**known, others={name: value[name] for name in value if name not in (*names, "schema")})
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, RecordedNetwork):
+        return value.as_json()
+    if isinstance(value, tuple):
+        return [asdict(each) if isinstance(each, WeightsFile) else each for each in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+_Check = Callable[[Any], bool]
 
 
 def _is_text(value: Any) -> bool:
@@ -26,6 +190,10 @@ def _is_text(value: Any) -> bool:
 
 def _is_whole(value: Any) -> bool:
     return type(value) is int and value >= 0
+
+
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, bool)
 
 
 def _list_of(check: _Check) -> _Check:
@@ -41,15 +209,11 @@ def _is_recipe(value: Any) -> bool:
     return sections and ("train" not in value or _is_whole(value["train"].get("epochs")))
 
 
-def _is_foreign_file(value: Any) -> bool:
-    if not isinstance(value, dict) or value.keys() - {"size"} != {"path", "part", "sha256"}:
+def _is_weights_file(value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != {each.name for each in fields(WeightsFile)}:
         return False
-    if not (value.get("size") is None or _is_whole(value["size"])):
-        return False
-    return _is_text(value["path"]) and _is_text(value["sha256"]) and (value["part"] is None or _is_text(value["part"]))
-
-
-_LARGEST_SIDE = 100_000  # of an image, in pixels
+    is_part = value["part"] is None or _is_text(value["part"])
+    return _is_text(value["path"]) and _is_text(value["sha256"]) and is_part and _is_whole(value["size"])
 
 
 def _is_share(value: Any) -> bool:
@@ -63,7 +227,7 @@ def _is_cut(value: Any) -> bool:
 def _is_input(value: Any) -> bool:
     if value is None:
         return True
-    if not isinstance(value, dict) or value.keys() != {field.name for field in fields(OwnInput)}:
+    if not isinstance(value, dict) or value.keys() != {each.name for each in fields(OwnInput)}:
         return False
     sizes = [value["size"], value["size"] if value["resized"] is None else value["resized"]]
     channels = [value["mean"], value["std"]]
@@ -92,7 +256,7 @@ def _is_network(value: Any) -> bool:
     )
 
 
-_REQUIRED: Mapping[str, tuple[_Check, str]] = {
+_CHECKS: Mapping[str, tuple[_Check, str]] = {
     "state": (_is_text, "text"),
     "recipe_name": (_is_text, "text"),
     "recipe": (_is_recipe, "the sections of a recipe, train.epochs a whole number"),
@@ -102,41 +266,36 @@ _REQUIRED: Mapping[str, tuple[_Check, str]] = {
     "hashes": (_section_of(_is_text), "the hash of each file"),
     "manifests": (_section_of(_is_text), "the hash of each split"),
     "new_parameters": (_list_of(_is_text), "a list of names"),
-}
-_OPTIONAL: Mapping[str, tuple[_Check, str]] = {
-    "touched": (_is_text, "a time"),
+    "contents": (_section_of(_is_text), "the hash of each split"),
+    "command": (_is_text, "text"),
+    "versions": (_section_of(_is_text), "a version of each package"),
+    "device": (_is_text, "text"),
+    "threads": (_is_whole, "a whole number"),
+    "transform": (_is_text, "text"),
+    "notes": (_list_of(_is_text), "a list of sentences"),
+    "network": (_is_network, "the network's layers, cuts, input and files"),
     "layer_order": (_list_of(_is_text), "a list of layers"),
     "members": (_list_of(_is_text), "a list of runs"),
-    "versions": (_section_of(_is_text), "a version of each package"),
-    "contents": (_section_of(_is_text), "the hash of each split"),
-    "features_by_size": (_list_of(_is_text), "a list of splits"),
     "checkpoints_removed": (_list_of(_is_whole), "a list of epochs"),
-    FROM_PYTHON: (lambda value: isinstance(value, bool), "true or false"),
-    "weights_files": (_list_of(_is_foreign_file), "the path, part and sha256 of a file for each epoch"),
-    "untrained": (lambda value: isinstance(value, bool), "true or false"),
-    NETWORK: (_is_network, "the network's layers, cuts, input and files"),
+    "weights_files": (_list_of(_is_weights_file), "the path, part, sha256 and size of a file for each epoch"),
+    "untrained": (_is_truth, "true or false"),
+    "from_python": (_is_truth, "true or false"),
+    "touched": (_is_text, "a time"),
 }
+_REQUIRED = [each.name for each in fields(RunRecord) if each.default is each.default_factory is MISSING]
 
 
-def record_fault(record: Mapping[str, Any]) -> str:
-    """The first field that is missing or of another kind than a run's, in words; empty where there is none."""
-    for name, (is_right, expected) in _REQUIRED.items():
-        if name not in record:
+def _fault(value: Mapping[str, Any]) -> str:
+    """The first field that is missing or of another type; empty where there is none."""
+    for name, (is_right, expected) in _CHECKS.items():
+        if name not in value and name in _REQUIRED:
             return f"{name} is missing, expected {expected}"
-        if not is_right(record[name]):
-            return f"{name} is {_shown(record[name])}, expected {expected}"
-    for name, (is_right, expected) in _OPTIONAL.items():
-        if name in record and not is_right(record[name]):
-            return f"{name} is {_shown(record[name])}, expected {expected}"
-    if (count := len(record.get(FOREIGN) or [0] * (record["epochs_done"] + 1))) != record["epochs_done"] + 1:
-        return f"{FOREIGN} has {count} files, expected one for each of the epochs 0 to {record['epochs_done']}"
+        if name in value and not is_right(value[name]):
+            return f"{name} is {_shown(value[name])}, expected {expected}"
+    epochs, files = value["epochs_done"] + 1, value.get("weights_files")
+    if files and len(files) != epochs:
+        return f"weights_files has {len(files)} files, expected one for each of the epochs 0 to {epochs - 1}"
     return ""
-
-
-def recorded_input(record: Mapping[str, Any]) -> OwnInput | None:
-    """The images that the model of a run was trained on; None where they are not known, or not recorded."""
-    found = record.get(NETWORK, {}).get("input")
-    return None if found is None else OwnInput(**found | {key: tuple(found[key]) for key in ("mean", "std")})
 
 
 def _shown(value: Any) -> str:

@@ -18,6 +18,7 @@ from layerprobe.registry import PLOTS
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.run.runs import Run
+from tests.records import recorded
 from tests.workflow.rank_files import ranks_of, stored
 
 HEAVY = {
@@ -67,12 +68,7 @@ def probed(tmp_path: Path) -> Path:
     """A folder with a run, its scores and its features."""
     run, layer = Run(tmp_path / "cache" / "one"), LayerKey("fc6", "none")
     run.folder.mkdir(parents=True)
-    run.write(
-        {
-            "state": "", "recipe_name": "", "recipe": {}, "experiment": "", "seed": 0, "epochs_done": 1, "hashes": {},
-            "manifests": {}, "new_parameters": [],
-        }
-    )  # fmt: skip
+    run.write(recorded({"epochs_done": 1}))
     scores = [
         Score("one", "e", 0, 1, split, layer.layer, layer.pool, reduction, "cosine", metric, 0.5, None, None, 8)
         for split in ("train", "test")

@@ -22,6 +22,7 @@ from layerprobe.cli import main
 from layerprobe.data.cache import entries
 from layerprobe.system.files import sha256
 from layerprobe.workflow.run.runs import Run
+from tests.records import rewrite
 
 Outcome = tuple[int, str, str]
 
@@ -293,8 +294,8 @@ def test_only_features_that_are_nan_fail_a_probe(layerprobe: Command, tmp_path: 
     weights = safetensors.numpy.load_file(run.checkpoint_file(1))
     weights["net.fc6.weight"][:] = np.nan
     safetensors.numpy.save_file(weights, run.checkpoint_file(1))
-    record = run.read()
-    run.write(record | {"hashes": record["hashes"] | {run.checkpoint_file(1).name: sha256(run.checkpoint_file(1))}})
+    hashes = {run.checkpoint_file(1).name: sha256(run.checkpoint_file(1))}
+    rewrite(run, hashes={**run.read().hashes, **hashes})
     code, out, _ = layerprobe(*words)
     assert code == 4
     assert "NaN (16 rows)" in out
@@ -440,6 +441,7 @@ import resource, sys
 from pathlib import Path
 import layerprobe.workflow.choose.choose_features
 from layerprobe.cli import main
+from tests.records import rewrite
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + 50_000_000, taken + 50_000_000))
 sys.argv = ["layerprobe", "choose", "f.npz"]

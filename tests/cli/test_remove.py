@@ -12,6 +12,7 @@ import pytest
 
 from layerprobe.cli import main
 from layerprobe.workflow.run.runs import Run
+from tests.records import recorded
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -35,7 +36,7 @@ def layerprobe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         run = Run(Path("cache") / name)
         run.feature_file(0, "test").parent.mkdir(parents=True)
         run.feature_file(0, "test").write_bytes(bytes(2_000_000))
-        run.write(record)
+        run.write(recorded(record))
 
     def command(*words: str, typed: str | None = None) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["layerprobe", *words])

@@ -13,6 +13,7 @@ from layerprobe.cli import main
 from layerprobe.workflow.run.runs import Run
 from tests.cli.test_streams import LAYERPROBE, bash
 from tests.no_files import NO_FILES
+from tests.records import rewrite
 from tests.workflow.rank_files import FC6, POOL5, first_hit, stored, written
 
 Command = Callable[..., tuple[int, str, str]]
@@ -24,6 +25,7 @@ def report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     monkeypatch.chdir(tmp_path)
     run = Run(Path("cache") / "one")
     written(run, stored(run, 5, "test", {POOL5: first_hit(9), FC6: first_hit(6)}))
+    rewrite(run, network=None)
 
     def command(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["layerprobe", "report", *words])

@@ -13,6 +13,7 @@ from layerprobe.recipe.recipe_files import find_recipe, list_recipes, summary
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.system.naming import user_named
 from layerprobe.values.sections import Train
+from tests.records import recorded
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -166,7 +167,7 @@ def test_the_identity_ignores_root_and_probe_and_sees_the_seed(tmp_path: Path) -
 @pytest.mark.parametrize("setting", ["data.group=camera", "data.positives=easy.csv", "data.ignore=junk.csv"])
 def test_what_decides_ranks_alone_is_no_part_of_the_identity(setting: str) -> None:
     assert load(setting).identity() == load().identity()
-    assert load(setting).changes_since({"recipe_name": "netA", "recipe": load().as_dict()}) == []
+    assert load(setting).changes_since(recorded({"recipe_name": "netA", "recipe": load().as_dict()})) == []
 
 
 def test_a_default_that_is_written_out_changes_nothing() -> None:
@@ -224,13 +225,13 @@ def test_a_run_trained_without_a_limit_is_not_taken_for_one_with_the_losss() -> 
     unlimited = load("loss.name=n_pairs", "train.clip_gradient=0")
     assert unlimited.as_dict()["train"]["clip_gradient"] is None  # as every version has stored it
     record = {"recipe_name": "netA", "recipe": unlimited.as_dict()}
-    assert unlimited.changes_since(record) == []
-    assert load("loss.name=n_pairs").changes_since(record) == [Change("train", "clip_gradient", None, 10.0)]
+    assert unlimited.changes_since(recorded(record)) == []
+    assert load("loss.name=n_pairs").changes_since(recorded(record)) == [Change("train", "clip_gradient", None, 10.0)]
 
 
 def test_what_differs_from_a_runs_recipe_is_told_by_section_and_key() -> None:
     record = {"recipe_name": "netA", "recipe": load().as_dict()}
-    changed = load("train.learning_rate=0.5", "probe.k=[1]", "data.cache=off").changes_since(record)
+    changed = load("train.learning_rate=0.5", "probe.k=[1]", "data.cache=off").changes_since(recorded(record))
     assert changed == [Change("train", "learning_rate", 0.01, 0.5)]
     assert str(changed[0]) == "train.learning_rate: 0.01 -> 0.5"
 
@@ -563,7 +564,7 @@ def test_a_record_downloads_no_data_set(tmp_path: Path) -> None:
             "train": {"epochs": 1},
         },
     }
-    assert recorded_recipe(record, tmp_path).data.options()["download"] is False
+    assert recorded_recipe(recorded(record), tmp_path).data.options()["download"] is False
 
 
 def test_a_recipe_names_its_network_unless_it_lies_in_a_run_folder(

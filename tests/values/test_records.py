@@ -1,35 +1,37 @@
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from layerprobe.values.own_input import OwnInput
-from layerprobe.values.records import record_fault, recorded_input
+from tests.records import recorded
 
 INPUT = {**asdict(OwnInput(16, 18, kept=0.875)), "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
 NETWORK = {"layers": ["a"], "embedding": ["a", "max"], "cuts": {"a": [0.5, 0.25]}, "input": INPUT, "files": {"": "ab"}}
 
 
-def record(**fields: object) -> dict[str, Any]:
-    required: dict[str, Any] = {
-        "state": "finished", "recipe_name": "a", "recipe": {}, "experiment": "e", "seed": 0, "epochs_done": 0,
-        "hashes": {}, "manifests": {}, "new_parameters": [],
-    }  # fmt: skip
-    return required | fields
-
-
 def test_the_input_of_a_model_is_read_back() -> None:
-    assert record_fault(record(network=NETWORK)) == ""
-    assert recorded_input(record(network=NETWORK)) == OwnInput(
-        16, 18, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), kept=0.875
-    )
+    network = recorded({"network": NETWORK}).network
+    assert network is not None
+    assert network.input == OwnInput(16, 18, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), kept=0.875)
 
 
-def test_an_unknown_input_is_none() -> None:
-    assert recorded_input(record(network=NETWORK | {"input": None})) is None
-    assert recorded_input(record()) is None
+def test_a_record_is_written_as_it_was_read() -> None:
+    file = {"path": "/a.pt", "part": None, "sha256": "0", "size": 3}
+    fields = {"network": NETWORK, "layer_order": ["a", "b"], "weights_files": [file], "untrained": False, "later": [1]}
+    written = json.loads(json.dumps(recorded(fields).as_json()))
+    assert {name: written[name] for name in fields} == json.loads(json.dumps(fields))
+    assert recorded(written) == recorded(fields)
+    assert "members" not in written
+
+
+def test_the_layer_before_the_embedding() -> None:
+    found = recorded({"network": NETWORK | {"layers": ["a", "b", "c"], "embedding": ["c", "max"]}}).network
+    assert found is not None
+    assert found.before == "b"
 
 
 @pytest.mark.parametrize(
@@ -54,13 +56,14 @@ def test_an_unknown_input_is_none() -> None:
     ],
 )
 def test_a_network_that_is_none_is_told(part: dict[str, Any]) -> None:
-    assert record_fault(record(network=NETWORK | part)).startswith("network is {")
+    with pytest.raises(ValueError, match=r"^network is \{"):
+        recorded({"network": NETWORK | part})
 
 
 def test_files_of_weights_are_one_for_each_epoch() -> None:
     file = {"path": "/a.pt", "part": None, "sha256": "0", "size": 3}
-    assert record_fault(record(weights_files=[file, file], epochs_done=1)) == ""
-    assert record_fault(record(weights_files=[file])) == ""
-    fault = record_fault(record(weights_files=[file], epochs_done=1))
-    assert fault == "weights_files has 1 files, expected one for each of the epochs 0 to 1"
-    assert record_fault(record(weights_files=[file | {"size": -1}])).startswith("weights_files is ")
+    assert len(recorded({"weights_files": [file, file], "epochs_done": 1}).weights_files) == 2
+    with pytest.raises(ValueError, match="^weights_files has 1 files, expected one for each of the epochs 0 to 1"):
+        recorded({"weights_files": [file], "epochs_done": 1})
+    with pytest.raises(ValueError, match="^weights_files is "):
+        recorded({"weights_files": [file | {"size": -1}]})

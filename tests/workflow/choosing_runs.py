@@ -16,6 +16,7 @@ from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, ScoreTable, Subject
 from layerprobe.workflow.run.runs import SCHEMA, Run
+from tests.records import recorded
 from tests.workflow.stored_ranks import ranked, ranks_of
 
 C1, C2, FC6 = ranked("c1@max"), ranked("c2@max"), ranked("fc6@none")
@@ -68,7 +69,7 @@ def write_run(
         "manifests": dict.fromkeys(ranked_on, "m"), "command": "layerprobe train netA --seed 0 --run old --fresh",
     } | more  # fmt: skip
     run.folder.mkdir(parents=True)
-    run.write(record)
+    run.write(recorded(record))
     for split, of_split in ranked_on.items():
         size = len(next(iter(of_split.values()))) // PER  # type: ignore[arg-type] # arrays
         labels = labels_of(split, size, fold if split == "validation" else 0)

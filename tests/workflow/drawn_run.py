@@ -15,6 +15,7 @@ from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import Score, ScoreTable, Subject
 from layerprobe.workflow.run.runs import Run
+from tests.records import recorded
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
 POOL = RankedLayer(LayerKey("pool5.3", "max"), "none", "euclidean")
@@ -54,8 +55,7 @@ def write_run(
     """
     run = Run(cache / "drawn")
     record = {"state": "finished", "recipe_name": "x", "recipe": {}, "experiment": "e", "seed": SEED}
-    order = {"layer_order": ["pool5.3", "fc6"]}
-    run.write(record | order | {"epochs_done": max(epochs), "hashes": {}, "manifests": {}, "new_parameters": []})
+    run.write(recorded(record | {"layer_order": ["pool5.3", "fc6"], "epochs_done": max(epochs)}))
     scores: list[Score] = []
     for epoch in epochs:
         for split, of_split in sizes.items():

@@ -13,12 +13,15 @@ from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, ScoreTable, Subject
 from layerprobe.workflow.run.runs import Run
+from tests.records import recorded
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
 POOL5 = RankedLayer(LayerKey("pool5", "max"), "none", "cosine")
 RECORD = {
     "state": "finished", "recipe_name": "netA", "experiment": "abc", "seed": 0, "epochs_done": 5, "hashes": {},
-    "manifests": {}, "new_parameters": [], "recipe": {"data": {"name": "glyphs"}, "train": {"epochs": 5}},
+    "manifests": {}, "new_parameters": [],
+    "network": {"layers": ["pool5", "fc6"], "embedding": ["fc6", "none"], "cuts": {}, "input": None, "files": {}},
+    "recipe": {"data": {"name": "glyphs"}, "train": {"epochs": 5}},
 }  # fmt: skip
 CLASSES = 12
 LABELS = {"train": np.repeat(np.arange(CLASSES), 2), "test": np.repeat(np.arange(CLASSES, 2 * CLASSES), 2)}
@@ -64,5 +67,5 @@ def stored(
 
 
 def written(run: Run, *scores: Sequence[Score], **record: object) -> None:
-    run.write(RECORD | record)
+    run.write(recorded(RECORD | record))
     ScoreTable([score for some in scores for score in some], layer_order=["pool5", "fc6"]).write(run.scores_file)

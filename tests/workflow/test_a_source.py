@@ -37,10 +37,10 @@ def test_it_trains_goes_on_and_records_its_version(
 ) -> None:
     settings = (*CONVNEXT, "net.fc=[4]", "train.decay_at=[]")
     record = train(request_for(*settings), Silent()).read()
-    assert record["versions"]["timm"] == timm.__version__
-    assert {"fc6.weight", "model.stem.0.weight"} <= set(record["new_parameters"])
+    assert record.versions["timm"] == timm.__version__
+    assert {"fc6.weight", "model.stem.0.weight"} <= set(record.new_parameters)
     grown = train(request_for(*settings, "train.epochs=2"), Silent()).read()
-    assert (grown["epochs_done"], grown["new_parameters"]) == (2, record["new_parameters"])
+    assert (grown.epochs_done, grown.new_parameters) == (2, record.new_parameters)
 
 
 def test_its_features_belong_to_the_version_of_its_package(trained: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,9 +64,9 @@ def test_a_run_goes_on_without_the_weights_that_it_began_with(
     begun = train(request_for(*settings, "train.epochs=0"), Silent())
     stored = safetensors.torch.load_file(begun.checkpoint_file(0))
     assert all(torch.equal(stored[f"net.model.{key}"], tensor) for key, tensor in model.state_dict().items())
-    assert begun.read()["new_parameters"] == ["fc6.bias", "fc6.weight"]
+    assert begun.read().new_parameters == ("fc6.bias", "fc6.weight")
     file.unlink()
-    assert train(request_for(*settings), Silent()).read()["epochs_done"] == 1
+    assert train(request_for(*settings), Silent()).read().epochs_done == 1
 
 
 def test_features_of_a_package_that_is_gone_are_not_as_they_would_be_now(

@@ -168,7 +168,7 @@ def test_features_of_another_size_are_those_of_a_hugging_face_model_that_interpo
 
 def test_the_models_own_size_is_recorded_where_none_is_given(frozen: Make, mine: str) -> None:
     run = train(frozen(mine), Silent())
-    assert run.read()["recipe"]["data"]["image_size"] == 24
+    assert run.read().recipe["data"]["image_size"] == 24
     assert recorded_recipe(run.read(), run.folder).identity() == frozen(mine).recipe.identity()
 
 
@@ -207,7 +207,7 @@ def test_the_glyphs_have_the_models_size_and_mean_instead_of_their_own(mine: str
 def test_the_squares_are_augmented_for_training(request_for: Make, mine: str, augment: str) -> None:
     net = (f"net.name={mine}", "net.weights=model", "net.fc=[]")
     request = request_for(*net, "data.transform=model", f"data.augment={augment}", "train.epochs=1")
-    assert train(request, Silent()).read()["epochs_done"] == 1
+    assert train(request, Silent()).read().epochs_done == 1
 
 
 @pytest.mark.parametrize(

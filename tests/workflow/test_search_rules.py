@@ -191,7 +191,7 @@ def test_a_finished_run_takes_over_the_groups_and_loses_its_other_scores(
     heard = trained(layerprobe, *words, heard=True)
     assert "nothing to do: one has all its 0 epochs" in heard
     assert "one: layerprobe probe now follows the recipe's data.group" in heard
-    weights = run.read()["hashes"]
+    weights = run.read().hashes
     heard = layerprobe(*ASKED, heard=True)
     assert "6 scores of other groups or lists leave scores.csv: probe their layers and epochs again" in heard
     grouped = {score.metric: score for score in run.scores()}
@@ -200,4 +200,4 @@ def test_a_finished_run_takes_over_the_groups_and_loses_its_other_scores(
     assert grouped["mAP"].value != plain["mAP"]["value"]
     trained(layerprobe, *words, "data.group=")
     assert measured(layerprobe) == plain
-    assert run.read()["hashes"] == weights
+    assert run.read().hashes == weights

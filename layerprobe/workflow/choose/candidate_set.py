@@ -37,7 +37,7 @@ class CandidateSet:
         several = len(self.groups) > 1
         found = []
         for group in self.groups:
-            run, order = group.choosers[0].run, group.choosers[0].record.get("layer_order", [])
+            run, order = group.choosers[0].run, group.choosers[0].record.layer_order
             dims = _Dims(run)
             for epoch, ranked in group.cells:
                 place = _place(ranked.layer, order)
@@ -56,11 +56,11 @@ class CandidateSet:
         """What is scored of a candidate: of several trainings the experiment."""
         group = self.group_of(candidate.run)
         first, cell = group.choosers[0], (candidate.epoch or 0, candidate.ranked)
-        seed = first.record["seed"] if len(group.choosers) == 1 else None
+        seed = first.record.seed if len(group.choosers) == 1 else None
         part: Part = "choosing" if split == first.split else "test"
         said = [chooser.queries(part).said for chooser in group.choosers]
         notes = shared_notes([own.get(cell) or shared_notes(own.values() or [()]) for own in said])
-        experiment = str(first.record["experiment"])
+        experiment = str(first.record.experiment)
         return Subject(group.name, experiment, seed, cell[0], split, candidate.ranked, notes)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_su
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import RankedLayer, network_order
+from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import is_recall
 from layerprobe.workflow.run.experiments import experiments_of
@@ -60,7 +61,7 @@ class CandidateRun:
     """
 
     run: Run
-    record: Mapping[str, Any]
+    record: RunRecord
     split: str
     choosing: StoredHits
     test: StoredHits | None
@@ -68,7 +69,7 @@ class CandidateRun:
     @property
     def fold(self) -> int | None:
         """Which of the folds of its training classes it held out; None where it held out none of several."""
-        data = self.record["recipe"].get("data", {})
+        data = self.record.data
         return int(data["validation_fold"]) if data.get("validation_folds") and self.split == "validation" else None
 
     def queries(self, part: Part) -> StoredHits:
@@ -82,7 +83,7 @@ class CandidateRun:
     def cells(self) -> list[CandidateKey]:
         """What is stored of both, by epoch and in network order."""
         both = [cell for cell in self.choosing.hits if self.test is None or cell in self.test.hits]
-        order = network_order((ranked for _, ranked in both), self.record.get("layer_order", []))
+        order = network_order((ranked for _, ranked in both), self.record.layer_order)
         places = {ranked: place for place, ranked in enumerate(order)}
         return sorted(both, key=lambda cell: (cell[0], places[cell[1]]))
 
@@ -120,7 +121,7 @@ class Group:
     def name(self) -> str:
         """The run's name; the experiment's of several runs."""
         first = self.choosers[0]
-        return first.run.name if len(self.choosers) == 1 else str(first.record["experiment"])
+        return first.run.name if len(self.choosers) == 1 else str(first.record.experiment)
 
     @property
     def run_names(self) -> str:
@@ -154,10 +155,10 @@ def open_chooser(run: Run, epochs: str) -> CandidateRun:
     """What is stored of a run to choose a layer by."""
     record = run.read()
     asked = _asked(run, record, epochs)
-    split = split_to_choose_on(run, record, asked or range(record["epochs_done"] + 1))
-    if split == "test" and "test" not in record["manifests"]:
+    split = split_to_choose_on(run, record, asked or range(record.epochs_done + 1))
+    if split == "test" and "test" not in record.manifests:
         raise DataError(f"{run.name} has no classes to choose a layer on", file=run.folder, fix="Give a split test")
-    splits = list(dict.fromkeys([split, *(["test"] if "test" in record["manifests"] else [])]))
+    splits = list(dict.fromkeys([split, *(["test"] if "test" in record.manifests else [])]))
     found = asked or _ranked(run, record, splits)
     queries = {name: _queries(run, name, found, chosen_on=name == split) for name in splits}
     chooser = CandidateRun(run, record, split, queries[split], queries.get("test"))
@@ -170,9 +171,9 @@ def open_chooser(run: Run, epochs: str) -> CandidateRun:
     return chooser
 
 
-def _asked(run: Run, record: Mapping[str, Any], text: str) -> list[int]:
+def _asked(run: Run, record: RunRecord, text: str) -> list[int]:
     """The epochs that a text names; none for all."""
-    done: int = record["epochs_done"]
+    done: int = record.epochs_done
     if text in ("all", "last"):
         return [] if text == "all" else [done]
     words = [word.strip() for word in text.split(",")]
@@ -184,14 +185,14 @@ def _asked(run: Run, record: Mapping[str, Any], text: str) -> list[int]:
     return found
 
 
-def _ranked(run: Run, record: dict[str, Any], splits: Sequence[str]) -> list[int]:
+def _ranked(run: Run, record: RunRecord, splits: Sequence[str]) -> list[int]:
     """The epochs that are ranked on all of some splits."""
     each = {split: ranked_epochs(run, split) for split in splits}
     both = sorted(set.intersection(*map(set, each.values())))
     if not both:
         lacks = [split for split in splits if not each[split]] or list(splits)
         have = [epoch for epochs in each.values() for epoch in epochs]
-        fix = probe_fix(run, record, max(have, default=record["epochs_done"]), ",".join(lacks))
+        fix = probe_fix(run, record, max(have, default=record.epochs_done), ",".join(lacks))
         raise DataError(f"no epoch is ranked on {' and '.join(splits)}", file=run.folder, fix=fix)
     return both
 

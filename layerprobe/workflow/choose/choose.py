@@ -17,7 +17,7 @@ from layerprobe.workflow.choose.candidate_set import CandidateSet, counted
 from layerprobe.workflow.choose.candidates import CandidateKey, Group, grouped, open_chooser
 from layerprobe.workflow.choose.choosing import ChoiceEvidence, made_choice
 from layerprobe.workflow.choose.concatenation import is_single, with_concatenations
-from layerprobe.workflow.choose.cut import cut_after, unrecorded
+from layerprobe.workflow.choose.cut import cut_after
 from layerprobe.workflow.choose.refits import Refits, Refitted
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
@@ -61,7 +61,7 @@ def choose_runs(
     """
     groups = grouped([open_chooser(run, request.epochs) for run in runs])
     first = groups[0].choosers[0]
-    seed = int(first.record["seed"])
+    seed = int(first.record.seed)
     refits = Refits(from_recipe.choose_device(request.device), seed, listener)
     lines = [note for group in groups for note in _notes_of(group)]
     tried: frozenset[CandidateKey] = frozenset()
@@ -84,14 +84,13 @@ def choose_runs(
 def _finished(choice: Choice, contest: CandidateSet) -> Choice:
     """The choice with the number of trainings that its scores are means of, and with what can be cut."""
     group = contest.group_of(choice.run)
-    best, run = choice.best_on_test, group.choosers[0].run
+    best = choice.best_on_test
     return replace(
         choice,
         chosen=counted(choice.chosen, group),
         test=None if choice.test is None else counted(choice.test, group),
         best_on_test=None if best is None else counted(best, contest.group_of(best.run)),
-        cut=cut_after(run, LayerKey(choice.ship.layer, choice.ship.pool)),
-        notes=(*choice.notes, *unrecorded(run)),
+        cut=cut_after(group.choosers[0].record, LayerKey(choice.ship.layer, choice.ship.pool)),
     )
 
 
@@ -140,12 +139,12 @@ def _notes_of(group: Group) -> list[str]:
     if several:
         notes.append(f"experiment {group.name}: mean of {group.run_names}")
     if first.fold is not None:
-        count = first.record["recipe"]["data"]["validation_folds"]
+        count = first.record.data["validation_folds"]
         notes.append("each class is judged by the runs that held it out")
         if len(group.folds) < count:
             folds = ", ".join(map(str, group.folds))
             notes.append(f"of folds 0 to {count - 1} only {folds}: name the runs of all to choose on every class")
-    source = str(first.record["recipe"].get("net", {}).get("name", ""))
+    source = str(first.record.net.get("name", ""))
     if first.split == "train":
         notes.append("the network has not seen the training classes at these epochs")
         if source.startswith("python:"):

@@ -38,15 +38,15 @@ def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listen
     """
     run = frozen_run(frozen, listener)
     record = run.read()
-    split = split_to_choose_on(run, record, range(record["epochs_done"] + 1))
+    split = split_to_choose_on(run, record, range(record.epochs_done + 1))
     asked = ProbeRequest(
         layers=_LAYERS, epochs=request.epochs, device=request.device, workers=frozen.workers, reduce=(NO_REDUCTION,)
     )
     scores = probe(run, asked, listener)
     plain = list(dict.fromkeys(score.ranked_layer for score in scores if score.value is not None))
-    fitted_on = FITTED_ON if FITTED_ON in record["manifests"] else split
+    fitted_on = FITTED_ON if FITTED_ON in record.manifests else split
     epoch = max((score.epoch for score in scores), default=0)
-    dims = _dims(run, epoch, fitted_on, [ranked.layer for ranked in plain], int(record["seed"]))
+    dims = _dims(run, epoch, fitted_on, [ranked.layer for ranked in plain], int(record.seed))
     further = [replace(ranked, reduction=half_whitened(dims[ranked.layer])) for ranked in plain if ranked.layer in dims]
     if fitted_on == FITTED_ON:
         for reduction in dict.fromkeys(ranked.reduction for ranked in further):

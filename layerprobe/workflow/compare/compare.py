@@ -141,7 +141,7 @@ def input_notes(a: RankedSplit, b: RankedSplit) -> list[str]:
     names, transforms = (a.run.name, b.run.name), (a.stored.transform, b.stored.transform)
     if transforms[0] != transforms[1]:
         return [inputs_text(names, transforms)]
-    known = [place.record.get("contents", {}).get(place.split) for place in (a, b)]
+    known = [place.record.contents.get(place.split) for place in (a, b)]
     if None in known or known[0] == known[1]:
         return []
     # They come from no files, as the tensors of a loader: `require_same_queries` refuses others.

@@ -174,10 +174,10 @@ def _weights(a: RankedSplit, b: RankedSplit, metric: str) -> NDArray[np.int64] |
         return None
     each = []
     for place in (a, b):
-        drawn = draws(place.stored.labels, terms, seed=place.record["seed"], split=place.split)
+        drawn = draws(place.stored.labels, terms, seed=place.record.seed, split=place.split)
         each.append(times_drawn(drawn, len(place.stored.labels)))
     if not np.array_equal(each[0], each[1]):
-        seeds = f"{a.run.name} by seed {a.record['seed']}, {b.run.name} by seed {b.record['seed']}"
+        seeds = f"{a.run.name} by seed {a.record.seed}, {b.run.name} by seed {b.record.seed}"
         raise RecipeError(
             f"{metric} was measured on other draws: {seeds}", fix="Compare runs of one seed, or use --seeds"
         )

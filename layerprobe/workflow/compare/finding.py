@@ -21,7 +21,7 @@ from layerprobe.workflow.compare.comparison import Comparison, SeedComparison
 from layerprobe.workflow.compare.comparison_text import sentence, value_text
 from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.compare.seeds_text import seeds_sentence
-from layerprobe.workflow.run.embedding import LastTwo, NetworkEnd, last_two
+from layerprobe.workflow.run.embedding import LastTwo, last_two
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix, require_same_queries
@@ -58,14 +58,10 @@ class FindingInputs:
         return f"{self.test.name(self.layers.before)}, {what},"
 
 
-def ground_of(run: Run, end: NetworkEnd | None) -> FindingInputs:
-    """What a finding of a run rests on.
-
-    Args:
-        end: of its network; None where that is not known.
-    """
+def inputs_of(run: Run) -> FindingInputs:
+    """What a finding of a run rests on."""
     record = run.read()
-    if end is None:
+    if record.network is None:
         raise RecipeError(
             "it is not known which layer is the embedding",
             fix=f"Name two: layerprobe compare {run.name}:LAYER {run.name}:LAYER",
@@ -73,11 +69,12 @@ def ground_of(run: Run, end: NetworkEnd | None) -> FindingInputs:
     scored = {score.epoch for score in run.scores() if score.split == "test"}
     epochs = [epoch for epoch in ranked_epochs(run, "test") if epoch in scored]
     place = open_ranked_split(run, epochs[-1] if epochs else None, "test")
-    same = equal_layers(run.feature_file(place.epoch, "test"), end.embedding)
+    same = equal_layers(run.feature_file(place.epoch, "test"), record.network.embedding.layer)
     others = [ranked for ranked in place.layers if ranked.layer not in same]
-    found = last_two(end, others, place.similarity, record.get("layer_order", []))
+    found = last_two(record, others)
     if found is None:
-        what = f"the embedding {end.embedding} and a layer before it are not both ranked at epoch {place.epoch}"
+        name = record.network.embedding.layer
+        what = f"the embedding {name} and a layer before it are not both ranked at epoch {place.epoch}"
         raise DataError(what, file=run.folder, fix=probe_fix(run, record, place.epoch, "test"))
     train, validation = (
         open_ranked_split(run, place.epoch, split) if place.epoch in ranked_epochs(run, split) else None
@@ -188,7 +185,7 @@ def finding_of_seeds(grounds: Sequence[FindingInputs], chosen: BestOnValidation 
 def _over_trainings(places: Sequence[RankedSplit], pair: tuple[RankedLayer, RankedLayer]) -> SeedComparison:
     for place in places[1:]:
         require_same_queries(places[0], place)
-    seeds = tuple(place.record["seed"] for place in places)
+    seeds = tuple(place.record.seed for place in places)
     trainings = Trainings(seeds, tuple((place.run, place.run) for place in places), ())
     both = [(place, place) for place in places]
     (found,) = compare_trainings(both[0], both, [pair], trainings, Measure(METRIC))
@@ -230,13 +227,13 @@ class Findings:
     missing: tuple[str, ...]
 
 
-def findings(runs: Sequence[tuple[Run, NetworkEnd | None]]) -> Findings:
+def findings(runs: Sequence[Run]) -> Findings:
     """The findings of runs in their order; trainings of one experiment under several seeds have one together."""
     grounds: dict[str, FindingInputs] = {}
     missing: list[str] = []
-    for run, end in runs:
+    for run in runs:
         try:
-            grounds[run.name] = ground_of(run, end)
+            grounds[run.name] = inputs_of(run)
         except LayerprobeError as error:
             missing.append(f"{run.name}: no finding: {error}")
     sentences: list[str] = []
@@ -261,7 +258,7 @@ def _by_experiment(grounds: Iterable[FindingInputs]) -> list[list[FindingInputs]
     for ground in grounds:
         record, place = ground.test.record, ground.test
         group = groups.setdefault((names[place.run], place.epoch, ground.layers, place.stored.ids), {})
-        if record["seed"] in group:
+        if record.seed in group:
             group = groups.setdefault((place.run.name,), {})
-        group[record["seed"]] = ground
+        group[record.seed] = ground
     return [[group[seed] for seed in sorted(group)] for group in groups.values()]

@@ -27,7 +27,6 @@ from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import features_of
 from layerprobe.workflow.run.reduction_draws import mean_of_queries
 from layerprobe.workflow.run.references import RankedSplit, probe_fix
-from layerprobe.workflow.run.run_network import require_recorded_input
 from layerprobe.workflow.run.units import require_redrawable, units_of_splits
 
 
@@ -50,7 +49,6 @@ class Redrawn:
     @cached_property
     def dataset(self) -> Dataset:
         """The run's, with its galleries and rules; no image is read but one."""
-        require_recorded_input(self.place.run, self.recipe)
         dataset = from_recipe.build_dataset(self.recipe)
         images = dataset.splits.get(self.place.split)
         if images is None or tuple(images.ids) != self.place.stored.ids:
@@ -77,8 +75,8 @@ class Redrawn:
         classes = None if trained is None else np.unique(trained.labels)
         searches = Searches(
             features_of(place.run, self.recipe, dataset),
-            place.record["experiment"],
-            place.record["seed"],
+            place.record.experiment,
+            place.record.seed,
             device,
             RunClassifier(place.run, self.recipe, None, classes, device),
         )

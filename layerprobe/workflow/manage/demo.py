@@ -10,11 +10,10 @@ from layerprobe.registry import PLOTS
 from layerprobe.store import read_dims
 from layerprobe.system.progress import Listener
 from layerprobe.values.scores import Score
-from layerprobe.workflow.compare.finding import finding, ground_of
+from layerprobe.workflow.compare.finding import finding, inputs_of
 from layerprobe.workflow.plot.plot import PlotRequest, plot
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run.embedding import network_end
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.reduced import usual_dimension
 from layerprobe.workflow.train.building import TrainRequest
@@ -41,7 +40,7 @@ def demo(cache: Path, listener: Listener) -> Demo:
     last = max(score.epoch for score in scores)
     _probe_at_one_dimension(run, last, listener)
     plots = [plot(PlotRequest(kind, [run])) for kind in PLOTS]
-    found = finding(ground_of(run, network_end(run, run.read())))
+    found = finding(inputs_of(run))
     return Demo(run, [score for score in scores if score.epoch == last], plots, found)
 
 

@@ -48,7 +48,7 @@ def layers(name: str, cache: Path, model: str | None = None) -> list[LayerRow]:
         run = named_run(cache, name)
         record = run.read()
         recipe = recorded_recipe(record, run.record_file).at(model)
-        trained = replace(run_network(run, record, recipe), new_parameters=frozenset(record["new_parameters"]))
+        trained = replace(run_network(run, record, recipe), new_parameters=frozenset(record.new_parameters))
         return _rows(trained, recipe.data.image_size, known=True)
     if model is not None:
         raise UnknownNameError("run", name, runs)

@@ -15,7 +15,6 @@ from layerprobe.summary.reduced import PostProcessing
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
 from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
-from layerprobe.values.records import FROM_PYTHON
 from layerprobe.values.scores import Score
 from layerprobe.values.seeds import over_seeds, trainings
 from layerprobe.values.views import Reductions, Sized, equal_dimensions
@@ -88,7 +87,7 @@ def best_on_validation(values: Sequence[Score]) -> SelectionSplit:
 
 def _fix(run: Run, epoch: int, dims: Mapping[LayerKey, int]) -> str:
     with contextlib.suppress(DataError):
-        if run.read().get(FROM_PYTHON):  # there is no command that does it
+        if run.read().from_python:  # there is no command that does it
             return python_fix(dims)
     return f"Run layerprobe probe {run.name} --epochs {epoch} --equal-dim {usual_dimension(dims.values())}"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from layerprobe.ranking.relevance import relevance_of
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.values.keys import RankedLayer, members_of
-from layerprobe.values.records import FROM_PYTHON
+from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.probe.classifiers import RunClassifier
 from layerprobe.workflow.probe.reducing import FITTED_ON
@@ -34,7 +34,6 @@ from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import features_of
 from layerprobe.workflow.run.references import probe_fix
-from layerprobe.workflow.run.run_network import require_recorded_input
 from layerprobe.workflow.run.runs import Run
 
 Rows = NDArray[np.int64]
@@ -64,7 +63,7 @@ class RunGallery:
     """
 
     run: Run
-    record: Mapping[str, Any]
+    record: RunRecord
     split: str
     searches: Searches
     originals: Mapping[str, Split]
@@ -106,17 +105,16 @@ class RunGallery:
 def open_gallery(run: Run, split: str) -> RunGallery:
     """Open the data set of a run, to find and show its images; of these none is read but one."""
     record = run.read()
-    if record.get(FROM_PYTHON):
+    if record.from_python:
         fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT"
         raise DataError("measured from Python, which keeps no images", file=run.folder, fix=fix)
     recipe = recorded_recipe(record, run.record_file)
-    require_recorded_input(run, recipe)
     loaded = from_recipe.load_dataset(recipe)
     dataset = from_recipe.build_dataset(recipe, loaded=loaded)
     if split not in dataset.searched:
         raise UnknownNameError(f"split of {run.name}:", split, dataset.searched)
     for name in dict.fromkeys([split, dataset.search_in.get(split, split)]):
-        known = record["manifests"].get(name)
+        known = record.manifests.get(name)
         if known not in (None, manifest_sha256(dataset.splits[name], dataset.class_names)):
             raise DataError(
                 f"the {name} images are not those of the run: other names, classes or sizes",
@@ -128,7 +126,7 @@ def open_gallery(run: Run, split: str) -> RunGallery:
     classes = None if trained is None else np.unique(trained.labels)
     features = features_of(run, recipe, dataset)
     classifier = RunClassifier(run, recipe, None, classes, device)
-    searches = Searches(features, record["experiment"], record["seed"], device, classifier)
+    searches = Searches(features, record.experiment, record.seed, device, classifier)
     originals = read_with(loaded, exif_rotation=recipe.data.exif_rotation, padded=False).splits
     return RunGallery(run, record, split, searches, originals)
 
@@ -214,21 +212,21 @@ def _require_images(opened: RunGallery, epoch: int) -> None:
             raise DataError(
                 f"no features of {split.name} at epoch {epoch} are stored",
                 file=opened.run.folder,
-                fix=probe_fix(opened.run, dict(opened.record), epoch, opened.split),
+                fix=probe_fix(opened.run, opened.record, epoch, opened.split),
             )
         if store.read_index(path)[1] != tuple(split.ids):
-            fix = probe_fix(opened.run, dict(opened.record), epoch, opened.split)
+            fix = probe_fix(opened.run, opened.record, epoch, opened.split)
             raise DataError("features of other images than the data set has", file=path, fix=fix)
     ranks = opened.run.rank_file(epoch, opened.split)
     if store.read_search(ranks) not in ("", opened.search_sha256):
-        fix = probe_fix(opened.run, dict(opened.record), epoch, opened.split)
+        fix = probe_fix(opened.run, opened.record, epoch, opened.split)
         raise DataError("other classes, groups or lists decide what is right than at the probe", file=ranks, fix=fix)
 
 
 def _require_stored(opened: RunGallery, epoch: int, ranked: RankedLayer) -> None:
     """Check that the features of a layer are those that its ranks were made from."""
     run, name = opened.run, ranked.layer.layer
-    fix = probe_fix(run, dict(opened.record), epoch, opened.split, f"--layers {name}")
+    fix = probe_fix(run, opened.record, epoch, opened.split, f"--layers {name}")
     ranks = run.rank_file(epoch, opened.split)
     parts_of: dict[str, Literal["queries", "gallery"]] = {opened.items.name: "gallery", opened.split: "queries"}
     for split, part in parts_of.items():
@@ -240,4 +238,4 @@ def _require_stored(opened: RunGallery, epoch: int, ranked: RankedLayer) -> None
             raise DataError(f"the ranks of {ranked.layer} were made from other features", file=path, fix=fix)
     if not store.fitted_on(ranks, run.feature_file(epoch, FITTED_ON), ranked):
         what = f"the training features that {ranked.reduction} was fitted on are gone or others"
-        raise DataError(what, file=run.folder, fix=probe_fix(run, dict(opened.record), epoch, FITTED_ON))
+        raise DataError(what, file=run.folder, fix=probe_fix(run, opened.record, epoch, FITTED_ON))

@@ -126,9 +126,9 @@ def choose_queries(rule: Rule, place: RankedSplit, class_names: Sequence[str], c
     fulfil = np.flatnonzero(_fulfil(rule, place, class_names))
     if isinstance(rule, OfImage):
         return ChosenQueries(fulfil, len(fulfil), f"Query: {rule.name}")
-    order = np.random.default_rng(place.record["seed"]).permutation(len(place.stored.labels))
+    order = np.random.default_rng(place.record.seed).permutation(len(place.stored.labels))
     rows = order[np.isin(order, fulfil)][:count]
-    seed = f"at random by seed {place.record['seed']}"
+    seed = f"at random by seed {place.record.seed}"
     shown = f"all {len(fulfil):,}" if len(rows) == len(fulfil) else f"{len(rows):,} of {len(fulfil):,} {seed}"
     return ChosenQueries(rows, len(fulfil), f"Queries: {text}, {shown}")
 

@@ -28,7 +28,6 @@ from layerprobe.workflow.probe.probed_run import ProbedRun, decoding_of, open_fo
 from layerprobe.workflow.probe.selection import ProbeRequest, select_epochs
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import Missing, feature_disk, features_of
-from layerprobe.workflow.run.manifests import recorded_manifest
 from layerprobe.workflow.run.runs import Run
 
 _FILES = 16  # that are hashed
@@ -42,8 +41,8 @@ def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
     opened = open_for_probing(run, request)
     dataset, to_hash = _sampled(opened, request)
     selection, _ = selected(opened, request, dataset, None)
-    manifest = partial(recorded_manifest, opened.record)
-    features = replace(features_of(run, opened.recipe, dataset), manifest_sha256=manifest)
+    contents = opened.record.contents  # the images are not hashed
+    features = replace(features_of(run, opened.recipe, dataset), manifest_sha256=lambda split: contents.get(split, ""))
     epochs = select_epochs(request.epochs, features, opened.record, selection.deciding, None)
     splits = selection.extracted_splits
     missing = [features.missing(epoch, split, selection.taps) for epoch in epochs for split in splits]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -15,7 +14,7 @@ from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.system.progress import Listener, Task
 from layerprobe.system.signals import Stop, stoppable
 from layerprobe.taps import Tap, execution_order, extracted, pools_left_out
-from layerprobe.values.records import NETWORK
+from layerprobe.values.records import RecordedNetwork
 from layerprobe.values.scores import Score, ScoreTable, in_network_order, read_scores
 from layerprobe.workflow.probe.classifiers import (
     RunClassifier,
@@ -42,7 +41,7 @@ from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.damage import PartlyReducedError, require_measured, whole_epochs
 from layerprobe.workflow.run.features import RunFeatures, features_of
 from layerprobe.workflow.run.kept import require_kept
-from layerprobe.workflow.run.manifests import require_same_images, upgrade
+from layerprobe.workflow.run.manifests import require_same_images
 from layerprobe.workflow.run.reduction_draws import draws_of
 from layerprobe.workflow.run.run_network import embedding_tap, network_facts, with_layers
 from layerprobe.workflow.run.runs import Run, locked
@@ -60,7 +59,7 @@ class Probing:
     extractor: Extractor
     scorer: Scorer
     table: ScoreTable
-    network: Mapping[str, Any]
+    network: RecordedNetwork
 
 
 def prepare(
@@ -73,7 +72,7 @@ def prepare(
     workers = from_recipe.choose_workers(request.workers, opened.device)
     extractor = RunExtractor(features, opened.recipe, opened.net, opened.device, workers)
     scorer = scorer_of(opened, features, selection, _classifier_of(opened, features, selection.embedding))
-    known = opened.record.get(NETWORK) or network_facts(opened.recipe, opened.net, opened.measured)
+    known = opened.record.network or network_facts(opened.recipe, opened.net, opened.measured)
     network = with_layers(known, opened.net, opened.recipe.data.image_size, selection.taps)
     table = known_scores(opened, features, selection, listener)
     return Probing(selection, features, extractor, scorer, table, network)
@@ -107,7 +106,7 @@ def scorer_of(
 ) -> Scorer:
     """Who scores the features of a run; without the classifier of its loss, if it has any, where that is not given."""
     record = opened.record
-    searches = Searches(features, record["experiment"], record["seed"], opened.device, trained)
+    searches = Searches(features, record.experiment, record.seed, opened.device, trained)
     return Scorer(searches, selection.measures, selection.resampling)
 
 
@@ -119,20 +118,20 @@ def known_scores(
     Its layer order has every layer that is selected, was measured or is scored.
     """
     stored = read_scores(opened.run.scores_file) if opened.run.scores_file.exists() else []
-    scores = [replace(score, run=opened.run.name, experiment=opened.record["experiment"]) for score in stored]
+    scores = [replace(score, run=opened.run.name, experiment=opened.record.experiment) for score in stored]
     scores = features.of_today(scores, listener)
-    names = [*opened.record.get("layer_order", []), *(score.layer for score in scores)]
+    names = [*opened.record.layer_order, *(score.layer for score in scores)]
     names += [tap.layer for tap in extracted(selection.taps)]
     order = execution_order(dict.fromkeys(names), opened.measured)
     return ScoreTable(scores, layer_order=order, stored=stored)
 
 
-def keep_layers(run: Run, order: Sequence[str], network: Mapping[str, Any]) -> None:
+def keep_layers(run: Run, order: Sequence[str], network: RecordedNetwork) -> None:
     """Write into run.json what it shall say of the network, and in which order that runs the layers ever measured."""
     record = run.read()
-    new = {"layer_order": list(order), NETWORK: network}
-    if any(record.get(key) != value for key, value in new.items()):
-        run.write(record | new)
+    kept = replace(record, layer_order=tuple(order), network=network)
+    if kept != record:
+        run.write(kept)
 
 
 def _classifier_of(opened: ProbedRun, features: RunFeatures, embedding: Tap) -> RunClassifier:
@@ -242,7 +241,6 @@ def probe(
         run.remove_leftovers()
         # Decoding catches the signals itself.
         probing = prepared(run, request, None, listener)
-        upgrade(run, probing.features.dataset, listener)
         if run.scores_file.exists():  # `best` must not go by scores that hold no longer
             probing.table.write(run.scores_file)
         with stoppable() as stop:

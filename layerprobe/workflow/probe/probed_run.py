@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -12,9 +11,11 @@ from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Measured, measure_layers
+from layerprobe.values.records import RunRecord
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.images import Decoding
+from layerprobe.workflow.run.new_record import record_of
 from layerprobe.workflow.run.run_network import run_network
 from layerprobe.workflow.run.runs import Run
 
@@ -29,7 +30,7 @@ class ProbedRun:
     """
 
     run: Run
-    record: dict[str, Any]
+    record: RunRecord
     recipe: Recipe
     net: Net
     device: torch.device
@@ -49,12 +50,12 @@ def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
 
 
 def opened_anew(run: Run, recipe: Recipe, request: ProbeRequest) -> ProbedRun:
-    """As `open_for_probing`, of a run that there is not yet, which has an empty record."""
+    """As `open_for_probing`, of a run that there is not yet."""
     device = from_recipe.choose_device(request.device)
-    return _opened(run, {}, recipe, from_recipe.build_net(recipe), device)
+    return _opened(run, record_of(recipe, state="training"), recipe, from_recipe.build_net(recipe), device)
 
 
-def _opened(run: Run, record: dict[str, Any], recipe: Recipe, net: Net, device: torch.device) -> ProbedRun:
+def _opened(run: Run, record: RunRecord, recipe: Recipe, net: Net, device: torch.device) -> ProbedRun:
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
     return ProbedRun(run, record, recipe, net, device)
 

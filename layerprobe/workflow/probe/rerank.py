@@ -23,7 +23,6 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, NotFiniteError
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.values.records import FROM_PYTHON
 from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run.runs import Run
@@ -57,7 +56,7 @@ class StoredSearch:
 
     @cached_property
     def _seed(self) -> int:
-        seed: int = self.run.read()["seed"]
+        seed: int = self.run.read().seed
         return seed
 
     def require_plain(self) -> None:
@@ -66,7 +65,7 @@ class StoredSearch:
         queries, *gallery = [Features(np.empty(0, np.float32), *self._index(name)) for name in names]
         told = store.read_search(self.rank_file)
         # The classes of what Python measures are numbered anew in the file, and it has no rules.
-        if not self.run.read().get(FROM_PYTHON) and told != search_sha256(queries, gallery[0] if gallery else None):
+        if not self.run.read().from_python and told != search_sha256(queries, gallery[0] if gallery else None):
             raise DataError(f"groups or lists decide what images of {self.split} may find")
 
     def require_stored(self, ranked: RankedLayer) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from layerprobe.data.splits import Dataset
 from layerprobe.recipe.recipe import Recipe
@@ -14,6 +13,7 @@ from layerprobe.system.progress import Listener
 from layerprobe.taps import Layer, Measured, Tap, extracted, find_layers, outlying_tokens
 from layerprobe.values.intervals import IntervalKind, estimand_of
 from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
+from layerprobe.values.records import RunRecord
 from layerprobe.workflow.probe.measures import Measures, build_measures, with_gallery_size
 from layerprobe.workflow.probe.reducing import (
     FITTED_ON,
@@ -205,10 +205,10 @@ def splits_to_store(splits: Sequence[str], dataset: Dataset) -> list[str]:
 
 
 def select_epochs(
-    text: str, features: RunFeatures, record: dict[str, Any], deciding: RankedLayer, listener: Listener | None
+    text: str, features: RunFeatures, record: RunRecord, deciding: RankedLayer, listener: Listener | None
 ) -> list[int]:
     """The epochs asked for, ascending."""
-    run, done = features.run, int(record["epochs_done"])
+    run, done = features.run, int(record.epochs_done)
     kept = kept_epochs(run, record)
     if text in ("all", "best") and not kept:
         fix = "Name epochs whose features are stored, like --epochs 0,5, or train it again with --fresh"

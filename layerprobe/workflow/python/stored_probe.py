@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from layerprobe.ranking.ranks import ENGINE
 from layerprobe.ranking.vectors import TIE_WINDOW
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.values.keys import RankedLayer
-from layerprobe.values.records import FROM_PYTHON
+from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import SPLITS, Score, ScoreTable, read_scores
 from layerprobe.workflow.probe.reducing import FITTED_ON, fit_text
 from layerprobe.workflow.python.layer_search import EPOCH, SEED, Found, LayerSearch, SplitFeatures, gallery_of
@@ -98,8 +97,7 @@ def weights_sha256(module: nn.Module) -> str:
 def known_layers(cache: Path, origin: Origin) -> list[str]:
     """The layers that were measured of the same model and images before, in execution order."""
     run = named_run(cache, origin.run_name)
-    found: list[str] = run.read().get("layer_order", []) if run.exists() else []
-    return found
+    return list(run.read().layer_order) if run.exists() else []
 
 
 def store_probe(cache: Path, origin: Origin, search: LayerSearch, found: Found, layer_order: Sequence[str]) -> Run:
@@ -143,27 +141,26 @@ def _measurement(score: Score) -> tuple[object, ...]:
     return score.split, score.ranked_layer, score.metric
 
 
-def _record(origin: Origin, device: str, layer_order: Sequence[str]) -> dict[str, Any]:
+def _record(origin: Origin, device: str, layer_order: Sequence[str]) -> RunRecord:
     contents = {split: origin.contents(split) for split in origin.images}
-    return {
-        "state": "finished",
-        "command": "layerprobe.probe",
-        FROM_PYTHON: True,
-        "untrained": False,
-        "recipe_name": origin.model,
-        "recipe": {"net": {"name": origin.model}, "train": {"epochs": 0}},
-        "experiment": origin.experiment,
-        "seed": SEED,
+    return RunRecord(
+        state="finished",
+        command="layerprobe.probe",
+        from_python=True,
+        untrained=False,
+        recipe_name=origin.model,
+        recipe={"net": {"name": origin.model}, "train": {"epochs": 0}},
+        experiment=origin.experiment,
+        seed=SEED,
         **made_with(device),
-        "transform": _TRANSFORM,
-        "new_parameters": [],
-        "manifests": contents,
-        "contents": contents,
-        "notes": [],
-        "epochs_done": 0,
-        "hashes": {},
-        "layer_order": list(layer_order),
-    }
+        transform=_TRANSFORM,
+        new_parameters=(),
+        manifests=contents,
+        contents=contents,
+        epochs_done=0,
+        hashes={},
+        layer_order=tuple(layer_order),
+    )
 
 
 def _key(run: Run, split: str, origin: Origin) -> store.FeatureKey:

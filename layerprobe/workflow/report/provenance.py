@@ -12,6 +12,7 @@ from layerprobe.ranking.vectors import TIE_WINDOW
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import sha256
 from layerprobe.system.wording import as_moment
+from layerprobe.values.records import RunRecord
 from layerprobe.workflow.run.runs import Run, command_line
 
 Made = tuple[tuple[str, str], ...]  # headings and texts
@@ -45,21 +46,21 @@ def made_of_run(run: Run) -> Made:
         record = run.read()
     except DataError as error:
         return (("record", str(error)), scores)
-    versions = ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items())
-    threads = record.get("threads")
-    device = ", ".join(str(part) for part in (record.get("device"), threads and _counted(threads, "thread")) if part)
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    threads = record.threads
+    device = ", ".join(str(part) for part in (record.device, threads and _counted(threads, "thread")) if part)
     found = {
-        "command": record.get("command", ""),
-        "state": f"{record['state']}, {_counted(record['epochs_done'], 'epoch')} done",
-        "recipe": f"{record['recipe_name']}, experiment {record['experiment']}, seed {record['seed']}",
-        "recipe in full": _recipe(record["recipe"]),
+        "command": record.command,
+        "state": f"{record.state}, {_counted(record.epochs_done, 'epoch')} done",
+        "recipe": f"{record.recipe_name}, experiment {record.experiment}, seed {record.seed}",
+        "recipe in full": _recipe(record.recipe),
         "versions": versions,
         "device": device,
-        "input": record.get("transform", ""),
+        "input": record.transform,
         "weights": _weights(run, record),
-        "images": _hashes(record.get("contents", {})),
-        "images and classes": _hashes(record["manifests"]),
-        "notes": "\n".join(record.get("notes", [])),
+        "images": _hashes(record.contents),
+        "images and classes": _hashes(record.manifests),
+        "notes": "\n".join(record.notes),
     }
     return (*((heading, str(text)) for heading, text in found.items() if text), scores)
 
@@ -77,11 +78,11 @@ def _recipe(sections: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _weights(run: Run, record: Mapping[str, Any]) -> str:
+def _weights(run: Run, record: RunRecord) -> str:
     """The hash of the last epoch's weights, or of the files that they came from."""
-    files = [f"{each['path']}, sha256 {each['sha256']}" for each in record.get("weights_files", [])]
-    name = run.checkpoint_file(record["epochs_done"]).name
-    found = record["hashes"].get(name)
+    files = [f"{each.path}, sha256 {each.sha256}" for each in record.weights_files]
+    name = run.checkpoint_file(record.epochs_done).name
+    found = record.hashes.get(name)
     return "\n".join([*files, *([f"{name}, sha256 {found}"] if found else [])])
 
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from layerprobe.report.page import render
 from layerprobe.report.values import Report, RunPage
 from layerprobe.store import equal_layers
-from layerprobe.system.errors import DataError, LayerprobeError
+from layerprobe.system.errors import DataError
 from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, names_by_layer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.finding import METRIC, best_on_validation, findings
 from layerprobe.workflow.report.provenance import made_of_page, made_of_run
 from layerprobe.workflow.report.report_gallery import Galleries, galleries_of
-from layerprobe.workflow.run.embedding import NetworkEnd, embedding_among, network_end
+from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.outputs import require_output, write_output
@@ -28,25 +28,7 @@ MOST_SCORES = 50_000  # on a page; one takes about 80 characters, with its inter
 _NAMED = 3  # runs in a title
 
 
-@dataclass(eq=False)
-class NetworkEnds:
-    """The ends of networks, each looked up once: building one to tell its end takes a second."""
-
-    known: dict[str, NetworkEnd | None] = field(default_factory=dict)
-
-    def of(self, run: Run) -> NetworkEnd | None:
-        """The end of a run's network; None where it is not known."""
-        try:
-            record = run.read()
-            key = json.dumps([record["recipe"].get("net"), record.get("from_python")], sort_keys=True)
-            if key not in self.known:
-                self.known[key] = network_end(run, record)
-            return self.known[key]
-        except LayerprobeError:
-            return None
-
-
-def made_report(runs: Sequence[Run], ends: NetworkEnds, *, gallery: bool = True, refresh: int | None = None) -> Report:
+def made_report(runs: Sequence[Run], *, gallery: bool = True, refresh: int | None = None) -> Report:
     """Everything on the page of some runs.
 
     Args:
@@ -54,8 +36,8 @@ def made_report(runs: Sequence[Run], ends: NetworkEnds, *, gallery: bool = True,
     """
     runs = list({run.folder: run for run in runs}.values())
     scores, left_out = _kept({run.name: scores_of(run) for run in runs})
-    pages = [_page(run, scores[run.name], ends.of(run)) for run in runs]
-    found = findings([(run, ends.of(run)) for run in runs])
+    pages = [_page(run, scores[run.name]) for run in runs]
+    found = findings(runs)
     pages = [_with_best(run, page) for run, page in zip(runs, pages, strict=True)]
     galleries = galleries_of(list(zip(runs, pages, strict=True))) if gallery else Galleries()
     return Report(
@@ -73,7 +55,7 @@ def made_report(runs: Sequence[Run], ends: NetworkEnds, *, gallery: bool = True,
 def write_report(runs: Sequence[Run], out: Path) -> Report:
     """Write the page of some runs whole, and say what is on it."""
     require_output(out, "html")
-    made = made_report(runs, NetworkEnds())
+    made = made_report(runs)
     write_output(out, render(made).encode())
     return made
 
@@ -89,14 +71,16 @@ def scores_of(run: Run) -> list[Score]:
 def is_training(run: Run) -> bool:
     """Whether a run is being trained: its record says so, and nothing shows that its process is gone."""
     try:
-        return run.read()["state"] == "training" and run.is_held() is not False
+        return run.read().state == "training" and run.is_held() is not False
     except DataError:
         return False
 
 
-def _page(run: Run, scores: Sequence[Score], end: NetworkEnd | None) -> RunPage:
+def _page(run: Run, scores: Sequence[Score]) -> RunPage:
     layers = list(dict.fromkeys(score.ranked_layer for score in scores))
-    embedding = None if end is None else _embedding(run, layers, end)
+    embedding = None
+    with contextlib.suppress(DataError):  # scores can be shown when the record cannot be read
+        embedding = embedding_among(run.read(), layers)
     few = headline_layers(_told_apart(run, scores, layers, embedding or layers[-1]), _validation(scores))
     return RunPage(
         name=run.name,
@@ -113,12 +97,6 @@ def _page(run: Run, scores: Sequence[Score], end: NetworkEnd | None) -> RunPage:
 def _with_best(run: Run, page: RunPage) -> RunPage:
     text = best_on_validation(run, page.scores, _labels(page))
     return replace(page, made=(("best layer", text), *page.made)) if text else page
-
-
-def _embedding(run: Run, layers: Sequence[RankedLayer], end: NetworkEnd) -> RankedLayer | None:
-    record = run.read()
-    similarity = record["recipe"].get("probe", {}).get("similarity", "cosine")
-    return embedding_among(end, layers, similarity, record.get("layer_order", []))
 
 
 def _told_apart(

@@ -12,7 +12,7 @@ from layerprobe.report.values import Report
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
-from layerprobe.workflow.report.report import NetworkEnds, is_training, made_report
+from layerprobe.workflow.report.report import is_training, made_report
 from layerprobe.workflow.run.outputs import require_output, stream_of, write_output
 from layerprobe.workflow.run.runs import Run
 
@@ -37,23 +37,23 @@ def watch_report(runs: Sequence[Run], out: Path, listener: Listener) -> Report:
     require_output(out, "html")
     if stream_of(out) is not None:
         raise RecipeError(f"--watch replaces the page, and {out} is a stream", fix="Name a file, or drop --watch")
-    ends, seen, shown = NetworkEnds(), None, None
+    seen, shown = None, None
     with stoppable() as stop:
         if not any(map(is_worked_on, runs)):
             listener.say("nothing works on these runs: the page is written once")
         while any(map(is_worked_on, runs)):
             if (state := _state(runs)) != seen:
-                shown, seen = _written(runs, out, ends, listener) or shown, state
+                shown, seen = _written(runs, out, listener) or shown, state
             time.sleep(_PAUSE)
             if stop and shown:
                 write_output(out, render(replace(shown, refresh=None)).encode())
             stop.raise_if_asked(f"no longer watched; {out} is whole" if shown else f"{out} was not written yet")
-    last = made_report(runs, ends)
+    last = made_report(runs)
     write_output(out, render(last).encode())
     return last
 
 
-def _written(runs: Sequence[Run], out: Path, ends: NetworkEnds, listener: Listener) -> Report | None:
+def _written(runs: Sequence[Run], out: Path, listener: Listener) -> Report | None:
     """Write the page of the runs that have scores; None where none has."""
     absent = [run.name for run in runs if not run.scores_file.exists()]
     if absent:
@@ -61,7 +61,7 @@ def _written(runs: Sequence[Run], out: Path, ends: NetworkEnds, listener: Listen
     having = [run for run in runs if run.name not in absent]
     if not having:
         return None
-    made = made_report(having, ends, gallery=False, refresh=REFRESH)
+    made = made_report(having, gallery=False, refresh=REFRESH)
     made = replace(made, notes=(*made.notes, "images and their neighbours are shown when nothing works on the runs"))
     write_output(out, render(made).encode())
     listener.say(f"{out}: {_progress(made)}")

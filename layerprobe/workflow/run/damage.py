@@ -62,14 +62,16 @@ def damaged_epochs(run: Run, listener: Listener) -> list[int]:
 
     Each is told but the last, which training that goes on tells and replaces.
     """
-    damaged = []
-    record = run.read() if run.exists() else {}
-    for epoch in kept_epochs(run, record) if record else ():
+    damaged: list[int] = []
+    if not run.exists():
+        return damaged
+    record = run.read()
+    for epoch in kept_epochs(run, record):
         path = run.checkpoint_file(epoch)
         try:
-            require_unchanged(path, [record["hashes"].get(path.name, "")])
+            require_unchanged(path, [record.hashes.get(path.name, "")])
         except DataError as error:
-            if epoch < record["epochs_done"]:
+            if epoch < record.epochs_done:
                 listener.say(str(error))
             damaged.append(epoch)
     return damaged

@@ -14,6 +14,7 @@ from typing import Any
 
 from layerprobe.store import read_search
 from layerprobe.system.errors import BusyError, DataError
+from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import SPLITS, Score
 from layerprobe.workflow.run.manifests import have_other_images
 from layerprobe.workflow.run.runs import Run
@@ -25,12 +26,12 @@ class Conditions:
     """Under what conditions a run was trained and measured, as far as its files tell."""
 
     run: Run
-    record: Mapping[str, Any]
+    record: RunRecord
 
     @property
     def data(self) -> Mapping[str, Any]:
         """[data] of its recipe."""
-        found: Mapping[str, Any] = self.record["recipe"].get("data", {})
+        found: Mapping[str, Any] = self.record.data
         return found
 
     @cached_property
@@ -51,14 +52,14 @@ def why_apart(one: Conditions, other: Conditions) -> str:
     names, classes and sizes, until `probe` has compared their content. What the seed or the fold draws is not compared
     where these differ: with `data.share` the training images, with folds those of training and validation.
     """
-    if one.record["experiment"] != other.record["experiment"]:
+    if one.record.experiment != other.record.experiment:
         return "another recipe"
     drawn = _drawn(one, other)
-    names = [name for name in one.record["manifests"] if name not in drawn]
+    names = [name for name in one.record.manifests if name not in drawn]
     if images := [name for name in names if have_other_images(one.record, other.record, name)]:
         return f"other {' and '.join(images)} images"
-    transforms = [record.get("transform") for record in (one.record, other.record)]
-    if None not in transforms and transforms[0] != transforms[1]:
+    transforms = [record.transform for record in (one.record, other.record)]
+    if "" not in transforms and transforms[0] != transforms[1]:
         return "another way from an image to the input"
     ranked = [split for split in names if split in one.rules and split in other.rules]
     return "other groups or lists" if any(one.rules[split] != other.rules[split] for split in ranked) else ""
@@ -67,7 +68,7 @@ def why_apart(one: Conditions, other: Conditions) -> str:
 def _drawn(one: Conditions, other: Conditions) -> set[str]:
     """The splits whose images the seed or the fold draws, and draws otherwise for the two runs."""
     found = set[str]()
-    if any(each.data.get("share", 1) != 1 for each in (one, other)) and one.record["seed"] != other.record["seed"]:
+    if any(each.data.get("share", 1) != 1 for each in (one, other)) and one.record.seed != other.record.seed:
         found |= {"train"}
     if one.data.get("validation_fold", 0) != other.data.get("validation_fold", 0):
         found |= {"train", "validation"}
@@ -96,7 +97,7 @@ def experiments_of(runs: Iterable[Run]) -> Experiments:
     for run in runs:
         with contextlib.suppress(DataError):
             own = Conditions(run, run.read())
-            alike = groups.setdefault(own.record["experiment"], [])
+            alike = groups.setdefault(own.record.experiment, [])
             group = next((each for each in alike if not any(why_apart(x, own) for x in each)), None)
             if group is None:
                 alike.append(group := [])

@@ -36,9 +36,9 @@ def _start(run: Run) -> str:
     """What the network of epoch 0 is; the usual where the record cannot be read."""
     with contextlib.suppress(DataError):
         record = run.read()
-        net = record["recipe"].get("net", {})
+        net = record.net
         # What a user's own function gives, only the user knows.
-        if not record.get("untrained", True) or str(net.get("name")).startswith("python:"):
+        if not record.untrained or str(net.get("name")).startswith("python:"):
             return EPOCH_0
         return "untrained" if net.get("weights", "none") == "none" else "pretrained"
     return DataFacts.start
@@ -47,7 +47,7 @@ def _start(run: Run) -> str:
 def _data_name(run: Run) -> str:
     """`glyphs`, or with the last folder of the root `cub200:CUB_200_2011`."""
     with contextlib.suppress(DataError):
-        data = run.read()["recipe"].get("data", {})
+        data = run.read().data
         name, root = data.get("name", ""), data.get("root")
         return f"{name}:{Path(root).name}" if root else str(name)
     return ""
@@ -71,7 +71,7 @@ def _by_rules(facts: SplitFacts, run: Run, epoch: int, split: str) -> SplitFacts
         chance = read_chance(run.rank_file(epoch, split))
         return facts if chance is None else replace(facts, chance=chance)
     with contextlib.suppress(DataError):
-        data = run.read()["recipe"].get("data", {})
+        data = run.read().data
         return replace(facts, chance=None) if any(data.get(key) for key in SEARCH_KEYS) else facts
     return facts
 

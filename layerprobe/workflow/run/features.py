@@ -11,7 +11,7 @@ from functools import cache, partial
 import torch
 
 from layerprobe import store
-from layerprobe.data.splits import Dataset
+from layerprobe.data.splits import Dataset, contents_sha256
 from layerprobe.measure.analysis import Features, search_sha256
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.store.features import FeatureArray
@@ -22,7 +22,6 @@ from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import weights_sha256
-from layerprobe.workflow.run.manifests import feature_manifest
 from layerprobe.workflow.run.run_network import network_text
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import open_layer, read_layer
@@ -156,11 +155,10 @@ class RunFeatures:
 
 def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
     """The features of a single run, made with its checkpoints, of images that are hashed."""
-    record = run.read()
 
     @cache
     def manifest_sha256(split: str) -> str:
-        return feature_manifest(record, dataset, split)
+        return contents_sha256(dataset.splits[split], dataset.class_names)
 
     weights = cache(partial(weights_sha256, run))
     network = network_text(recipe)

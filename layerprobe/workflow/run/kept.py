@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
 
 from layerprobe.system.errors import RecipeError
+from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import Keep
 from layerprobe.workflow.run.runs import Run, named_run
-
-# The epochs in run.json whose checkpoints were removed. Their hashes stay there, by which their features still hold.
-_REMOVED = "checkpoints_removed"
 
 
 def wanted_epochs(keep: Keep, last: int) -> set[int]:
@@ -24,14 +22,14 @@ def wanted_epochs(keep: Keep, last: int) -> set[int]:
     return {*range(0, last + 1, 1 if keep == "all" else keep), last}
 
 
-def kept_epochs(run: Run, record: dict[str, Any]) -> list[int]:
+def kept_epochs(run: Run, record: RunRecord) -> list[int]:
     """The epochs whose checkpoints were not removed, ascending; of an ensemble, those that no member has removed."""
-    records = [record, *(named_run(run.folder.parent, name).read() for name in record.get("members", ()))]
-    removed = {epoch for found in records for epoch in found.get(_REMOVED, ())}
-    return [epoch for epoch in range(record["epochs_done"] + 1) if epoch not in removed]
+    records = [record, *(named_run(run.folder.parent, name).read() for name in record.members)]
+    removed = {epoch for found in records for epoch in found.checkpoints_removed}
+    return [epoch for epoch in range(record.epochs_done + 1) if epoch not in removed]
 
 
-def require_kept(run: Run, record: dict[str, Any], epoch: int) -> None:
+def require_kept(run: Run, record: RunRecord, epoch: int) -> None:
     """Check that the checkpoint of an epoch was not removed."""
     kept = kept_epochs(run, record)
     if epoch not in kept:
@@ -41,7 +39,7 @@ def require_kept(run: Run, record: dict[str, Any], epoch: int) -> None:
 
 def unwanted_epochs(run: Run, keep: Keep, *, finished: bool) -> list[int]:
     """The epochs whose checkpoints lie in a run's folder although `train.keep` does not keep them."""
-    done: int = run.read()["epochs_done"]
+    done: int = run.read().epochs_done
     stay = wanted_epochs(keep, done) | (set() if finished else {done - 1, done})
     return [epoch for epoch in range(done + 1) if epoch not in stay and run.checkpoint_file(epoch).exists()]
 
@@ -52,13 +50,13 @@ def remove_checkpoints(run: Run, epochs: Iterable[int]) -> None:
     run.json says so first: what a kill leaves of them is removed by the next call, and none is ever missed.
     """
     record = run.read()
-    removed = sorted({*record.get(_REMOVED, ()), *epochs})
-    done = record["epochs_done"]
+    removed = tuple(sorted({*record.checkpoints_removed, *epochs}))
+    done = record.epochs_done
     states = [run.resume_file(previous=epoch < done) for epoch in (done - 1, done) if epoch in removed]
-    if removed != record.get(_REMOVED, []):
+    if removed != record.checkpoints_removed:
         names = {state.name for state in states}
-        hashes = {name: digest for name, digest in record["hashes"].items() if name not in names}
-        run.write(record | {_REMOVED: removed, "hashes": hashes})
+        hashes = {name: digest for name, digest in record.hashes.items() if name not in names}
+        run.write(replace(record, checkpoints_removed=removed, hashes=hashes))
     # The states first: `unwanted_epochs` finds again what a kill leaves of the checkpoints.
     for path in [*states, *map(run.checkpoint_file, removed)]:
         path.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
-"""What the record of a new run says of how it is made."""
+"""The record of a run that has no epoch yet."""
 
 from __future__ import annotations
 
 import platform
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,26 +14,15 @@ from layerprobe.data.splits import Dataset
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.taps import measure_layers
-from layerprobe.values.records import NETWORK
+from layerprobe.values.records import RunRecord
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.manifests import manifests_of
 from layerprobe.workflow.run.run_network import network_facts
 from layerprobe.workflow.run.runs import command_line
 
 
-def made_by(recipe: Recipe) -> dict[str, Any]:
-    """What run.json says of the command and the recipe."""
-    return {
-        "command": command_line(),
-        "recipe_name": recipe.name,
-        "recipe": recipe.as_dict(),
-        "experiment": recipe.identity(with_seed=False)[:12],
-        "seed": recipe.train.seed,
-    }
-
-
 def made_with(device: object) -> dict[str, Any]:
-    """What run.json says of the machine: versions, device, threads."""
+    """The fields of a record that say on what machine it was made."""
     return {
         "versions": {
             "layerprobe": __version__,
@@ -45,16 +35,31 @@ def made_with(device: object) -> dict[str, Any]:
     }
 
 
-def new_record(recipe: Recipe, dataset: Dataset, net: Net, device: torch.device) -> dict[str, Any]:
+def record_of(recipe: Recipe, **more: Any) -> RunRecord:
+    """A record of what was typed, with further fields."""
+    empty: dict[str, Any] = {"epochs_done": 0, "hashes": {}, "manifests": {}, "new_parameters": ()}
+    return RunRecord(
+        command=command_line(),
+        recipe_name=recipe.name,
+        recipe=recipe.as_dict(),
+        experiment=recipe.experiment,
+        seed=recipe.train.seed,
+        **(empty | more),
+    )
+
+
+def new_record(recipe: Recipe, dataset: Dataset, net: Net, device: torch.device) -> RunRecord:
     """run.json of a run that has no epoch yet."""
-    record = {"state": "training", **made_by(recipe), **made_with(device)}
-    record["versions"] |= net.versions
-    return record | {
-        "transform": from_recipe.transform_text(recipe),
-        NETWORK: network_facts(recipe, net, measure_layers(net, recipe.data.image_size)),
-        "new_parameters": sorted(net.new_parameters),
-        **manifests_of(dataset),
-        "notes": from_recipe.input_notes(recipe, dataset, net),
-        "epochs_done": 0,
-        "hashes": {},
-    }
+    manifests, contents = manifests_of(dataset)
+    record = record_of(
+        recipe,
+        state="training",
+        **made_with(device),
+        transform=from_recipe.transform_text(recipe),
+        network=network_facts(recipe, net, measure_layers(net, recipe.data.image_size)),
+        new_parameters=tuple(sorted(net.new_parameters)),
+        manifests=manifests,
+        contents=contents,
+        notes=tuple(from_recipe.input_notes(recipe, dataset, net)),
+    )
+    return replace(record, versions={**record.versions, **net.versions})

@@ -62,7 +62,7 @@ class OpenedRun:
         """
         path = self._feature_file(epoch, split)
         stored = read_layers(path)
-        joint = concatenated_layers(layer, stored, self.run.read().get("layer_order", []))
+        joint = concatenated_layers(layer, stored, self.run.read().layer_order)
         return read_layer(path, find_layer(layer, [*stored, *joint]))
 
     def labels(self, *, epoch: int, split: str) -> NDArray[np.int32]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from layerprobe.data.splits import IN_GALLERY
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.store import StoredRanks, read_stored_ranks
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError, near_miss
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, find_layer, is_glob, is_named, named, network_order
-from layerprobe.values.records import FROM_PYTHON
+from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import SIMILARITIES
 from layerprobe.values.scores import SPLITS, Subject
-from layerprobe.workflow.run.embedding import embedding_among, network_end
+from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.manifests import have_other_images
 from layerprobe.workflow.run.reduction_draws import ranked_as
 from layerprobe.workflow.run.runs import Run, find_run
@@ -85,7 +85,7 @@ def find_reference(cache: Path, text: str) -> tuple[Run, Reference]:
     except UnknownNameError:
         run = find_run(cache, None)
         layer = text.partition("~")[0]
-        if head["epoch"] is not None or not set(layer.split("+")) <= set(run.read().get("layer_order", [])):
+        if head["epoch"] is not None or not set(layer.split("+")) <= set(run.read().layer_order):
             raise
         return run, parse_reference(text, bare="layer")
 
@@ -105,7 +105,7 @@ class RankedSplit:
     """
 
     run: Run
-    record: dict[str, Any]
+    record: RunRecord
     epoch: int
     split: str
     stored: StoredRanks
@@ -113,12 +113,12 @@ class RankedSplit:
     @property
     def similarity(self) -> str:
         """What the run's features are searched by where no flag says otherwise."""
-        return str(self.record["recipe"].get("probe", {}).get("similarity", "cosine"))
+        return self.record.similarity
 
     @property
     def layers(self) -> list[RankedLayer]:
         """All that is stored, in network order; also layers that have no ranks as features were not finite."""
-        return network_order([*self.stored.ranks, *self.stored.invalid], self.record.get("layer_order", []))
+        return network_order([*self.stored.ranks, *self.stored.invalid], self.record.layer_order)
 
     def ranked_as(self, ranked: RankedLayer) -> tuple[RankedLayer, ...]:
         """The stored layers that a layer is the mean of: itself, or its draws; none where one is not there."""
@@ -126,7 +126,7 @@ class RankedSplit:
 
     def subject(self, ranked: RankedLayer) -> Subject:
         """What the values of a layer belong to."""
-        return Subject(self.run.name, self.record["experiment"], self.record["seed"], self.epoch, self.split, ranked)
+        return Subject(self.run.name, self.record.experiment, self.record.seed, self.epoch, self.split, ranked)
 
     def name(self, ranked: RankedLayer) -> str:
         """The layer, with its similarity if that is not the run's."""
@@ -140,8 +140,8 @@ def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:
         epoch: None for the last.
     """
     record = run.read()
-    done: int = record["epochs_done"]
-    splits = [name for name in SPLITS if name in record["manifests"]] or list(SPLITS)
+    done: int = record.epochs_done
+    splits = [name for name in SPLITS if name in record.manifests] or list(SPLITS)
     if split not in splits:
         raise UnknownNameError(f"split of {run.name}:", split, splits)
     if epoch is not None and epoch > done:
@@ -157,9 +157,9 @@ def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:
     return RankedSplit(run, record, epoch, split, read_stored_ranks(path))
 
 
-def probe_fix(run: Run, record: dict[str, Any], epoch: int, split: str, more: str = "") -> str:
+def probe_fix(run: Run, record: RunRecord, epoch: int, split: str, more: str = "") -> str:
     """How to rank what is not ranked: `Run layerprobe probe netA --epochs 20 --splits test --layers c3`."""
-    if record.get(FROM_PYTHON):
+    if record.from_python:
         return "Measure it in Python, by layerprobe.probe(model, splits, cache=...)"
     return f"Run layerprobe probe {run.name} --epochs {epoch} --splits {split}{more and ' ' + more}"
 
@@ -181,16 +181,13 @@ def find_layers(place: RankedSplit, reference: Reference) -> list[RankedLayer]:
 
 def _embedding(place: RankedSplit) -> str:
     """The embedding layer with its pool."""
-    if place.record.get(FROM_PYTHON):
+    if place.record.network is None:
         raise RecipeError(
             f"{place.run.name} was measured from Python, and its embedding layer is not known",
             fix=f"Name a layer, such as {place.run.name}:{place.layers[0].layer}",
         )
-    end = network_end(place.run, place.record)
-    if end is None:  # a network of one layer
-        return str(place.layers[-1].layer)
-    found = embedding_among(end, place.layers, place.similarity, place.record.get("layer_order", []))
-    return end.embedding if found is None else str(found.layer)
+    found = embedding_among(place.record, place.layers)
+    return place.record.network.embedding.layer if found is None else str(found.layer)
 
 
 def _not_ranked(place: RankedSplit, reference: Reference, text: str, similarity: str) -> RecipeError:

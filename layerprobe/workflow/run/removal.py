@@ -10,7 +10,6 @@ from pathlib import Path
 
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.files import bytes_below
-from layerprobe.workflow.run.epoch_weights import foreign_files
 from layerprobe.workflow.run.kept import remove_checkpoints
 from layerprobe.workflow.run.runs import Run, find_run, list_runs, locked, named_run
 
@@ -38,7 +37,7 @@ def plan_removal(cache: Path, name: str, parts: Sequence[str] = ()) -> Removal:
     run = left if left.folder.is_dir() and not named_run(cache, name).exists() else find_run(cache, name)
     owners: dict[str, set[str]] = {}
     for other, record in list_runs(cache):
-        for member in record.get("members", ()):
+        for member in record.members:
             owners.setdefault(member, set()).add(other.name)
     if run is not left and name in owners and tuple(parts) != ("features",):
         (owner, *_) = sorted(owners[name])
@@ -66,8 +65,8 @@ def remove(removal: Removal) -> None:
             return
         for run in removal.runs:
             # Files of somebody else's training lie elsewhere, and stay.
-            if "checkpoints" in removal.parts and not foreign_files(run.read()):
-                remove_checkpoints(run, range(run.read()["epochs_done"] + 1))
+            if "checkpoints" in removal.parts and not run.read().weights_files:
+                remove_checkpoints(run, range(run.read().epochs_done + 1))
             for folder in _folders(run, removal.parts):
                 if folder.exists():
                     shutil.rmtree(folder)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe
@@ -15,26 +14,21 @@ from layerprobe.system.files import sha256
 from layerprobe.system.naming import PYTHON, split_python
 from layerprobe.taps import Layer, Measured, Tap, extracted, find_taps
 from layerprobe.taps.cut import shares_after
-from layerprobe.values.records import NETWORK
+from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
 
 
-def network_facts(recipe: Recipe, net: Net, measured: Measured) -> dict[str, Any]:
-    """What run.json says of the network of a recipe, under `records.NETWORK`."""
+def network_facts(recipe: Recipe, net: Net, measured: Measured) -> RecordedNetwork:
+    """What run.json says of the network of a recipe."""
     taps, embedding = [], embedding_tap(recipe, measured).key
     for name in net.layers:
         try:
             taps += find_taps([name], measured)
         except RecipeError:  # it cannot be pooled, or does not run
             continue
-    return {
-        "layers": list(net.layers),
-        "embedding": [embedding.layer, embedding.pool],
-        "cuts": _cuts(net, taps, recipe.data.image_size),
-        "input": None if net.own_input is None else asdict(net.own_input),
-        "files": dict(net.files),
-    }
+    cuts = _cuts(net, taps, recipe.data.image_size)
+    return RecordedNetwork(tuple(net.layers), embedding, cuts, net.own_input, net.files)
 
 
 def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:
@@ -45,24 +39,23 @@ def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:
     return find_taps([list(measured.net.layers)[-1]], measured, pools=pools)[0]
 
 
-def with_layers(facts: Mapping[str, Any], net: Net, image_size: int, layers: Iterable[Layer]) -> dict[str, Any]:
+def with_layers(known: RecordedNetwork, net: Net, image_size: int, layers: Iterable[Layer]) -> RecordedNetwork:
     """What run.json says of a network, with how much some further layers leave out."""
-    cuts: dict[str, list[float]] = facts["cuts"]
-    taps = [tap for tap in extracted(layers) if tap.layer not in cuts]
-    return {**facts, "cuts": cuts | _cuts(net, taps, image_size)}
+    taps = [tap for tap in extracted(layers) if tap.layer not in known.cuts]
+    return replace(known, cuts={**known.cuts, **_cuts(net, taps, image_size)})
 
 
-def _cuts(net: Net, taps: Sequence[Tap], image_size: int) -> dict[str, list[float]]:
+def _cuts(net: Net, taps: Sequence[Tap], image_size: int) -> dict[str, tuple[float, float]]:
     shares = shares_after(net.module, taps, image_size) if taps else []
-    return {tap.layer: list(share) for tap, share in zip(taps, shares, strict=True)}
+    return {tap.layer: share for tap, share in zip(taps, shares, strict=True)}
 
 
-def run_network(run: Run, record: Mapping[str, Any], recipe: Recipe) -> Net:
+def run_network(run: Run, record: RunRecord, recipe: Recipe) -> Net:
     """Build the network of a run that exists, without weights."""
     fix = f"Restore it. It can be measured as it is now by --model and --data, as a new run, not as {run.name}"
     require_same_files(run, record, recipe, fix=fix)
     net = from_recipe.build_net(recipe)
-    known = record.get(NETWORK, {}).get("files") or net.files
+    known = (record.network and record.network.files) or net.files
     # The hashes of what is recorded are compared above; a part of it may be imported no earlier than in a forward.
     if new := net.files.keys() - known.keys():
         what = f"is imported by the network's file, unlike when {run.name} began"
@@ -70,15 +63,15 @@ def run_network(run: Run, record: Mapping[str, Any], recipe: Recipe) -> Net:
     return net
 
 
-def require_same_files(run: Run, record: Mapping[str, Any], recipe: Recipe, *, fix: str) -> None:
+def require_same_files(run: Run, record: RunRecord, recipe: Recipe, *, fix: str) -> None:
     """Check that the user's own files, of which the network is built, are what they were when the run began."""
     for name, digest in source_files(recipe).items():
-        if record.get("versions", {}).get(name) != digest:
+        if record.versions.get(name) != digest:
             raise _changed(run, name, fix)
     if not recipe.network.startswith(PYTHON):
         return
     path, _ = split_python(recipe.network.removeprefix(PYTHON))
-    for name, digest in record.get(NETWORK, {}).get("files", {}).items():
+    for name, digest in (record.network.files if record.network else {}).items():
         file = path.resolve().parent / name if name else path
         try:
             now = sha256(file)
@@ -90,13 +83,6 @@ def require_same_files(run: Run, record: Mapping[str, Any], recipe: Recipe, *, f
 
 def _changed(run: Run, file: Path | str, fix: str) -> RecipeError:
     return RecipeError(f"has changed since {run.name} began", file=file, fix=fix)
-
-
-def require_recorded_input(run: Run, recipe: Recipe) -> None:
-    """Check that run.json says how the network's input is made of an image, so that no model has to be asked."""
-    if recipe.data.transform == "model" and recipe.own_input is None:
-        what = "how images become the model's input is not recorded: an earlier version of layerprobe began the run"
-        raise DataError(what, file=run.folder, fix=f"layerprobe probe {run.name} records it")
 
 
 def network_text(recipe: Recipe) -> str:

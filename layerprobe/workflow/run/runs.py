@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from layerprobe.system.errors import BusyError, DataError, EnvironmentFault, RecipeError, UnknownNameError
 from layerprobe.system.files import (
@@ -28,7 +28,7 @@ from layerprobe.system.files import (
 )
 from layerprobe.system.wording import BYTES, visible
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.values.records import record_fault
+from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, in_network_order, read_scores
 
 SCHEMA = 1
@@ -101,14 +101,14 @@ class Run:
         """Whether anything was written under this name."""
         return self.record_file.is_file()
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> RunRecord:
         """run.json."""
         if self.record_file.is_symlink():
             self.require_no_links()
         try:
             require_file(self.record_file)
             text = self.record_file.read_text(encoding="utf-8")
-            record: dict[str, Any] = json.loads(text, parse_constant=_refuse)
+            record = json.loads(text, parse_constant=_refuse)
         except FileNotFoundError as error:
             raise DataError("no such run", file=self.folder, fix="layerprobe runs lists the known ones") from error
         except OSError as error:
@@ -125,14 +125,17 @@ class Run:
                 file=self.record_file,
                 fix="Update layerprobe",
             )
-        if fault := record_fault(record):
-            raise DataError(fault, file=self.record_file, fix="Correct it, or train it again with --fresh")
-        return record
+        try:
+            return RunRecord.of_json(record)
+        except ValueError as error:
+            fix = "Correct it, or train it again with --fresh"
+            raise DataError(str(error), file=self.record_file, fix=fix) from error
 
-    def write(self, record: dict[str, Any]) -> None:
+    def write(self, record: RunRecord) -> None:
         """Write run.json whole, with the present time as `touched`."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        write_text(self.record_file, json.dumps({**record, "schema": SCHEMA, "touched": now}, indent=1) + "\n")
+        values = {**record.as_json(), "schema": SCHEMA, "touched": now}
+        write_text(self.record_file, json.dumps(values, indent=1) + "\n")
 
     def sizes(self) -> dict[str, int]:
         """Bytes of all its files, under `total`, and of those in each of its folders, under their names."""
@@ -149,9 +152,9 @@ class Run:
             score if score.run == self.name else replace(score, run=self.name)
             for score in read_scores(self.scores_file)
         ]
-        layer_order: list[str] = []
+        layer_order: tuple[str, ...] = ()
         with contextlib.suppress(DataError):  # scores can be shown when the record cannot be read
-            layer_order = self.read().get("layer_order", [])
+            layer_order = self.read().layer_order
         return in_network_order(scores, layer_order)
 
     def is_held(self) -> bool | None:
@@ -209,13 +212,13 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number of JSON")
 
 
-def list_runs(cache: Path) -> list[tuple[Run, dict[str, Any]]]:
+def list_runs(cache: Path) -> list[tuple[Run, RunRecord]]:
     """Every readable run and its record, the one touched last first."""
     found = []
     for file in cache.glob("*/run.json"):
         with contextlib.suppress(DataError):
             found.append((Run(file.parent), Run(file.parent).read()))
-    return sorted(found, key=lambda item: str(item[1].get("touched")), reverse=True)
+    return sorted(found, key=lambda item: item[1].touched, reverse=True)
 
 
 def damaged_runs(cache: Path) -> list[tuple[Run, DataError]]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 import numpy as np
 
 from layerprobe.store import read_index
 from layerprobe.system.errors import DataError, RecipeError
-from layerprobe.values.records import FOREIGN, FROM_PYTHON
+from layerprobe.values.records import RunRecord
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_terms import ranked_epochs
 
@@ -20,7 +19,7 @@ _SHARE = 0.2  # of the training classes that the command holds out
 _FEW = 10  # with fewer classes the command holds out half of them
 
 
-def has_seen_train(record: Mapping[str, Any], epoch: int) -> bool:
+def has_seen_train(record: RunRecord, epoch: int) -> bool:
     """Whether the network of an epoch has, or may have, been trained on the training classes.
 
     Weights from a file, from files or of another run count as having seen them, unless `data.seen = false`; so does a
@@ -29,10 +28,10 @@ def has_seen_train(record: Mapping[str, Any], epoch: int) -> bool:
     Args:
         epoch: 0 = before any step; of a run whose epochs are files, the number of the file.
     """
-    if record.get(FROM_PYTHON):
+    if record.from_python:
         return True
-    sections = record["recipe"]
-    given_as_files = bool(record.get(FOREIGN))
+    sections = record.recipe
+    given_as_files = bool(record.weights_files)
     if epoch > 0 and not given_as_files:
         return True
     if not given_as_files and sections.get("net", {}).get("weights", "none") in _OWN_WEIGHTS:
@@ -40,25 +39,25 @@ def has_seen_train(record: Mapping[str, Any], epoch: int) -> bool:
     return bool(sections.get("data", {}).get("seen", True))
 
 
-def split_to_choose_on(run: Run, record: Mapping[str, Any], epochs: Collection[int]) -> str:
+def split_to_choose_on(run: Run, record: RunRecord, epochs: Collection[int]) -> str:
     """The split to choose on: validation, else train if its classes are unseen, else test, cross-fitted."""
-    splits = record["manifests"]
+    splits = record.manifests
     if "validation" in splits:
         return "validation"
     if "train" not in splits:
         return "test"
     if not any(has_seen_train(record, epoch) for epoch in epochs):
         return "train"
-    trained = record["epochs_done"] > 0 and not record.get(FOREIGN)
+    trained = record.epochs_done > 0 and not record.weights_files
     verb = "has seen" if trained else "counts as having seen"
     what = f"{run.name} {verb} its training classes, and has no others to choose a layer on but those of test"
     raise RecipeError(what, fix=_fix(run, record))
 
 
-def _fix(run: Run, record: Mapping[str, Any]) -> str:
-    if record.get(FROM_PYTHON):
+def _fix(run: Run, record: RunRecord) -> str:
+    if record.from_python:
         return "Give classes that the model has not seen as a split: layerprobe.probe(model, {'validation': ..., ...})"
-    if record["recipe"]["train"]["epochs"] == 0:
+    if record.recipe["train"]["epochs"] == 0:
         return (
             "If its weights were trained on other classes, measure it as a new run with --set data.seen=false;"
             " else give a validation split of classes that they have not seen"
@@ -70,11 +69,11 @@ def _fix(run: Run, record: Mapping[str, Any]) -> str:
     return f"{first} ({cost}), {folds}{untrained}"
 
 
-def _train_command(run: Run, record: Mapping[str, Any], share: float) -> str:
+def _train_command(run: Run, record: RunRecord, share: float) -> str:
     """The command that trained the run, with classes held out and another name."""
-    words = shlex.split(str(record.get("command", "")))
+    words = shlex.split(str(record.command))
     if words[:2] != ["layerprobe", "train"]:
-        words = ["layerprobe", "train", record["recipe_name"]]
+        words = ["layerprobe", "train", record.recipe_name]
     kept, skipped = [], False
     for word in words:
         if not skipped and word != "--fresh" and word != "--run" and not word.startswith("--run="):

@@ -19,7 +19,6 @@ from layerprobe import store
 from layerprobe.measure.analysis import search_sha256
 from layerprobe.statistics.draws import Rows, Terms, common_terms, draws, times_drawn, too_small
 from layerprobe.values.keys import RankedLayer
-from layerprobe.values.records import FROM_PYTHON
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.run.runs import Run
 
@@ -73,7 +72,7 @@ class DrawnTerms:
 
 def offered_terms(run: Run) -> Offered:
     """The terms of the splits that have stored ranks and are searched in themselves, without groups or lists."""
-    splits, reasons, python = {}, [], bool(run.read().get(FROM_PYTHON))
+    splits, reasons, python = {}, [], bool(run.read().from_python)
     for split in SPLITS:
         epochs = ranked_epochs(run, split)
         if not epochs:
@@ -120,7 +119,7 @@ def stored_terms(run: Run, epoch: int, split: str, terms: Terms) -> DrawnTerms |
     stored = store.read_stored_ranks(path)
     items = _items(stored.labels, stored.ids)
     with contextlib.suppress(ValueError):
-        rows = draws(items.labels, terms, seed=run.read()["seed"], split=split)
+        rows = draws(items.labels, terms, seed=run.read().seed, split=split)
         values = {ranked: each[terms.name()] for ranked, each in stored.values.items() if terms.name() in each}
         return DrawnTerms(items, rows, values)
     return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from layerprobe.system.errors import RecipeError
+from layerprobe.values.records import RunRecord
 from layerprobe.workflow.run.experiments import Conditions, why_apart
 from layerprobe.workflow.run.runs import Run, list_runs
 
@@ -54,25 +54,25 @@ def pair_trainings(cache: Path, a: Run, b: Run, epochs: tuple[int | None, int | 
 
 
 def _by_seed(
-    known: Sequence[tuple[Run, dict[str, Any]]], named: Run, epoch: int | None
+    known: Sequence[tuple[Run, RunRecord]], named: Run, epoch: int | None
 ) -> tuple[dict[int, Run], list[str], list[str]]:
     """Seed -> the run of a run's experiment that has the epoch; what is left out; and what is of its recipe alone."""
     notes: list[str] = []
     apart: dict[str, list[str]] = {}
     record = named.read()
     own = Conditions(named, record)
-    wanted = record["epochs_done"] if epoch is None else epoch
-    found = {record["seed"]: named}
+    wanted = record.epochs_done if epoch is None else epoch
+    found = {record.seed: named}
     for run, other in sorted(known, key=lambda item: item[0].name):
-        if other["experiment"] != record["experiment"] or run.folder == named.folder:
+        if other.experiment != record.experiment or run.folder == named.folder:
             continue
         if reason := why_apart(own, Conditions(run, other)):
             apart.setdefault(reason, []).append(run.name)
-        elif other["epochs_done"] < wanted:
+        elif other.epochs_done < wanted:
             notes.append(f"{run.name} left out: it has no epoch {wanted}")
-        elif other["seed"] in found:
-            notes.append(f"{run.name} left out: {found[other['seed']].name} has its seed {other['seed']}")
+        elif other.seed in found:
+            notes.append(f"{run.name} left out: {found[other.seed].name} has its seed {other.seed}")
         else:
-            found[other["seed"]] = run
+            found[other.seed] = run
     told = [f"{', '.join(runs)} left out: {reason} than {named.name} has" for reason, runs in apart.items()]
     return found, notes, told

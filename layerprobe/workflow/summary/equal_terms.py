@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from layerprobe.system.progress import Listener, Task
 from layerprobe.system.signals import Stop, stoppable
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.values.keys import RankedLayer
-from layerprobe.values.records import FROM_PYTHON
+from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, ScoreTable, Subject, in_network_order, is_recall, read_scores
 from layerprobe.workflow.probe.classifiers import RunClassifier, fitted
@@ -101,9 +100,9 @@ def equal_terms(  # noqa: PLR0913 - what is drawn, on what, and over what its in
             chosen = from_recipe.choose_device(device)
             with listener.task(f"equal terms of {run.name}", steps, "draws") as task:
                 for cell in cells:
-                    _draw(run, cell, offered.terms, record["seed"], chosen, _told(stop, task))
+                    _draw(run, cell, offered.terms, record.seed, chosen, _told(stop, task))
         rating = _Rating(run, record, offered.terms, kind or IntervalKind(), units, notes)
-        order = record.get("layer_order", [])
+        order = record.layer_order
         scores = [score for cell in cells for score in in_network_order(rating.scores(cell), order)]
         table = ScoreTable(raw, layer_order=order, stored=read_scores(run.scores_file))
         table.add(scores)
@@ -137,7 +136,7 @@ def _cells(
         ]
         gone[epoch] |= {ranked.layer.layer: None for ranked in absent if ranked not in there}
         cells.append(_Cell(epoch, split, drawn, there))
-    python = run.read().get(FROM_PYTHON)
+    python = run.read().from_python
     for epoch, layers in gone.items():
         if layers:
             command = f"layerprobe probe {run.name} --epochs {epoch} --layers {','.join(layers)}"
@@ -229,7 +228,7 @@ class _Rating:
     """
 
     run: Run
-    record: Mapping[str, Any]
+    record: RunRecord
     terms: Terms
     kind: IntervalKind
     units: Units | None
@@ -266,5 +265,5 @@ class _Rating:
         return found
 
     def _subject(self, cell: _Cell, ranked: RankedLayer) -> Subject:
-        experiment, seed = self.record["experiment"], self.record["seed"]
+        experiment, seed = self.record.experiment, self.record.seed
         return Subject(self.run.name, experiment, seed, cell.epoch, cell.split, ranked)

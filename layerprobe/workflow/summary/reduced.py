@@ -17,7 +17,6 @@ from layerprobe.summary.processed import BestPostProcessing, post_processing
 from layerprobe.summary.reduced import PostProcessing
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
-from layerprobe.values.records import FROM_PYTHON
 from layerprobe.workflow.run.reduction_draws import mean_of_queries, ranked_as
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
@@ -128,7 +127,7 @@ def dimension_hint(run: Run, layers: Sequence[RankedLayer], epoch: int, splits: 
     Returns:
         A line, or none: also where features are gone, or the model came from Python.
     """
-    if any(way.dim is not None for way in ways_of(layers)) or run.read().get(FROM_PYTHON):
+    if any(way.dim is not None for way in ways_of(layers)) or run.read().from_python:
         return []
     known: dict[LayerKey, int] = {}
     for split in splits:

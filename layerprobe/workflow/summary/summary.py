@@ -163,7 +163,7 @@ def _read(run: Run, cluster: str | None) -> _Stored:
     if not images:
         raise DataError("no ranks are stored", file=run.folder, fix=f"Run layerprobe probe {run.name}")
     data, units, offered = data_facts(run, scores), _units(run, images, cluster), _offered(run, images)
-    seed: int = run.read()["seed"]
+    seed: int = run.read().seed
     notes: list[str] = []
     splits: dict[str, SplitCells] = {}
     for split, found in images.items():

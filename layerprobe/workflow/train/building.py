@@ -128,6 +128,6 @@ def _build_net(request: TrainRequest) -> Net:
     if request.fresh or not run.exists():
         return from_recipe.build_net(recipe, cache=request.cache)
     record = run.read()
-    same = record["recipe"].get("net", {}).get("name") == recipe.net.name  # else the change of the recipe is told
+    same = record.net.get("name") == recipe.net.name  # else the change of the recipe is told
     net = run_network(run, record, recipe) if same else from_recipe.build_net(recipe)
-    return replace(net, new_parameters=frozenset(record["new_parameters"]))
+    return replace(net, new_parameters=frozenset(record.new_parameters))

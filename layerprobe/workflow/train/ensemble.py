@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +19,7 @@ from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Tap
 from layerprobe.values.estimate import Estimate
-from layerprobe.values.records import NETWORK
+from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe import probe as single
 from layerprobe.workflow.probe.classifiers import without_accuracy
@@ -34,8 +33,8 @@ from layerprobe.workflow.probe.selection import (
 )
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import Missing, RunFeatures, features_of
-from layerprobe.workflow.run.manifests import require_same_images, upgrade
-from layerprobe.workflow.run.new_record import made_by
+from layerprobe.workflow.run.manifests import require_same_images
+from layerprobe.workflow.run.new_record import record_of
 from layerprobe.workflow.run.run_network import embedding_tap, network_facts
 from layerprobe.workflow.run.runs import Run, find_run, locked, named_run, set_aside
 from layerprobe.workflow.train.building import TrainRequest, build
@@ -72,8 +71,8 @@ def train_any(request: TrainRequest, listener: Listener) -> Run:
         listener.say(f"{run.name}: member {number} of {ensemble.members}")
         members.append(train(member_request(request, number), listener))
     with locked(run):
-        known = run.read().get("layer_order", []) if run.exists() else []
-        run.write(_record(request, members) | {"layer_order": known})
+        known = run.read().layer_order if run.exists() else ()
+        run.write(replace(_record(request, members), layer_order=known))
     return run
 
 
@@ -86,19 +85,17 @@ def member_request(request: TrainRequest, number: int) -> TrainRequest:
     return replace(request, recipe=request.recipe.member(number), run=f"{request.target().name}.{number}")
 
 
-def _record(request: TrainRequest, members: Sequence[Run]) -> dict[str, Any]:
-    recipe, first = request.recipe, members[0].read()
-    shared = ("versions", "device", "threads", "transform", "manifests", "contents", "features_by_size")
-    return {
-        "state": "finished",
-        **made_by(recipe),
-        "members": [member.name for member in members],
-        "epochs_done": min(member.read()["epochs_done"] for member in members),
-        "hashes": {},
-        "new_parameters": [],
-        **{key: first[key] for key in shared if key in first},
-        **({NETWORK: first[NETWORK] | {"cuts": {}}} if NETWORK in first else {}),
-    }
+def _record(request: TrainRequest, members: Sequence[Run]) -> RunRecord:
+    first = members[0].read()
+    shared = ("versions", "device", "threads", "transform", "manifests", "contents")
+    return record_of(
+        request.recipe,
+        state="finished",
+        members=tuple(member.name for member in members),
+        epochs_done=min(member.read().epochs_done for member in members),
+        network=first.network and replace(first.network, cuts={}),
+        **{name: getattr(first, name) for name in shared},
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,11 +163,7 @@ def prepare_ensemble(
         )
     request = without_accuracy(request, recipe, _NO_CLASSIFIER, listener)
     dataset = dataset or from_recipe.build_dataset(recipe, decoding_of(opened, request, listener))
-    members = [_member(run, name, embedding, request, dataset) for name in opened.record["members"]]
-    if listener is not None:
-        for member in members:
-            with locked(member.features.run):
-                upgrade(member.features.run, dataset, listener)
+    members = [_member(run, name, embedding, request, dataset) for name in opened.record.members]
     side_by_side = replace(embedding, dim=embedding.dim * len(members))
     selection = select(request, recipe, [side_by_side], embedding, dataset, unclassified=_NO_CLASSIFIER)
 
@@ -185,7 +178,7 @@ def prepare_ensemble(
     require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
     extractor = EnsembleExtractor(features, members, opened.device)
     scorer = scorer_of(opened, features, selection)
-    network = opened.record.get(NETWORK) or network_facts(recipe, opened.net, opened.measured) | {"cuts": {}}
+    network = opened.record.network or replace(network_facts(recipe, opened.net, opened.measured), cuts={})
     table = known_scores(opened, features, selection, listener)
     return Probing(selection, features, extractor, scorer, table, network)
 
@@ -201,7 +194,7 @@ def _member(run: Run, name: str, embedding: Tap, request: ProbeRequest, dataset:
 
 def probe_any(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
     """Measure a run or an ensemble as asked; see `probe.probe`."""
-    return single.probe(run, request, listener, prepare_ensemble if "members" in run.read() else single.prepare)
+    return single.probe(run, request, listener, prepare_ensemble if run.read().members else single.prepare)
 
 
 def estimate_training_of(request: TrainRequest) -> Estimate:
@@ -215,6 +208,6 @@ def estimate_training_of(request: TrainRequest) -> Estimate:
 
 def estimate_probe_of(run: Run, request: ProbeRequest) -> Estimate:
     """As `estimate_probe`."""
-    if "members" in run.read():
+    if run.read().members:
         raise RecipeError("--dry-run is for a single run", fix=f"Estimate a member: {run.name}.1")
     return estimate_probe(run, request)

@@ -7,6 +7,7 @@ somebody else's training, measured where they lie, one for each epoch.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ from layerprobe.system.files import sha256
 from layerprobe.system.naming import name_model
 from layerprobe.system.progress import Listener
 from layerprobe.values.estimate import Estimate
-from layerprobe.values.records import FOREIGN
+from layerprobe.values.records import WeightsFile
 from layerprobe.values.sections import SECTIONS
 from layerprobe.workflow.probe.estimate_probe import estimate_new_probe, estimate_probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.epoch_weights import ForeignFile, foreign_files, last_weights, load_file
+from layerprobe.workflow.run.epoch_weights import last_weights, load_file
 from layerprobe.workflow.run.images import Decoding, with_contents
 from layerprobe.workflow.run.manifests import require_same_images
 from layerprobe.workflow.run.new_record import new_record
@@ -112,7 +113,7 @@ def _run_of(request: FrozenRequest, given: list[tuple[Path, str | None]], listen
                 listener,
             )
         return run
-    known = foreign_files(run.read()) if run.exists() else []
+    known = run.read().weights_files if run.exists() else ()
     if run.exists():
         _require_same(run, recipe, known, given)
         if len(known) == len(given):
@@ -131,8 +132,8 @@ def _given_files(request: FrozenRequest) -> list[tuple[Path, str | None]]:
     return [(path.absolute(), part) for path, part in expand(request.weights)]
 
 
-def _hashed(given: list[tuple[Path, str | None]]) -> list[ForeignFile]:
-    return [ForeignFile(str(path), part, _sha256(path), path.stat().st_size) for path, part in given]
+def _hashed(given: list[tuple[Path, str | None]]) -> list[WeightsFile]:
+    return [WeightsFile(str(path), part, _sha256(path), path.stat().st_size) for path, part in given]
 
 
 def _sha256(path: Path) -> str:
@@ -143,7 +144,7 @@ def _sha256(path: Path) -> str:
         raise DataError(what, file=path, fix="Name one by --weights, or use --weights none") from error
 
 
-def _require_same(run: Run, recipe: Recipe, known: list[ForeignFile], given: list[tuple[Path, str | None]]) -> None:
+def _require_same(run: Run, recipe: Recipe, known: Sequence[WeightsFile], given: list[tuple[Path, str | None]]) -> None:
     """Check that a run was begun by this request; its files may have become more."""
     changes = recipe.changes_since(run.read())
     if changes:
@@ -158,7 +159,7 @@ def _require_same(run: Run, recipe: Recipe, known: list[ForeignFile], given: lis
             raise RecipeError(what, file=file.path, fix=f"Restore it. {_NEW_RUN} that measures it as it is now")
 
 
-def _begin(request: FrozenRequest, recipe: Recipe, files: list[ForeignFile], listener: Listener) -> None:
+def _begin(request: FrozenRequest, recipe: Recipe, files: list[WeightsFile], listener: Listener) -> None:
     """Write the record of a run that measures files where they lie; each of them fits the network."""
     run = request.target(recipe)
     device = from_recipe.choose_device(request.device)
@@ -173,16 +174,17 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[ForeignFile], lis
         if run.exists():
             require_same_images(run.read(), dataset, list(dataset.splits), fix=_NEW_RUN)
         record = new_record(recipe, dataset, net, device)
-        record["notes"] += _trained_on_others(request, record["transform"])
-        record |= {
-            FOREIGN: [file.as_json() for file in files],
-            "untrained": False,
-            "epochs_done": len(files) - 1,
-            "state": "finished",
-        }
+        record = replace(
+            record,
+            notes=(*record.notes, *_trained_on_others(request, record.transform)),
+            weights_files=tuple(files),
+            untrained=False,
+            epochs_done=len(files) - 1,
+            state="finished",
+        )
         run.write(record)
         run.log(f"begun: {command_line()}")
-        for note in record["notes"]:
+        for note in record.notes:
             listener.say(f"note: {note}")
             run.log(f"note: {note}")
 
@@ -192,7 +194,7 @@ def _trained_on_others(request: FrozenRequest, transform: str) -> list[str]:
     if not request.weights.startswith("run:"):
         return []
     run = named_run(request.cache, request.weights.removeprefix("run:"))
-    if not run.exists() or run.read().get("transform") == transform:
+    if not run.exists() or run.read().transform == transform:
         return []
     return [
         f"{run.name} was trained on images made in another way; --set data.KEY=VALUE makes them as its run.json says"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from layerprobe.system.files import require_file, sha256, write_text
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import Stop, stoppable
 from layerprobe.training.loop import EpochResult
+from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import SEARCH_KEYS, Keep
 from layerprobe.workflow.probe.probe import Probing, measure, prepare
 from layerprobe.workflow.probe.selection import ProbeRequest
@@ -23,7 +24,7 @@ from layerprobe.workflow.run.checkpoints import load_state, load_weights, save_s
 from layerprobe.workflow.run.damage import damaged_epochs, require_measured, whole_epochs
 from layerprobe.workflow.run.images import Decoding, with_contents
 from layerprobe.workflow.run.kept import kept_epochs, remove_checkpoints, require_kept, unwanted_epochs
-from layerprobe.workflow.run.manifests import Record, require_same_images, upgrade
+from layerprobe.workflow.run.manifests import require_same_images
 from layerprobe.workflow.run.new_record import new_record
 from layerprobe.workflow.run.runs import Run, command_line, locked, set_aside
 from layerprobe.workflow.train.building import Built, TrainRequest, build, with_decoded_images, with_hashed_images
@@ -54,7 +55,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     known = run.read() if run.exists() and not request.fresh else None
     if known is not None:
         _require_same_recipe(run, request.recipe, built)
-        require_kept(run, known, known["epochs_done"])
+        require_kept(run, known, known.epochs_done)
     built = with_hashed_images(built, request, listener)
     if known is not None:
         _require_same_images(known, built)
@@ -72,14 +73,13 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         if run.exists():
             _require_same_recipe(run, request.recipe, built)
             _require_same_images(run.read(), built)
-            upgrade(run, built.dataset, listener)
             _go_on(run, request, built, listener)
         else:
             _begin(run, request, built)
         try:
             probing = None if request.probe is None else _probing(run, request, built, listener)
             _train_epochs(run, request.recipe.train.keep, built, listener, stop, probing)
-            require_measured(run, [epoch for epoch in damaged if probing and known and epoch < known["epochs_done"]])
+            require_measured(run, [epoch for epoch in damaged if probing and known and epoch < known.epochs_done])
         except (LayerprobeError, KeyboardInterrupt) as error:  # the latter: a signal ended a wait
             with contextlib.suppress(EnvironmentFault):  # a full disk takes no word of its being full
                 _keep_reason(run, built, error, stop)
@@ -92,8 +92,8 @@ def train(request: TrainRequest, listener: Listener) -> Run:
 def _keep_reason(run: Run, built: Built, error: BaseException, stop: Stop) -> None:
     run.log(str(error), *getattr(error, "__notes__", []))
     record = run.read()
-    if record["epochs_done"] < built.trainer.plan.epochs:
-        run.write(record | {"state": "interrupted" if stop else "failed"})
+    if record.epochs_done < built.trainer.plan.epochs:
+        run.write(replace(record, state="interrupted" if stop else "failed"))
 
 
 def is_done(run: Run, recipe: Recipe) -> bool:
@@ -101,13 +101,13 @@ def is_done(run: Run, recipe: Recipe) -> bool:
     if not run.exists():
         return False
     record = run.read()
-    return record["epochs_done"] >= recipe.train.epochs and not recipe.changes_since(record)
+    return record.epochs_done >= recipe.train.epochs and not recipe.changes_since(record)
 
 
 def require_same_data(run: Run, recipe: Recipe, decoding: Decoding, *, fix: str) -> None:
     """Check that a folder of images that is named in place of a run's holds the same ones; they are read there now."""
     record, root = run.read(), recipe.data.root
-    began = record["recipe"]["data"].get("root")
+    began = record.data.get("root")
     if root is None or began in (None, root) or recipe.changes_since(record):  # other changes are told as such
         return
     dataset = from_recipe.build_dataset(recipe, loaded=with_contents(from_recipe.load_dataset(recipe), decoding))
@@ -118,7 +118,7 @@ def require_same_data(run: Run, recipe: Recipe, decoding: Decoding, *, fix: str)
             f"has the images in {began}, and those in {root} are others", file=run.folder, fix=fix
         ) from error
     with locked(run):
-        run.write(record | {"recipe": record["recipe"] | {"data": record["recipe"]["data"] | {"root": root}}})
+        run.write(replace(record, recipe={**record.recipe, "data": {**record.data, "root": root}}))
 
 
 def keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
@@ -127,16 +127,17 @@ def keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
     That is [probe], [metrics], and the keys of [data] that decide which items a query may find.
     """
     record, new = run.read(), recipe.as_dict()
-    old = record["recipe"]
+    old = record.recipe
     with contextlib.suppress(LayerprobeError):
         # Through the same defaults, so that a key that is new in this version is no change.
-        old = resolve(record["recipe_name"], old, source=run.record_file, own_size=False).as_dict()
+        old = resolve(record.recipe_name, old, source=run.record_file, own_size=False).as_dict()
     sections = [name for name in ("probe", "metrics") if old.get(name) != new[name]]
     keys = [key for key in SEARCH_KEYS if old.get("data", {}).get(key) != new["data"][key]]
     if sections or keys:
-        data = {"data": record["recipe"]["data"] | {key: new["data"][key] for key in keys}}
+        data = {**record.data, **{key: new["data"][key] for key in keys}}
         with locked(run):
-            run.write(record | {"recipe": record["recipe"] | data | {name: new[name] for name in sections}})
+            changed_sections = {"data": data, **{name: new[name] for name in sections}}
+            run.write(replace(record, recipe={**record.recipe, **changed_sections}))
         changed = [*(f"[{name}]" for name in sections), *(f"data.{key}" for key in keys)]
         listener.say(f"{run.name}: layerprobe probe now follows the recipe's {' and '.join(changed)}")
 
@@ -153,7 +154,7 @@ def _keep_wanted(run: Run, recipe: Recipe, listener: Listener) -> None:
 def _require_same_recipe(run: Run, recipe: Recipe, built: Built) -> None:
     record = run.read()
     changes = recipe.changes_since(record)
-    grown = recipe.train.epochs > record["recipe"].get("train", {}).get("epochs", 0)
+    grown = recipe.train.epochs > record.recipe.get("train", {}).get("epochs", 0)
     only_epochs = [(change.section, change.key) for change in changes] == [("train", "epochs")]
     if changes and not (grown and only_epochs and _same_so_far(record, built)):
         why = " (the learning rate of epochs that are done would change)" if grown and only_epochs else ""
@@ -164,29 +165,29 @@ def _require_same_recipe(run: Run, recipe: Recipe, built: Built) -> None:
         )
 
 
-def _require_same_images(record: Record, built: Built) -> None:
+def _require_same_images(record: RunRecord, built: Built) -> None:
     fix = "Restore them, or use --run NAME for a new run"
     require_same_images(record, built.dataset, list(built.dataset.splits), fix=fix)
 
 
-def _same_so_far(record: dict[str, Any], built: Built) -> bool:
-    old = resolve(record["recipe_name"], record["recipe"], source="run.json", own_size=False)
+def _same_so_far(record: RunRecord, built: Built) -> bool:
+    old = resolve(record.recipe_name, record.recipe, source="run.json", own_size=False)
     plan = built.trainer.plan
     per_epoch = plan.steps_per_epoch
-    return build_schedule(old, per_epoch).agrees(plan.schedule, per_epoch * record["epochs_done"])
+    return build_schedule(old, per_epoch).agrees(plan.schedule, per_epoch * record.epochs_done)
 
 
 def _begin(run: Run, request: TrainRequest, built: Built) -> None:
     record = new_record(request.recipe, built.dataset, built.net, built.trainer.device)
     _save(run, record, built)
-    run.log(f"begun: {record['command']}")
-    for note in record["notes"]:
+    run.log(f"begun: {record.command}")
+    for note in record.notes:
         run.log(f"note: {note}")
 
 
-def _save(run: Run, record: dict[str, Any], built: Built) -> None:
+def _save(run: Run, record: RunRecord, built: Built) -> None:
     """Write the present epoch: weights, then the state to resume from, then run.json with the hashes of both."""
-    epoch, hashes = built.trainer.epoch, record["hashes"]
+    epoch, hashes = built.trainer.epoch, dict(record.hashes)
     weights = run.checkpoint_file(epoch)
     hashes[weights.name] = save_weights(weights, {"net": built.net.module, "loss": built.loss})
     newest, before = run.resume_file(), run.resume_file(previous=True)
@@ -195,15 +196,14 @@ def _save(run: Run, record: dict[str, Any], built: Built) -> None:
     hashes.pop(before.name, None)
     if before.exists() and (digest := sha256(before)) in known:
         hashes[before.name] = digest
-    run.write(
-        record | {"epochs_done": epoch, "state": "finished" if epoch >= built.trainer.plan.epochs else "training"}
-    )
+    state = "finished" if epoch >= built.trainer.plan.epochs else "training"
+    run.write(replace(record, epochs_done=epoch, state=state, hashes=hashes))
 
 
 def _go_on(run: Run, request: TrainRequest, built: Built, listener: Listener) -> None:
     """Load the newest checkpoint and continue from it; where it is damaged, say so and take the one before."""
     record = run.read()
-    hashes = record["hashes"]
+    hashes = record.hashes
     # If the run was killed after the state but before run.json was written, the state that run.json knows has the other
     # name.
     states = [hashes[path.name] for path in (run.resume_file(), run.resume_file(previous=True)) if path.name in hashes]
@@ -228,8 +228,8 @@ def _go_on(run: Run, request: TrainRequest, built: Built, listener: Listener) ->
     # The recipe may now ask for more epochs, or for other layers and metrics to probe.
     recipe = request.recipe
     if built.trainer.epoch < built.trainer.plan.epochs:
-        record["state"] = "training"
-    run.write(record | {"recipe": recipe.as_dict(), "experiment": recipe.identity(with_seed=False)[:12]})
+        record = replace(record, state="training")
+    run.write(replace(record, recipe=recipe.as_dict(), experiment=recipe.experiment))
     run.log(f"continued after epoch {built.trainer.epoch}: {command_line()}")
 
 

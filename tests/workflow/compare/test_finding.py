@@ -16,13 +16,12 @@ from layerprobe.workflow.compare.finding import (
     chosen_on_validation,
     finding,
     findings,
-    ground_of,
+    inputs_of,
 )
-from layerprobe.workflow.run.embedding import NetworkEnd
 from layerprobe.workflow.run.runs import Run
+from tests.records import rewrite
 from tests.workflow.rank_files import FC6, POOL5, first_hit, ranks_of, stored, written
 
-END = NetworkEnd("fc6", "pool5", None)
 LAYERS = ["pool5", "fc6"]
 
 
@@ -36,7 +35,7 @@ def run_of(cache: Path, name: str = "one", *, seed: int = 0, better: int = 9) ->
 
 
 def test_the_layer_before_the_embedding_is_compared_with_it(tmp_path: Path) -> None:
-    text = finding(ground_of(run_of(tmp_path), END))
+    text = finding(inputs_of(run_of(tmp_path)))
     # 9 and 6 of 24 test images, 12 and 9 of 24 training images
     assert "pool5@max, the layer before the embedding," in text
     assert "and the embedding fc6 are not told apart on unseen classes" in text
@@ -46,25 +45,29 @@ def test_the_layer_before_the_embedding_is_compared_with_it(tmp_path: Path) -> N
 
 def test_the_last_epoch_that_is_ranked_counts(tmp_path: Path) -> None:
     run = run_of(tmp_path)
-    run.write(run.read() | {"epochs_done": 9})
-    assert "(one, epoch 5)" in finding(ground_of(run, END))
+    rewrite(run, epochs_done=9)
+    assert "(one, epoch 5)" in finding(inputs_of(run))
 
 
 def test_an_epoch_that_is_ranked_and_not_scored_yet_does_not_count(tmp_path: Path) -> None:
     run = run_of(tmp_path)
-    run.write(run.read() | {"epochs_done": 6})
+    rewrite(run, epochs_done=6)
     stored(run, 6, "test", {POOL5: first_hit(1), FC6: first_hit(1)})
-    assert "(one, epoch 5)" in finding(ground_of(run, END))
+    assert "(one, epoch 5)" in finding(inputs_of(run))
 
 
 def test_without_training_ranks_they_are_not_mentioned(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     run.rank_file(5, "train").unlink()
-    assert "training classes" not in finding(ground_of(run, END))
+    assert "training classes" not in finding(inputs_of(run))
 
 
 def test_a_layer_that_may_not_be_the_last_but_one_is_not_called_so(tmp_path: Path) -> None:
-    text = finding(ground_of(run_of(tmp_path), NetworkEnd("fc6", "norm5", None)))
+    run = run_of(tmp_path)
+    network = run.read().network
+    assert network is not None
+    rewrite(run, network=replace(network, layers=("pool5", "norm5", "fc6")))
+    text = finding(inputs_of(run))
     assert "pool5@max, the last layer probed before the embedding," in text
 
 
@@ -73,7 +76,7 @@ def test_too_few_classes_for_an_interval_are_told(tmp_path: Path) -> None:
     labels = np.repeat(np.arange(3), 2)
     ranks = {POOL5: ranks_of([1, 1, 0, 0, 0, 0]), FC6: ranks_of([1, 0, 0, 0, 0, 0])}
     written(run, stored(run, 5, "test", ranks, labels=labels), layer_order=LAYERS)
-    assert "+16.7 points (no interval: 3 classes, and it takes 10)" in finding(ground_of(run, END))
+    assert "+16.7 points (no interval: 3 classes, and it takes 10)" in finding(inputs_of(run))
 
 
 def test_an_embedding_that_is_not_ranked_is_told_with_the_command(tmp_path: Path) -> None:
@@ -82,14 +85,16 @@ def test_an_embedding_that_is_not_ranked_is_told_with_the_command(tmp_path: Path
     with pytest.raises(
         DataError, match="fc6 and a layer before it are not both ranked at epoch 5. Run layerprobe probe"
     ):
-        ground_of(run, END)
+        inputs_of(run)
 
 
 def test_a_run_whose_embedding_is_not_known_has_no_finding(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    rewrite(run, network=None)
     with pytest.raises(
         RecipeError, match="not known which layer is the embedding. Name two: layerprobe compare one:LAYER"
     ):
-        ground_of(run_of(tmp_path), None)
+        inputs_of(run)
 
 
 PAIRS = np.repeat(np.arange(12), 2)
@@ -106,7 +111,7 @@ def run_with_validation(cache: Path, name: str, validation: tuple[int, int, int]
 
 
 def test_the_best_on_validation_comes_first(tmp_path: Path) -> None:
-    found = findings([(run_with_validation(tmp_path, "one", (8, 7, 6)), END)])
+    found = findings([run_with_validation(tmp_path, "one", (8, 7, 6))])
     chosen, fixed = found.sentences
     # on test 12 and 6 of 24
     assert "pool3@max, the best of 3 layers on validation," in chosen
@@ -116,20 +121,20 @@ def test_the_best_on_validation_comes_first(tmp_path: Path) -> None:
 
 def test_several_runs_have_a_sentence_each(tmp_path: Path) -> None:
     chosen, other = run_with_validation(tmp_path, "one", (8, 7, 6)), run_of(tmp_path, "two")
-    first, second = findings([(chosen, END), (other, END)]).sentences
+    first, second = findings([chosen, other]).sentences
     assert "pool3@max, the best of 3 layers on validation," in first
     assert "pool5@max, the layer before the embedding," in second
 
 
 @pytest.mark.parametrize("validation", [(6, 7, 6), (6, 7, 8)])
 def test_the_best_on_test_is_never_chosen(tmp_path: Path, validation: tuple[int, int, int]) -> None:
-    (fixed,) = findings([(run_with_validation(tmp_path, "one", validation), END)]).sentences
+    (fixed,) = findings([run_with_validation(tmp_path, "one", validation)]).sentences
     assert "pool5@max, the layer before the embedding," in fixed
 
 
 def test_of_validation_ranks_that_are_not_exact_for_the_first_item_no_best_is_told(tmp_path: Path) -> None:
     run = run_with_validation(tmp_path, "one", (8, 7, 6))
-    ground = ground_of(run, END)
+    ground = inputs_of(run)
     place = ground.validation
     assert place is not None
     rough = {**place.stored.ranks, POOL5: replace(first_hit(7), closer_high=first_hit(7).closer + 9)}
@@ -142,7 +147,7 @@ def test_a_layer_with_several_pools_is_one_of_those_that_the_best_is_chosen_amon
     hits = {POOL3: first_hit(8), avg: first_hit(5), POOL5: first_hit(7), FC6: first_hit(6)}
     validation = stored(run, 5, "validation", hits, labels=PAIRS)
     written(run, stored(run, 5, "test", hits), validation, layer_order=["pool3", *LAYERS])
-    assert chosen_on_validation([ground_of(run, END)]) == BestOnValidation(POOL3, 3)
+    assert chosen_on_validation([inputs_of(run)]) == BestOnValidation(POOL3, 3)
 
 
 def test_layers_side_by_side_are_not_among_those_that_the_best_is_chosen_among(tmp_path: Path) -> None:
@@ -150,7 +155,7 @@ def test_layers_side_by_side_are_not_among_those_that_the_best_is_chosen_among(t
     hits = {POOL3: first_hit(8), POOL5: first_hit(7), both: first_hit(12), FC6: first_hit(6)}
     validation = stored(run, 5, "validation", hits, labels=PAIRS)
     written(run, stored(run, 5, "test", hits), validation, layer_order=["pool3", *LAYERS])
-    assert chosen_on_validation([ground_of(run, END)]) == BestOnValidation(POOL3, 3)
+    assert chosen_on_validation([inputs_of(run)]) == BestOnValidation(POOL3, 3)
 
 
 def test_the_embedding_by_a_second_name_is_not_the_best_on_validation(tmp_path: Path) -> None:
@@ -163,7 +168,7 @@ def test_the_embedding_by_a_second_name_is_not_the_best_on_validation(tmp_path: 
     path.parent.mkdir()
     key, columns = store.FeatureKey("one", 5, "test", "", "", ""), store.Columns(dict.fromkeys(values, 1), "cpu", 8)
     store.write_features(path, key, rows, columns, [values])
-    ground = ground_of(run, END)
+    ground = inputs_of(run)
     assert ground.layers.before == POOL5
     assert chosen_on_validation([ground]) is None
 
@@ -171,15 +176,15 @@ def test_the_embedding_by_a_second_name_is_not_the_best_on_validation(tmp_path: 
 def test_over_trainings_the_best_mean_on_validation_is_chosen(tmp_path: Path) -> None:
     # pool3 and pool5 reach 12 and 9, and 3 and 8: on the mean 7.5 and 8.5
     worse = [run_with_validation(tmp_path, "a", (12, 9, 0)), run_with_validation(tmp_path, "b", (3, 8, 0), seed=1)]
-    assert chosen_on_validation([ground_of(run, END) for run in worse]) is None
+    assert chosen_on_validation([inputs_of(run) for run in worse]) is None
     better = [worse[0], run_with_validation(tmp_path, "c", (6, 8, 0), seed=2)]
-    assert chosen_on_validation([ground_of(run, END) for run in better]) == BestOnValidation(POOL3, 3)
-    assert "over 2 trainings (a, c; epoch 5)" in findings([(run, END) for run in better]).sentences[0]
+    assert chosen_on_validation([inputs_of(run) for run in better]) == BestOnValidation(POOL3, 3)
+    assert "over 2 trainings (a, c; epoch 5)" in findings(better).sentences[0]
 
 
 def test_trainings_of_one_experiment_have_one_finding(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, "s1", seed=1, better=12), run_of(tmp_path, "s0", seed=0, better=6)]
-    found = findings([(run, END) for run in runs])
+    found = findings(runs)
     (text,) = found.sentences
     # 12 and 6 of 24 by pool5, 6 of 24 by fc6
     assert "pool5@max, the layer before the embedding," in text
@@ -193,20 +198,20 @@ def test_trainings_of_one_experiment_have_one_finding(tmp_path: Path) -> None:
 def test_runs_on_other_images_have_a_finding_each(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, f"s{seed}", seed=seed) for seed in (0, 1)]
     for run in runs:
-        run.write(run.read() | {"manifests": {"test": "m", "train": "m"}, "contents": {"test": run.name}})
-    found = findings([(run, END) for run in runs])
+        rewrite(run, manifests={"test": "m", "train": "m"}, contents={"test": run.name})
+    found = findings(runs)
     assert [re.findall(r"\((\w+), epoch 5\)", text) for text in found.sentences] == [["s0"], ["s1"]]
 
 
 def test_several_runs_of_one_seed_are_no_trainings(tmp_path: Path) -> None:
-    found = findings([(run_of(tmp_path, name), END) for name in ("a", "b")])
+    found = findings([run_of(tmp_path, name) for name in ("a", "b")])
     assert [re.findall(r"\((\w), epoch 5\)", text) for text in found.sentences] == [["a"], ["b"]]
 
 
 def test_a_run_without_a_finding_says_why_and_the_others_have_theirs(tmp_path: Path) -> None:
     damaged = run_of(tmp_path, "damaged")
     damaged.rank_file(5, "test").write_bytes(b"no HDF5")
-    found = findings([(damaged, END), (run_of(tmp_path, "whole"), END)])
+    found = findings([damaged, run_of(tmp_path, "whole")])
     assert ["(whole, epoch 5)" in text for text in found.sentences] == [True]
     (why,) = found.missing
     assert why.startswith("damaged: no finding: ")

@@ -15,6 +15,7 @@ from layerprobe.values.views import Reductions
 from layerprobe.workflow.plot.dims import SelectionSplit, at_equal_dimensions, reductions_of, stored_reductions
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.summary import stored_summary
+from tests.records import recorded
 from tests.workflow.rank_files import FC6, POOL5, RECORD, first_hit, stored, written
 
 PCA, WHITE, SHIFT = "l2+pca:8+l2", "l2+whiten:8:0.5+l2", "shift"
@@ -126,7 +127,7 @@ def test_without_a_reduction_the_command_names_a_dimension_that_every_layer_has(
     store.write_features(run.feature_file(5, "test"), key, rows, store.Columns(dims, "cpu", 4), [batch])
     with pytest.raises(DataError, match="no layer of epoch 5 .* Run layerprobe probe one --epochs 5 --equal-dim 64"):
         stored_reductions([run], run.scores(), None, None)
-    run.write(RECORD | {"from_python": True})
+    run.write(recorded(RECORD | {"from_python": True}))
     with pytest.raises(DataError, match=r'Probe with reduce=\("none", "l2\+pca:64\+l2"\)'):
         stored_reductions([run], run.scores(), None, None)
 

@@ -23,6 +23,7 @@ from layerprobe.workflow.plot.gallery_sizes import curves_over_seeds, stored_cur
 from layerprobe.workflow.probe.resampling import Resampling
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
+from tests.records import recorded
 from tests.workflow.rank_files import FC6, LABELS, POOL5, RECORD, ranks_of, stored
 
 # 12 classes of 2 images: each query searches 1 right item and 22 wrong ones
@@ -137,7 +138,7 @@ def no_image(_: int) -> NDArray[np.uint8]:
 
 def test_groups_decide_what_is_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run, scores = run_with(tmp_path, {FC6: ranks_of([1.0] * 24)})
-    run.write(RECORD)
+    run.write(recorded(RECORD))
     path = run.rank_file(5, "test")
     found = store.read_stored_ranks(path)
     key = store.RankKey(store.FeatureKey("one", 5, "test", "", "", ""), None, "s", 0.0)

@@ -23,6 +23,7 @@ from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
 from tests.data import fabricated
+from tests.records import recorded
 from tests.workflow.conftest import RECIPES, Silent
 from tests.workflow.rank_files import RECORD
 
@@ -124,7 +125,7 @@ def test_features_and_images_that_are_no_longer_the_runs_are_refused(probed: Run
 
 def test_a_run_from_python_says_in_one_line_that_it_keeps_no_images(tmp_path: Path) -> None:
     run = Run(tmp_path / "mine")
-    run.write(RECORD | {"from_python": True})
+    run.write(recorded(RECORD | {"from_python": True}))
     with pytest.raises(DataError, match="measured from Python, which keeps no images. Probe it by layerprobe probe"):
         open_gallery(run, "test")
 

@@ -17,6 +17,7 @@ from layerprobe.workflow.plot.options import PlotOptions
 from layerprobe.workflow.plot.panels import panels_of
 from layerprobe.workflow.plot.plot import drawn as drawn_plot
 from layerprobe.workflow.run.runs import Run
+from tests.records import recorded
 from tests.workflow.plot.test_neighbours import BINARY, C3, FC6, made
 from tests.workflow.rank_files import POOL5, ranks_of, stored, written
 
@@ -60,7 +61,7 @@ def test_the_last_two_layers_are_shown_where_they_disagree_or_else_at_random(pro
 def test_runs_on_other_images_of_the_same_names_are_not_shown_side_by_side(probed: Run) -> None:
     shutil.copytree(probed.folder, probed.folder.with_name("other"))
     other = Run(probed.folder.with_name("other"))
-    other.write(other.read() | {"contents": {"test": "of other images"}})
+    other.write(recorded(other.read().as_json() | {"contents": {"test": "of other images"}}))
     with pytest.raises(DataError, match="other has other test images than tiny. Compare runs on the same images"):
         panels_of([probed, other], [*probed.scores(), *other.scores()], PlotOptions())
 

@@ -24,6 +24,7 @@ from layerprobe.workflow.plot.options import PlotOptions
 from layerprobe.workflow.plot.plot import PlotRequest, drawn, plot
 from layerprobe.workflow.run.runs import Run
 from tests.metrics.oracles import direct_cka
+from tests.records import recorded
 from tests.workflow.rank_files import FC6 as FC6_RANKED
 from tests.workflow.rank_files import POOL5, ranks_of, stored
 
@@ -60,7 +61,7 @@ def seeds(cache: Path, names: Sequence[str], more: Mapping[str, Mapping[str, obj
         known = (
             RECORD | {"seed": seed, "epochs_done": 1, "manifests": {"test": "m"}} | dict((more or {}).get(run.name, {}))
         )
-        run.write(known)
+        run.write(recorded(known))
         write_scores(run.scores_file, [replace(SCORE, run=run.name, seed=seed, value=0.5 + seed / 4)])
     return runs
 
@@ -239,7 +240,7 @@ def test_every_plot_has_the_networks_order_whatever_was_measured_first(kind: str
     run = ready(kind, probed(tmp_path, late))
     scores = read_scores(run.scores_file)
     assert scores[0].layer != "conv"
-    run.write(RECORD | {"layer_order": ["conv", "pool5.3", "fc6"]})
+    run.write(recorded(RECORD | {"layer_order": ["conv", "pool5.3", "fc6"]}))
     column = "row" if kind == "cka" else "layer"
     rows = [row[column] for row in csv.DictReader(drawn(kind, [run]).csv.splitlines())]
     names = ["conv@max", "pool5.3@max", "fc6"] if kind == "cka" else ["conv", "pool5.3", "fc6"]
@@ -249,7 +250,7 @@ def test_every_plot_has_the_networks_order_whatever_was_measured_first(kind: str
 @pytest.mark.parametrize("record", [RECORD, {"no": "record"}])
 def test_a_run_without_a_layer_order_has_that_of_its_scores(record: dict[str, object], tmp_path: Path) -> None:
     run = probed(tmp_path, of_epochs(0))
-    run.write(record)
+    run.write(recorded(record))
     assert [score.layer for score in run.scores()] == ["pool5.3", "fc6"]
 
 
@@ -258,7 +259,7 @@ def test_runs_on_other_images_of_the_same_names_are_not_compared(
 ) -> None:
     runs = [probed(tmp_path, of_epochs(0), name=name) for name in ("one", "two")]
     for run in runs:
-        run.write(RECORD | {"contents": {"test": f"of {run.name}"}})
+        run.write(recorded(RECORD | {"contents": {"test": f"of {run.name}"}}))
     matrices = matrices_drawn(monkeypatch, *runs)
     assert [matrix.run for matrix in matrices] == ["one", "two"]
     assert "not compared with two, which has other test images" in matrices[0].notes

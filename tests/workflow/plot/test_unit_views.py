@@ -17,6 +17,7 @@ from layerprobe.values.scores import Score
 from layerprobe.workflow.plot.unit_views import choice_of, histograms_of, shown, spectra_of, stored
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
+from tests.records import recorded
 
 NAMES = ("pool1", "pool2", "pool3", "pool4", "pool5", "fc6")
 SCORE = Score("one", "abc", 0, 1, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 4)
@@ -142,10 +143,10 @@ def probed(folder: Path) -> dict[str, NDArray[np.float32]]:
     run, layer = Run(folder / "one"), LayerKey("fc6", "none")
     run.folder.mkdir(parents=True)
     run.write(
-        {
+        recorded({
             "state": "finished", "recipe_name": "netA", "recipe": {}, "experiment": "abc", "seed": 0, "epochs_done": 1,
             "hashes": {}, "manifests": {}, "new_parameters": [],
-        }
+        })
     )  # fmt: skip
     rng = np.random.default_rng(0)
     found = {split: rng.normal(size=(8, 3)).astype(np.float32) for split in ("train", "test")}

@@ -23,7 +23,7 @@ from layerprobe.workflow.probe.probe import prepare, probe
 from layerprobe.workflow.probe.reducing import AFTER_RELU, TRANSDUCTIVE, asked_chains
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.damage import PartlyReducedError
-from layerprobe.workflow.run.manifests import feature_manifest
+from layerprobe.workflow.run.features import RunFeatures
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.equal_terms import equal_terms
 from layerprobe.workflow.train.building import TrainRequest
@@ -102,10 +102,13 @@ def test_other_training_features_are_ranked_anew_and_all_else_is_not(run: Run, m
     monkeypatch.setattr("layerprobe.workflow.probe.scoring.rank", counted)
     assert probe(run, asked, Silent()) == before
     assert ranked == []
-    told = "layerprobe.workflow.run.features.feature_manifest"
-    monkeypatch.setattr(
-        told, lambda record, dataset, split: "other" if split == "train" else feature_manifest(record, dataset, split)
-    )
+    key_of = RunFeatures.key
+
+    def of_other_training_images(features: RunFeatures, epoch: int, split: str) -> store.FeatureKey:
+        key = key_of(features, epoch, split)
+        return replace(key, manifest_sha256="other") if split == "train" else key
+
+    monkeypatch.setattr(RunFeatures, "key", of_other_training_images)
     probe(run, asked, Silent())
     assert ranked == [3]
 

@@ -139,7 +139,7 @@ def test_a_run_keeps_what_was_reduced_and_its_ranks_hold(tmp_path: Path, monkeyp
     found = probed("none", "l2+pca:3+l2", layers="0.1+0.0", cache=tmp_path)
     run = Run(tmp_path / found.name)
     assert set(map(str, read_layers(run.feature_file(0, "test")))) == {"0.0@max", "0.1@max"}
-    assert run.read()["layer_order"] == ["0.0", "0.1"]
+    assert run.read().layer_order == ("0.0", "0.1")
     stored = read_stored_ranks(run.rank_file(0, "test")).ranks
     assert {(ranked.layer.layer, ranked.reduction) for ranked in stored} == {
         ("0.0+0.1", "none"), ("0.0+0.1", "l2+pca:3+l2"),

@@ -140,8 +140,8 @@ def test_the_numbers_are_those_of_the_command_line(request_for: Callable[..., Tr
     loaders = {name: loader(name) for name in splits}
     found = layerprobe.probe(net, loaders, layers=("pool?.2", "fc6"), ks=(1, 2), metrics=("MAP@R",))
     assert len(scores) == 2 * 6 * 3
-    named = {"run": run.name, "experiment": run.read()["experiment"]}
-    assert [replace(score, **named) for score in found.scores] == scores
+    experiment = run.read().experiment
+    assert [replace(score, run=run.name, experiment=experiment) for score in found.scores] == scores
 
 
 def test_a_shuffled_loader_is_read_once_and_gives_the_same_scores() -> None:

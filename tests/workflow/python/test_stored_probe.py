@@ -59,7 +59,7 @@ def test_further_layers_come_into_the_same_run_in_the_order_of_the_network(tmp_p
     assert [(score.split, score.layer) for score in run.scores()] == [
         (split, layer) for layer in ("0.0", "output") for split in ("train", "test")
     ]
-    assert run.read()["layer_order"] == ["0.0", "output"]
+    assert run.read().layer_order == ("0.0", "output")
     opened = layerprobe.open_run(run.folder)
     assert opened.features(epoch=0, split="test", layer="0.0").shape == (9, 4)
     assert opened.features(epoch=0, split="test", layer="output").shape == (9, 5)

@@ -12,16 +12,11 @@ from layerprobe.report.values import RunPage
 from layerprobe.system.errors import DataError
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.report import report as module
-from layerprobe.workflow.report.report import NetworkEnds, is_training, made_report, write_report
+from layerprobe.workflow.report.report import is_training, made_report, write_report
 from layerprobe.workflow.report.report_gallery import Galleries
-from layerprobe.workflow.run.embedding import NetworkEnd
 from layerprobe.workflow.run.runs import Run, locked
+from tests.records import rewrite
 from tests.workflow.rank_files import FC6, POOL5, first_hit, stored, written
-
-
-def ends() -> NetworkEnds:
-    """That `fc6` is the embedding of runs with the record of these tests."""
-    return NetworkEnds({json.dumps([None, None]): NetworkEnd("fc6", "pool5", None)})
 
 
 def run_of(cache: Path, name: str = "one", **record: object) -> Run:
@@ -56,7 +51,7 @@ class Parts(html.parser.HTMLParser):
 
 def test_a_report_has_the_scores_finding_and_layers_of_its_run(tmp_path: Path) -> None:
     run = run_of(tmp_path)
-    made = made_report([run], ends())
+    made = made_report([run])
     (page,) = made.runs
     assert page.scores == tuple(run.scores())
     assert (page.layers, page.embedding, page.few) == ((POOL5, FC6), 1, (0, 1))
@@ -68,7 +63,7 @@ def test_a_report_has_the_scores_finding_and_layers_of_its_run(tmp_path: Path) -
 
 def test_the_embedding_of_a_foreign_network_with_a_head_is_the_end_of_the_head(foreign: Callable[..., Run]) -> None:
     run = foreign("net.fc=[4]")
-    made = made_report([run], NetworkEnds())
+    made = made_report([run])
     (page,) = made.runs
     assert page.embedding is not None
     assert page.layers[page.embedding].layer.layer == "fc6"
@@ -78,7 +73,7 @@ def test_the_embedding_of_a_foreign_network_with_a_head_is_the_end_of_the_head(f
 def test_a_module_that_gives_the_output_is_the_embedding_and_never_compared_with_it(
     foreign: Callable[..., Run],
 ) -> None:
-    made = made_report([foreign("net.fc=[]")], NetworkEnds())
+    made = made_report([foreign("net.fc=[]")])
     (page,) = made.runs
     assert [ranked.layer.layer for ranked in page.layers] == ["stages.1", "stages.2", "head", "output"]
     assert [page.layers[i].layer.layer for i in page.few] == ["stages.1", "stages.2", "output"]
@@ -110,18 +105,18 @@ def test_nothing_of_the_run_is_changed_and_no_lock_is_made(tmp_path: Path) -> No
 
 def test_a_run_that_is_named_twice_is_there_once(tmp_path: Path) -> None:
     run = run_of(tmp_path)
-    assert [page.name for page in made_report([run, Run(run.folder)], ends()).runs] == ["one"]
+    assert [page.name for page in made_report([run, Run(run.folder)]).runs] == ["one"]
 
 
 def test_runs_of_one_recipe_on_other_images_are_told(tmp_path: Path) -> None:
-    runs = [run_of(tmp_path, f"s{seed}", seed=seed, manifests={"test": str(seed)}) for seed in (0, 1)]
+    runs = [run_of(tmp_path, f"s{seed}", seed=seed, contents={"test": str(seed)}) for seed in (0, 1)]
     note = "s0 and s1 have one recipe, but other test images: no seeds of one experiment"
-    assert note in made_report(runs, ends()).notes
+    assert note in made_report(runs).notes
 
 
 def test_many_runs_are_not_all_in_the_title(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, name) for name in "abcd"]
-    assert made_report(runs, ends()).title.startswith("a, b, c and 1 more runs: ")
+    assert made_report(runs).title.startswith("a, b, c and 1 more runs: ")
 
 
 def test_a_run_without_scores_says_how_to_have_some(tmp_path: Path) -> None:
@@ -129,23 +124,25 @@ def test_a_run_without_scores_says_how_to_have_some(tmp_path: Path) -> None:
     header = run.scores_file.read_text().splitlines()[0]
     run.scores_file.write_text(f"{header}\n")
     with pytest.raises(DataError, match="no scores. Run layerprobe probe one first"):
-        made_report([run], ends())
+        made_report([run])
     run.scores_file.unlink()
     with pytest.raises(DataError, match="no scores yet. Run layerprobe probe first"):
-        made_report([run], ends())
+        made_report([run])
 
 
 def test_a_damaged_record_leaves_the_scores_on_the_page(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     run.record_file.write_text("no JSON")
-    made = made_report([run], NetworkEnds())
+    made = made_report([run])
     assert made.runs[0].scores == tuple(run.scores())
     assert made.findings == ()
     assert any("not JSON" in note for note in made.notes)
 
 
 def test_a_missing_embedding_is_told_among_the_notes(tmp_path: Path) -> None:
-    made = made_report([run_of(tmp_path)], NetworkEnds())  # the record names no network
+    run = run_of(tmp_path)
+    rewrite(run, network=None)
+    made = made_report([run])
     assert made.runs[0].embedding is None
     assert made.notes[0].startswith("one: no finding: it is not known which layer is the embedding")
 
@@ -154,7 +151,7 @@ def test_how_a_run_was_made_begins_with_its_best_layer_on_validation(tmp_path: P
     run = run_of(tmp_path, "a")
     add(run, [replace(score, split="validation") for score in run.scores() if score.split == "train"])
     text = "a, epoch 5: best on validation: pool5@max, 50.0 %; on test 37.5 %."
-    assert made_report([run], ends()).runs[0].made[0] == ("best layer", text)
+    assert made_report([run]).runs[0].made[0] == ("best layer", text)
 
 
 def test_a_reduced_layer_is_not_among_the_few_for_being_best_on_validation(tmp_path: Path) -> None:
@@ -162,7 +159,7 @@ def test_a_reduced_layer_is_not_among_the_few_for_being_best_on_validation(tmp_p
     (first, *_) = run.scores()
     middle = [replace(first, layer=f"pool5.{i}", split="validation", value=0.1 * i) for i in range(1, 6)]
     add(run, [*middle, replace(middle[0], layer="pool5.2", reduction="l2+pca:8", value=0.9)])
-    (page,) = made_report([run], ends()).runs
+    (page,) = made_report([run]).runs
     assert all(page.layers[place].reduction == "none" for place in page.few)
 
 
@@ -171,7 +168,7 @@ def test_galleries_and_why_there_are_none_are_on_the_page(monkeypatch: pytest.Mo
         return Galleries(pictures=(b"\x89PNG",), notes=tuple(f"no images of {page.name}" for _, page in runs))
 
     monkeypatch.setattr(module, "galleries_of", galleries_of)
-    made = made_report([run_of(tmp_path)], ends())
+    made = made_report([run_of(tmp_path)])
     assert made.pictures == (b"\x89PNG",)
     assert made.notes == ("no images of one",)
 
@@ -181,18 +178,9 @@ def test_metrics_for_which_there_is_no_room_are_left_out_whole(monkeypatch: pyte
     more = [replace(score, metric=metric) for metric in ("R@2", "mAP") for score in run.scores()]
     add(run, more)
     monkeypatch.setattr(module, "MOST_SCORES", 10)  # there are 4 of each
-    made = made_report([run], ends(), gallery=False)
+    made = made_report([run], gallery=False)
     assert [score.metric for score in made.runs[0].scores] == ["R@1", "R@2"] * 4
     assert made.notes[0] == "left out, so that the page stays small: mAP; scores.csv of each run has them"
-
-
-def test_the_network_of_runs_of_one_recipe_is_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(module, "network_end", lambda run, record: asked.append(run.name))
-    found = NetworkEnds()
-    for name in ("a", "b"):
-        found.of(run_of(tmp_path, name))
-    assert asked == ["a"]
 
 
 def test_a_record_that_says_training_is_believed_while_its_lock_is_held(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
 from tests.data import fabricated
+from tests.records import recorded, rewrite
 from tests.workflow.conftest import RECIPES, Silent
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
@@ -159,7 +160,7 @@ def test_runs_on_the_same_images_show_the_same_queries_and_share_pictures(run: R
 def test_runs_on_other_images_of_the_same_names_share_nothing(run: Run, tmp_path: Path) -> None:
     shutil.copytree(run.folder, tmp_path / "two")
     two = Run(tmp_path / "two")
-    two.write(two.read() | {"contents": {"test": "of other images"}})
+    two.write(recorded(two.read().as_json() | {"contents": {"test": "of other images"}}))
     found = galleries_of([(run, page_of(run)), (two, page_of(two))])
     rules = [{rule for query in each.queries for rule in query.rules} for each in found.galleries]
     assert all({"worst by fc6", "random"} <= each for each in rules)
@@ -168,9 +169,8 @@ def test_runs_on_other_images_of_the_same_names_share_nothing(run: Run, tmp_path
 def test_a_run_without_its_images_says_why_it_has_no_gallery(made: Path, run: Run, tmp_path: Path) -> None:
     shutil.copytree(run.folder, tmp_path / "gone")
     gone = Run(tmp_path / "gone")
-    record = gone.read()
-    record["recipe"]["data"]["root"] = str(tmp_path / "nowhere")
-    gone.write(record)
+    recipe = gone.read().recipe
+    rewrite(gone, recipe={**recipe, "data": {**recipe["data"], "root": str(tmp_path / "nowhere")}})
     found = galleries_of([(gone, page_of(gone)), (run, page_of(run))])
     assert [gallery.run for gallery in found.galleries] == ["one"]
     assert [note.split(" are shown: ")[0] for note in found.notes] == ["no images of gone"]
@@ -206,9 +206,8 @@ def test_a_layer_finds_nothing_where_its_features_are_not_stored(run: Run) -> No
 
 def test_an_image_that_is_damaged_has_no_picture(run: Run, tmp_path: Path, made: Path) -> None:
     shutil.copytree(made / "images", tmp_path / "images")
-    record = run.read()
-    record["recipe"]["data"]["root"] = str(tmp_path / "images")
-    run.write(record)
+    recipe = run.read().recipe
+    rewrite(run, recipe={**recipe, "data": {**recipe["data"], "root": str(tmp_path / "images")}})
     damaged = gallery_of(run).items[0].id
     path = tmp_path / "images" / damaged
     path.write_bytes(bytes(path.stat().st_size))

@@ -64,8 +64,8 @@ def test_training_with_probing_goes_on_past_a_damaged_checkpoint_and_ends_as_pro
     with pytest.raises(PartlyMeasuredError) as told:
         train(request_for(f"train.epochs={epochs}", "train.decay_at=[]", probe=("fc6",)), Silent())
     assert {score.epoch for score in run.scores()} == measured
-    assert run.read()["epochs_done"] == epochs
-    assert run.read()["state"] == "finished"
+    assert run.read().epochs_done == epochs
+    assert run.read().state == "finished"
     with pytest.raises(PartlyMeasuredError) as expected:
         probe(run, REQUEST, Silent())
     assert (str(told.value), told.value.exit_code) == (str(expected.value), 3)

@@ -14,6 +14,7 @@ from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.run.facts import data_facts, score_tables
 from layerprobe.workflow.run.runs import Run
+from tests.records import recorded
 from tests.workflow.rank_files import FC6 as FC6_RANKED
 from tests.workflow.rank_files import POOL5, ranks_of
 from tests.workflow.rank_files import stored as stored_ranks
@@ -43,7 +44,7 @@ def stored(run: Run, epoch: int, split: str, labels: list[int], ids: Sequence[st
 )
 def test_the_data_set_is_the_recipes(tmp_path: Path, data: dict[str, object], name: str) -> None:
     run = Run(tmp_path / "one")
-    run.write(RECORD | {"recipe": {"data": data, "train": {"epochs": 1}}})
+    run.write(recorded(RECORD | {"recipe": {"data": data, "train": {"epochs": 1}}}))
     assert data_facts(run, [SCORE]).name == name
 
 
@@ -60,7 +61,7 @@ def test_test_classes_are_new_to_a_network_that_was_trained_here(
     tmp_path: Path, net: dict[str, object], untrained: bool, epoch: int, new: bool
 ) -> None:
     run = Run(tmp_path / "one")
-    run.write(RECORD | {"untrained": untrained, "recipe": {"net": net, "train": {"epochs": 1}}})
+    run.write(recorded(RECORD | {"untrained": untrained, "recipe": {"net": net, "train": {"epochs": 1}}}))
     assert data_facts(run, [replace(SCORE, epoch=epoch)]).held_out is new
 
 
@@ -112,7 +113,7 @@ def test_chance_is_unknown_where_a_recipe_has_rules_and_the_ranks_are_gone(
     tmp_path: Path, data: dict[str, object], chance: float | None
 ) -> None:
     run = Run(tmp_path / "one")
-    run.write(RECORD | {"recipe": {"data": {"name": "csv", **data}, "train": {"epochs": 1}}})
+    run.write(recorded(RECORD | {"recipe": {"data": {"name": "csv", **data}, "train": {"epochs": 1}}}))
     stored(run, 1, "test", [0, 0, 1, 1])
     found = data_facts(run, [SCORE]).splits["test"]
     assert found.queries == 4
@@ -201,11 +202,11 @@ def test_epoch_0_is_called_by_where_its_weights_come_from(
     tmp_path: Path, weights: str, told: dict[str, object], start: str
 ) -> None:
     run = Run(tmp_path / "one")
-    run.write(RECORD | told | {"recipe": {"data": {"name": "glyphs"}, "net": {"weights": weights}}})
+    run.write(recorded(RECORD | told | {"recipe": {"data": {"name": "glyphs"}, "net": {"weights": weights}}}))
     assert data_facts(run, [SCORE]).start == start
 
 
 def test_what_a_users_function_gives_is_not_called_untrained(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
-    run.write(RECORD | {"recipe": {"data": {"name": "glyphs"}, "net": {"name": "python:mine.py:build"}}})
+    run.write(recorded(RECORD | {"recipe": {"data": {"name": "glyphs"}, "net": {"name": "python:mine.py:build"}}}))
     assert data_facts(run, [SCORE]).start == "epoch 0"

@@ -16,6 +16,7 @@ from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
+from tests.records import recorded
 from tests.workflow.conftest import Silent
 
 FC6 = LayerKey("fc6", "none")
@@ -54,6 +55,6 @@ def test_images_that_changed_since_the_training_are_noticed(run: Run, images: Pa
 
 
 def test_a_split_that_the_run_does_not_know_the_images_of_is_probed(run: Run, images: Path) -> None:
-    run.write(run.read() | {"manifests": {}, "contents": {}})
+    run.write(recorded(run.read().as_json() | {"manifests": {}, "contents": {}}))
     (images / "class0" / "0.png").unlink()
     assert probe(run, REQUEST, Silent())

@@ -16,6 +16,7 @@ from layerprobe.workflow.run.kept import kept_epochs, remove_checkpoints, wanted
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
+from tests.records import recorded
 from tests.workflow.conftest import Silent
 
 Requests = Callable[..., TrainRequest]
@@ -58,7 +59,7 @@ def test_a_finished_run_has_the_checkpoints_that_it_keeps(request_for: Requests)
 def test_what_is_kept_is_no_part_of_a_recipes_identity(request_for: Requests) -> None:
     plain, last = request_for().recipe, request_for("train.keep=last").recipe
     assert plain.identity() == last.identity()
-    assert last.changes_since({"recipe_name": "netA", "recipe": plain.as_dict()}) == []
+    assert last.changes_since(recorded({"recipe_name": "netA", "recipe": plain.as_dict()})) == []
 
 
 def test_a_run_that_keeps_little_goes_on_to_the_bytes_of_one_that_keeps_all(request_for: Requests) -> None:
@@ -131,12 +132,8 @@ def test_what_a_kill_left_of_a_removal_is_removed_by_the_same_command(request_fo
 def test_an_ensemble_has_the_epochs_that_all_members_keep(tmp_path: Path) -> None:
     for name, removed in (("e.1", [0]), ("e.2", [0, 2])):
         (tmp_path / name).mkdir()
-        record = {
-            "state": "", "recipe_name": "", "recipe": {}, "experiment": "", "seed": 0, "epochs_done": 3, "hashes": {},
-            "manifests": {}, "new_parameters": [],
-        }  # fmt: skip
-        Run(tmp_path / name).write(record | {"checkpoints_removed": removed})
-    assert kept_epochs(Run(tmp_path / "e"), {"epochs_done": 3, "members": ["e.1", "e.2"]}) == [1, 3]
+        Run(tmp_path / name).write(recorded({"epochs_done": 3, "checkpoints_removed": removed}))
+    assert kept_epochs(Run(tmp_path / "e"), recorded({"epochs_done": 3, "members": ["e.1", "e.2"]})) == [1, 3]
 
 
 def test_a_run_without_checkpoints_says_what_it_can_still_do(request_for: Requests) -> None:
@@ -146,6 +143,6 @@ def test_a_run_without_checkpoints_says_what_it_can_still_do(request_for: Reques
     with pytest.raises(RecipeError, match="all checkpoints were removed. Name epochs whose features are stored"):
         probe(run, FC6, Silent())
     assert len(probe(run, replace(FC6, epochs="0,2"), Silent())) == 4  # R@1 of train and test
-    assert train(request_for(), Silent()).read()["epochs_done"] == 2
+    assert train(request_for(), Silent()).read().epochs_done == 2
     with pytest.raises(RecipeError, match="the checkpoint of epoch 2 was removed. Train it again with --fresh"):
         train(request_for(probe=("fc6",)), Silent())

@@ -14,6 +14,7 @@ from layerprobe.workflow.run.references import (
     parse_reference,
     reference_text,
 )
+from tests.records import recorded
 from tests.workflow.stored_ranks import ranked, store_ranks, write_run
 
 C1, C2_MAX, C2_AVG, FC6 = ranked("c1@max"), ranked("c2@max"), ranked("c2@avg"), ranked("fc6@none")
@@ -138,6 +139,6 @@ def test_epochs_and_splits_that_are_not_there_are_told(place: RankedSplit) -> No
 
 
 def test_the_embedding_of_a_model_from_python_is_not_known(place: RankedSplit) -> None:
-    place.run.write(place.run.read() | {"from_python": True})
+    place.run.write(recorded(place.run.read().as_json() | {"from_python": True}))
     with pytest.raises(RecipeError, match="Name a layer, such as netA:c1"):
         find_layers(open_ranked_split(place.run, None, "test"), parse_reference("netA"))

@@ -9,6 +9,7 @@ from layerprobe.system.errors import BusyError, DataError, RecipeError, UnknownN
 from layerprobe.workflow.run.kept import kept_epochs
 from layerprobe.workflow.run.removal import plan_removal, remove
 from layerprobe.workflow.run.runs import Run, list_runs, locked
+from tests.records import recorded
 
 RECORD = {
     "state": "finished", "recipe_name": "netA", "recipe": {}, "experiment": "", "seed": 0, "epochs_done": 1,
@@ -26,7 +27,7 @@ def a_run(cache: Path, name: str, **fields: object) -> Run:
     ):  # fmt: skip
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(1000))
-    run.write(RECORD | fields)
+    run.write(recorded(RECORD | fields))
     return run
 
 
@@ -61,7 +62,7 @@ def test_checkpoints_alone_leave_features_and_the_hashes_by_which_they_hold(tmp_
     remove(plan_removal(tmp_path, "one", ["checkpoints"]))
     assert files(run) == sorted(["features/epoch-0001.test.h5", *REST])
     assert kept_epochs(run, run.read()) == []
-    assert run.read()["hashes"] == {"epoch-0000.safetensors": "a", "epoch-0001.safetensors": "b"}
+    assert run.read().hashes == {"epoch-0000.safetensors": "a", "epoch-0001.safetensors": "b"}
 
 
 def test_a_run_in_use_is_left_as_it_is(tmp_path: Path) -> None:

@@ -7,15 +7,15 @@ import pytest
 
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import Recipe, load_recipe, recorded_recipe
-from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.errors import RecipeError
+from layerprobe.values.keys import LayerKey
 from layerprobe.values.own_input import OwnInput
-from layerprobe.values.records import NETWORK, recorded_input
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.estimate_probe import estimate_probe
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.run_network import network_text, require_recorded_input
+from layerprobe.workflow.run.run_network import network_text
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
@@ -74,46 +74,34 @@ def probed(run: Run, **fields: str) -> list[Score]:
 
 
 def test_the_record_says_all_that_reading_the_run_needs_of_the_network(run: Run) -> None:
-    network = run.read()[NETWORK]
-    assert network["layers"] == ["1", "2", "output", "fc6"]
-    assert network["embedding"] == ["fc6", "none"]
+    network = run.read().network
+    assert network is not None
+    assert network.layers == ("1", "2", "output", "fc6")
+    assert network.embedding == LayerKey("fc6", "none")
     # 6 (27 + 1) + 5 (54 + 1) + 4 (5 + 1) = 467 parameters; 2 follows the first convolution
-    assert network["cuts"]["1"][0] == pytest.approx((467 - 168) / 467)
-    assert network["cuts"]["fc6"] == [0.0, 0.0]
-    assert set(network["files"]) == {"", "width.py"}
+    assert network.cuts["1"][0] == pytest.approx((467 - 168) / 467)
+    assert network.cuts["fc6"] == (0.0, 0.0)
+    assert set(network.files) == {"", "width.py"}
 
 
 def test_the_input_is_read_back_as_it_was(run: Run, recipe_file: Path) -> None:
     expected = OwnInput(16, 16, "bicubic", kept=1.0)
-    assert recorded_input(run.read()) == expected
     recipe = recorded_recipe(run.read(), run.record_file)
+    assert recipe.own_input == expected
     assert from_recipe.transform_text(recipe) == from_recipe.transform_text(loaded(recipe_file))
 
 
 def test_nobody_is_asked_for_an_input_that_is_recorded(run: Run, file: Path) -> None:
     file.unlink()
     recipe = recorded_recipe(run.read(), run.record_file)
-    require_recorded_input(run, recipe)
     assert from_recipe.own_input(recipe) is not None
-
-
-def test_an_input_that_is_not_recorded_is_told(run: Run) -> None:
-    record = run.read()
-    del record[NETWORK]
-    with pytest.raises(DataError, match=r"is not recorded: .*\. layerprobe probe own records it"):
-        require_recorded_input(run, recorded_recipe(record, run.record_file))
-
-
-def test_a_probe_records_what_an_earlier_version_did_not(run: Run) -> None:
-    known = run.read()
-    run.write({key: value for key, value in known.items() if key != NETWORK})
-    probed(run)
-    assert run.read()[NETWORK] == known[NETWORK]
 
 
 def test_a_probe_records_how_much_a_further_layer_leaves_out(run: Run) -> None:
     probe(run, ProbeRequest(device="cpu", workers=0, ks=(1,), epochs="last", layers=("0",)), Silent())
-    assert run.read()[NETWORK]["cuts"]["0"] == pytest.approx(run.read()[NETWORK]["cuts"]["1"])
+    network = run.read().network
+    assert network is not None
+    assert network.cuts["0"] == pytest.approx(network.cuts["1"])
 
 
 @pytest.mark.parametrize("name", ["net.py", "width.py"])
@@ -156,8 +144,8 @@ def test_another_content_or_network_is_refused(run: Run, file: Path) -> None:
 def test_training_goes_on_with_the_file_elsewhere(run: Run, file: Path, recipe_file: Path, tmp_path: Path) -> None:
     file.parent.rename(tmp_path / "moved")
     moved = loaded(recipe_file, "train.epochs=2", model=f"python:{tmp_path / 'moved/net.py'}:build")
-    assert trained(moved, tmp_path).read()["epochs_done"] == 2
-    assert run.read()["recipe"]["net"]["name"] == f"python:{file}:build"
+    assert trained(moved, tmp_path).read().epochs_done == 2
+    assert run.read().recipe["net"]["name"] == f"python:{file}:build"
 
 
 def test_a_new_run_takes_no_other_path(recipe_file: Path, file: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -10,8 +11,9 @@ import pytest
 
 from layerprobe.system.errors import BusyError, DataError, RecipeError, UnknownNameError
 from layerprobe.workflow.run.runs import Run, damaged_runs, find_run, list_runs, locked, named_run, set_aside
+from tests.records import recorded
 
-RECORD = {
+RECORD: dict[str, object] = {
     "state": "finished", "recipe_name": "netA", "recipe": {}, "experiment": "", "seed": 0, "epochs_done": 0,
     "hashes": {}, "manifests": {}, "new_parameters": [],
 }  # fmt: skip
@@ -23,6 +25,11 @@ with locked(Run(Path(sys.argv[1]))):
     print("held", flush=True)
     time.sleep(60)
 """
+
+
+def write_json(run: Run, record: dict[str, object]) -> None:
+    run.folder.mkdir()
+    run.record_file.write_text(json.dumps({"schema": 1} | record))
 
 
 def test_a_run_that_another_process_holds_is_busy_and_names_it(tmp_path: Path) -> None:
@@ -42,7 +49,7 @@ def test_a_run_that_another_process_holds_is_busy_and_names_it(tmp_path: Path) -
 )
 def test_a_link_below_a_runs_folder_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
     run, elsewhere = Run(tmp_path / "netA"), tmp_path / "elsewhere"
-    run.write(RECORD)
+    run.write(recorded(RECORD))
     elsewhere.write_text("precious")
     link = run.folder / name
     link.parent.mkdir(exist_ok=True)
@@ -58,7 +65,7 @@ def test_a_link_below_a_runs_folder_is_refused_before_anything_is_written(tmp_pa
 
 
 def test_the_record_of_a_run_is_not_read_through_a_link(tmp_path: Path) -> None:
-    Run(tmp_path / "netA").write(RECORD)
+    Run(tmp_path / "netA").write(recorded(RECORD))
     (tmp_path / "netB").mkdir()
     (tmp_path / "netB/run.json").symlink_to(tmp_path / "netA/run.json")
     assert [run.name for run, _ in list_runs(tmp_path)] == ["netA"]
@@ -69,7 +76,7 @@ def test_the_record_of_a_run_is_not_read_through_a_link(tmp_path: Path) -> None:
 def test_a_runs_whole_folder_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "netA").symlink_to(tmp_path / "disk")
-    Run(tmp_path / "netA").write(RECORD)
+    Run(tmp_path / "netA").write(recorded(RECORD))
     with locked(find_run(tmp_path, "netA")):
         assert (tmp_path / "disk/.lock").is_file()
 
@@ -121,14 +128,14 @@ def test_leftovers_of_safetensors_are_removed_from_the_checkpoints_alone(tmp_pat
 
 def test_the_run_touched_last_is_the_one_meant(tmp_path: Path) -> None:
     for name in ("first", "second"):
-        Run(tmp_path / name).write(RECORD)
-    Run(tmp_path / "first").write(RECORD)
+        Run(tmp_path / name).write(recorded(RECORD))
+    Run(tmp_path / "first").write(recorded(RECORD))
     assert find_run(tmp_path, None).name == "first"
     assert [run.name for run, _ in list_runs(tmp_path)] == ["first", "second"]
 
 
 def test_a_run_that_does_not_exist_has_the_near_miss(tmp_path: Path) -> None:
-    Run(tmp_path / "netA").write(RECORD)
+    Run(tmp_path / "netA").write(recorded(RECORD))
     with pytest.raises(UnknownNameError, match="unknown run 'netB'. Did you mean 'netA'"):
         find_run(tmp_path, "netB")
 
@@ -153,7 +160,7 @@ def test_a_name_that_is_too_long_for_a_folder_is_refused(tmp_path: Path) -> None
 def test_an_old_run_moves_aside_to_the_first_free_name(tmp_path: Path) -> None:
     for _ in range(2):
         run = Run(tmp_path / "netA")
-        run.write({})
+        run.write(recorded({}))
         aside = set_aside(run)
     assert aside.name == "netA~2"
     assert not run.folder.exists()
@@ -193,14 +200,14 @@ def test_a_record_that_cannot_be_read_says_why(tmp_path: Path, text: str, messag
 )  # fmt: skip
 def test_a_field_of_another_kind_is_named_with_the_file(tmp_path: Path, field: str, value: object, shown: str) -> None:
     run = Run(tmp_path / "netA")
-    run.write(RECORD | {field: value})
+    write_json(run, RECORD | {field: value})
     with pytest.raises(DataError, match=re.escape(f"{run.record_file}: {shown}")):
         run.read()
 
 
 def test_a_missing_field_and_a_record_of_a_newer_format_are_named(tmp_path: Path) -> None:
     run = Run(tmp_path / "netA")
-    run.write({key: value for key, value in RECORD.items() if key != "hashes"})
+    write_json(run, {key: value for key, value in RECORD.items() if key != "hashes"})
     with pytest.raises(DataError, match="run.json: hashes is missing, expected the hash of each file"):
         run.read()
     run.record_file.write_text('{"schema": 2, "versions": 3}')
@@ -209,8 +216,8 @@ def test_a_missing_field_and_a_record_of_a_newer_format_are_named(tmp_path: Path
 
 
 def test_a_damaged_run_is_known_beside_the_others(tmp_path: Path) -> None:
-    Run(tmp_path / "good").write(RECORD)
-    Run(tmp_path / "bad").write(RECORD | {"epochs_done": "3"})
+    Run(tmp_path / "good").write(recorded(RECORD))
+    write_json(Run(tmp_path / "bad"), RECORD | {"epochs_done": "3"})
     (tmp_path / "folder" / "run.json").mkdir(parents=True)
     assert [run.name for run, _ in list_runs(tmp_path)] == ["good"]
     assert [(run.name, error.message) for run, error in damaged_runs(tmp_path)] == [
@@ -221,7 +228,7 @@ def test_a_damaged_run_is_known_beside_the_others(tmp_path: Path) -> None:
 
 
 def test_where_all_runs_are_damaged_the_first_is_told(tmp_path: Path) -> None:
-    Run(tmp_path / "bad").write(RECORD | {"epochs_done": "3"})
+    write_json(Run(tmp_path / "bad"), RECORD | {"epochs_done": "3"})
     with pytest.raises(DataError, match="epochs_done is '3'"):
         find_run(tmp_path, None)
 

@@ -7,9 +7,10 @@ import pytest
 
 from layerprobe.system.errors import RecipeError
 from layerprobe.workflow.run.seen import has_seen_train, split_to_choose_on
+from tests.records import recorded
 from tests.workflow.choosing_runs import C1, hits, write_run
 
-FILES = {"weights_files": [{"path": "/a.pt", "part": None, "sha256": "0"}]}
+FILES = {"weights_files": [{"path": "/a.pt", "part": None, "sha256": "0", "size": 3}] * 3, "epochs_done": 2}
 FEW = {"train": {C1: hits(*[4] * 8)}, "test": {C1: hits(*[4] * 8)}}
 
 
@@ -30,14 +31,14 @@ def test_weights_of_somebodys_training_count_as_having_seen_train(
     weights: str, epoch: int, more: dict[str, Any], seen: bool
 ) -> None:
     record = {"recipe": {"net": {"weights": weights}, "data": {}}} | more
-    assert has_seen_train(record, epoch) is seen
+    assert has_seen_train(recorded(record), epoch) is seen
 
 
 def test_weights_that_were_trained_on_others_have_not_seen_train_until_they_are_trained_here() -> None:
     record: dict[str, Any] = {"recipe": {"net": {"weights": "file.pt"}, "data": {"seen": False}}}
-    assert not has_seen_train(record, 0)
-    assert has_seen_train(record, 1)
-    assert not has_seen_train(record | FILES, 2)  # each of the files
+    assert not has_seen_train(recorded(record), 0)
+    assert has_seen_train(recorded(record), 1)
+    assert not has_seen_train(recorded(record | FILES), 2)  # each of the files
 
 
 def test_what_weights_from_a_file_need_is_said(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_only_what_is_asked_for_is_scored_and_its_members_alone_are_stored(untra
     assert set(map(str, store.read_layers(path))) == {"pool5.3@max", "fc6"}
     np.testing.assert_allclose(read_layer(path, BOTH), by_hand(path), rtol=1e-6)
     assert number(scores, "test") == brute_force(path)
-    assert untrained.read()["layer_order"] == ["pool5.3", "fc6"]
+    assert untrained.read().layer_order == ("pool5.3", "fc6")
 
 
 def test_the_order_of_its_layers_makes_no_other_layer(untrained: Run, monkeypatch: pytest.MonkeyPatch) -> None:

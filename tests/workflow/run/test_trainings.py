@@ -32,10 +32,8 @@ def test_a_run_without_the_epoch_and_a_second_one_of_a_seed_are_left_out(tmp_pat
 
 
 def test_runs_on_other_images_are_no_seeds_of_the_experiment(tmp_path: Path) -> None:
-    a = [write_run(tmp_path, f"a{seed}", seed=seed) for seed in (0, 1)]
-    others = [
-        write_run(tmp_path, f"b{seed}", seed=seed, contents={"test": "y"}, manifests={"test": "y"}) for seed in (1, 2)
-    ]
+    a = [write_run(tmp_path, f"a{seed}", seed=seed, contents={"test": "x"}) for seed in (0, 1)]
+    others = [write_run(tmp_path, f"b{seed}", seed=seed, contents={"test": "y"}) for seed in (1, 2)]
     found = pair_trainings(tmp_path, a[0], a[0], (None, None))
     assert found.seeds == (0, 1)
     assert found.left_out == ("b1, b2 left out: other test images than a0 has",)
@@ -44,7 +42,7 @@ def test_runs_on_other_images_are_no_seeds_of_the_experiment(tmp_path: Path) -> 
         RecipeError, match="with 1 seed, and it takes 2; b1, b2 left out: other test images than a1 has"
     ):
         pair_trainings(tmp_path, a[1], others[0], (None, None))
-    write_run(tmp_path, "b0", seed=0, contents={"test": "y"}, manifests={"test": "y"})
+    write_run(tmp_path, "b0", seed=0, contents={"test": "y"})
     assert not pair_trainings(tmp_path, a[1], others[0], (None, None)).one
 
 

@@ -17,7 +17,6 @@ from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.system.progress import Task
 from layerprobe.values.intervals import IntervalKind
-from layerprobe.values.records import FROM_PYTHON
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import Score, ScoreTable, read_scores
 from layerprobe.workflow.probe.probe import probe
@@ -26,6 +25,7 @@ from layerprobe.workflow.run.runs import Run, locked
 from layerprobe.workflow.run.stored_terms import offered_terms, stored_terms
 from layerprobe.workflow.summary import equal_terms as module
 from layerprobe.workflow.summary.equal_terms import EqualTerms, equal_terms
+from tests.records import rewrite
 from tests.workflow.conftest import Silent
 from tests.workflow.drawn_run import FC6, POOL, SEED, SIZES, change_entry, features_of, labels_of, write_run
 
@@ -328,7 +328,7 @@ def test_a_trained_run_is_drawn_from_what_its_probe_stored(run: Run) -> None:
 def test_a_run_that_python_measured_has_terms_whatever_its_loaders_labels_were(drawn_run: Run) -> None:
     change_entry(drawn_run, 1, "test", FC6, search_sha256="of labels that the file numbers anew")
     assert offered_terms(drawn_run).terms is None
-    drawn_run.write(drawn_run.read() | {FROM_PYTHON: True})
+    rewrite(drawn_run, from_python=True)
     assert offered_terms(drawn_run).terms == TERMS
     for split in SIZES:
         drawn_run.feature_file(1, split).unlink()

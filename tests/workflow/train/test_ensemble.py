@@ -13,7 +13,6 @@ from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.keys import LayerKey
-from layerprobe.values.records import NETWORK
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.runs import Run
@@ -54,11 +53,11 @@ def member(run: Run, number: int) -> Run:
 def test_members_are_runs_of_their_own_with_a_seed_each(request_for: Make) -> None:
     run = train_any(request_for(), Silent())
     records = [member(run, number).read() for number in (1, 2)]
-    assert [record["seed"] for record in records] == [0, 1]
-    assert [record["state"] for record in records] == ["finished"] * 2
-    assert "ensemble" not in records[0]["recipe"]
+    assert [record.seed for record in records] == [0, 1]
+    assert [record.state for record in records] == ["finished"] * 2
+    assert "ensemble" not in records[0].recipe
     assert len(set(experiments_of([member(run, number) for number in (1, 2)]).names.values())) == 1
-    assert (run.read()["members"], run.read()["epochs_done"]) == (["pair.1", "pair.2"], 1)
+    assert (run.read().members, run.read().epochs_done) == (("pair.1", "pair.2"), 1)
 
 
 def test_an_ensembles_features_are_its_members_unit_embeddings_side_by_side(request_for: Make) -> None:
@@ -112,8 +111,8 @@ def test_another_number_of_members_under_the_name_is_refused(request_for: Make) 
 def test_more_epochs_go_on_from_those_of_the_members(request_for: Make) -> None:
     train_any(request_for("train.decay_at=[]"), Silent())
     run = train_any(request_for("train.decay_at=[]", "train.epochs=2"), Silent())
-    assert [member(run, number).read()["epochs_done"] for number in (1, 2)] == [2, 2]
-    assert run.read()["epochs_done"] == 2
+    assert [member(run, number).read().epochs_done for number in (1, 2)] == [2, 2]
+    assert run.read().epochs_done == 2
 
 
 def test_ensembles_of_two_seeds_share_no_member(request_for: Make) -> None:
@@ -131,7 +130,7 @@ def test_other_layers_are_the_members(request_for: Make) -> None:
 def test_members_that_drew_other_shares_of_the_images_are_probed(request_for: Make) -> None:
     few = ("data.share=0.5", "train.images_per_class=2", "train.batch_size=4", "train.seed=1")
     run = train_any(request_for(*few), Silent())
-    assert len({member(run, number).read()["manifests"]["train"] for number in (1, 2)}) == 2
+    assert len({member(run, number).read().manifests["train"] for number in (1, 2)}) == 2
     scores = probe_any(run, request(), Silent())
     assert {(score.split, score.n) for score in scores} == {("train", 8), ("test", 16)}
 
@@ -170,13 +169,3 @@ def test_an_ensemble_has_no_classifier_whose_accuracy_could_be_measured(request_
     scores = probe_any(run, request(metrics=("accuracy",), ks=(1,), similarity="euclidean"), listener)
     assert {(score.metric, score.similarity) for score in scores} == {("R@1", "euclidean")}
     assert "accuracy left out: an ensemble has no classifier" in listener.heard
-
-
-def test_a_probe_records_the_network_of_an_ensemble_that_an_earlier_version_trained(request_for: Make) -> None:
-    run = train_any(request_for(), Silent())
-    record = run.read()
-    known = record.pop(NETWORK)
-    run.write(record)
-    probe_any(run, request(ks=(1,)), Silent())
-    assert run.read()[NETWORK] == known
-    assert (known["embedding"], known["cuts"]) == (["fc6", "none"], {})

@@ -18,11 +18,11 @@ from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.epoch_weights import foreign_files
 from layerprobe.workflow.run.facts import score_tables
 from layerprobe.workflow.run.removal import plan_removal, remove
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.frozen import FrozenRequest, estimate_frozen, frozen_run
+from tests.records import rewrite
 from tests.workflow.conftest import Silent
 
 CODE = """
@@ -94,7 +94,7 @@ def r1(scores: list[Score], epoch: int, split: str) -> float | None:
 def test_a_model_is_a_run_of_0_epochs(asked: Requests) -> None:
     run, scores = measured(asked())
     record = run.read()
-    assert (record["state"], record["epochs_done"], record["recipe"]["train"]["epochs"]) == ("finished", 0, 0)
+    assert (record.state, record.epochs_done, record.recipe["train"]["epochs"]) == ("finished", 0, 0)
     assert {score.split for score in scores} == {"train", "test"}
     assert {score.epoch for score in scores} == {0}
 
@@ -129,7 +129,7 @@ def test_other_groups_are_searched_by_in_the_same_run(
 
 def test_its_images_are_the_models_own(asked: Requests) -> None:
     run = frozen_run(asked(), Silent())
-    data = run.read()["recipe"]["data"]
+    data = run.read().recipe["data"]
     assert (data["transform"], data["image_size"]) == ("model", 16)
 
 
@@ -138,7 +138,7 @@ def test_a_model_that_does_not_say_its_images_is_asked_how_to_make_them(asked: R
     with pytest.raises(RecipeError, match="what images python:.* takes is not known. Set data.transform = square"):
         frozen_run(asked(), Silent())
     run = frozen_run(asked(settings=("data.transform=square", "data.image_size=20")), Silent())
-    assert run.read()["recipe"]["data"]["image_size"] == 20
+    assert run.read().recipe["data"]["image_size"] == 20
 
 
 def test_the_same_request_again_computes_nothing(asked: Requests) -> None:
@@ -152,14 +152,14 @@ def test_the_same_request_again_computes_nothing(asked: Requests) -> None:
 def test_drawn_weights_follow_the_seed(asked: Requests) -> None:
     one, other = (frozen_run(replace(asked(), seed=seed), Silent()) for seed in (0, 1))
     assert one != other
-    assert one.read()["hashes"] != other.read()["hashes"]
-    assert one.read()["experiment"] == other.read()["experiment"]
+    assert one.read().hashes != other.read().hashes
+    assert one.read().experiment == other.read().experiment
 
 
 def test_files_of_weights_are_epochs_in_natural_order(asked: Requests, checkpoints: Path) -> None:
     request = asked(f"{checkpoints}/*.pt")
     run, scores = measured(request)
-    assert [Path(file.path).name for file in foreign_files(run.read())] == ["epoch2.pt", "epoch9.pt", "epoch10.pt"]
+    assert [Path(file.path).name for file in run.read().weights_files] == ["epoch2.pt", "epoch9.pt", "epoch10.pt"]
     for epoch in range(3):
         for split in ("train", "test"):
             assert r1(scores, epoch, split) == by_hand(draw(epoch), request, split)
@@ -168,10 +168,10 @@ def test_files_of_weights_are_epochs_in_natural_order(asked: Requests, checkpoin
 def test_files_of_weights_are_not_copied(asked: Requests, checkpoints: Path) -> None:
     run, _ = measured(asked(f"{checkpoints}/*.pt"))
     assert not (run.folder / "checkpoints").exists()
-    assert run.read()["untrained"] is False
+    assert run.read().untrained is False
     remove(plan_removal(run.folder.parent, run.name, ("checkpoints",)))
     assert len(list(checkpoints.iterdir())) == 3
-    assert "checkpoints_removed" not in run.read()
+    assert run.read().checkpoints_removed == ()
 
 
 def test_the_table_does_not_call_their_first_epoch_untrained(asked: Requests, checkpoints: Path) -> None:
@@ -183,7 +183,7 @@ def test_further_files_are_further_epochs(asked: Requests, checkpoints: Path) ->
     run, _ = measured(asked(f"{checkpoints}/*.pt"))
     torch.save(draw(7).state_dict(), checkpoints / "epoch11.pt")
     again, scores = measured(asked(f"{checkpoints}/*.pt"))
-    assert (again, again.read()["epochs_done"]) == (run, 3)
+    assert (again, again.read().epochs_done) == (run, 3)
     assert r1(scores, 3, "test") == by_hand(draw(7), asked(), "test")
 
 
@@ -246,8 +246,8 @@ def test_the_weights_of_a_run_are_its_last_epochs(asked: Requests, checkpoints: 
 def test_the_weights_of_a_run_are_those_that_it_recorded(asked: Requests, checkpoints: Path) -> None:
     run = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
     record = run.read()
-    last = record["weights_files"][-1] | {"sha256": "0" * 64}
-    run.write(record | {"weights_files": [*record["weights_files"][:-1], last]})
+    last = replace(record.weights_files[-1], sha256="0" * 64)
+    rewrite(run, weights_files=(*record.weights_files[:-1], last))
     with pytest.raises(DataError, match="epoch10.pt: is not the file that the run wrote, which epoch 2 of"):
         frozen_run(asked(f"run:{run.name}", run="other"), Silent())
 
@@ -275,7 +275,7 @@ def test_another_folder_of_other_images_needs_another_name(
     run = frozen_run(request, Silent())
     other = replace(request, data=f"folder:{shutil.copytree(images, images.parent / 'other')}")
     assert frozen_run(other, Silent()).folder == run.folder
-    assert run.read()["recipe"]["data"]["root"] == str(images.parent / "other")
+    assert run.read().recipe["data"]["root"] == str(images.parent / "other")
     next((images.parent / "other").glob("*/*.png")).unlink()
     shutil.copytree(images.parent / "other", images.parent / "third")
     third = replace(request, data=f"folder:{images.parent / 'third'}")
@@ -342,21 +342,21 @@ def test_weights_that_a_record_names_are_read_as_tensors_alone(
 ) -> None:
     run = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
     record, path, marker = run.read(), tmp_path / "named.pt", tmp_path / "marker"
-    named = record["weights_files"][0] | {"path": str(path)}
+    named = replace(record.weights_files[0], path=str(path))
     if kind == "pipe":
         os.mkfifo(path)
-        named["size"] = 0
+        named = replace(named, size=0)
     elif kind == "folder":
         path.mkdir()
-        named["size"] = path.stat().st_size
+        named = replace(named, size=path.stat().st_size)
     elif kind == "size":
         path.write_bytes(b"x")
     elif kind == "content":
-        path.write_bytes(bytes(named["size"]))
+        path.write_bytes(bytes(named.size))
     else:
         torch.save({"weights": Payload(marker)}, path)
-        named |= {"sha256": sha256(path), "size": path.stat().st_size}
-    run.write(record | {"weights_files": [named, *record["weights_files"][1:]]})
+        named = replace(named, sha256=sha256(path), size=path.stat().st_size)
+    rewrite(run, weights_files=(named, *record.weights_files[1:]))
     with pytest.raises(DataError, match=message):
         probe(run, ProbeRequest(layers=(LAYER,), epochs="0", device="cpu", workers=0), Silent())
     assert not marker.exists()

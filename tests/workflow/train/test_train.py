@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import safetensors.torch
@@ -25,6 +24,7 @@ from layerprobe.system.errors import (
     UnknownNameError,
 )
 from layerprobe.system.files import sha256
+from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import read_scores
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
@@ -32,6 +32,7 @@ from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
 from tests.data.spoiled import moving, transparent, turned
+from tests.records import rewrite
 from tests.workflow.conftest import Silent
 
 Requests = Callable[..., TrainRequest]
@@ -55,7 +56,7 @@ def test_stop_and_resume_end_with_the_bytes_of_a_straight_run(request_for: Reque
     with pytest.raises(InterruptedRun, match="stopped after epoch 1; the same command goes on") as caught:
         train(request_for(run="resumed", workers=workers), interrupt_after(1))
     assert caught.value.exit_code == 130
-    assert Run(straight.folder.with_name("resumed")).read()["state"] == "interrupted"
+    assert Run(straight.folder.with_name("resumed")).read().state == "interrupted"
     listener = Silent()
     resumed = train(request_for(run="resumed", workers=workers), listener)
     assert listener.heard[0] == "resumed: continuing after epoch 1"
@@ -83,8 +84,8 @@ def test_sigterm_ends_a_wait_and_the_run_goes_on_later(request_for: Requests, mo
     ) as caught:
         train(request_for(), Waiting())
     assert caught.value.exit_code == 143
-    assert request_for().target().read()["state"] == "interrupted"
-    assert train(request_for(), Silent()).read()["state"] == "finished"
+    assert request_for().target().read().state == "interrupted"
+    assert train(request_for(), Silent()).read().state == "finished"
 
 
 def test_probing_while_training_changes_no_weight(request_for: Requests) -> None:
@@ -117,7 +118,7 @@ def test_a_finished_run_is_not_the_run_of_other_images(
 ) -> None:
     moved, request = images.rename(images.parent / "moved"), request_for()
     there = replace(request.recipe, data=request.recipe.data.model_copy(update={"root": str(moved)}))
-    assert train(replace(request, recipe=there), Silent()).read()["recipe"]["data"]["root"] == str(moved)
+    assert train(replace(request, recipe=there), Silent()).read().recipe["data"]["root"] == str(moved)
     shutil.copytree(moved, images)
     next(images.glob("*/*.png")).unlink()
     with pytest.raises(RecipeError, match=f"has the images in {moved}, and those in {images} are others"):
@@ -135,7 +136,7 @@ def test_epochs_may_grow_where_the_schedule_agrees(request_for: Requests) -> Non
     train(request_for("train.decay_at=[]", "train.epochs=3"), Silent())
     straight = train(request_for("train.decay_at=[]", "train.epochs=3", run="straight"), Silent())
     assert sha256(grown.checkpoint_file(3)) == sha256(straight.checkpoint_file(3))
-    assert grown.read()["experiment"] == straight.read()["experiment"]
+    assert grown.read().experiment == straight.read().experiment
     listener = Silent()
     train(request_for("train.decay_at=[]", "train.epochs=3"), listener)
     assert listener.heard == ["nothing to do: tiny has all its 3 epochs"]
@@ -181,7 +182,7 @@ def test_the_last_checkpoint_of_a_finished_run_is_trained_again_where_it_is_dama
     whole = sha256(run.checkpoint_file(2))
     damage(run.checkpoint_file(2))
     listener = Silent()
-    assert train(request_for(), listener).read()["state"] == "finished"
+    assert train(request_for(), listener).read().state == "finished"
     assert listener.heard[1] == "tiny: continuing after epoch 1"
     assert sha256(run.checkpoint_file(2)) == whole
 
@@ -219,8 +220,7 @@ def test_a_resume_state_of_another_kind_falls_back_to_the_one_before(request_for
     else:
         del state[spoil]
     torch.save(state, run.resume_file())
-    record = run.read()
-    run.write(record | {"hashes": record["hashes"] | {"resume.pt": sha256(run.resume_file())}})
+    rewrite(run, hashes={**run.read().hashes, "resume.pt": sha256(run.resume_file())})
     listener = Silent()
     train(request_for(), listener)
     what = "a resume state of another network or optimiser" if spoil == "groups" else f"a resume state without {spoil}"
@@ -245,8 +245,8 @@ def test_two_kills_in_the_same_place_still_go_on(request_for: Requests, monkeypa
     straight = train(request_for(run="straight"), Silent())
     write = Run.write
 
-    def killed(run: Run, record: dict[str, Any]) -> None:
-        if record["epochs_done"] == 2:
+    def killed(run: Run, record: RunRecord) -> None:
+        if record.epochs_done == 2:
             raise KeyboardInterrupt
         write(run, record)
 
@@ -274,7 +274,7 @@ def test_a_finished_run_can_be_probed_by_train(request_for: Requests) -> None:
     before = sha256(run.checkpoint_file(2))
     train(request_for(probe=("fc6",)), Silent())
     assert {score.epoch for score in read_scores(run.scores_file)} == {0, 1, 2}
-    assert (sha256(run.checkpoint_file(2)), run.read()["state"]) == (before, "finished")
+    assert (sha256(run.checkpoint_file(2)), run.read().state) == (before, "finished")
 
 
 def test_a_misspelt_layer_to_probe_is_told_before_the_run_begins(request_for: Requests) -> None:
@@ -320,7 +320,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_images(request_for: Requests)
     with pytest.raises(NumericError, match=r"at epoch \d, iteration \d+ \(images class.*last good checkpoint: epoch 0"):
         train(request_for("train.learning_rate=1e30"), Silent())
     run = request_for().target()
-    assert run.read()["state"] == "failed"
+    assert run.read().state == "failed"
     assert "loss is" in (run.folder / "log.txt").read_text()
 
 
@@ -344,7 +344,7 @@ def test_pretrained_weights_of_a_run_are_loaded_and_only_the_rest_is_new(request
     before, after = weights(first, 2), weights(second, 0)
     assert torch.equal(before["net.features.0.weight"], after["net.features.0.weight"])
     assert torch.equal(before["net.fc6.weight"], after["net.fc6.weight"])
-    assert second.read()["new_parameters"] == ["fc7.bias", "fc7.weight"]
+    assert second.read().new_parameters == ("fc7.bias", "fc7.weight")
 
 
 @pytest.mark.parametrize("warmup", ["zero_rate", "freeze", "new_layers"])
@@ -434,7 +434,7 @@ def test_a_probe_that_cannot_be_measured_leaves_a_failed_run_and_its_reason(requ
     request = request_for("probe.k=[1000]", probe=("fc6",))
     with pytest.raises(RecipeError, match="K = 1000 is not below"):
         train(request, Silent())
-    assert request.target().read()["state"] == "failed"
+    assert request.target().read().state == "failed"
     assert "K = 1000" in (request.target().folder / "log.txt").read_text()
 
 
@@ -450,7 +450,7 @@ def test_a_disk_that_fails_is_told_as_itself_though_the_log_fails_too(
     with pytest.raises(EnvironmentFault, match=r"jsonl: \S+ reports an input/output error; .*, up to epoch 1\."):
         train(request_for(), Silent(fail))
     monkeypatch.undo()
-    assert train(request_for(), Silent()).read()["state"] == "finished"
+    assert train(request_for(), Silent()).read().state == "finished"
 
 
 def test_what_is_done_to_images_is_said_when_a_run_begins_and_recorded(request_for: Requests, images: Path) -> None:
@@ -468,13 +468,13 @@ def test_what_is_done_to_images_is_said_when_a_run_begins_and_recorded(request_f
     assert begun.heard[:3] == [f"note: {note}" for note in notes]
     assert not any(text.startswith("note: images") for text in goes_on.heard)
     run = request_for().target()
-    assert run.read()["notes"] == notes
+    assert run.read().notes == tuple(notes)
     assert f"note: {notes[0]}" in (run.folder / "log.txt").read_text()
 
 
 def test_exif_data_that_are_applied_are_no_note(request_for: Requests, images: Path) -> None:
     (images / "class0" / "9.jpg").write_bytes(turned(2))
-    assert train(request_for("data.exif_rotation=true", "train.epochs=0"), Silent()).read()["notes"] == []
+    assert train(request_for("data.exif_rotation=true", "train.epochs=0"), Silent()).read().notes == ()
 
 
 def test_a_prefix_taken_off_weights_is_said_and_recorded(request_for: Requests, tmp_path: Path) -> None:
@@ -485,7 +485,7 @@ def test_a_prefix_taken_off_weights_is_said_and_recorded(request_for: Requests, 
     run = train(request_for(f"net.weights={tmp_path / 'w.safetensors'}", "train.epochs=0"), listener := Silent())
     note = f"w.safetensors: 'module.' is taken off the names of {len(wrapped)} tensors"
     assert f"note: {note}" in listener.heard
-    assert run.read()["notes"] == [note]
+    assert run.read().notes == (note,)
 
 
 def test_an_image_in_train_and_test_marks_every_score(request_for: Requests, images: Path) -> None:
