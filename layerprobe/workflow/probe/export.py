@@ -44,7 +44,7 @@ def _write(searches: Searches, epoch: int, split: str, ranked: RankedLayer, list
         "layer": layer.layer,
         "pool": layer.pool,
         "reduction": ranked.reduction,
-        "weights_sha256": features.weights_sha256(epoch),
+        "weights_sha256": features.key(epoch, split).weights_sha256,
     }
     try:
         found = searches.layer(epoch, split, ranked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -83,22 +83,34 @@ class Scorer:
         Args:
             epoch: 0 = before any step.
         """
-        key_of, entries = self.searches.key_of(epoch, split), self.searches.read(epoch, split)
-        before = dict(entries)
+        key_of, known = self.searches.key_of(epoch, split), self.searches.read(epoch, split)
+        entries = dict(known)
         try:
             for ranked in layers:
-                subjects = [self.searches.subject(epoch, split, member) for member in draws_of(ranked)]
-                try:
-                    for each in subjects:
-                        entry = self._ranked(each, key_of(each.ranked), entries.get(each.ranked))
-                        entries[each.ranked] = entry
-                except NotApplicableError as error:
-                    yield Scored(refused=error)
-                    continue
-                yield self._scored(self.searches.subject(epoch, split, ranked), subjects, entries)
+                scored, made = self.layer(self.searches.subject(epoch, split, ranked), key_of, entries)
+                entries |= made
+                yield scored
         finally:
-            if entries != before:
+            if entries != known:
                 self.searches.write(epoch, split, entries)
+
+    def layer(
+        self,
+        subject: Subject,
+        key_of: Callable[[RankedLayer], store.RankKey],
+        known: Mapping[RankedLayer, store.RankEntry],
+    ) -> tuple[Scored, dict[RankedLayer, store.RankEntry]]:
+        """Score a layer; beside its scores its ranks and the values of queries, or those of each of its draws.
+
+        Args:
+            known: entries that hold, of any layers.
+        """
+        draws = [self.searches.subject(subject.epoch, subject.split, draw) for draw in draws_of(subject.ranked)]
+        try:
+            entries = {each.ranked: self._ranked(each, key_of(each.ranked), known.get(each.ranked)) for each in draws}
+        except NotApplicableError as error:
+            return Scored(refused=error), {}
+        return self._scored(subject, draws, entries), entries
 
     def _scored(
         self, subject: Subject, members: Sequence[Subject], entries: dict[RankedLayer, store.RankEntry]

@@ -7,10 +7,12 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
 from layerprobe import store
+from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import Features, ItemCounts
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.ranking.ranks import ENGINE
@@ -24,9 +26,32 @@ from layerprobe.values.scores import Subject
 from layerprobe.workflow.probe.classifiers import RunClassifier, fitted
 from layerprobe.workflow.probe.measures import items_searched
 from layerprobe.workflow.probe.reducing import AFTER_RELU, FITTED_ON, TRANSDUCTIVE, fit_text
-from layerprobe.workflow.run.features import RunFeatures
+from layerprobe.workflow.run.runs import Run
 
 _ON_DISK = 0  # bytes of features that are read at once: none, they are reduced block by block
+
+
+class LayerFeatures(Protocol):
+    """The features of layers by epoch and split: those in the files of a run, or in memory."""
+
+    @property
+    def run(self) -> Run:
+        """Where ranks are stored."""
+
+    @property
+    def dataset(self) -> Dataset:
+        """The images of the splits."""
+
+    def key(self, epoch: int, split: str) -> store.FeatureKey:
+        """What the features of an epoch and split must be made from."""
+
+    def search_sha256(self, split: str) -> str:
+        """Hash of what decides which items the images of a split may find."""
+
+    def opened(
+        self, epoch: int, split: str, layer: LayerKey, device: torch.device, memory: int | None
+    ) -> contextlib.AbstractContextManager[Features]:
+        """The features of a layer, on a device, or left on disk where they are larger than the memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +63,7 @@ class Searches:
         trained: the classifier of the run's loss; None where there is none.
     """
 
-    features: RunFeatures
+    features: LayerFeatures
     experiment: str
     seed: int
     device: torch.device
@@ -110,6 +135,7 @@ class Searches:
         names = dict.fromkeys((split, self.gallery(split)))
         chain = parse_chain(ranked.reduction)
         with contextlib.ExitStack() as stack:
+            opened: Iterator[contextlib.AbstractContextManager[Features]]
             if chain.parts:
                 reduce = self._fitted(chain.text, epoch, split, ranked.layer)
                 opened = (self._reduced(reduce, epoch, name, ranked.layer, memory) for name in names)
