@@ -84,7 +84,7 @@ class Redrawn:
         for draw in dict.fromkeys(draw for ranked in wanted for draw in place.ranked_as(ranked)):
             for name in names:
                 self._require_stored(name, dataset.splits[name], draw)
-            with searches.opened(place.epoch, place.split, draw, None) as (queries, searched):
+            with searches.reduced.opened(place.epoch, place.split, draw, None) as (queries, searched):
                 values = left_out_values(
                     queries,
                     searched,

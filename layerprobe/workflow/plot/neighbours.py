@@ -158,7 +158,7 @@ def _nearest(
     queries, items = opened.queries, opened.items
     rules = rules_of(opened.searches.rules(opened.split), rows)
     labels, ids = queries.labels[rows], [queries.ids[row] for row in rows]
-    with opened.searches.opened(epoch, opened.split, ranked, None) as (features, gallery):
+    with opened.searches.reduced.opened(epoch, opened.split, ranked, None) as (features, gallery):
         values = torch.as_tensor(features.values)
         found = nearest_neighbours(
             values[torch.from_numpy(rows).to(values.device)],

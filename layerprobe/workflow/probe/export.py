@@ -47,7 +47,7 @@ def _write(searches: Searches, epoch: int, split: str, ranked: RankedLayer, list
         "weights_sha256": features.key(epoch, split).weights_sha256,
     }
     try:
-        found = searches.layer(epoch, split, ranked)
+        found = searches.reduced.layer(epoch, split, ranked)
         # What ProbeRequest and [probe] let pass, or a reduction asks for.
         similarity = cast("Similarity", ranked.similarity)
         export_index(path, found.values, found.ids, similarity=similarity, facts=facts)  # type: ignore[arg-type] # in memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -169,18 +170,16 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
             for item in missing:
                 if item.epoch == epoch and item.taps:
                     extractor.extract(item, _told(task, stop))
+            layers = _scored(probing, epoch, task, stop)
+            refused += [
+                (epoch, InapplicableReduction(of.layer, of.reduction, error.message, error.fix))
+                for of_split in layers.values()
+                for of, one in zip(selection.ranked, of_split, strict=True)
+                if (error := one.refused)
+            ]
             found: list[Score] = []
-            for split in selection.splits:
-                layers: list[Scored] = []
-                queries, ranked = len(features.dataset.splits[split]), len(selection.ranked)
-                scored = stop.between(scorer.scores(epoch, split, selection.ranked), _STOPPED)
-                for layer, of_layer in enumerate(scored):
-                    task.advance(queries * (layer + 1) // ranked - queries * layer // ranked)
-                    layers.append(of_layer)
-                    if error := of_layer.refused:
-                        of = selection.ranked[layer]
-                        refused.append((epoch, InapplicableReduction(of.layer, of.reduction, error.message, error.fix)))
-                found += in_network_order(selection.resampling.scores(split, layers), probing.table.layer_order)
+            for split, of_split in layers.items():
+                found += in_network_order(selection.resampling.scores(split, of_split), probing.table.layer_order)
             probing.table.add(found)
             probing.table.write(features.run.scores_file)
             measured += found
@@ -188,6 +187,26 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
         export(scorer.searches, selection, max(epochs), listener, stop)
     _tell_refused(refused, selection, measured, listener)
     return measured
+
+
+def _scored(probing: Probing, epoch: int, task: Task, stop: Stop) -> dict[str, list[Scored]]:
+    """Split -> what each layer scores at an epoch.
+
+    A layer is scored on all splits before the next, so that a map that is fitted on training features is fitted once.
+    """
+    selection = probing.selection
+    found: dict[str, list[Scored]] = {split: [] for split in selection.splits}
+    with contextlib.ExitStack() as stack:  # each split's ranks are stored when its scores end, however they end
+        scores = [
+            stack.enter_context(contextlib.closing(probing.scorer.scores(epoch, split, selection.ranked)))
+            for split in selection.splits
+        ]
+        for number, of_layer in enumerate(stop.between(zip(*scores, strict=True), _STOPPED)):
+            for split, one in zip(selection.splits, of_layer, strict=True):
+                queries, ranked = len(probing.features.dataset.splits[split]), len(selection.ranked)
+                task.advance(queries * (number + 1) // ranked - queries * number // ranked)
+                found[split].append(one)
+    return found
 
 
 def _tell_refused(

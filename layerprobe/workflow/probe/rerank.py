@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 from layerprobe import store
 from layerprobe.measure.analysis import Features, rank, search_sha256
 from layerprobe.measure.choosing_folds import Refitting, out_of_fold, refitted
-from layerprobe.reductions.applying import Blocks, reduced
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, NotFiniteError
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import Ranks
-from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.reduced_features import ReducedFeatures, are_stored, stored_features
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_layers import read_layer
 
 _GALLERY = "gallery"  # the split that another one is searched in
 
@@ -55,13 +53,15 @@ class StoredSearch:
         return store.searched_itself(self.rank_file)
 
     @cached_property
-    def _seed(self) -> int:
-        seed: int = self.run.read().seed
-        return seed
+    def _stored(self) -> ReducedFeatures:
+        return stored_features(self.run, self._gallery_of, self.device)
+
+    def _gallery_of(self, split: str) -> str:
+        return split if self._itself else _GALLERY
 
     def require_plain(self) -> None:
         """Check that no groups or lists decide what a query may find: these are not stored with features."""
-        names = [self.split] if self._itself else [self.split, _GALLERY]
+        names = dict.fromkeys([self.split, self._gallery_of(self.split)])
         queries, *gallery = [Features(np.empty(0, np.float32), *self._index(name)) for name in names]
         told = store.read_search(self.rank_file)
         # The classes of what Python measures are numbered anew in the file, and it has no rules.
@@ -70,9 +70,7 @@ class StoredSearch:
 
     def require_stored(self, ranked: RankedLayer) -> None:
         """Check that the features of a layer are those that its ranks were made from."""
-        there = store.made_from(self.rank_file, self._path(self.split), ranked)
-        there = there and (self._itself or store.made_from(self.rank_file, self._path(_GALLERY), ranked, "gallery"))
-        if not (there and store.fitted_on(self.rank_file, self._path(FITTED_ON), ranked)):
+        if not are_stored(self.run, self.epoch, self.split, self._gallery_of(self.split), ranked):
             raise DataError(f"the features of {ranked.layer} at epoch {self.epoch} are gone")
 
     def ranks(self, ranked: RankedLayer) -> Ranks | str:
@@ -85,22 +83,8 @@ class StoredSearch:
 
     def features(self, ranked: RankedLayer) -> tuple[Features, Features | None]:
         """The features of a layer, reduced, in memory; and those of what is searched, None for itself."""
-        queries = self._features(self.split, ranked.layer)
-        gallery = None if self._itself else self._features(_GALLERY, ranked.layer)
-        chain = parse_chain(ranked.reduction)
-        if chain.parts:
-            to_fit = gallery or queries
-            if chain.fits_on_train and self.split != FITTED_ON:
-                to_fit = self._features(FITTED_ON, ranked.layer)
-            dim = int(to_fit.values.shape[1])
-            reduce = chain.fit(Blocks(to_fit.values, self.device), dim, seed=self._seed)
-            made = [
-                replace(each, values=reduced(Blocks(each.values, self.device), reduce, len(each.labels)))
-                for each in (queries, gallery)
-                if each is not None
-            ]
-            return made[0], made[1] if len(made) > 1 else None
-        return queries, gallery
+        with self._stored.opened(self.epoch, self.split, ranked) as found:
+            return found
 
     def out_of_fold(self, ranked: RankedLayer, seed: int) -> NDArray[np.float64]:
         """(Q,) Recall@1 of each query with a reduction that was fitted on the classes of the other folds."""
@@ -111,14 +95,9 @@ class StoredSearch:
         return refitted(self._refitting(ranked, seed), parse_chain(ranked.reduction), fold)
 
     def _refitting(self, ranked: RankedLayer, seed: int) -> Refitting:
-        queries = self._features(self.split, ranked.layer)
-        gallery = None if self._itself else self._features(_GALLERY, ranked.layer)
+        queries, gallery = self.features(replace(ranked, reduction=NO_REDUCTION))
         folds = folds_of(queries.labels, seed=seed)[np.unique(queries.labels, return_inverse=True)[1]]
-        return Refitting(queries, gallery, folds, ranked.similarity, self.device, self._seed)
-
-    def _features(self, split: str, layer: LayerKey) -> Features:
-        values = torch.from_numpy(read_layer(self._path(split), layer)).to(self.device)
-        return Features(values, *self._index(split))
+        return Refitting(queries, gallery, folds, ranked.similarity, self.device, self._stored.seed)
 
     def _index(self, split: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         labels, ids = store.read_index(self._path(split))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -77,7 +77,7 @@ class Scorer:
     measures: Measures
     resampling: Resampling
 
-    def scores(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> Iterator[Scored]:
+    def scores(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> Generator[Scored]:
         """Score layers of an epoch and split one after the other, and keep their ranks and the values of queries.
 
         Args:
@@ -139,7 +139,10 @@ class Scorer:
         memory = self.measures.memory
         similarity, rules = subject.ranked.similarity, self.searches.rules(subject.split)
         try:
-            with self.searches.opened(subject.epoch, subject.split, subject.ranked, memory) as (queries, gallery):
+            with self.searches.reduced.opened(subject.epoch, subject.split, subject.ranked, memory) as (
+                queries,
+                gallery,
+            ):
                 ranks, invalid = ranks_for(self.measures, queries, gallery, similarity, known, rules)
         except NotFiniteError as error:  # in what a reduction is fitted on, or cuts into bits
             ranks, invalid = None, _not_finite(error)
@@ -154,7 +157,7 @@ class Scorer:
     def _further(self, subject: Subject, ranks: Ranks, measures: Measures) -> Scored:
         if not measures.metrics:
             return Scored()
-        with self.searches.opened(subject.epoch, subject.split, subject.ranked, None) as (queries, gallery):
+        with self.searches.reduced.opened(subject.epoch, subject.split, subject.ranked, None) as (queries, gallery):
             rules = self.searches.rules(subject.split)
             given = replace(
                 searched(queries, gallery, subject.ranked.similarity, ranks, rules),
@@ -188,7 +191,7 @@ class Scorer:
     ) -> dict[str, NDArray[np.float64]]:
         """Metric -> (U, U) what the queries of each unit add to it without each unit."""
         units, split = self.resampling.units, subject.split
-        with self.searches.opened(subject.epoch, split, subject.ranked, None) as (queries, gallery):
+        with self.searches.reduced.opened(subject.epoch, split, subject.ranked, None) as (queries, gallery):
             return left_out_values(
                 queries,
                 gallery,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,18 +16,15 @@ from layerprobe.measure.analysis import Features, ItemCounts
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.ranking.ranks import ENGINE
 from layerprobe.ranking.vectors import TIE_WINDOW
-from layerprobe.reductions.applying import Blocks, ReducedRows, reduced
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.reduction import Reduce
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import Subject
-from layerprobe.workflow.probe.classifiers import RunClassifier, fitted
+from layerprobe.workflow.probe.classifiers import RunClassifier
 from layerprobe.workflow.probe.measures import items_searched
+from layerprobe.workflow.probe.reduced_features import ReducedFeatures
 from layerprobe.workflow.probe.reducing import AFTER_RELU, FITTED_ON, TRANSDUCTIVE, fit_text
 from layerprobe.workflow.run.runs import Run
-
-_ON_DISK = 0  # bytes of features that are read at once: none, they are reduced block by block
 
 
 class LayerFeatures(Protocol):
@@ -122,62 +118,16 @@ class Searches:
         images, path = self.features.dataset.splits[split], self.features.run.rank_file(epoch, split)
         store.write_ranks(path, store.Rows(images.labels, images.ids), entries, chance=self._chance(split))
 
-    @contextlib.contextmanager
-    def opened(
-        self, epoch: int, split: str, ranked: RankedLayer, memory: int | None
-    ) -> Iterator[tuple[Features, Features | None]]:
-        """What is searched for and what it is searched in, reduced; None for itself.
-
-        Args:
-            epoch: 0 = before any step.
-            memory: features that are larger than that stay on disk, and are reduced as they are read; None: none do.
-        """
-        names = dict.fromkeys((split, self.gallery(split)))
-        chain = parse_chain(ranked.reduction)
-        with contextlib.ExitStack() as stack:
-            opened: Iterator[contextlib.AbstractContextManager[Features]]
-            if chain.parts:
-                reduce = self._fitted(chain.text, epoch, split, ranked.layer)
-                opened = (self._reduced(reduce, epoch, name, ranked.layer, memory) for name in names)
-            else:
-                opened = (self.features.opened(epoch, name, ranked.layer, self.device, memory) for name in names)
-            queries, *others = [stack.enter_context(features) for features in opened]
-            yield queries, others[0] if others else None
-
-    def layer(self, epoch: int, split: str, ranked: RankedLayer) -> Features:
-        """A layer's features of a split, reduced, in memory."""
-        with contextlib.ExitStack() as stack:
-            if parse_chain(ranked.reduction).parts:
-                reduce = self._fitted(ranked.reduction, epoch, split, ranked.layer)
-                return stack.enter_context(self._reduced(reduce, epoch, split, ranked.layer, None))
-            return stack.enter_context(self.features.opened(epoch, split, ranked.layer, self.device, None))
-
     @functools.cached_property
-    def _fitted(self) -> Callable[[str, int, str, LayerKey], Reduce]:
-        """As `_fit`; what was fitted last is kept, as ranks and each metric ask for it one after the other."""
-        return functools.lru_cache(maxsize=1)(self._fit)
+    def reduced(self) -> ReducedFeatures:
+        """The features of layers as they are searched."""
 
-    def _fit(self, reduction: str, epoch: int, split: str, layer: LayerKey) -> Reduce:
-        """A chain, fitted on the training split, or on what a split is searched in."""
-        chain = parse_chain(reduction)
-        # What is not fitted takes only the dimensions, and no training features need be there.
-        fitted_on = FITTED_ON if chain.fits_on_train else self.gallery(split)
-        with self.features.opened(epoch, fitted_on, layer, self.device, _ON_DISK) as features:
-            return fitted(
-                chain, features.values, self.device, seed=self.seed, epoch=epoch, layer=layer, trained=self.trained
-            )
+        def open_layer(
+            epoch: int, split: str, layer: LayerKey, memory: int | None
+        ) -> contextlib.AbstractContextManager[Features]:
+            return self.features.opened(epoch, split, layer, self.device, memory)
 
-    @contextlib.contextmanager
-    def _reduced(
-        self, reduce: Reduce, epoch: int, split: str, layer: LayerKey, memory: int | None
-    ) -> Iterator[Features]:
-        with self.features.opened(epoch, split, layer, self.device, _ON_DISK) as features:
-            rows = ReducedRows(features.values, reduce, self.device)
-            if memory is not None and rows.dtype.itemsize * math.prod(rows.shape) > memory:
-                yield replace(features, values=rows)
-            else:
-                values = reduced(Blocks(features.values, self.device), reduce, len(features.labels))
-                yield replace(features, values=values)
+        return ReducedFeatures(open_layer, self.gallery, self.seed, self.device, self.trained)
 
     def _chance(self, split: str) -> float | None:
         """Recall@1 of a random order; None where it follows from the classes alone."""

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.measure.analysis import Features, hits_in_draws, layer_notes, recall_notes
+from layerprobe.measure.analysis import hits_in_draws, layer_notes, recall_notes
 from layerprobe.recipe.recipe import recorded_recipe
-from layerprobe.reductions.applying import Blocks, reduced
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.draws import Rows, Terms
@@ -31,12 +31,12 @@ from layerprobe.values.keys import RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, ScoreTable, Subject, in_network_order, is_recall, read_scores
-from layerprobe.workflow.probe.classifiers import RunClassifier, fitted
+from layerprobe.workflow.probe.classifiers import RunClassifier
+from layerprobe.workflow.probe.reduced_features import are_stored, stored_features
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.reduction_draws import draws_of, mean_of_queries, ranked_as
 from layerprobe.workflow.run.runs import Run, locked
-from layerprobe.workflow.run.stored_layers import read_layer
 from layerprobe.workflow.run.stored_terms import DrawnTerms, Offered, offered_terms, stored_terms
 
 _STOPPED = "drawing stopped; what is stored is whole, the same command goes on"
@@ -99,8 +99,8 @@ def equal_terms(  # noqa: PLR0913 - what is drawn, on what, and over what its in
         if steps:
             chosen = from_recipe.choose_device(device)
             with listener.task(f"equal terms of {run.name}", steps, "draws") as task:
-                for cell in cells:
-                    _draw(run, cell, offered.terms, record.seed, chosen, _told(stop, task))
+                for _, of_epoch in groupby(cells, key=lambda cell: cell.epoch):
+                    _draw(run, list(of_epoch), offered.terms, chosen, _told(stop, task))
         rating = _Rating(run, record, offered.terms, kind or IntervalKind(), units, notes)
         order = record.layer_order
         scores = [score for cell in cells for score in in_network_order(rating.scores(cell), order)]
@@ -120,7 +120,7 @@ def _cells(
     cells, reasons = [], []
     gone: dict[int, dict[str, None]] = defaultdict(dict)
     for epoch, split in ((epoch, split) for epoch in sorted(set(epochs)) for split in offered.splits):
-        ranks, features = run.rank_file(epoch, split), run.feature_file(epoch, split)
+        ranks = run.rank_file(epoch, split)
         drawn = stored_terms(run, epoch, split, terms)
         if drawn is None or drawn.items.ids != offered.splits[split].ids:
             why = "is not probed there" if not ranks.exists() else "had other images then"
@@ -129,11 +129,7 @@ def _cells(
         wanted = {draw for place in scored if place[:2] == (epoch, split) for draw in draws_of(place[2])}
         known = [ranked for ranked in store.read_stored_ranks(ranks).ranks if ranked in wanted]
         absent = [ranked for ranked in known if ranked not in drawn.values]
-        there = [
-            ranked
-            for ranked in absent
-            if store.made_from(ranks, features, ranked) and _can_be_reduced(run, epoch, split, ranked)
-        ]
+        there = [ranked for ranked in absent if are_stored(run, epoch, split, split, ranked)]
         gone[epoch] |= {ranked.layer.layer: None for ranked in absent if ranked not in there}
         cells.append(_Cell(epoch, split, drawn, there))
     python = run.read().from_python
@@ -145,15 +141,6 @@ def _cells(
     return cells, reasons
 
 
-def _can_be_reduced(run: Run, epoch: int, split: str, ranked: RankedLayer) -> bool:
-    """Whether what a layer's reduction was fitted on is there as it was."""
-    chain = parse_chain(ranked.reduction)
-    fitting = run.feature_file(epoch, split if chain.on_gallery else FITTED_ON)
-    if chain.needs_classifier and not (run.checkpoint_file(epoch).exists() and fitting.exists()):
-        return False
-    return store.fitted_on(run.rank_file(epoch, split), fitting, ranked)
-
-
 def _told(stop: Stop, task: Task) -> Callable[[Sequence[Rows]], Iterator[Rows]]:
     def tell(drawn: Sequence[Rows]) -> Iterator[Rows]:
         for rows in stop.between(drawn, _STOPPED):
@@ -163,38 +150,27 @@ def _told(stop: Stop, task: Task) -> Callable[[Sequence[Rows]], Iterator[Rows]]:
     return tell
 
 
-def _draw(  # noqa: PLR0913 - of what, with what, and who hears of it
+def _draw(
     run: Run,
-    cell: _Cell,
+    cells: Sequence[_Cell],
     terms: Terms,
-    seed: int,
     device: torch.device,
     tell: Callable[[Sequence[Rows]], Iterator[Rows]],
 ) -> None:
-    """Rank what is missing in every draw, and store it; layers that are done are kept, whatever ends the work."""
-    new: dict[RankedLayer, Mapping[str, NDArray[np.float64]]] = {}
+    """Rank what is missing of an epoch in every draw, and store it; layers that are done are kept, whatever ends it."""
+    missing = list(dict.fromkeys(ranked for cell in cells for ranked in cell.missing))
+    needed = any(parse_chain(ranked.reduction).needs_classifier for ranked in missing)
+    trained = _classifier(run, cells[0].epoch, device) if needed else None
+    features = stored_features(run, lambda split: split, device, trained)
+    new: dict[str, dict[RankedLayer, Mapping[str, NDArray[np.float64]]]] = {cell.split: {} for cell in cells}
     try:
-        for ranked in cell.missing:
-            features = _features(run, cell, ranked, seed, device)
-            new[ranked] = {terms.name(): hits_in_draws(features, ranked.similarity, tell(cell.drawn.rows))}
+        for ranked, cell in ((ranked, cell) for ranked in missing for cell in cells if ranked in cell.missing):
+            layer = features.layer(cell.epoch, cell.split, ranked)
+            new[cell.split][ranked] = {terms.name(): hits_in_draws(layer, ranked.similarity, tell(cell.drawn.rows))}
     finally:
-        if new:
-            store.add_values(run.rank_file(cell.epoch, cell.split), new)
-
-
-def _features(run: Run, cell: _Cell, ranked: RankedLayer, seed: int, device: torch.device) -> Features:
-    """A layer's stored features, reduced as its ranks are."""
-
-    def read(split: str) -> torch.Tensor:
-        return torch.from_numpy(read_layer(run.feature_file(cell.epoch, split), ranked.layer)).to(device)
-
-    values, chain = read(cell.split), parse_chain(ranked.reduction)
-    if chain.parts:
-        to_fit = read(FITTED_ON) if chain.fits_on_train else values
-        trained = _classifier(run, cell.epoch, device) if chain.needs_classifier else None
-        reduce = fitted(chain, to_fit, device, seed=seed, epoch=cell.epoch, layer=ranked.layer, trained=trained)
-        values = reduced(Blocks(values, device), reduce, len(values))
-    return Features(values, cell.drawn.items.labels, cell.drawn.items.ids)
+        for cell in cells:
+            if new[cell.split]:
+                store.add_values(run.rank_file(cell.epoch, cell.split), new[cell.split])
 
 
 def _classifier(run: Run, epoch: int, device: torch.device) -> RunClassifier:

@@ -39,7 +39,7 @@ def _split(name: str, labels: NDArray[np.int64]) -> Split:
 def reduced(searches: Searches, chain: str) -> NDArray[np.float64]:
     """The first test features through a chain, which a new command fits."""
     ranked: RankedLayer = replace(FC6, reduction=chain)
-    with replace(searches).opened(1, "test", ranked, None) as (queries, _):
+    with replace(searches).reduced.opened(1, "test", ranked, None) as (queries, _):
         return np.asarray(queries.values[:KEPT], dtype=np.float64)
 
 

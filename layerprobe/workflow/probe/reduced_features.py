@@ -1,0 +1,137 @@
+"""Stored features of layers as they are searched: opened, reduced by maps that are fitted once, and checked."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from layerprobe import store
+from layerprobe.measure.analysis import Features
+from layerprobe.reductions.applying import Blocks, ReducedRows, reduced
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.reduction import Reduce
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.workflow.probe.classifiers import RunClassifier, fitted
+from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_layers import read_layer
+
+_ON_DISK = 0  # bytes of features that are read at once: none, they are reduced block by block
+_MAPS = 8  # that are kept: the draws of a reduction, which take turns on each split
+
+# Epoch, split, layer, and the bytes above which features stay on disk (None: none do) -> the features as they are.
+OpenLayer = Callable[[int, str, LayerKey, int | None], contextlib.AbstractContextManager[Features]]
+
+
+@dataclass(frozen=True, eq=False)
+class ReducedFeatures:
+    """The features of a run's layers, reduced as they are searched.
+
+    A map that is fitted on training features is fitted once for all splits, and one that is fitted on a gallery once
+    for each gallery, as long as the splits of a layer are asked for one after the other.
+
+    Args:
+        gallery_of: split -> the split that its images are searched in.
+        seed: from which random reductions are drawn.
+        device: where features are reduced.
+        trained: the classifier of the run's loss.
+    """
+
+    open_layer: OpenLayer
+    gallery_of: Callable[[str], str]
+    seed: int
+    device: torch.device
+    trained: RunClassifier | None = None
+
+    @contextlib.contextmanager
+    def opened(
+        self, epoch: int, split: str, ranked: RankedLayer, memory: int | None = None
+    ) -> Iterator[tuple[Features, Features | None]]:
+        """What is searched for and what it is searched in; None for itself.
+
+        Args:
+            memory: bytes of features above which they stay on disk, and are reduced as they are read; None: none do.
+        """
+        names = dict.fromkeys((split, self.gallery_of(split)))
+        with contextlib.ExitStack() as stack:
+            opened = [self._opened(epoch, split, name, ranked, memory) for name in names]
+            queries, *others = [stack.enter_context(features) for features in opened]
+            yield queries, others[0] if others else None
+
+    def layer(self, epoch: int, split: str, ranked: RankedLayer) -> Features:
+        """A layer's features of a split, in memory."""
+        with self._opened(epoch, split, split, ranked, None) as features:
+            return features
+
+    def _opened(
+        self, epoch: int, split: str, name: str, ranked: RankedLayer, memory: int | None
+    ) -> contextlib.AbstractContextManager[Features]:
+        """The features of a split, or of its gallery, by the map that its images are searched by."""
+        chain = parse_chain(ranked.reduction)
+        if not chain.parts:
+            return self.open_layer(epoch, name, ranked.layer, memory)
+        # What is not fitted takes only the dimensions, and no training features need be there.
+        fitted_on = FITTED_ON if chain.fits_on_train else self.gallery_of(split)
+        return self._reduced(self._map(chain.text, epoch, fitted_on, ranked.layer), epoch, name, ranked.layer, memory)
+
+    @functools.cached_property
+    def _map(self) -> Callable[[str, int, str, LayerKey], Reduce]:
+        return functools.lru_cache(maxsize=_MAPS)(self._fit)
+
+    def _fit(self, reduction: str, epoch: int, fitted_on: str, layer: LayerKey) -> Reduce:
+        chain = parse_chain(reduction)
+        with self.open_layer(epoch, fitted_on, layer, _ON_DISK) as features:
+            return fitted(
+                chain, features.values, self.device, seed=self.seed, epoch=epoch, layer=layer, trained=self.trained
+            )
+
+    @contextlib.contextmanager
+    def _reduced(
+        self, reduce: Reduce, epoch: int, split: str, layer: LayerKey, memory: int | None
+    ) -> Iterator[Features]:
+        with self.open_layer(epoch, split, layer, _ON_DISK) as features:
+            rows = ReducedRows(features.values, reduce, self.device)
+            if memory is not None and rows.dtype.itemsize * math.prod(rows.shape) > memory:
+                yield replace(features, values=rows)
+            else:
+                values = reduced(Blocks(features.values, self.device), reduce, len(features.labels))
+                yield replace(features, values=values)
+
+
+def stored_features(
+    run: Run, gallery_of: Callable[[str], str], device: torch.device, trained: RunClassifier | None = None
+) -> ReducedFeatures:
+    """The features in a run's files, with the labels and ids that stand there; no data set is read."""
+    return ReducedFeatures(functools.partial(_open_stored, run, device), gallery_of, run.read().seed, device, trained)
+
+
+@contextlib.contextmanager
+def _open_stored(
+    run: Run, device: torch.device, epoch: int, split: str, layer: LayerKey, _: int | None
+) -> Iterator[Features]:
+    path = run.feature_file(epoch, split)
+    labels, ids = store.read_index(path)
+    yield Features(torch.from_numpy(read_layer(path, layer)).to(device), labels.astype(np.int64), ids)
+
+
+def are_stored(run: Run, epoch: int, split: str, gallery: str, ranked: RankedLayer) -> bool:
+    """Whether the features are stored that a layer's ranks were made from, and those that its map was fitted on.
+
+    Args:
+        gallery: the split that `split` is searched in.
+    """
+    ranks, chain = run.rank_file(epoch, split), parse_chain(ranked.reduction)
+    fitted_on = run.feature_file(epoch, gallery if chain.on_gallery else FITTED_ON)
+    if chain.needs_classifier and not (run.checkpoint_file(epoch).exists() and fitted_on.exists()):
+        return False
+    return (
+        store.made_from(ranks, run.feature_file(epoch, split), ranked)
+        and (gallery == split or store.made_from(ranks, run.feature_file(epoch, gallery), ranked, "gallery"))
+        and store.fitted_on(ranks, fitted_on, ranked)
+    )
