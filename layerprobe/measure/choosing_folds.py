@@ -91,7 +91,7 @@ class Refitting:
             ids=[self.queries.ids[row] for row in some],
             gallery_ids=searched.ids,
             similarity=self._similarity,
-            rules=None if self.rules is None else _of_rows(self.rules, some, self.gallery is None),
+            rules=None if self.rules is None else self.rules.of_rows(some),
             resolve=[1],
         )
         return ranks.hits(1)
@@ -138,16 +138,3 @@ def refitted(search: Refitting, chain: Chain, fold: int) -> Hits:
         (Q,) in [0, 1]; 0 for a query without a right item.
     """
     return search.hits(search.fitted_without(chain, fold))
-
-
-def _of_rows(rules: SearchRules, rows: Rows, among_themselves: bool) -> SearchRules:
-    """The rules for some queries that are searched in a gallery."""
-    searched = rules.groups if among_themselves else rules.gallery_groups
-    pairs = (None if listed is None else _pairs_of(listed, rows) for listed in (rules.ignored, rules.positives))
-    return SearchRules(None if rules.groups is None else rules.groups[rows], searched, *pairs)
-
-
-def _pairs_of(pairs: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:
-    """(P', 2) the pairs whose query is among some rows, ascending, as their place there."""
-    kept = pairs[np.isin(pairs[:, 0], rows)]
-    return np.stack([np.searchsorted(rows, kept[:, 0]), kept[:, 1]], 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -152,7 +153,11 @@ def _without_each(
     for group in range(int(places.max()) + 1):
         rest = np.flatnonzero(places != group)
         items = rest if searched_places is None else np.flatnonzero(searched_places != group)
-        left = {**search, "rules": _rules_without(search["rules"], rest, items)}
+        rules: SearchRules | None = search["rules"]
+        if rules is not None:
+            rules = rules.of_rows(rest, items)
+            rules = replace(rules, gallery_groups=None) if searched_places is None else rules
+        left = {**search, "rules": rules}
         if searched_places is not None:
             left |= {
                 "gallery": _rows(search["gallery"], items),
@@ -161,17 +166,6 @@ def _without_each(
                 "gallery_ids": [search["gallery_ids"][row] for row in items],
             }
         yield retrieval(_rows(queries.values, rest), queries.labels[rest], **left), places[rest]
-
-
-def _rules_without(rules: SearchRules | None, rest: IntArray, items: IntArray) -> SearchRules | None:
-    """The rules of some queries and items, which are called by their place among these."""
-    if rules is None:
-        return None
-    groups, searched, ignored = rules.groups, rules.gallery_groups, rules.ignored
-    if ignored is not None:
-        ignored = ignored[np.isin(ignored[:, 0], rest) & np.isin(ignored[:, 1], items)]
-        ignored = np.stack([np.searchsorted(rest, ignored[:, 0]), np.searchsorted(items, ignored[:, 1])], 1)
-    return SearchRules(None if groups is None else groups[rest], None if searched is None else searched[items], ignored)
 
 
 def _rows(values: Any, rows: IntArray) -> NDArray[Any] | Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.system.errors import DataError
+from layerprobe.values.arrays import IntArray
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -216,6 +217,36 @@ class SearchRules:
     gallery_groups: NDArray[np.int64] | None = None
     ignored: NDArray[np.int64] | None = None
     positives: NDArray[np.int64] | None = None
+
+    def of_rows(self, rows: IntArray, items: IntArray | None = None) -> SearchRules:
+        """The rules of some queries in what all of them were searched in, or in some items of it.
+
+        Args:
+            rows: (Q',) of the queries, each once; they are called by their places here.
+            items: (G',) rows of what is searched, each once, likewise; None for all.
+        """
+        searched = self.groups if self.gallery_groups is None else self.gallery_groups
+        if searched is not None and items is not None:
+            searched = searched[items]
+        return SearchRules(
+            groups=None if self.groups is None else self.groups[rows],
+            gallery_groups=searched,
+            ignored=_pairs_among(self.ignored, rows, items),
+            positives=_pairs_among(self.positives, rows, items),
+        )
+
+
+def _pairs_among(pairs: IntArray | None, rows: IntArray, items: IntArray | None) -> IntArray | None:
+    """(P', 2) the pairs of some queries and items, by their places among these."""
+    if pairs is None:
+        return None
+    found = pairs
+    for column, kept in enumerate((rows, items)):
+        if kept is not None:
+            found = found[np.isin(found[:, column], kept)]
+            order = np.argsort(kept)
+            found[:, column] = order[np.searchsorted(kept, found[:, column], sorter=order)]
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from layerprobe.system.errors import DataError
-from layerprobe.values.retrieval import Ranks, Ties
+from layerprobe.values.retrieval import Ranks, SearchRules, Ties
 
 
 def ranks(*queries: tuple[int, int, int], zeros: int = 0) -> Ranks:
@@ -155,3 +155,40 @@ def test_counts_are_four_vectors_of_one_length(shapes: tuple[int, ...]) -> None:
     low, high, negatives, positives = (np.zeros(length, np.int32) for length in shapes)
     with pytest.raises(ValueError, match="four vectors of one length, at least 1"):
         Ranks(low, high, negatives, positives)
+
+
+RULES = SearchRules(
+    groups=np.array([7, 8, 9]),
+    gallery_groups=np.array([1, 2, 3, 4]),
+    ignored=np.array([[0, 1], [2, 0], [1, 3], [2, 3]]),
+    positives=np.array([[0, 2], [2, 3]]),
+)
+
+
+def test_rules_of_some_queries_call_them_by_their_places() -> None:
+    some = RULES.of_rows(np.array([2, 0]))
+    assert some.groups is not None
+    assert some.groups.tolist() == [9, 7]
+    assert some.gallery_groups is RULES.gallery_groups
+    assert some.ignored is not None
+    assert some.ignored.tolist() == [[1, 1], [0, 0], [0, 3]]
+    assert some.positives is not None
+    assert some.positives.tolist() == [[1, 2], [0, 3]]
+
+
+def test_rules_of_some_items_call_them_by_their_places() -> None:
+    some = RULES.of_rows(np.array([0, 2]), np.array([3, 0]))
+    assert some.gallery_groups is not None
+    assert some.gallery_groups.tolist() == [4, 1]
+    assert some.ignored is not None
+    assert some.ignored.tolist() == [[1, 1], [1, 0]]
+    assert some.positives is not None
+    assert some.positives.tolist() == [[1, 0]]
+
+
+def test_queries_that_were_searched_among_themselves_are_what_some_of_them_are_searched_in() -> None:
+    some = SearchRules(groups=np.array([5, 6, 5])).of_rows(np.array([1]))
+    assert some.groups is not None
+    assert some.gallery_groups is not None
+    assert (some.groups.tolist(), some.gallery_groups.tolist()) == ([6], [5, 6, 5])
+    assert (some.ignored, some.positives) == (None, None)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
 from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.epochs import named_epochs
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import RankedLayer, network_order
 from layerprobe.values.records import RunRecord
@@ -154,12 +155,13 @@ class Group:
 def open_chooser(run: Run, epochs: str) -> CandidateRun:
     """What is stored of a run to choose a layer by."""
     record = run.read()
-    asked = _asked(run, record, epochs)
-    split = split_to_choose_on(run, record, asked or range(record.epochs_done + 1))
+    every = range(record.epochs_done + 1)
+    asked = named_epochs(epochs, {"all": lambda: every, "last": lambda: every[-1:]}, every, run.name)
+    split = split_to_choose_on(run, record, asked)
     if split == "test" and "test" not in record.manifests:
         raise DataError(f"{run.name} has no classes to choose a layer on", file=run.folder, fix="Give a split test")
     splits = list(dict.fromkeys([split, *(["test"] if "test" in record.manifests else [])]))
-    found = asked or _ranked(run, record, splits)
+    found = _ranked(run, record, splits) if "all" in epochs else asked
     queries = {name: _queries(run, name, found, chosen_on=name == split) for name in splits}
     chooser = CandidateRun(run, record, split, queries[split], queries.get("test"))
     if queries[split].notes and not queries[split].hits:
@@ -169,20 +171,6 @@ def open_chooser(run: Run, epochs: str) -> CandidateRun:
         fix = probe_fix(run, record, found[-1], ",".join(splits))
         raise DataError(f"no layer is ranked on {' and '.join(splits)}", file=run.folder, fix=fix)
     return chooser
-
-
-def _asked(run: Run, record: RunRecord, text: str) -> list[int]:
-    """The epochs that a text names; none for all."""
-    done: int = record.epochs_done
-    if text in ("all", "last"):
-        return [] if text == "all" else [done]
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdecimal() for word in words):
-        raise RecipeError(f"--epochs {text}: neither all, last nor numbers like 0,5", fix="For example --epochs all")
-    found = sorted({int(word) for word in words})
-    if found[-1] > done:
-        raise RecipeError(f"--epochs {text}: {run.name} has epochs 0 to {done}", fix="Choose among these")
-    return found
 
 
 def _ranked(run: Run, record: RunRecord, splits: Sequence[str]) -> list[int]:

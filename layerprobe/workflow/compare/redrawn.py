@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-import numpy as np
-
 from layerprobe import store
 from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import Labelled
@@ -19,10 +17,8 @@ from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.arrays import FloatArray, IntArray
 from layerprobe.values.keys import RankedLayer, members_of
 from layerprobe.values.scores import is_recall
-from layerprobe.workflow.probe.classifiers import RunClassifier
 from layerprobe.workflow.probe.measures import build_measures
-from layerprobe.workflow.probe.reducing import FITTED_ON
-from layerprobe.workflow.probe.searches import Searches
+from layerprobe.workflow.probe.searches import searches_of_run
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import features_of
 from layerprobe.workflow.run.reduction_draws import mean_of_queries
@@ -71,15 +67,7 @@ class Redrawn:
         require_redrawable(dataset, [place.split], units, self.cluster)
         measures = build_measures([metric], (1,), {}, options=self.recipe.metrics, may_drop=True)
         device = from_recipe.choose_device("auto")
-        trained = dataset.splits.get(FITTED_ON)
-        classes = None if trained is None else np.unique(trained.labels)
-        searches = Searches(
-            features_of(place.run, self.recipe, dataset),
-            place.record.experiment,
-            place.record.seed,
-            device,
-            RunClassifier(place.run, self.recipe, None, classes, device),
-        )
+        searches = searches_of_run(features_of(place.run, self.recipe, dataset), self.recipe, device)
         found = {}
         for draw in dict.fromkeys(draw for ranked in wanted for draw in place.ranked_as(ranked)):
             for name in names:

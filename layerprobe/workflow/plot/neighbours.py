@@ -27,10 +27,8 @@ from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.values.keys import RankedLayer, members_of
 from layerprobe.values.records import RunRecord
-from layerprobe.values.retrieval import SearchRules
-from layerprobe.workflow.probe.classifiers import RunClassifier
 from layerprobe.workflow.probe.reducing import FITTED_ON
-from layerprobe.workflow.probe.searches import Searches
+from layerprobe.workflow.probe.searches import Searches, searches_of_run
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import features_of
 from layerprobe.workflow.run.references import probe_fix
@@ -121,12 +119,7 @@ def open_gallery(run: Run, split: str) -> RunGallery:
                 file=recipe.data.root or recipe.data.name,
                 fix="Restore the data set as it was when the run was probed",
             )
-    device = from_recipe.choose_device("auto")
-    trained = dataset.splits.get(FITTED_ON)
-    classes = None if trained is None else np.unique(trained.labels)
-    features = features_of(run, recipe, dataset)
-    classifier = RunClassifier(run, recipe, None, classes, device)
-    searches = Searches(features, record.experiment, record.seed, device, classifier)
+    searches = searches_of_run(features_of(run, recipe, dataset), recipe, from_recipe.choose_device("auto"))
     originals = read_with(loaded, exif_rotation=recipe.data.exif_rotation, padded=False).splits
     return RunGallery(run, record, split, searches, originals)
 
@@ -156,7 +149,8 @@ def _nearest(
     """(Q, K) rows, similarities, and which are right, by one layer."""
     _require_stored(opened, epoch, ranked)
     queries, items = opened.queries, opened.items
-    rules = rules_of(opened.searches.rules(opened.split), rows)
+    rules = opened.searches.rules(opened.split)
+    rules = None if rules is None else rules.of_rows(rows)
     labels, ids = queries.labels[rows], [queries.ids[row] for row in rows]
     with opened.searches.reduced.opened(epoch, opened.split, ranked, None) as (features, gallery):
         values = torch.as_tensor(features.values)
@@ -175,33 +169,6 @@ def _nearest(
     right = relevance_of(labels, items.labels, own, rules).right(torch.device("cpu")).numpy()
     there = found.indices >= 0
     return found.indices, found.similarities, np.take_along_axis(right, np.maximum(found.indices, 0), 1) & there
-
-
-def rules_of(rules: SearchRules | None, rows: Rows) -> SearchRules | None:
-    """The rules of a search for some of its queries, in what was searched before.
-
-    Args:
-        rules: of all queries; None for none.
-        rows: (Q,) of the queries, each once; they are called by their places here.
-    """
-    if rules is None:
-        return None
-    groups, searched = rules.groups, rules.gallery_groups
-    return SearchRules(
-        groups=None if groups is None else groups[rows],
-        gallery_groups=groups if searched is None else searched,
-        ignored=_pairs_of(rules.ignored, rows),
-        positives=_pairs_of(rules.positives, rows),
-    )
-
-
-def _pairs_of(pairs: Rows | None, rows: Rows) -> Rows | None:
-    """The pairs of some queries."""
-    if pairs is None:
-        return None
-    places = {row: place for place, row in enumerate(rows.tolist())}
-    kept = [(places[query], item) for query, item in pairs.tolist() if query in places]
-    return np.array(kept, np.int64).reshape(-1, 2)
 
 
 def _require_images(opened: RunGallery, epoch: int) -> None:

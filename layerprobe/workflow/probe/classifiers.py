@@ -33,7 +33,7 @@ class RunClassifier:
     """The classifier of a run's loss, at each epoch.
 
     Args:
-        layer: what the loss takes; None where only that layer is asked for.
+        layer: what the loss takes; None for a model from Python, which has no loss.
         classes: (C,) those that it was trained on, ascending; None where the data set has no training classes.
         device: where it is.
     """
@@ -46,14 +46,14 @@ class RunClassifier:
 
     def classifier(self, epoch: int, layer: LayerKey, dim: int) -> Classifier | None:
         """What gives the logits of a layer of so many dimensions; None for a layer that it does not multiply."""
-        if self.layer not in (None, layer) or self.classes is None or why_no_classifier(self.recipe) is not None:
+        if self.layer != layer or self.classes is None or why_no_classifier(self.recipe) is not None:
             return None
         logits: Callable[[Tensor], Tensor] = self._loss(epoch, dim, self.classes).logits  # type: ignore[assignment] # a Module's attribute
         return Classifier(torch.no_grad()(logits), self.classes)
 
     def weight(self, epoch: int, layer: LayerKey, dim: int) -> Tensor | None:
         """(C, dim) what multiplies a layer, after the loss's own ReLU if it has one; None for any other layer."""
-        if self.layer not in (None, layer) or self.classes is None or why_no_weight(self.recipe) is not None:
+        if self.layer != layer or self.classes is None or why_no_weight(self.recipe) is not None:
             return None
         found: Tensor = self._loss(epoch, dim, self.classes).classifier_weight  # type: ignore[assignment] # likewise
         return found.double()
@@ -67,6 +67,18 @@ class RunClassifier:
         loss = from_recipe.build_loss(self.recipe, embedding_dim=dim, num_classes=len(classes))
         load_checkpoint(self.run, epoch, {"loss": loss})
         return loss.to(self.device).eval()
+
+
+def classifier_of(run: Run, recipe: Recipe, labels: NDArray[np.integer] | None, device: torch.device) -> RunClassifier:
+    """The classifier of a run's loss.
+
+    Args:
+        labels: classes of the training images; None where there are none.
+    """
+    network = run.read().network
+    layer = None if network is None else network.embedding
+    classes = None if labels is None else np.unique(labels).astype(np.int64)
+    return RunClassifier(run, recipe, layer, classes, device)
 
 
 def fitted(  # noqa: PLR0913 - what, on what, and of which epoch and layer

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 from torch import Tensor
 
 from layerprobe.data.splits import Dataset
@@ -14,11 +13,10 @@ from layerprobe.measure.analysis import Scored
 from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.system.progress import Listener, Task
 from layerprobe.system.signals import Stop, stoppable
-from layerprobe.taps import Tap, execution_order, extracted, pools_left_out
+from layerprobe.taps import execution_order, extracted, pools_left_out
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.values.scores import Score, ScoreTable, in_network_order, read_scores
 from layerprobe.workflow.probe.classifiers import (
-    RunClassifier,
     require_classified,
     why_no_classifier,
     why_no_weight,
@@ -29,7 +27,7 @@ from layerprobe.workflow.probe.extractors import Extractor, RunExtractor
 from layerprobe.workflow.probe.probed_run import ProbedRun, decoding_of, open_for_probing
 from layerprobe.workflow.probe.reducing import InapplicableReduction, none_takes, refusal_lines
 from layerprobe.workflow.probe.scoring import Scorer
-from layerprobe.workflow.probe.searches import Searches
+from layerprobe.workflow.probe.searches import searches_of_run
 from layerprobe.workflow.probe.selection import (
     ProbeRequest,
     Selection,
@@ -70,9 +68,10 @@ def prepare(
     opened = open_for_probing(run, request)
     selection, built = selected(opened, request, dataset, listener)
     features = features_of(opened.run, opened.recipe, built)
+    searches = searches_of_run(features, opened.recipe, opened.device)
     workers = from_recipe.choose_workers(request.workers, opened.device)
     extractor = RunExtractor(features, opened.recipe, opened.net, opened.device, workers)
-    scorer = scorer_of(opened, features, selection, _classifier_of(opened, features, selection.embedding))
+    scorer = Scorer(searches, selection.measures, selection.resampling)
     known = opened.record.network or network_facts(opened.recipe, opened.net, opened.measured)
     network = with_layers(known, opened.net, opened.recipe.data.image_size, selection.taps)
     table = known_scores(opened, features, selection, listener)
@@ -99,18 +98,6 @@ def selected(
     return selection, built
 
 
-def scorer_of(
-    opened: ProbedRun,
-    features: RunFeatures,
-    selection: Selection,
-    trained: RunClassifier | None = None,
-) -> Scorer:
-    """Who scores the features of a run; without the classifier of its loss, if it has any, where that is not given."""
-    record = opened.record
-    searches = Searches(features, record.experiment, record.seed, opened.device, trained)
-    return Scorer(searches, selection.measures, selection.resampling)
-
-
 def known_scores(
     opened: ProbedRun, features: RunFeatures, selection: Selection, listener: Listener | None
 ) -> ScoreTable:
@@ -133,13 +120,6 @@ def keep_layers(run: Run, order: Sequence[str], network: RecordedNetwork) -> Non
     kept = replace(record, layer_order=tuple(order), network=network)
     if kept != record:
         run.write(kept)
-
-
-def _classifier_of(opened: ProbedRun, features: RunFeatures, embedding: Tap) -> RunClassifier:
-    """The classifier of the run's loss."""
-    trained = features.dataset.splits.get("train")
-    classes = None if trained is None else np.unique(trained.labels)
-    return RunClassifier(opened.run, opened.recipe, embedding.key, classes, opened.device)
 
 
 def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: Stop) -> list[Score]:

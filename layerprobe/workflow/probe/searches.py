@@ -16,14 +16,16 @@ from layerprobe.measure.analysis import Features, ItemCounts
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.ranking.ranks import ENGINE
 from layerprobe.ranking.vectors import TIE_WINDOW
+from layerprobe.recipe.recipe import Recipe
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import Subject
-from layerprobe.workflow.probe.classifiers import RunClassifier
+from layerprobe.workflow.probe.classifiers import RunClassifier, classifier_of
 from layerprobe.workflow.probe.measures import items_searched
 from layerprobe.workflow.probe.reduced_features import ReducedFeatures
 from layerprobe.workflow.probe.reducing import AFTER_RELU, FITTED_ON, TRANSDUCTIVE, fit_text
+from layerprobe.workflow.run.features import RunFeatures
 from layerprobe.workflow.run.runs import Run
 
 
@@ -144,3 +146,11 @@ class Searches:
         chain = parse_chain(reduction)
         fitted_on = self.gallery(split) if chain.on_gallery else FITTED_ON
         return fit_text(chain, lambda: self.features.key(epoch, fitted_on), self.seed)
+
+
+def searches_of_run(features: RunFeatures, recipe: Recipe, device: torch.device) -> Searches:
+    """The searches of a single run, with the classifier of its loss."""
+    run, train = features.run, features.dataset.splits.get(FITTED_ON)
+    record = run.read()
+    classifier = classifier_of(run, recipe, None if train is None else train.labels, device)
+    return Searches(features, record.experiment, record.seed, device, classifier)

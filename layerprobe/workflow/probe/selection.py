@@ -11,6 +11,7 @@ from layerprobe.reductions.chain import Chain, parse_chain
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Layer, Measured, Tap, extracted, find_layers, outlying_tokens
+from layerprobe.values.epochs import named_epochs
 from layerprobe.values.intervals import IntervalKind, estimand_of
 from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.values.records import RunRecord
@@ -207,27 +208,18 @@ def splits_to_store(splits: Sequence[str], dataset: Dataset) -> list[str]:
 def select_epochs(
     text: str, features: RunFeatures, record: RunRecord, deciding: RankedLayer, listener: Listener | None
 ) -> list[int]:
-    """The epochs asked for, ascending."""
-    run, done = features.run, int(record.epochs_done)
-    kept = kept_epochs(run, record)
-    if text in ("all", "best") and not kept:
-        fix = "Name epochs whose features are stored, like --epochs 0,5, or train it again with --fresh"
-        raise RecipeError("all checkpoints were removed", file=run.folder, fix=fix)
-    if text == "all":
-        return kept
-    if text == "last":
-        return [done]
-    if text == "best":
-        return [_best(features, kept, deciding, listener)]
-    numbers = [part.strip() for part in text.split(",")]
-    if not all(number.isdecimal() for number in numbers):
-        raise RecipeError(
-            f"--epochs {text}: neither all, last, best nor numbers like 0,5", fix="For example --epochs last"
-        )
-    asked = sorted({int(number) for number in numbers})
-    if asked[-1] > done:
-        raise RecipeError(f"--epochs {text}: {run.name} has epochs 0 to {done}", fix="Choose among these")
-    return asked
+    """The epochs of `--epochs`, ascending."""
+    run, done = features.run, record.epochs_done
+
+    def kept() -> list[int]:
+        found = kept_epochs(run, record)
+        if not found:
+            fix = "Name epochs whose features are stored, like --epochs 0,5, or train it again with --fresh"
+            raise RecipeError("all checkpoints were removed", file=run.folder, fix=fix)
+        return found
+
+    words = {"all": kept, "last": lambda: [done], "best": lambda: [_best(features, kept(), deciding, listener)]}
+    return named_epochs(text, words, range(done + 1), run.name)
 
 
 def _best(features: RunFeatures, kept: Sequence[int], deciding: RankedLayer, listener: Listener | None) -> int:

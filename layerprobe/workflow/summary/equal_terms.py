@@ -31,7 +31,7 @@ from layerprobe.values.keys import RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, ScoreTable, Subject, in_network_order, is_recall, read_scores
-from layerprobe.workflow.probe.classifiers import RunClassifier
+from layerprobe.workflow.probe.classifiers import RunClassifier, classifier_of
 from layerprobe.workflow.probe.reduced_features import are_stored, stored_features
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run import from_recipe
@@ -174,10 +174,8 @@ def _draw(
 
 
 def _classifier(run: Run, epoch: int, device: torch.device) -> RunClassifier:
-    """The classifier of the run's loss, asked for the layer alone that it multiplies."""
     labels, _ = store.read_index(run.feature_file(epoch, FITTED_ON))
-    recipe = recorded_recipe(run.read(), run.record_file)
-    return RunClassifier(run, recipe, None, np.unique(labels).astype(np.int64), device)
+    return classifier_of(run, recorded_recipe(run.read(), run.record_file), labels, device)
 
 
 def _notes_of(raw: Sequence[Score]) -> dict[_Place, tuple[str, ...]]:

@@ -14,9 +14,10 @@ from layerprobe.store import StoredRanks, read_index, read_stored_ranks
 from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
 from layerprobe.summary.layers import RunSummary, alike_layers, best_epoch, layer_summaries, unreduced
 from layerprobe.summary.reduced import reduced_sections
-from layerprobe.system.errors import BusyError, DataError, RecipeError
+from layerprobe.system.errors import BusyError, DataError
 from layerprobe.system.progress import Listener
 from layerprobe.values.best import best_layer
+from layerprobe.values.epochs import named_epochs
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
@@ -182,20 +183,9 @@ def _read(run: Run, cluster: str | None) -> _Stored:
 def _epochs_to_draw(text: str, stored: _Stored) -> list[int]:
     """The epochs that a text names, and epoch 0 where gaps are compared with its gap."""
     known = sorted({epoch for cells in stored.splits.values() for _, epoch in cells.faults})
-    found = {0} & set(known) if stored.data.starts_training else set()
-    for word in (part.strip() for part in text.split(",")):
-        if word == "all":
-            found |= set(known)
-        elif word == "last":
-            found.add(known[-1])
-        elif word == "best":
-            found |= _best_epoch(stored)
-        elif word.isdecimal() and int(word) in known:
-            found.add(int(word))
-        else:
-            what = f"--epochs {text}: {word or 'nothing'} is neither all, last or best nor a measured epoch"
-            raise RecipeError(what, fix=f"Measured: {', '.join(map(str, known))}")
-    return sorted(found)
+    words = {"all": lambda: known, "last": lambda: known[-1:], "best": lambda: _best_epoch(stored)}
+    found = named_epochs(text, words, known, stored.run.name)
+    return sorted({*found, *({0} & {*known} if stored.data.starts_training else ())})
 
 
 def _best_epoch(stored: _Stored) -> set[int]:

@@ -25,8 +25,10 @@ from layerprobe.workflow.probe import probe as single
 from layerprobe.workflow.probe.classifiers import without_accuracy
 from layerprobe.workflow.probe.estimate_probe import estimate_probe
 from layerprobe.workflow.probe.extractors import RunExtractor, Tell
-from layerprobe.workflow.probe.probe import Probing, known_scores, scorer_of
+from layerprobe.workflow.probe.probe import Probing, known_scores
 from layerprobe.workflow.probe.probed_run import decoding_of, open_for_probing
+from layerprobe.workflow.probe.scoring import Scorer
+from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import (
     ProbeRequest,
     select,
@@ -177,7 +179,8 @@ def prepare_ensemble(
     compared = [name for name in selection.extracted_splits if name != "train" or recipe.data.share == 1]
     require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
     extractor = EnsembleExtractor(features, members, opened.device)
-    scorer = scorer_of(opened, features, selection)
+    searches = Searches(features, opened.record.experiment, opened.record.seed, opened.device)
+    scorer = Scorer(searches, selection.measures, selection.resampling)
     network = opened.record.network or replace(network_facts(recipe, opened.net, opened.measured), cuts={})
     table = known_scores(opened, features, selection, listener)
     return Probing(selection, features, extractor, scorer, table, network)

@@ -32,7 +32,7 @@ HITS = {
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     for seed, hits in HITS.items():
-        store_ranks(write_run(tmp_path, f"s{seed}", seed=seed), hits, LABELS)
+        store_ranks(write_run(tmp_path, f"s{seed}", seed=seed, contents={"test": "a"}), hits, LABELS)
     return tmp_path
 
 
@@ -103,7 +103,7 @@ def test_other_images_of_a_seed_are_refused(cache: Path) -> None:
 
 
 def test_experiments_on_other_images_are_refused_by_these(cache: Path) -> None:
-    store_ranks(write_run(cache, "other", contents={"test": "b"}, manifests={"test": "b"}), HITS[0], LABELS)
+    store_ranks(write_run(cache, "other", contents={"test": "b"}), HITS[0], LABELS)
     with pytest.raises(RecipeError, match="s0 and other have test images of the same names and another content"):
         compared(cache, "s0:c1", "other:fc6")
 

@@ -15,8 +15,7 @@ from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe
 from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.values.retrieval import SearchRules
-from layerprobe.workflow.plot.neighbours import neighbours_of, open_gallery, rules_of
+from layerprobe.workflow.plot.neighbours import neighbours_of, open_gallery
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
@@ -154,17 +153,3 @@ def test_a_gallery_is_searched_by_the_rules_of_the_run(tmp_path: Path) -> None:
     for name in (opened.queries.ids[3], opened.items.ids[0]):
         shown = np.asarray(Image.open(tmp_path / "market" / name).convert("RGB"))
         assert np.array_equal(opened.image(name), shown)
-
-
-def test_rules_of_some_queries_call_them_by_their_places() -> None:
-    rules = SearchRules(
-        groups=np.array([7, 8, 9]),
-        ignored=np.array([[0, 2], [2, 1]]),
-        positives=np.array([[1, 0], [2, 0], [0, 1]]),
-    )
-    some = rules_of(rules, np.array([2, 0]))
-    assert some is not None
-    told = [some.groups, some.gallery_groups, some.ignored, some.positives]
-    expected = [[9, 7], [7, 8, 9], [[1, 2], [0, 1]], [[0, 0], [1, 1]]]
-    assert [None if array is None else array.tolist() for array in told] == expected
-    assert rules_of(None, np.array([0])) is None

@@ -46,7 +46,11 @@ def test_epochs_are_chosen(run: Run, text: str, epochs: set[int]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("3", "tiny has epochs 0 to 2"), ("first", "neither all, last, best"), ("best", "needs validation classes")],
+    [
+        ("3", "tiny has epochs 0 to 2"),
+        ("first", "is neither all, last, best nor an epoch"),
+        ("best", "needs validation classes"),
+    ],
 )
 def test_epochs_that_are_not_there_are_refused(run: Run, text: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):

@@ -262,7 +262,7 @@ def test_the_best_epoch_is_that_of_the_best_layer(tmp_path: Path) -> None:
 
 def test_epochs_that_are_not_measured_are_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path, epochs=(0, 1))
-    with pytest.raises(RecipeError, match="--epochs last,7: 7 is neither all, last or best nor .* Measured: 0, 1"):
+    with pytest.raises(RecipeError, match="--epochs last,7: .* has epochs 0 to 1"):
         summarise(run, SummaryRequest("last,7"), Silent())
 
 

@@ -1,0 +1,39 @@
+"""Which epochs the value of `--epochs` names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from layerprobe.system.errors import RecipeError
+
+
+def named_epochs(
+    text: str, words: Mapping[str, Callable[[], Iterable[int]]], known: Sequence[int], run: str
+) -> list[int]:
+    """The epochs of `last,best` or `0,5`, ascending.
+
+    Args:
+        words: word -> its epochs, computed only if it is used.
+        known: the epochs that a number may name, ascending.
+        run: its name.
+
+    Raises:
+        RecipeError: neither a word nor a known epoch.
+    """
+    found: set[int] = set()
+    for word in (part.strip() for part in text.split(",")):
+        if word in words:
+            found.update(words[word]())
+        elif not (word.isascii() and word.isdecimal()):
+            what = f"--epochs {text}: {word!r} is neither {', '.join(words)} nor an epoch"
+            raise RecipeError(what, fix="For example --epochs last or --epochs 0,5")
+        elif int(word) not in known:
+            raise RecipeError(f"--epochs {text}: {run} has epochs {_text_of(known)}", fix="Choose among these")
+        else:
+            found.add(int(word))
+    return sorted(found)
+
+
+def _text_of(known: Sequence[int]) -> str:
+    whole = len(known) > 1 and list(known) == list(range(known[0], known[-1] + 1))
+    return f"{known[0]} to {known[-1]}" if whole else ", ".join(map(str, known))
