@@ -116,7 +116,7 @@ def probe(
     """
     from layerprobe.summary.table import summary_tables, summary_values
     from layerprobe.values.label_free import agreement_values, agreements
-    from layerprobe.values.scores import is_recall
+    from layerprobe.values.metric_names import is_recall
     from layerprobe.workflow.probe.selection import ProbeRequest
     from layerprobe.workflow.run.damage import PartlyMeasuredError, PartlyReducedError
     from layerprobe.workflow.run.facts import score_tables

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.metrics.precision import means_of
-from layerprobe.metrics.recall import positives_and_negatives, recall_name
-from layerprobe.metrics.thinned import THINNED_NOTE, thinned_hits, thinned_name
+from layerprobe.metrics.metric import Metric, QueryMetric, means_of
+from layerprobe.metrics.recall import positives_and_negatives
+from layerprobe.metrics.thinned import THINNED_NOTE, thinned_hits
 from layerprobe.ranking import nearest_positive_ranks, retrieval
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.intervals import Interval
+from layerprobe.values.metric_names import Recall, is_recall, recall_of
 from layerprobe.values.retrieval import Ranks, Retrieval, SearchRules
-from layerprobe.values.scores import Score, Subject, is_recall
+from layerprobe.values.scores import Score, Subject
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from layerprobe.ranking.items import Table
 
-Metric = Callable[[Retrieval], Mapping[str, float]]
 ItemCounts = tuple[NDArray[np.int64], NDArray[np.int64]]  # right and wrong items of each query
 
 
@@ -149,7 +149,7 @@ def score_recall(ranks: Ranks, subject: Subject, ks: Sequence[int]) -> Scored:
         Values with lone queries as misses and the expected value under random order of ties.
     """
     notes = recall_notes(ranks)
-    values = {recall_name(k): ranks.hits(k) for k in ks}
+    values = {str(Recall(k)): ranks.hits(k) for k in ks}
     return Scored([subject.score(name, value, len(ranks), notes) for name, value in means_of(values).items()], values)
 
 
@@ -175,7 +175,7 @@ def hits_in_draws(features: Features, similarity: str, drawn: Iterable[NDArray[n
 
 def score_thinned(ranks: Ranks, subject: Subject, ks: Sequence[int], size: int, items: ItemCounts) -> Scored:
     """Recall@K of one layer in a smaller gallery, a score for each K."""
-    values = {thinned_name(k, size): thinned_hits(ranks, k, size, *items) for k in ks}
+    values = {str(Recall(k, size)): thinned_hits(ranks, k, size, *items) for k in ks}
     notes = [THINNED_NOTE, *recall_notes(ranks)]
     return Scored([subject.score(name, value, len(ranks), notes) for name, value in means_of(values).items()], values)
 
@@ -194,11 +194,12 @@ def item_counts(queries: Labelled, gallery: Labelled | None, rules: SearchRules 
 
 def query_values(ranks: Ranks, values: Mapping[str, NDArray[np.float64]], metric: str) -> NDArray[np.float64]:
     """(Q,) what each query adds to a metric that is their mean; NaN where the metric leaves a query out."""
-    if not is_recall(metric):
+    recall = recall_of(metric)
+    if recall is None or not is_recall(metric):
         if metric not in values:
             raise DataError(f"no {metric} of each query is stored", fix=f"Run layerprobe probe --metrics {metric}")
         return values[metric]
-    k = int(metric.removeprefix("R@"))
+    k = recall.k
     if ranks.open([k]).any():
         raise DataError(f"the stored ranks are not exact for K = {k}", fix=f"Run layerprobe probe --k {k}")
     return ranks.hits(k)
@@ -229,15 +230,13 @@ def score_metric(
     Returns:
         No value, and the reason as the note, where the metric is not defined on these features.
     """
-    of_queries = getattr(metric, "of_queries", None)
     try:
-        values = {} if of_queries is None else of_queries(given)
-        numbers = metric(given) if of_queries is None else means_of(values)
+        values = metric.of_queries(given) if isinstance(metric, QueryMetric) else {}
+        numbers = means_of(values) if isinstance(metric, QueryMetric) else metric(given)
     except (DataError, NumericError) as error:
         return Scored(without_value(names, subject, len(given.labels), error.message))
     wanted = [name for name in numbers if any(name == asked or name.startswith(f"{asked}-") for asked in names)]
-    of_layer = metric.notes_on(given) if hasattr(metric, "notes_on") else ()
-    notes = (*notes, *getattr(metric, "notes", ()), *of_layer)
+    notes = (*notes, *metric.notes, *metric.notes_on(given))
     scores = [subject.score(name, numbers[name], len(given.labels), notes) for name in wanted]
     return Scored(scores, {name: values[name] for name in wanted if name in values})
 

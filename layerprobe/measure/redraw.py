@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.metrics.metric import Metric, QueryMetric
 from layerprobe.metrics.precision import ReciprocalRank, reciprocal_ranks
-from layerprobe.metrics.recall import recall_name
 from layerprobe.ranking import retrieval
 from layerprobe.ranking.left_out import left_out_means, left_out_recall
 from layerprobe.system.errors import DataError
 from layerprobe.values.arrays import FloatArray, IntArray
+from layerprobe.values.metric_names import Recall
 from layerprobe.values.retrieval import Retrieval, SearchRules
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Metric = Callable[[Retrieval], Mapping[str, float]]
 
 # With more units, so many random groups of them are left out: an interval nearly as good, and tables of 2 MB.
 MOST_UNITS = 500
@@ -84,7 +84,7 @@ def left_out_values(  # noqa: PLR0913 - what is searched, by which rules, and wh
     found: dict[str, FloatArray] = {}
     if ks:
         recalls = left_out_recall(queries.values, queries.labels, most[0], ks=ks, **counted)
-        found |= {recall_name(k): table for k, table in zip(ks, recalls, strict=True)}
+        found |= {str(Recall(k)): table for k, table in zip(ks, recalls, strict=True)}
     for metric, names in metrics:
         if isinstance(metric, ReciprocalRank):
             tables = left_out_means(
@@ -96,7 +96,7 @@ def left_out_values(  # noqa: PLR0913 - what is searched, by which rules, and wh
                 **counted,
             )
             found["MRR"] = tables[0]
-        elif hasattr(metric, "of_queries"):
+        elif isinstance(metric, QueryMetric):
             fewer = groups_of(units, gallery_units, MOST_COMPUTED, seed)
             again = _computed_again(metric, queries, fewer, search)
             found |= {name: table for name, table in again.items() if name in names}
@@ -125,7 +125,7 @@ def groups_of(
 
 
 def _computed_again(
-    metric: Metric, queries: InMemory, groups: tuple[IntArray, IntArray | None], search: Mapping[str, Any]
+    metric: QueryMetric, queries: InMemory, groups: tuple[IntArray, IntArray | None], search: Mapping[str, Any]
 ) -> dict[str, FloatArray]:
     """(U, U) parts of each mean over queries that a metric gives, computed without each group.
 
@@ -135,7 +135,7 @@ def _computed_again(
     found: dict[str, FloatArray] = {}
     for group, (made, places) in enumerate(_without_each(queries, groups, search)):
         try:
-            of_queries = metric.of_queries(made)  # type: ignore[attr-defined] # asked by the caller
+            of_queries = metric.of_queries(made)
         except DataError:  # too few items or classes are left
             return {}
         for name, values in of_queries.items():

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from layerprobe.metrics.metric import Metric
 from layerprobe.system.errors import NumericError
 from layerprobe.values.retrieval import Retrieval
 
 _ROWS = 4096
 
 
-class Accuracy:
+class Accuracy(Metric):
     """Share of the images whose class has the largest logit.
 
     Of training images (Zhang et al. 2018, table 7), and of test images where their classes were trained (table 4 there:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.metrics.kmeans import kmeans
+from layerprobe.metrics.metric import Metric
 from layerprobe.ranking.items import items_of
 from layerprobe.ranking.vectors import form_of
 from layerprobe.system.errors import DataError
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 Report = Literal["mean", "best"]
 
 
-class ClusterAgreement:
+class ClusterAgreement(Metric):
     """`NMI`, `AMI` and the values needed to read them: k-means of the queries, as many clusters as classes.
 
     On LeNet trained on Omniglot (68 classes of 20 images, layers c5 and fc6 before and after training), the restart of

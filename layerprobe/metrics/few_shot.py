@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from layerprobe.metrics.precision import means_of
+from layerprobe.metrics.metric import QueryMetric
 from layerprobe.ranking.vectors import TIE_WINDOW, comparable
 from layerprobe.system.errors import DataError
 from layerprobe.values.arrays import FloatArray, IntArray
@@ -24,7 +24,7 @@ DRAWS = 10
 _BLOCK = 2**20
 
 
-class Prototypes:
+class Prototypes(QueryMetric):
     """`few-shot@N`: share of the queries whose nearest prototype is that of their class.
 
     A prototype is the mean of N images of a class (Snell, Swersky & Zemel, Prototypical Networks for Few-shot Learning,
@@ -48,21 +48,13 @@ class Prototypes:
     def __init__(self, n: int) -> None:
         self.n = n
 
-    def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
-        """The share under its name, a fraction in [0, 1].
+    def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
+        """What it is the mean of: (Q,) in [0, 1]; NaN for queries of classes that are left out, or in all draws.
 
         Raises:
             DataError: fewer than two classes have enough images, no query is left; or the search has lists of right
                 items.
             NumericError: a row holds NaN or Inf.
-        """
-        return means_of(self.of_queries(retrieval))
-
-    def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
-        """What it is the mean of: (Q,) in [0, 1]; NaN for queries of classes that are left out, or in all draws.
-
-        Raises:
-            DataError: as above, like NumericError.
         """
         import torch
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.metrics.metric import Metric
 from layerprobe.ranking.vectors import TIE_WINDOW, comparable
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.retrieval import Retrieval
@@ -30,7 +31,7 @@ _TILE = 2048
 _ROWS = 4096
 
 
-class IntraInter:
+class IntraInter(Metric):
     """`intra-inter`: mean distance within classes over mean distance between their centres (pi_ratio).
 
     Roth et al., Revisiting Training Strategies and Generalization Performance in Deep Metric Learning, ICML 2020, in
@@ -64,7 +65,7 @@ class IntraInter:
         return {"intra-inter": float(within / between)}
 
 
-class Alignment:
+class Alignment(Metric):
     """`alignment`: mean squared distance of two items of one class, over all such pairs.
 
     Wang & Isola, Understanding Contrastive Representation Learning through Alignment and Uniformity on the Hypersphere,
@@ -87,7 +88,7 @@ class Alignment:
         return {"alignment": float((2 * counts * scatter).sum() / (counts * (counts - 1)).sum())}
 
 
-class Uniformity:
+class Uniformity(Metric):
     """`uniformity`: logarithm of the mean of exp(-2 d^2) over all pairs of different items, d their distance.
 
     Wang & Isola (see `Alignment`), with t = 2.
@@ -121,7 +122,7 @@ class Uniformity:
         return {"uniformity": math.log(mean)}
 
 
-class SpectralDecay:
+class SpectralDecay(Metric):
     """`rho`: how far the singular values are from all being equal, KL(uniform || singular values / their sum).
 
     Roth et al. (see `IntraInter`), in the convention of the authors' code (`rho_spectrum@1`): singular values
@@ -145,7 +146,7 @@ class SpectralDecay:
         return {"rho": max(-math.log(len(values)) - float(np.log(shares).mean()), 0.0)}
 
 
-class EffectiveRank:
+class EffectiveRank(Metric):
     """`effective-rank`: exponential of the entropy of the singular values, divided by their sum.
 
     Roy & Vetterli, The effective rank: a measure of effective dimensionality, EUSIPCO 2007. Of features that are not

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from layerprobe.metrics.metric import Metric
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.vectors import comparable, similarity_blocks
 from layerprobe.system.errors import DataError, NumericError
@@ -14,7 +15,7 @@ NEIGHBOURS = 10
 _ROUNDING = 1e-9
 
 
-class Hubness:
+class Hubness(Metric):
     """`hubness`: skewness of how often an item is among the 10 nearest of the others.
 
     Radovanović, Nanopoulos & Ivanović, Hubs in Space: Popular Nearest Neighbors in High-Dimensional Data, JMLR 11,

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from layerprobe.metrics.precision import means_of
+from layerprobe.metrics.metric import QueryMetric
 from layerprobe.ranking.neighbours import nearest_neighbours
 from layerprobe.system.errors import DataError
 from layerprobe.values.arrays import FloatArray, IntArray
@@ -19,7 +19,7 @@ TEMPERATURE = 0.07
 _TIED = 1e-9
 
 
-class WeightedVotes:
+class WeightedVotes(QueryMetric):
     """`kNN@K`: share of the queries whose class gets most votes of their K nearest items.
 
     A neighbour of cosine s votes for its class with the weight exp(s / 0.07). As DINOv2's evaluation does (Oquab et
@@ -40,20 +40,12 @@ class WeightedVotes:
     def __init__(self, k: int) -> None:
         self.k = k
 
-    def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
-        """The share under its name, a fraction in [0, 1].
-
-        Raises:
-            DataError: k is not below the number of items, queries included; or the search has lists of right items.
-            NumericError: a row holds NaN or Inf.
-        """
-        return means_of(self.of_queries(retrieval))
-
     def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
         """What it is the mean of: (Q,) in [0, 1].
 
         Raises:
-            DataError: as above, like NumericError.
+            DataError: k is not below the number of items, queries included; or the search has lists of right items.
+            NumericError: a row holds NaN or Inf.
         """
         searched = retrieval.labels if retrieval.gallery_labels is None else retrieval.gallery_labels
         if self.k >= len(searched):

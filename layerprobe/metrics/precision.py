@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.metrics.metric import QueryMetric
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.vectors import comparable, similarity_blocks
 from layerprobe.values.arrays import FloatArray
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class PrecisionAtPositives:
+class PrecisionAtPositives(QueryMetric):
     """`MAP@R`, `R-precision` and `mAP`, from one pass over all pairs in float64.
 
     With P(i) the share of positives among the i closest: mAP is the mean of P(i) over the ranks i of the R positives
@@ -46,27 +47,19 @@ class PrecisionAtPositives:
     def __init__(self, lone: Lone = "miss") -> None:
         self.lone = lone
 
-    def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
-        """The three under their names, as fractions in [0, 1].
-
-        Raises:
-            DataError: lone queries where they are an error, or nothing else where they are left out.
-            NumericError: a row holds NaN or Inf.
-        """
-        return means_of(self.of_queries(retrieval))
-
     def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
         """What the three are the means of: (Q,) in [0, 1] each, NaN for queries that are left out.
 
         Raises:
-            DataError: as above, like NumericError.
+            DataError: lone queries where they are an error, or nothing else where they are left out.
+            NumericError: a row holds NaN or Inf.
         """
         values, positives = precision_of_queries(retrieval)
         counted = counted_queries(positives > 0, self.lone)
         return {name: np.where(counted, of_metric, np.nan) for name, of_metric in values.items()}
 
 
-class ReciprocalRank:
+class ReciprocalRank(QueryMetric):
     """`MRR`: the mean over the queries of 1 / rank of the nearest positive.
 
     Args:
@@ -76,33 +69,16 @@ class ReciprocalRank:
     def __init__(self, lone: Lone = "miss") -> None:
         self.lone = lone
 
-    def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
-        """The value under its name, a fraction in [0, 1].
+    def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
+        """What it is the mean of: (Q,) in [0, 1], NaN for queries that are left out.
 
         Raises:
             DataError: as for `PrecisionAtPositives`.
             NumericError: a row holds NaN or Inf.
         """
-        return means_of(self.of_queries(retrieval))
-
-    def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
-        """What it is the mean of: (Q,) in [0, 1], NaN for queries that are left out.
-
-        Raises:
-            DataError: as above, like NumericError.
-        """
         ranks = retrieval.ranks
         counted = counted_queries(ranks.tied_positives > 0, self.lone)
         return {"MRR": np.where(counted, reciprocal_ranks(ranks), np.nan)}
-
-
-def means_of(values: Mapping[str, FloatArray]) -> dict[str, float]:
-    """The mean over the queries of each metric.
-
-    Args:
-        values: metric -> (Q,), NaN for queries that are left out; one query at least is not.
-    """
-    return {name: float(of_metric[~np.isnan(of_metric)].mean()) for name, of_metric in values.items()}
 
 
 def reciprocal_ranks(ranks: Ranks) -> FloatArray:

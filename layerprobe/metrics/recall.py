@@ -16,11 +16,6 @@ from layerprobe.ranking.relevance import relevance_of
 from layerprobe.values.retrieval import Ranks, SearchRules
 
 
-def recall_name(k: int) -> str:
-    """`R@1`, as tables and files have it."""
-    return f"R@{k}"
-
-
 def chance_recall(  # noqa: PLR0913 - what is searched, and by which rules
     labels: ArrayLike,
     k: int,

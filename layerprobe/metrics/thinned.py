@@ -12,7 +12,6 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.metrics.recall import recall_name
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.retrieval import Ranks
 
@@ -24,11 +23,6 @@ THINNED_NOTE = "thinned by image"  # what every score in a smaller gallery says
 _NOTHING = 1e-15
 _FIRST_TERMS = 64
 _NUMBERS_AT_ONCE = 2**20
-
-
-def thinned_name(k: int, size: int) -> str:
-    """`R@1(G=1000)`, as tables and files have it."""
-    return f"{recall_name(k)}(G={size})"
 
 
 def require_gallery_size(size: int, ks: Collection[int], positives: Counts, negatives: Counts) -> None:

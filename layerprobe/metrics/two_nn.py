@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from layerprobe.metrics.geometry import unit_vectors
+from layerprobe.metrics.metric import Metric
 from layerprobe.ranking.neighbours import nearest_neighbours
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.retrieval import Retrieval
@@ -18,7 +19,7 @@ _DIGITS = 9
 _LEAST = 10
 
 
-class TwoNN:
+class TwoNN(Metric):
     """`two-nn`: intrinsic dimension, the slope of -log(1 - i / N) against log(r2 / r1).
 
     Facco, d'Errico, Rodriguez & Laio, Estimating the intrinsic dimension of datasets by a minimal neighborhood

@@ -12,7 +12,8 @@ from layerprobe.report.values import Gallery, Report, RunPage
 from layerprobe.system.wording import visible
 from layerprobe.values.intervals import ShownKind
 from layerprobe.values.keys import RankedLayer, layer_names
-from layerprobe.values.scores import SPLITS, Score, is_fraction, note_text
+from layerprobe.values.metric_names import is_fraction
+from layerprobe.values.scores import SPLITS, Score, note_text
 
 SCHEMA = 1
 _BANDS = "intervals"  # what they are called in a line that says why there are none

@@ -7,35 +7,17 @@ layers and epochs, and nothing of it has to be stored.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.values.metric_names import Terms
+
 DRAWS = 20
 
 Rows = NDArray[np.intp]
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How many classes, and how many images of each, are drawn from every split; at least 2 of both."""
-
-    classes: int
-    images: int
-
-    def name(self, k: int = 1) -> str:
-        """`R@1(14x20)`, as tables and files have it."""
-        return f"R@{k}({self.classes}x{self.images})"
-
-
-def terms_in(metric: str) -> Terms | None:
-    """The terms that the name of a metric states, as `Terms.name` wrote them; None for any other metric."""
-    found = re.fullmatch(r"R@[0-9]+\(([0-9]+)x([0-9]+)\)", metric)
-    return Terms(int(found[1]), int(found[2])) if found else None
 
 
 def too_small(labels: NDArray[np.integer]) -> int:

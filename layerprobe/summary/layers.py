@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from layerprobe.statistics.best_of_many import not_told_apart
 from layerprobe.statistics.bootstrap import RESAMPLES, between, intervals
-from layerprobe.statistics.draws import Terms
 from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
 from layerprobe.summary.processed import BestPostProcessing
 from layerprobe.summary.reduced import Reduced
@@ -16,6 +15,7 @@ from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Difference, Interval, IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.label_free import Agreement
+from layerprobe.values.metric_names import Terms
 
 _SEEN, _UNSEEN = "train", "test"  # the gap is the first - the second
 

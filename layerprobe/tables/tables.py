@@ -10,7 +10,8 @@ from layerprobe.values.facts import DataFacts, fact_lines
 from layerprobe.values.intervals import ShownKind
 from layerprobe.values.keys import RankedLayer, layer_names
 from layerprobe.values.label_free import agreement_lines, agreements
-from layerprobe.values.scores import SPLITS, Score, is_fraction, is_recall, note_text
+from layerprobe.values.metric_names import is_fraction, is_recall
+from layerprobe.values.scores import SPLITS, Score, note_text
 
 _ABSENT = "-"
 _BEST = "*"

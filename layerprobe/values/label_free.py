@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from layerprobe.values.keys import NO_REDUCTION
-from layerprobe.values.scores import Score, is_recall
+from layerprobe.values.metric_names import is_recall
+from layerprobe.values.scores import Score
 
 LABEL_FREE = ("effective-rank", "two-nn", "hubness")
 # Of three layers the rank correlation says next to nothing: by chance alone it is 1 or -1 in a third of all cases.

@@ -5,13 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from layerprobe.registry import PLAIN_METRICS
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file, write_text
 from layerprobe.values.intervals import Interval
@@ -149,19 +147,6 @@ class Matrix:
 # Column of a file -> field: the notes are one text there.
 _COLUMNS = {"note" if field.name == "notes" else field.name: field.name for field in fields(Score)}
 _NUMBERS = {"seed": int, "epoch": int, "n": int, "value": float, "low": float, "high": float}
-
-
-def is_fraction(metric: str) -> bool:
-    """Whether people are shown a metric in percent; `NAME-sd` and the like follow NAME, an unknown one is a share."""
-    return not any(metric == name or metric.startswith(f"{name}-") for name in PLAIN_METRICS)
-
-
-def is_recall(metric: str) -> bool:
-    """Whether a metric is R@K, which has no value only where features are not finite.
-
-    `R@1(G=1000)`, of a smaller gallery, and `R@1(14x20)`, on equal terms, are others.
-    """
-    return re.fullmatch("R@[0-9]+", metric) is not None
 
 
 def note_text(notes: Iterable[str]) -> str:

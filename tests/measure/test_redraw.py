@@ -11,10 +11,11 @@ from layerprobe.measure import redraw
 from layerprobe.measure.analysis import Features
 from layerprobe.measure.redraw import groups_of, left_out_values
 from layerprobe.metrics.knn import WeightedVotes
+from layerprobe.metrics.metric import Metric, QueryMetric
 from layerprobe.metrics.precision import PrecisionAtPositives, ReciprocalRank
 from layerprobe.ranking import recall_at_k, retrieval
 from layerprobe.system.errors import DataError
-from layerprobe.values.retrieval import SearchRules
+from layerprobe.values.retrieval import Retrieval, SearchRules
 
 NAMES = ("MAP@R", "R-precision", "mAP")
 Array = NDArray[Any]
@@ -62,15 +63,15 @@ def test_a_gallery_loses_the_class_too() -> None:
     rules = SearchRules(
         rng.integers(3, size=15), rng.integers(3, size=50), np.array([(0, 3), (7, 20), (7, 30), (14, 49)])
     )
-    metrics: list[Any] = [(PrecisionAtPositives(), ["mAP"]), (ReciprocalRank(), ["MRR"])]
+    metrics: list[tuple[Metric, list[str]]] = [(PrecisionAtPositives(), ["mAP"]), (ReciprocalRank(), ["MRR"])]
     counted = left_out_values(queries, gallery, queries.labels, gallery.labels, ks=[1], metrics=metrics, rules=rules)
 
-    def of_queries(made: Any) -> Any:
-        return {"MRR": ReciprocalRank().of_queries(made)["MRR"], "R@1": made.ranks.hits(1)}
+    class Again(QueryMetric):
+        def of_queries(self, made: Retrieval) -> dict[str, Array]:
+            return {"MRR": ReciprocalRank().of_queries(made)["MRR"], "R@1": made.ranks.hits(1)}
 
-    again: Any = type("Again", (), {"of_queries": staticmethod(of_queries)})()
     computed = left_out_values(
-        queries, gallery, queries.labels, gallery.labels, metrics=[(again, ["MRR", "R@1"])], rules=rules
+        queries, gallery, queries.labels, gallery.labels, metrics=[(Again(), ["MRR", "R@1"])], rules=rules
     )
     for name in ("MRR", "R@1"):
         assert counted[name] == pytest.approx(computed[name], abs=1e-12)

@@ -5,12 +5,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from layerprobe.metrics.recall import chance_recall, recall_name
+from layerprobe.metrics.recall import chance_recall
 from layerprobe.values.retrieval import SearchRules
-
-
-def test_the_name_is_the_papers() -> None:
-    assert recall_name(16) == "R@16"
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 1, 1], [0, 0, 0, 1, 2], [3, 3, 3, 3, 3], [0, 1, 2, 3]])

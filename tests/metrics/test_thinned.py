@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from layerprobe.metrics.recall import positives_and_negatives
-from layerprobe.metrics.thinned import require_gallery_size, thinned_hits, thinned_name
+from layerprobe.metrics.thinned import require_gallery_size, thinned_hits
 from layerprobe.ranking import nearest_positive_ranks
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.retrieval import Ranks, SearchRules
@@ -38,10 +38,6 @@ def over_all_galleries(closer: int, tied: int, right: int, negatives: int, drawn
             missed = Fraction(comb(equal, places), comb(equal + right, places)) if places <= equal else 0
             total += 1 - missed
     return float(total / comb(negatives, drawn))
-
-
-def test_the_name_is_the_contracts() -> None:
-    assert thinned_name(1, 1000) == "R@1(G=1000)"
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layerprobe.statistics.draws import Terms, common_terms, draws, terms_in, times_drawn, too_small
+from layerprobe.statistics.draws import common_terms, draws, times_drawn, too_small
+from layerprobe.values.metric_names import Terms
 
 # class 3 has a single image
 LABELS = np.array([5, 0, 0, 5, 2, 0, 2, 2, 5, 5, 0, 3])
@@ -11,8 +12,6 @@ LABELS = np.array([5, 0, 0, 5, 2, 0, 2, 2, 5, 5, 0, 3])
 
 def test_terms_have_the_contracts_name() -> None:
     assert Terms(14, 20).name() == "R@1(14x20)"
-    assert terms_in("R@1(14x20)") == Terms(14, 20)
-    assert [terms_in(name) for name in ("R@1", "R@1(G=1000)", "NMI")] == [None] * 3
 
 
 def test_terms_are_the_smallest_numbers_among_the_splits() -> None:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from layerprobe.statistics.draws import Terms
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import Gap, GapOnset, LayerSummary, Level, RunSummary
 from layerprobe.summary.table import summary_table, summary_values
@@ -13,6 +12,7 @@ from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Difference, Interval, IntervalKind
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.label_free import Agreement, agreement_values
+from layerprobe.values.metric_names import Terms
 from tests.summary.made_up import FC6, POOL5
 
 DATA = DataFacts("glyphs", {"train": SplitFacts(400, 40, None, 0.02), "test": SplitFacts(100, 40, None, 0.01)})

@@ -8,7 +8,8 @@ import pytest
 from layerprobe.system.errors import DataError
 from layerprobe.values.intervals import Interval
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.values.scores import Matrix, Score, ScoreTable, Subject, is_fraction, is_recall, note_text, read_scores
+from layerprobe.values.metric_names import is_fraction, is_recall
+from layerprobe.values.scores import Matrix, Score, ScoreTable, Subject, note_text, read_scores
 
 SCORE = Score("netA", "abc", 0, 3, "test", "pool5.3", "max", "none", "cosine", "R@1", 0.8125, None, None, 1360)
 

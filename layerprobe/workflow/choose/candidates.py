@@ -20,9 +20,9 @@ from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.epochs import named_epochs
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import RankedLayer, network_order
+from layerprobe.values.metric_names import is_recall
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
-from layerprobe.values.scores import is_recall
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix, require_same_queries
 from layerprobe.workflow.run.runs import Run

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 
-from layerprobe.statistics.draws import terms_in
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference
-from layerprobe.values.scores import is_fraction
+from layerprobe.values.metric_names import is_fraction, recall_of
 from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison
 
 
@@ -119,9 +117,10 @@ def network_text(a: ComparedLayer, b: ComparedLayer) -> str:
 
 def metric_text(metric: str) -> str:
     """The metric, with what its name means where it is measured otherwise than in the whole gallery."""
-    if re.fullmatch(r"R@\d+\(G=\d+\)", metric):
+    recall = recall_of(metric)
+    if recall and recall.gallery:
         return f"{metric}, thinned by image,"
-    return f"{metric}, on equal terms," if terms_in(metric) else metric
+    return f"{metric}, on equal terms," if recall and recall.terms else metric
 
 
 def interval_text(difference: Difference, basis: Basis) -> str:

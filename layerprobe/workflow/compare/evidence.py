@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,10 +10,11 @@ from numpy.typing import NDArray
 
 from layerprobe import registry
 from layerprobe.measure.analysis import query_values
+from layerprobe.metrics.metric import is_mean_over_queries
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.registry import METRICS
 from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.draws import draws, terms_in, times_drawn
+from layerprobe.statistics.draws import draws, times_drawn
 from layerprobe.statistics.jackknife import jackknife, jackknife_over_seeds
 from layerprobe.statistics.seeds import over_seeds
 from layerprobe.statistics.units import UnitSums, unit_sums
@@ -22,7 +22,7 @@ from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.values.scores import is_recall
+from layerprobe.values.metric_names import recall_of
 from layerprobe.workflow.compare.redrawn import Redrawn
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.reduction_draws import mean_of_queries
@@ -144,9 +144,9 @@ def values_of(place: RankedSplit, ranked: RankedLayer, metric: str) -> FloatArra
 
 def _require_known(metric: str) -> None:
     """Check that a metric can be compared at all, stored or not."""
-    if re.fullmatch(r"R@[1-9][0-9]*(\(G=[0-9]+\))?", metric) or terms_in(metric):
+    if recall_of(metric):
         return
-    means = [name for name in METRICS if hasattr(registry.load("metric", METRICS, name), "of_queries")]
+    means = [name for name in METRICS if is_mean_over_queries(registry.load("metric", METRICS, name))]
     if metric in METRICS and metric not in means:
         fix = f"Choose R@K, {', '.join(means)}"
         raise RecipeError(f"{metric} is not the mean of a value for each query: classes cannot be resampled", fix=fix)
@@ -156,12 +156,12 @@ def _require_known(metric: str) -> None:
 
 def _command(place: RankedSplit, ranked: RankedLayer, metric: str) -> str:
     """How to store what each query adds to a metric."""
-    if terms_in(metric):
+    recall = recall_of(metric)
+    if recall and recall.terms:
         return f"Run layerprobe summary {place.run.name}, and name the terms that it shows"
-    name, _, size = metric.removesuffix(")").partition("(G=")
     more = f"--metrics {metric}"
-    if is_recall(name):
-        more = f"--k {name.removeprefix('R@')}" + (f" --gallery-size {size}" if size else "")
+    if recall:
+        more = f"--k {recall.k}" + (f" --gallery-size {recall.gallery}" if recall.gallery else "")
     reduce = "" if ranked.reduction == NO_REDUCTION else f"--reduce {ranked.reduction} "
     layer = f"--layers {ranked.layer.layer} {reduce}{more}"
     return probe_fix(place.run, place.record, place.epoch, place.split, layer)
@@ -169,7 +169,8 @@ def _command(place: RankedSplit, ranked: RankedLayer, metric: str) -> str:
 
 def _weights(a: RankedSplit, b: RankedSplit, metric: str) -> NDArray[np.int64] | None:
     """(Q,) in how many of the draws on equal terms each query is; None for a metric without draws."""
-    terms = terms_in(metric)
+    recall = recall_of(metric)
+    terms = recall.terms if recall else None
     if terms is None:
         return None
     each = []

@@ -16,7 +16,7 @@ from layerprobe.registry import METRICS
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.arrays import FloatArray, IntArray
 from layerprobe.values.keys import RankedLayer, members_of
-from layerprobe.values.scores import is_recall
+from layerprobe.values.metric_names import is_recall, recall_of
 from layerprobe.workflow.probe.measures import build_measures
 from layerprobe.workflow.probe.searches import searches_of_run
 from layerprobe.workflow.run import from_recipe
@@ -57,7 +57,8 @@ class Redrawn:
 
     def tables(self, layers: Iterable[RankedLayer], metric: str) -> dict[RankedLayer, FloatArray]:
         """(U, U) what the queries of each unit add to a layer's metric without each unit."""
-        if not is_recall(metric) and metric not in METRICS:
+        recall = recall_of(metric) if is_recall(metric) else None
+        if recall is None and metric not in METRICS:
             fix = "Choose a metric of the whole gallery, such as R@1"
             raise RecipeError(f"--interval redraw is not for {metric}", fix=fix)
         place, dataset, wanted = self.place, self.dataset, list(layers)
@@ -78,7 +79,7 @@ class Redrawn:
                     searched,
                     units[place.split],
                     None if searched is None else units[gallery],
-                    ks=[int(metric.removeprefix("R@"))] if is_recall(metric) else [],
+                    ks=[recall.k] if recall else [],
                     metrics=measures.metrics,
                     similarity=draw.similarity,
                     rules=searches.rules(place.split),

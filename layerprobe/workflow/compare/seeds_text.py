@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.intervals import Difference, OverSeeds
-from layerprobe.values.scores import is_fraction
+from layerprobe.values.metric_names import is_fraction
 from layerprobe.workflow.compare.comparison import SeedComparison, is_told
 from layerprobe.workflow.compare.comparison_text import (
     classes_text,

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from layerprobe.metrics.recall import recall_name
 from layerprobe.plots.reducers import MANY
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
@@ -22,7 +21,7 @@ from layerprobe.workflow.plot.plot_layers import asked_layers
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.reduced import post_processing_split, unmeasured, usual_dimension, ways_of
 
-_RECALL = recall_name(1)
+_RECALL = "R@1"
 _SHOWN = ("test", "validation", "train")  # the first that is measured at an equal dimension is shown
 _NO_BEST = "no best post-processing"
 

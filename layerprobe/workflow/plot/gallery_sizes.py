@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import ItemCounts
-from layerprobe.metrics.recall import positives_and_negatives, recall_name
+from layerprobe.metrics.recall import positives_and_negatives
 from layerprobe.metrics.thinned import thinned_hits
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.statistics.bootstrap import intervals
@@ -20,6 +19,7 @@ from layerprobe.system.errors import DataError
 from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, shared_notes
 from layerprobe.values.seeds import trainings
@@ -29,7 +29,7 @@ from layerprobe.workflow.run.reduction_draws import ranked_as
 from layerprobe.workflow.run.runs import Run
 
 SPLIT = "test"  # whose queries search fewer items
-RECALL = recall_name(1)
+RECALL = "R@1"
 AXIS = "items searched"
 
 _STEPS = (1, 1.5, 2, 3, 4, 5, 7)  # of each power of ten: as even on a logarithmic axis as round numbers can be
@@ -224,8 +224,8 @@ def _sizes(items: ItemCounts, scores: Sequence[Score]) -> list[int]:
     while step <= high:
         found |= {int(factor * step) for factor in _STEPS}
         step *= 10
-    names = (re.fullmatch(r"R@1\(G=([0-9]+)\)", score.metric) for score in scores)
-    found |= {int(name[1]) for name in names if name}
+    recalls = (recall_of(score.metric) for score in scores)
+    found |= {recall.gallery for recall in recalls if recall and recall.k == 1 and recall.gallery}
     return sorted(size for size in found if low <= size <= high)
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
 from layerprobe.data.splits import Dataset
-from layerprobe.measure.analysis import ItemCounts, Metric, item_counts
-from layerprobe.metrics.recall import recall_name
-from layerprobe.metrics.thinned import require_gallery_size, thinned_name
+from layerprobe.measure.analysis import ItemCounts, item_counts
+from layerprobe.metrics.metric import Metric, QueryMetric
+from layerprobe.metrics.thinned import require_gallery_size
 from layerprobe.registry import METRICS, load
 from layerprobe.system.errors import RecipeError
+from layerprobe.values.metric_names import Recall, is_recall, recall_of
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Measures:
     @property
     def names(self) -> list[str]:
         """Every metric asked for."""
-        thinned = [] if self.gallery_size is None else [thinned_name(k, self.gallery_size) for k in self.ks]
-        return [*map(recall_name, self.ks), *thinned, *(name for _, names in self.metrics for name in names)]
+        thinned = [] if self.gallery_size is None else [str(Recall(k, self.gallery_size)) for k in self.ks]
+        return [*(str(Recall(k)) for k in self.ks), *thinned, *(name for _, names in self.metrics for name in names)]
 
     @property
     def of_queries(self) -> Measures:
         """Those that are means over the queries."""
-        return replace(self, metrics=[part for part in self.metrics if hasattr(part[0], "of_queries")])
+        return replace(self, metrics=[part for part in self.metrics if isinstance(part[0], QueryMetric)])
 
     @property
     def exact(self) -> Sequence[int] | None:
@@ -67,10 +67,10 @@ def build_measures(
         options: metric -> its options.
     """
     for name in names:
-        if name.startswith("R@") and not re.fullmatch("R@[1-9][0-9]*", name):
+        if name.startswith("R@") and not is_recall(name):
             raise RecipeError(f"metric {name}: K must be a whole number above 0", fix="Write it like R@10")
-    recalls = [int(name[2:]) for name in names if name.startswith("R@")]
-    metrics = _build_metrics([name for name in names if name not in map(recall_name, recalls)], options)
+    recalls = [found.k for name in names if (found := recall_of(name))]
+    metrics = _build_metrics([name for name in names if recall_of(name) is None], options)
     for k in ks:
         if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
             raise RecipeError(f"K = {k!r}: must be a whole number above 0", fix="Choose one such as 1")
@@ -81,7 +81,7 @@ def build_measures(
         return Measures(wanted, metrics)
     smallest = min(galleries, key=galleries.__getitem__)
     large = [k for k in wanted if k >= galleries[smallest]]
-    by_name = [k for metric, _ in metrics if (k := getattr(metric, "k", 0)) >= galleries[smallest]]
+    by_name = [k for metric, _ in metrics if (k := metric.k) >= galleries[smallest]]
     if by_name or (large and (not may_drop or len(large) == len(wanted) or set(large) & set(recalls))):
         raise RecipeError(
             f"K = {[*by_name, *large][0]} is not below the {galleries[smallest]} images of the {smallest} split",

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from layerprobe import store
 from layerprobe.measure.analysis import (
     Features,
-    Metric,
     Scored,
     layer_notes,
     rank,
@@ -22,7 +21,7 @@ from layerprobe.measure.analysis import (
     without_value,
 )
 from layerprobe.measure.redraw import left_out_values
-from layerprobe.metrics.precision import means_of
+from layerprobe.metrics.metric import Metric, means_of
 from layerprobe.ranking.ranks import RESOLVE_ALL_BELOW
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import NotFiniteError

@@ -17,7 +17,8 @@ from layerprobe.tables.tables import TextTable, layer_table, metric_table
 from layerprobe.values.facts import EPOCH_0, DataFacts, SplitFacts
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION
-from layerprobe.values.scores import SPLITS, Score, is_recall
+from layerprobe.values.metric_names import is_recall
+from layerprobe.values.scores import SPLITS, Score
 from layerprobe.values.sections import SEARCH_KEYS
 from layerprobe.workflow.run.indistinguishable import Searches, alike_of, searches_of
 from layerprobe.workflow.run.runs import Run

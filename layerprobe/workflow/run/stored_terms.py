@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.measure.analysis import search_sha256
-from layerprobe.statistics.draws import Rows, Terms, common_terms, draws, times_drawn, too_small
+from layerprobe.statistics.draws import Rows, common_terms, draws, times_drawn, too_small
 from layerprobe.values.keys import RankedLayer
+from layerprobe.values.metric_names import Terms
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.run.runs import Run
 

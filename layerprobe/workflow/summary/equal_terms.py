@@ -22,15 +22,16 @@ from layerprobe.measure.analysis import hits_in_draws, layer_notes, recall_notes
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.bootstrap import intervals
-from layerprobe.statistics.draws import Rows, Terms
+from layerprobe.statistics.draws import Rows
 from layerprobe.statistics.units import unit_sums
 from layerprobe.system.progress import Listener, Task
 from layerprobe.system.signals import Stop, stoppable
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.values.keys import RankedLayer
+from layerprobe.values.metric_names import Terms, is_recall
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
-from layerprobe.values.scores import Score, ScoreTable, Subject, in_network_order, is_recall, read_scores
+from layerprobe.values.scores import Score, ScoreTable, Subject, in_network_order, read_scores
 from layerprobe.workflow.probe.classifiers import RunClassifier, classifier_of
 from layerprobe.workflow.probe.reduced_features import are_stored, stored_features
 from layerprobe.workflow.probe.reducing import FITTED_ON

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.recipe.recipe import recorded_recipe
-from layerprobe.statistics.draws import Terms, draws, times_drawn
+from layerprobe.statistics.draws import draws, times_drawn
 from layerprobe.store import StoredRanks, read_index, read_stored_ranks
 from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
 from layerprobe.summary.layers import RunSummary, alike_layers, best_epoch, layer_summaries, unreduced
@@ -22,6 +22,7 @@ from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.label_free import last_agreements
+from layerprobe.values.metric_names import Terms
 from layerprobe.values.scores import SPLITS, Score
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.from_recipe import load_dataset

@@ -9,10 +9,11 @@ import pytest
 
 from layerprobe import store
 from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.draws import Terms, draws
+from layerprobe.statistics.draws import draws
 from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError, RecipeError
 from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.metric_names import Terms
 from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.compare.comparison import Comparison
 from layerprobe.workflow.compare.comparison_text import sentence
@@ -211,6 +212,7 @@ def test_equal_terms_count_a_query_as_often_as_it_was_drawn(tmp_path: Path) -> N
         ("MAP@r", "unknown metric 'MAP@r'. Did you mean 'MAP@R'?"),
         ("R@0", "unknown metric 'R@0'. Did you mean 'R@1'?"),
         ("NMI", "NMI is not the mean of a value for each query: classes cannot be resampled. Choose R@K, MAP@R"),
+        ("kNN@10", "no kNN@10 of each query is stored. Run layerprobe probe netA --epochs 2"),
         ("R@2(G=50)", "no R@2(G=50) of each query is stored. Run layerprobe probe netA --epochs 2 --splits test"),
         ("R@1(9x2)", "no R@1(9x2) of each query is stored. Run layerprobe summary netA"),
         ("MAP@R", "no MAP@R of each query is stored. Run layerprobe probe netA --epochs 2 --splits test --layers c1"),

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerprobe.statistics.draws import Terms, draws
+from layerprobe.statistics.draws import draws
 from layerprobe.statistics.seeds import over_seeds
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
+from layerprobe.values.metric_names import Terms
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.compare.compare import CompareRequest
 from layerprobe.workflow.compare.compare_seeds import compare_seeds

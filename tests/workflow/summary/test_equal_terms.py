@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from layerprobe import registry, store
 from layerprobe.statistics.bootstrap import intervals
-from layerprobe.statistics.draws import Terms, draws
+from layerprobe.statistics.draws import draws
 from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.system.progress import Task
 from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.metric_names import Terms
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import Score, ScoreTable, read_scores
 from layerprobe.workflow.probe.probe import probe

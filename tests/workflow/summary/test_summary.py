@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from layerprobe.data.splits import Dataset, Image, Split
-from layerprobe.statistics.draws import Terms, draws, terms_in
+from layerprobe.statistics.draws import draws
 from layerprobe.summary.cells import Faults
 from layerprobe.system.errors import BusyError, DataError, RecipeError
-from layerprobe.values.scores import ScoreTable
+from layerprobe.values.metric_names import Terms, recall_of
+from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.run.runs import Run, locked
 from layerprobe.workflow.summary import summary
 from layerprobe.workflow.summary.summary import SummaryRequest, stored_summary, summarise
@@ -187,9 +188,14 @@ class Counting(Silent):
         self.draws += steps
 
 
+def has_terms(score: Score) -> bool:
+    recall = recall_of(score.metric)
+    return recall is not None and recall.terms is not None
+
+
 def places(run: Run) -> set[tuple[int, str]]:
     """Epochs and splits of which scores on equal terms are stored."""
-    return {(score.epoch, score.split) for score in run.scores() if terms_in(score.metric)}
+    return {(score.epoch, score.split) for score in run.scores() if has_terms(score)}
 
 
 def test_missing_draws_are_made_once(tmp_path: Path) -> None:
@@ -210,7 +216,7 @@ def test_a_gap_on_equal_terms_is_the_difference_of_these_scores(tmp_path: Path) 
     scores = {
         (score.epoch, score.split): score.value or 0.0
         for score in run.scores()
-        if score.ranked_layer == found.ranked and terms_in(score.metric)
+        if score.ranked_layer == found.ranked and has_terms(score)
     }
     gaps = [scores[epoch, "train"] - scores[epoch, "test"] for epoch in (0, 1)]
     assert found.gap is not None
@@ -223,13 +229,13 @@ def test_draws_without_a_score_or_with_an_interval_of_another_kind_are_scored_ag
     run = write_run(tmp_path)
     summarise(run, SummaryRequest(), Silent())
     scores = run.scores()
-    drawn = [score for score in scores if terms_in(score.metric)]
+    drawn = [score for score in scores if has_terms(score)]
     others = [score for score in scores if score not in drawn]
     clustered = [replace(score, notes=(*score.notes, "clusters: parent")) for score in drawn]
     for known in (others, [*others, *clustered]):
         ScoreTable(known, stored=[]).write(run.scores_file)
         summarise(run, SummaryRequest(), Silent())
-        assert {score for score in run.scores() if terms_in(score.metric)} == set(drawn)
+        assert {score for score in run.scores() if has_terms(score)} == set(drawn)
 
 
 def test_what_is_stored_is_summed_up_without_draws(tmp_path: Path) -> None:
