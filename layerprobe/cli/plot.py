@@ -48,8 +48,8 @@ def plot(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """Draw the scores of runs, their features, or the images found."""
+    from layerprobe.plots.plot import PlotOptions
     from layerprobe.system.errors import UnknownNameError
-    from layerprobe.workflow.plot.options import PlotOptions
     from layerprobe.workflow.plot.plot import PlotRequest
     from layerprobe.workflow.plot.plot import plot as draw
     from layerprobe.workflow.run.runs import find_run
@@ -57,11 +57,11 @@ def plot(
     if kind not in PLOTS:
         raise UnknownNameError("plot", kind, PLOTS)
     terminal = Terminal(as_json, quiet)
-    found = [find_run(cache, name) for name in runs] if runs else [find_run(cache, None)]
+    chosen = [find_run(cache, name) for name in runs] if runs else [find_run(cache, None)]
     if not runs:
-        terminal.say(f"run {found[0].name}")
-    ask = PlotOptions(split_names(layers), epoch, query, where, queries)
-    path = draw(PlotRequest(kind, found, out, csv, ask))
-    values = {"runs": [run.name for run in found], "plot": kind, "file": str(path), "csv": str(csv) if csv else None}
+        terminal.say(f"run {chosen[0].name}")
+    options = PlotOptions(split_names(layers), epoch, query, where, queries)
+    path = draw(PlotRequest(kind, chosen, out, csv, options))
+    values = {"runs": [run.name for run in chosen], "plot": kind, "file": str(path), "csv": str(csv) if csv else None}
     with printed_apart(out, csv):
         terminal.result(values, str(path))

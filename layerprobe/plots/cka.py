@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import MatrixPlot
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.values import matrices_csv
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, image_lines
@@ -123,4 +123,10 @@ def _draw_bar(axes: Axes, image: AxesImage, measure: str) -> None:
     bar.ax.tick_params(labelsize=fig.FONT)
 
 
-PLOT = MatrixPlot(draw, matrices_csv)
+def plot(source: PlotSource, options: PlotOptions) -> Drawing:
+    """Draw the CKA of the layers of each run and of every two runs."""
+    matrices = source.matrices(options)
+    return Drawing(draw(matrices, data=source.data(matrix.run for matrix in matrices)), matrices_csv(matrices))
+
+
+PLOT = Plot(plot)

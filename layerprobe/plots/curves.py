@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
@@ -11,10 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from layerprobe.plots import figure as fig
+from layerprobe.plots.asked import asked_layers
 from layerprobe.plots.chance import draw_chance
-from layerprobe.plots.plot import Layers, ScorePlot
-from layerprobe.plots.shown import few
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
+from layerprobe.plots.shown import shown_first
 from layerprobe.plots.values import (
+    METRIC,
     Point,
     Series,
     as_they_are,
@@ -30,12 +32,12 @@ from layerprobe.plots.values import (
 )
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, common_chance, run_lines
+from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
 
 _WIDTH, _HEIGHT = 2.6, 3.1  # inches
 _LABEL = 0.165  # inches of height that a label needs
 _SPLITS = ("test", "train")
-_ALL = 5  # as many layers are all drawn
 # Layers of all runs that share a panel, and both splits of a run.
 _TOGETHER = 6
 _MARKS = 8  # markers on a curve, about
@@ -75,23 +77,23 @@ class _Panel:
 def draw(
     scores: Sequence[Score],
     *,
-    metric: str = "R@1",
     data: Mapping[str, DataFacts] | None = None,
-    layers: Layers | None = None,
+    layers: Collection[RankedLayer] | None = None,
+    embeddings: Mapping[str, RankedLayer] | None = None,
 ) -> Figure:
     """Draw curves of a few layers; each is labelled with its last value in percent.
 
-    Runs share a panel where these are at most six layers in all, and have their colours there; else each has a panel,
-    or one for each split where it has more than six layers. A band around a curve is its interval. Where both splits
-    share a panel, the test curves alone have one. Layers that are reduced are drawn only where none is as it is, or
-    where they are asked for.
+    Runs with at most six layers in all share a panel, where each has its colour; else each has a panel, or one for each
+    split if it has more than six layers. A band around a curve is its interval; where both splits share a panel, only
+    the test curves have one. Reduced layers are drawn only if asked for, or if the run has no unreduced one.
 
     Args:
         data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
-        layers: those that are drawn; None for the few that `few_layers` chooses.
+        layers: those to draw; None for those of `shown_first`.
+        embeddings: run -> its embedding layer, where that is known.
     """
-    chosen = _chosen(scores, metric, layers)
-    found = points(chosen, metric)
+    chosen = _chosen(scores, layers, embeddings or {})
+    found = points(chosen)
     epochs = sorted({point.epoch for point in found})
     both = max(map(len, by_run(found).values())) <= _TOGETHER
     banded = () if len(epochs) == 1 else _SPLITS[:1] if both else _SPLITS
@@ -105,7 +107,7 @@ def draw(
     notes += _left_out(scores, chosen) if layers is None else []
 
     shown = [split for split in _SPLITS if any(point.percent(split) is not None for point in found)] or ["test"]
-    cells = _panels(runs, shown, metric)
+    cells = _panels(runs, shown)
     labels = [_labels(panel) for panel in cells]
     keys = [_key(panel) for panel in cells]
     layout = fig.Layout(
@@ -118,7 +120,7 @@ def draw(
     )
     figure, drawn = fig.panels([panel.title for panel in cells], layout)
     for axes, panel, named, key in zip(drawn, cells, labels, keys, strict=True):
-        _set_axes(axes, epochs, y_limits, metric)
+        _set_axes(axes, epochs, y_limits)
         draw_chance(axes, {split: floors[split] for split in panel.splits if split in floors})
         _draw_curves(axes, panel)
         fig.label_right(axes, named)
@@ -127,17 +129,16 @@ def draw(
     return figure
 
 
-def _chosen(scores: Sequence[Score], metric: str, layers: Layers | None) -> list[Score]:
+def _chosen(
+    scores: Sequence[Score], layers: Collection[RankedLayer] | None, embeddings: Mapping[str, RankedLayer]
+) -> list[Score]:
     """The scores of the layers that are drawn, on the splits that are drawn."""
     if layers is not None:
         own = [score for score in scores if score.ranked_layer in layers]
     else:
         own = as_they_are(scores)
-        runs = by_run(points(own, metric))
-        names = names_in_order(runs)
-        names = names if len(names) <= _ALL else few(runs)
-        ranked = {series[name][0].ranked_layer for series in runs.values() for name in names if name in series}
-        own = [score for score in own if score.ranked_layer in ranked]
+        first = shown_first(by_run(points(own)), embeddings)
+        own = [score for score in own if score.ranked_layer in first]
     return [score for score in own if score.split in _SPLITS] or own
 
 
@@ -147,20 +148,20 @@ def _left_out(scores: Sequence[Score], chosen: Sequence[Score]) -> list[str]:
     return few_of + not_drawn(scores)
 
 
-def _panels(runs: Mapping[str, Series], splits: Sequence[str], metric: str) -> list[_Panel]:
+def _panels(runs: Mapping[str, Series], splits: Sequence[str]) -> list[_Panel]:
     names = names_in_order(runs)
     of_layer = fig.styles(names)
     if len(runs) > 1 and sum(map(len, runs.values())) <= _TOGETHER:
         of_run = fig.styles(list(runs))
         styles = {(run, name): fig.Style(of_run[run].colour, of_layer[name].marker) for run in runs for name in names}
         every = {f"{run} {name}": layer for run, series in runs.items() for name, layer in series.items()}
-        return [_Panel(runs, splits, f"{_measure(splits, metric)}, {compared(every)}", styles)]
+        return [_Panel(runs, splits, f"{_measure(splits)}, {compared(every)}", styles)]
     groups = [splits] if max(map(len, runs.values())) <= _TOGETHER else [[split] for split in splits]
     return [
         _Panel(
             {run: series},
             group,
-            f"{run}: {_measure(group, metric)}, {compared(series)}",
+            f"{run}: {_measure(group)}, {compared(series)}",
             {(run, name): of_layer[name] for name in series},
         )
         for run, series in runs.items()
@@ -168,8 +169,8 @@ def _panels(runs: Mapping[str, Series], splits: Sequence[str], metric: str) -> l
     ]
 
 
-def _measure(splits: Sequence[str], metric: str) -> str:
-    return metric if len(splits) > 1 else f"{splits[0]} {metric}"
+def _measure(splits: Sequence[str]) -> str:
+    return METRIC if len(splits) > 1 else f"{splits[0]} {METRIC}"
 
 
 def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float, float]:
@@ -213,7 +214,7 @@ def _columns(kinds: Sequence[object]) -> int:
     return 2 if len(kinds) in (2, 4) else 1
 
 
-def _set_axes(axes: Axes, epochs: Sequence[int], y_limits: tuple[float, float], metric: str) -> None:
+def _set_axes(axes: Axes, epochs: Sequence[int], y_limits: tuple[float, float]) -> None:
     margin = 0.02 * (epochs[-1] - epochs[0]) or 0.5
     axes.set_xlim(epochs[0] - margin, epochs[-1] + margin)
     axes.set_ylim(y_limits)
@@ -223,7 +224,7 @@ def _set_axes(axes: Axes, epochs: Sequence[int], y_limits: tuple[float, float], 
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     fig.in_percent(axes, "y")
     axes.set_xlabel("epoch", fontsize=fig.FONT + 1)
-    axes.set_ylabel(metric, fontsize=fig.FONT + 1)
+    axes.set_ylabel(METRIC, fontsize=fig.FONT + 1)
 
 
 def _draw_curves(axes: Axes, panel: _Panel) -> None:
@@ -274,9 +275,23 @@ def _mark(split: str, colour: fig.Colour | str) -> dict[str, object]:
     return {"color": colour, "linestyle": (0, (5, 2)), "linewidth": 1.0, "markerfacecolor": "white"}
 
 
-def curves_csv(scores: Sequence[Score], metric: str = "R@1", *, layers: Layers | None = None) -> str:
+def curves_csv(
+    scores: Sequence[Score],
+    *,
+    layers: Collection[RankedLayer] | None = None,
+    embeddings: Mapping[str, RankedLayer] | None = None,
+) -> str:
     """`points_csv` of the layers and splits that are drawn."""
-    return points_csv(_chosen(scores, metric, layers), metric)
+    return points_csv(_chosen(scores, layers, embeddings or {}))
 
 
-PLOT = ScorePlot(draw, curves_csv)
+def plot(source: PlotSource, options: PlotOptions) -> Drawing:
+    """Draw a few layers, or those asked for."""
+    scores, embeddings = source.scores, source.embeddings()
+    layers = asked_layers(options.layers, [score.ranked_layer for score in scores])
+    data = source.data(dict.fromkeys(score.run for score in scores))
+    figure = draw(scores, data=data, layers=layers, embeddings=embeddings)
+    return Drawing(figure, curves_csv(scores, layers=layers, embeddings=embeddings))
+
+
+PLOT = Plot(plot, ("layers",))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from matplotlib.figure import Figure
 
 from layerprobe.plots import dims_by_layer, dims_by_size
-from layerprobe.plots.plot import ReductionPlot
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.reducers import MANY, Reducer, reducer_names, reducer_of
 from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import said_once
@@ -27,7 +27,7 @@ def draw(found: Sequence[Reductions], *, data: Mapping[str, DataFacts] | None = 
     A ring marks the best post-processing of a layer. Intervals are bars, or bands.
 
     Args:
-        found: as for `DrawReductions`; at least one layer is at an equal dimension.
+        found: at least one layer is at an equal dimension.
         data: run -> what was measured on.
     """
     names = reducer_names(found)
@@ -106,4 +106,10 @@ def _unsaid(notes: Iterable[str]) -> list[str]:
     return [note for note in notes if note not in IntervalKind.of(notes).notes]
 
 
-PLOT = ReductionPlot(draw, table)
+def plot(source: PlotSource, options: PlotOptions) -> Drawing:
+    """Draw the layers at equal dimensions, or those asked for."""
+    reductions = source.reductions(options)
+    return Drawing(draw(reductions, data=source.data(each.run for each in reductions)), table(reductions))
+
+
+PLOT = Plot(plot)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import CurvePlot
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import said_once
 from layerprobe.values.facts import DataFacts, run_lines
@@ -151,4 +151,10 @@ def _draw_curve(axes: Axes, curve: Curve, style: fig.Style, name: str) -> None:
         band.set(linewidth=0, zorder=0.5, label=f"_interval of {name}")
 
 
-PLOT = CurvePlot("gallery-size", draw, table)
+def plot(source: PlotSource, options: PlotOptions) -> Drawing:
+    """Draw the recalls of a few layers, or of those asked for."""
+    curves = source.gallery_sizes(options)
+    return Drawing(draw(curves, data=source.data(curve.run for curve in curves)), table(curves))
+
+
+PLOT = Plot(plot)

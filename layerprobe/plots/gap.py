@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,9 +13,11 @@ from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import Layers, ScorePlot
+from layerprobe.plots.asked import asked_layers
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import (
+    METRIC,
     Point,
     Series,
     as_they_are,
@@ -30,6 +32,7 @@ from layerprobe.plots.values import (
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import EPOCH_0, DataFacts, run_lines
+from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score, note_text
 
 _SEEN, _UNSEEN = "train", "test"  # the gap is the first - the second
@@ -46,9 +49,8 @@ _COLOURS = LinearSegmentedColormap.from_list("gap", ["#0072b2", "#f7f7f7", "#d55
 def draw(
     scores: Sequence[Score],
     *,
-    metric: str = "R@1",
     data: Mapping[str, DataFacts] | None = None,
-    layers: Layers | None = None,
+    layers: Collection[RankedLayer] | None = None,
 ) -> Figure:
     """Draw a panel for each run, all with the same colours; beside each row stands its gap at the last epoch.
 
@@ -61,11 +63,11 @@ def draw(
         layers: those that are drawn; None for all as they are.
     """
     given, scores = scores, _shown(scores, layers)
-    found, _ = of_one_kind(points(scores, metric), lambda *_: False)  # a gap has none of their intervals
+    found, _ = of_one_kind(points(scores), lambda *_: False)  # a gap has none of their intervals
     gaps = [gap for point in found if (gap := _gap(point)) is not None]
     if not gaps:
         raise DataError(
-            f"no layer has {metric} on both {_SEEN} and {_UNSEEN}",
+            f"no layer has {METRIC} on both {_SEEN} and {_UNSEEN}",
             fix=f"Run layerprobe probe --splits {_SEEN},{_UNSEEN}",
         )
     runs, data = by_run(found), data or {}
@@ -85,18 +87,18 @@ def draw(
         columns=2,
         notes=notes,
     )
-    titles = [f"{run}: gap of {metric}, {compared(series)}" for run, series in runs.items()]
+    titles = [f"{run}: gap of {METRIC}, {compared(series)}" for run, series in runs.items()]
     figure, panels = fig.panels(titles, layout)
     for axes, series in zip(panels, runs.values(), strict=True):
         image = _draw_cells(axes, series, most)
         _name(axes, series)
         if not _write_numbers(axes, series, most):
             _draw_last(axes, series)
-        _draw_bar(axes, image, metric)
+        _draw_bar(axes, image)
     return figure
 
 
-def _shown(scores: Sequence[Score], layers: Layers | None) -> list[Score]:
+def _shown(scores: Sequence[Score], layers: Collection[RankedLayer] | None) -> list[Score]:
     """The scores of the two splits, of the layers as they are or of those asked for."""
     own = as_they_are(scores) if layers is None else [score for score in scores if score.ranked_layer in layers]
     # All of them where neither split is there, so that this can be told.
@@ -195,22 +197,22 @@ def _draw_last(axes: Axes, series: Series) -> None:
             text.set(va="center_baseline")
 
 
-def _draw_bar(axes: Axes, image: AxesImage, metric: str) -> None:
+def _draw_bar(axes: Axes, image: AxesImage) -> None:
     width, height = fig.size_of(axes)
     beside = axes.inset_axes((0, -0.62 / height, min(1.0, 2.4 / width), 0.1 / height))
     bar = axes.figure.colorbar(image, cax=beside, orientation="horizontal")
     bar.outline.set_visible(False)
-    bar.set_label(f"{_SEEN} - {_UNSEEN} {metric}, percentage points", fontsize=fig.FONT)
+    bar.set_label(f"{_SEEN} - {_UNSEEN} {METRIC}, percentage points", fontsize=fig.FONT)
     bar.ax.tick_params(labelsize=fig.FONT, length=2)
 
 
-def gap_csv(scores: Sequence[Score], metric: str = "R@1", *, layers: Layers | None = None) -> str:
+def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None = None) -> str:
     """The gaps as CSV, a line for each run, layer and epoch, with what they are the difference of, as fractions."""
     key = ("run", "layer", "pool", "reduction", "similarity", "epoch")
     splits = (_SEEN, _UNSEEN)
     rows: list[list[object]] = []
-    rows.append([*key, f"{metric} gap", *(f"{s} {metric}" for s in splits), *(f"{s} note" for s in splits)])
-    for point in points(_shown(scores, layers), metric):
+    rows.append([*key, f"{METRIC} gap", *(f"{s} {METRIC}" for s in splits), *(f"{s} note" for s in splits)])
+    for point in points(_shown(scores, layers)):
         seen, unseen = (point.values.get(split) for split in splits)
         gap = None if seen is None or unseen is None else seen - unseen
         own = [note_text(point.notes.get(split, ())) for split in splits]
@@ -218,4 +220,12 @@ def gap_csv(scores: Sequence[Score], metric: str = "R@1", *, layers: Layers | No
     return csv_text(rows)
 
 
-PLOT = ScorePlot(draw, gap_csv)
+def plot(source: PlotSource, options: PlotOptions) -> Drawing:
+    """Draw the layers as they are, or those asked for."""
+    scores = source.scores
+    layers = asked_layers(options.layers, [score.ranked_layer for score in scores])
+    data = source.data(dict.fromkeys(score.run for score in scores))
+    return Drawing(draw(scores, data=data, layers=layers), gap_csv(scores, layers=layers))
+
+
+PLOT = Plot(plot, ("layers",))

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import HistogramPlot
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
 from layerprobe.values.facts import DataFacts, image_lines, level_text
 from layerprobe.values.keys import RankedLayer, names_by_layer
@@ -171,4 +171,11 @@ def histograms_csv(histograms: Sequence[Histogram]) -> str:
     return csv_text(rows)
 
 
-PLOT = HistogramPlot(draw, histograms_csv)
+def plot(source: PlotSource, options: PlotOptions) -> Drawing:
+    """Draw the histograms of a few layers, or of those asked for."""
+    histograms = source.histograms(options)
+    data = source.data(histogram.run for histogram in histograms)
+    return Drawing(draw(histograms, data=data), histograms_csv(histograms))
+
+
+PLOT = Plot(plot)

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import Alike
-from layerprobe.plots.values import Series, search_name
+from layerprobe.plots.plot import Indistinguishable
+from layerprobe.plots.values import METRIC, Series, search_name
 from layerprobe.system.wording import visible
 from layerprobe.values.best import Best, apart_text, best_layer, worse_text
 from layerprobe.values.scores import Score
@@ -93,7 +93,7 @@ def best_of(layers: Series) -> tuple[Best | None, dict[str, list[float | None]]]
     return best_layer(values), values
 
 
-def alike_lines(runs: Mapping[str, Series], scores: Sequence[Score], metric: str, alike: Alike) -> list[str]:
+def alike_lines(runs: Mapping[str, Series], scores: Sequence[Score], indistinguishable: Indistinguishable) -> list[str]:
     """A line for each panel, where it is known which layers are not told apart from its best one."""
     lines = []
     for run, series in runs.items():
@@ -101,7 +101,7 @@ def alike_lines(runs: Mapping[str, Series], scores: Sequence[Score], metric: str
         epochs = {point.epoch for layer in series.values() for point in layer}
         # Where there are several reductions or similarities, `by_search` has named the panels.
         own = [s for s in scores if s.epoch in epochs and run in (s.run, search_name(s))]
-        near = alike(own, metric) if best else None
+        near = indistinguishable(own, METRIC) if best else None
         if best and near is not None:
             names = [name for name, layer in series.items() if layer and layer[0].ranked_layer in near]
             told = apart_text(
@@ -111,14 +111,12 @@ def alike_lines(runs: Mapping[str, Series], scores: Sequence[Score], metric: str
     return lines
 
 
-def worse_lines(
-    runs: Mapping[str, Series], last: Mapping[str, int], metric: str, starts: Mapping[str, str]
-) -> list[str]:
+def worse_lines(runs: Mapping[str, Series], last: Mapping[str, int], starts: Mapping[str, str]) -> list[str]:
     """A line for each panel in which training made a layer worse."""
     lines = []
     for run, series in runs.items():
         before, trained = (fractions(at_epoch(series, epoch), "test") for epoch in (0, last[run]))
-        if told := worse_text(list(series), before, trained, metric, starts[run]):
+        if told := worse_text(list(series), before, trained, METRIC, starts[run]):
             lines.append(f"{run}: " * (len(runs) > 1) + told)
     return lines
 

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
+from layerprobe.plots.asked import asked_epoch, of_layers
 from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.layer_axis import (
     alike_lines,
@@ -22,8 +23,9 @@ from layerprobe.plots.layer_axis import (
     worse_lines,
 )
 from layerprobe.plots.layers_together import draw_together
-from layerprobe.plots.plot import Alike, BestPlot
+from layerprobe.plots.plot import Drawing, Indistinguishable, Plot, PlotOptions, PlotSource
 from layerprobe.plots.values import (
+    METRIC,
     Point,
     Series,
     as_they_are,
@@ -55,9 +57,8 @@ _MARKERS = {"train": "s", "validation": "^", "test": "o"}
 def draw(
     scores: Sequence[Score],
     *,
-    metric: str = "R@1",
     data: Mapping[str, DataFacts] | None = None,
-    alike: Alike | None = None,
+    indistinguishable: Indistinguishable | None = None,
 ) -> Figure:
     """Draw a line for each split at the last epoch and lighter ones of train and test for epoch 0.
 
@@ -68,12 +69,12 @@ def draw(
 
     Args:
         data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
-        alike: tells which layers are not told apart from the best of some scores; None where that is unknown.
+        indistinguishable: gives the layers indistinguishable from the best of some scores; None where unknown.
     """
     given, left_out = _drawn(scores)
     if 1 < len({score.run for score in given}) <= _TOGETHER:
-        return draw_together(given, metric, data or {}, alike, left_out)
-    own = points(given, metric)
+        return draw_together(given, data or {}, indistinguishable, left_out)
+    own = points(given)
     found, data = by_search(own), data or {}
     starts, one_search = _starts(own, found, data), found == own
     last: dict[str, int] = {}
@@ -86,8 +87,8 @@ def draw(
     y_limits = _limits([point for point in found if point.epoch in (0, last[point.run])], floors)
     at_last = {run: at_epoch(series, last[run]) for run, series in runs.items()}
     notes = run_lines(data) + shared(at_last)
-    notes += [] if alike is None or kind.mixed else alike_lines(at_last, given, metric, alike)
-    notes += worse_lines(runs, last, metric, starts) + missing(at_last, _GAP) + list(kind.lines("Bars"))
+    notes += [] if indistinguishable is None or kind.mixed else alike_lines(at_last, given, indistinguishable)
+    notes += worse_lines(runs, last, starts) + missing(at_last, _GAP) + list(kind.lines("Bars"))
     notes += left_out
     sizes = sizes_of(runs)
     layout = fig.Layout(
@@ -100,14 +101,14 @@ def draw(
     )
     titles = []
     for run, series in runs.items():
-        what = f"{metric} by layer, epoch {last[run]}"
+        what = f"{METRIC} by layer, epoch {last[run]}"
         title = f"{run}: {what}, {compared(series)}" if one_search else f"{run}\n{what}"
         titles.append(f"{title}\n{_best(at_last[run])}")
     figure, panels = fig.panels(titles, layout)
     for axes, (run, series) in zip(panels, runs.items(), strict=True):
         axes.set_ylim(y_limits)
         fig.in_percent(axes, "y")
-        axes.set_ylabel(metric, fontsize=fig.FONT + 1)
+        axes.set_ylabel(METRIC, fontsize=fig.FONT + 1)
         name_layers(axes, list(series), upright=sizes.upright)
         labels = _draw_splits(axes, series, last[run], starts[run])
         mark_best(axes, at_last[run], list(series))
@@ -192,14 +193,14 @@ def _best(layers: Series) -> str:
     return best_text(best, list(layers), values) if best else ""
 
 
-def layers_csv(scores: Sequence[Score], metric: str = "R@1") -> str:
+def layers_csv(scores: Sequence[Score]) -> str:
     """`points_csv` of the epochs, splits and layers that are drawn."""
     given, _ = _drawn(scores)
     together = 1 < len({score.run for score in given}) <= _TOGETHER
     # As for the figure: by run where each has one panel, else by panel.
     last: dict[object, int] = {}
     for score in given:
-        if score.metric == metric:
+        if score.metric == METRIC:
             last[_panel(score, together)] = max(score.epoch, last.get(_panel(score, together), 0))
     return points_csv(
         [
@@ -207,8 +208,7 @@ def layers_csv(scores: Sequence[Score], metric: str = "R@1") -> str:
             for score in given
             if score.epoch == last.get(_panel(score, together))
             or (score.epoch == 0 and not together and score.split in _GAP)
-        ],
-        metric,
+        ]
     )
 
 
@@ -216,4 +216,14 @@ def _panel(score: Score, together: bool) -> object:
     return score.run if together else (score.run, score.reduction, score.similarity)
 
 
-PLOT = BestPlot(draw, layers_csv)
+def plot(source: PlotSource, options: PlotOptions) -> Drawing:
+    """Draw the last epoch, or the one asked for, beside epoch 0."""
+    scores = source.scores
+    if options.epoch is not None:
+        scores = [score for score in scores if score.epoch in (0, asked_epoch(scores, options.epoch))]
+    scores = of_layers(scores, options.layers)
+    data = source.data(dict.fromkeys(score.run for score in scores))
+    return Drawing(draw(scores, data=data, indistinguishable=source.indistinguishable), layers_csv(scores))
+
+
+PLOT = Plot(plot)

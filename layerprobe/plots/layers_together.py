@@ -18,8 +18,9 @@ from layerprobe.plots.layer_axis import (
     sizes_of,
     tracks,
 )
-from layerprobe.plots.plot import Alike
+from layerprobe.plots.plot import Indistinguishable
 from layerprobe.plots.values import (
+    METRIC,
     Point,
     Series,
     by_run,
@@ -43,9 +44,8 @@ _SPLITS = ("train", "test")
 
 def draw_together(
     scores: Sequence[Score],
-    metric: str,
     data: Mapping[str, DataFacts],
-    alike: Alike | None,
+    indistinguishable: Indistinguishable | None,
     left_out: Sequence[str] = (),
 ) -> Figure:
     """Draw each run at its last epoch: test solid with its intervals, train dashed and hollow, the best layer ringed.
@@ -54,9 +54,9 @@ def draw_together(
 
     Args:
         data: run -> what its scores were measured on.
-        alike: tells which layers are not told apart from the best of some scores; None where that is unknown.
+        indistinguishable: gives the layers indistinguishable from the best of some scores; None where unknown.
     """
-    found = points(scores, metric)
+    found = points(scores)
     last = {run: max(point.epoch for point in found if point.run == run) for run in dict.fromkeys(p.run for p in found)}
     found, kind = of_one_kind(
         [point for point in found if point.epoch == last[point.run]], lambda _, split: split == "test"
@@ -73,7 +73,7 @@ def draw_together(
         for run, series in panel.items()
     }
     notes = run_lines(data, _SPLITS) + shared(named) + _best(named)
-    notes += [] if alike is None or kind.mixed else alike_lines(named, scores, metric, alike)
+    notes += [] if indistinguishable is None or kind.mixed else alike_lines(named, scores, indistinguishable)
     notes += missing(named, _SPLITS) + list(kind.lines("Bars"))
     notes += left_out
     merged: list[Series] = [{name: [] for name in names_in_order(panel)} for panel in panels]
@@ -87,11 +87,11 @@ def draw_together(
         columns=2,
         notes=notes,
     )
-    figure, drawn = fig.panels([_title(panel, last, metric) for panel in panels], layout)
+    figure, drawn = fig.panels([_title(panel, last) for panel in panels], layout)
     for axes, panel, names in zip(drawn, panels, merged, strict=True):
         axes.set_ylim(y_limits)
         fig.in_percent(axes, "y")
-        axes.set_ylabel(metric, fontsize=fig.FONT + 1)
+        axes.set_ylabel(METRIC, fontsize=fig.FONT + 1)
         name_layers(axes, list(names), upright=sizes.upright)
         labels = [label for run, own in panel.items() for label in _draw_run(axes, run, own, list(names), styles[run])]
         _draw_intervals(axes, panel, list(names), styles)
@@ -107,11 +107,11 @@ def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float,
     return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
 
 
-def _title(panel: Mapping[str, Series], last: Mapping[str, int], metric: str) -> str:
+def _title(panel: Mapping[str, Series], last: Mapping[str, int]) -> str:
     every = {f"{run} {name}": layer for run, series in panel.items() for name, layer in series.items()}
     epochs = {last[run] for run in panel}
     when = f"epoch {epochs.pop()}" if len(epochs) == 1 else "last epochs"
-    return f"{metric} by layer, {when}, {compared(every)}"
+    return f"{METRIC} by layer, {when}, {compared(every)}"
 
 
 def _best(runs: Mapping[str, Series]) -> list[str]:

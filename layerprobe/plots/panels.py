@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.class_names import in_lines, shortened
-from layerprobe.plots.plot import Image, NeighbourPlot
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, ReadImage
 from layerprobe.plots.saving import csv_text
 from layerprobe.values.facts import DataFacts, run_lines
 from layerprobe.values.keys import names_by_layer
@@ -47,7 +47,7 @@ _WRONG = _Frame("#d55e00", (0, (2.5, 1.5)), "✗")
 _ASKED = _Frame("0.2", "-", "")
 
 
-def draw(neighbours: Sequence[Neighbours], *, image: Image, data: Mapping[str, DataFacts] | None = None) -> Figure:
+def draw(neighbours: Sequence[Neighbours], *, image: ReadImage, data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a block for each query: its picture at the left, and a row of its neighbours for each layer.
 
     A right neighbour has a solid frame and a tick, a wrong one a dashed frame, a cross, and the name of its class.
@@ -107,7 +107,7 @@ def _row_name(one: Neighbours, neighbours: Sequence[Neighbours], *, several: boo
     return f"{one.run}#{one.epoch}:{name}" if several else name
 
 
-def _draw_query(axes: Axes, one: Neighbours, image: Image, top: float, height: float) -> None:
+def _draw_query(axes: Axes, one: Neighbours, image: ReadImage, top: float, height: float) -> None:
     """The query's picture with the name of its class below, in as many lines as there is room for."""
     bottom = _picture(axes, image(one.run, one.query.id), (0, top + _TEXT, _QUERY), _ASKED)
     room = int((top + height - bottom - 0.04) / _TEXT)
@@ -116,7 +116,7 @@ def _draw_query(axes: Axes, one: Neighbours, image: Image, top: float, height: f
     text.set_parse_math(False)
 
 
-def _draw_row(axes: Axes, one: Neighbours, image: Image, place: tuple[float, float], name: str) -> None:
+def _draw_row(axes: Axes, one: Neighbours, image: ReadImage, place: tuple[float, float], name: str) -> None:
     """The neighbours by one layer: their pictures, signs, and the classes of those that are of another one."""
     top, side = place
     left = _QUERY + _BESIDE
@@ -167,4 +167,11 @@ def neighbours_csv(neighbours: Sequence[Neighbours]) -> str:
     return csv_text(rows)
 
 
-PLOT = NeighbourPlot(draw, neighbours_csv)
+def plot(source: PlotSource, options: PlotOptions) -> Drawing:
+    """Draw the neighbours of some queries."""
+    neighbours, image = source.neighbours(options)
+    data = source.data(one.run for one in neighbours)
+    return Drawing(draw(neighbours, image=image, data=data), neighbours_csv(neighbours))
+
+
+PLOT = Plot(plot, ("layers", "epoch", "query", "where", "queries"))

@@ -9,22 +9,29 @@ from layerprobe.plots.values import Series, names_in_order
 from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import RankedLayer
 
+_ALL = 5  # as many layers are all shown
 
-def few(runs: Mapping[str, Series]) -> list[str]:
-    """The labels of `headline_layers`, in network order: at most five, the same for all runs.
+
+def shown_first(runs: Mapping[str, Series], embeddings: Mapping[str, RankedLayer]) -> list[RankedLayer]:
+    """At most five layers in network order, the same for all runs: all there are, or the `headline_layers`.
 
     Args:
         runs: run -> its layers. The best on validation is that of the mean over the runs, each at its last epoch.
+        embeddings: run -> its embedding layer where that is known; of several the last is shown.
     """
-    of_label: dict[str, RankedLayer] = {}
-    validation: dict[str, list[float]] = {}
+    by_label: dict[str, RankedLayer] = {}
+    validation: dict[RankedLayer, list[float]] = {}
     for series in runs.values():
         last = max((point.epoch for layer in series.values() for point in layer), default=0)
         for label, layer in series.items():
-            of_label.setdefault(label, layer[-1].ranked_layer)
+            ranked = by_label.setdefault(label, layer[-1].ranked_layer)
             value = layer[-1].values.get("validation")
             if layer[-1].epoch == last and value is not None:
-                validation.setdefault(label, []).append(value)
-    labels = {of_label[label]: label for label in names_in_order(runs)}
-    means = {of_label[label]: fmean(values) for label, values in validation.items()}
-    return [labels[ranked] for ranked in headline_layers(list(labels), means)]
+                validation.setdefault(ranked, []).append(value)
+    layers = [by_label[label] for label in names_in_order(runs)]
+    if len(layers) <= _ALL:
+        return layers
+    names = [ranked.layer.layer for ranked in layers]
+    known = [embeddings[run] for run in runs if run in embeddings and embeddings[run].layer.layer in names]
+    embedding = max(known, key=lambda ranked: names.index(ranked.layer.layer), default=None)
+    return headline_layers(layers, {ranked: fmean(values) for ranked, values in validation.items()}, embedding)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import CurvePlot
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
 from layerprobe.values.facts import DataFacts, image_lines
 from layerprobe.values.keys import RankedLayer, names_by_layer
@@ -160,4 +160,10 @@ def spectra_csv(curves: Sequence[Curve]) -> str:
     return csv_text(rows)
 
 
-PLOT = CurvePlot("spectrum", draw, spectra_csv)
+def plot(source: PlotSource, options: PlotOptions) -> Drawing:
+    """Draw the spectra of a few layers, or of those asked for."""
+    curves = source.spectra(options)
+    return Drawing(draw(curves, data=source.data(curve.run for curve in curves)), spectra_csv(curves))
+
+
+PLOT = Plot(plot)

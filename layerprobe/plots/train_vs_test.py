@@ -16,17 +16,18 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
+from layerprobe.plots.asked import asked_layers
 from layerprobe.plots.plane import WIDTH, Window, draw_chance, draw_diagonal, set_axes, window_of
-from layerprobe.plots.plot import Layers, ScorePlot
-from layerprobe.plots.shown import few
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
+from layerprobe.plots.shown import shown_first
 from layerprobe.plots.values import (
+    METRIC,
     Point,
     Series,
     as_they_are,
     by_run,
     compared,
     missing,
-    names_in_order,
     not_drawn,
     of_one_kind,
     points,
@@ -37,7 +38,6 @@ from layerprobe.values.facts import DataFacts, common_chance, common_start, run_
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
 
-_ALL = 5  # as many layers are all shown in colour
 _TOGETHER = 6  # as many layers of several runs share a panel
 _SPLITS = ("train", "test")
 _PALE, _PALE_TEXT = "0.75", "0.5"
@@ -50,24 +50,25 @@ _STEP = 30.0  # points along a path from one epoch's number to the next
 def draw(
     scores: Sequence[Score],
     *,
-    metric: str = "R@1",
     data: Mapping[str, DataFacts] | None = None,
-    layers: Layers | None = None,
+    layers: Collection[RankedLayer] | None = None,
+    embeddings: Mapping[str, RankedLayer] | None = None,
 ) -> Figure:
     """Draw a path of points for each layer, hollow at epoch 0 and large at the last epoch: a panel for each run.
 
     A few layers are in colour, the others pale and named where there is room. The bars through the points of the last
-    epoch are their intervals. Several runs share a panel where these are at most six paths. Layers that are reduced are
-    drawn only where none is as it is, or where they are asked for.
+    epoch are their intervals. Several runs with at most six paths in all share a panel. Reduced layers are drawn only
+    if asked for, or if the run has no unreduced one.
 
     Args:
         data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
-        layers: those in colour; None for the few that `few_layers` chooses.
+        layers: those in colour; None for those of `shown_first`.
+        embeddings: run -> its embedding layer, where that is known.
     """
-    found = points(as_they_are(scores, layers), metric)
+    found = points(as_they_are(scores, layers))
     runs = by_run(found)
     last = {run: max(p.epoch for layer in series.values() for p in layer) for run, series in runs.items()}
-    bright = _bright(runs, layers)
+    bright = shown_first(runs, embeddings or {}) if layers is None else layers
     found, kind = of_one_kind(
         [_drawn(point) for point in found],
         lambda point, _: point.epoch == last[point.run] and point.ranked_layer in bright,
@@ -86,10 +87,10 @@ def draw(
     styles = fig.styles(list(dict.fromkeys(key for panel in panels for key in panel.in_colour)))
     together = max(len(panel.runs) for panel in panels) > 1
     below = fig.Layout.below + (len(styles) * fig.KEY_ROW if together else 0)
-    titles = [f"{panel.title}{metric} by layer, {compared(panel.merged)}" for panel in panels]
+    titles = [f"{panel.title}{METRIC} by layer, {compared(panel.merged)}" for panel in panels]
     figure, axes_of = fig.panels(titles, fig.Layout(WIDTH, window.height, _BEYOND, below, notes=notes))
     for axes, panel in zip(axes_of, panels, strict=True):
-        set_axes(axes, window, metric, scored)
+        set_axes(axes, window, scored)
         draw_chance(axes, floors, scored)
         _draw_paths(axes, panel.paths(last, window, styles), window, diagonal=scored == set(_SPLITS))
         fig.key_below(axes, _kinds(drawn, common_start(data.values())))
@@ -164,15 +165,6 @@ def _notes(panels: Sequence[_Panel]) -> list[str]:
     epochs = {point.epoch for series in runs.values() for layer in series.values() for point in layer}
     alone = [f"One epoch only ({min(epochs)}): no paths."] if len(epochs) == 1 else []
     return [*shared(runs), *missing(runs, _SPLITS), *alone]
-
-
-def _bright(runs: Mapping[str, Series], layers: Layers | None) -> Collection[RankedLayer]:
-    """The layers in colour."""
-    if layers is not None:
-        return layers
-    names = names_in_order(runs)
-    chosen = names if len(names) <= _ALL else few(runs)
-    return {series[name][0].ranked_layer for series in runs.values() for name in chosen if name in series}
 
 
 def _panels(runs: Mapping[str, Series], bright: Collection[RankedLayer]) -> list[_Panel]:
@@ -296,14 +288,28 @@ def _kinds(found: Sequence[Point], start: str) -> list[dict[str, object]]:
     return kinds
 
 
-def table(scores: Sequence[Score], metric: str = "R@1", *, layers: Layers | None = None) -> str:
+def table(
+    scores: Sequence[Score],
+    *,
+    layers: Collection[RankedLayer] | None = None,
+    embeddings: Mapping[str, RankedLayer] | None = None,
+) -> str:
     """The points of all paths, as `points_csv` has them."""
     own = as_they_are(scores, layers)
-    runs = by_run(points(own, metric))
-    panels = _panels(runs, _bright(runs, layers))
+    runs = by_run(points(own))
+    panels = _panels(runs, shown_first(runs, embeddings or {}) if layers is None else layers)
     drawn = {(point.run, point.ranked_layer) for panel in panels for layer in panel.merged.values() for point in layer}
     own = [score for score in own if (score.run, score.ranked_layer) in drawn]
-    return points_csv([score for score in own if score.split in _SPLITS] or own, metric)
+    return points_csv([score for score in own if score.split in _SPLITS] or own)
 
 
-PLOT = ScorePlot(draw, table)
+def plot(source: PlotSource, options: PlotOptions) -> Drawing:
+    """Draw a few layers, or those asked for."""
+    scores, embeddings = source.scores, source.embeddings()
+    layers = asked_layers(options.layers, [score.ranked_layer for score in scores])
+    data = source.data(dict.fromkeys(score.run for score in scores))
+    figure = draw(scores, data=data, layers=layers, embeddings=embeddings)
+    return Drawing(figure, table(scores, layers=layers, embeddings=embeddings))
+
+
+PLOT = Plot(plot, ("layers",))

@@ -11,6 +11,7 @@ from layerprobe.values.intervals import Interval, IntervalKind, ShownKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, names_by_layer
 from layerprobe.values.scores import SPLITS, Matrix, Score, note_text, shared_notes
 
+METRIC = "R@1"  # of every plot of scores
 _KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
 
 
@@ -56,16 +57,16 @@ class Point:
 Series = dict[str, list[Point]]  # label of a layer -> its points by epoch; layers in network order
 
 
-def points(scores: Iterable[Score], metric: str = "R@1") -> list[Point]:
+def points(scores: Iterable[Score]) -> list[Point]:
     """A point for each run, layer and epoch: runs and layers in the order of the scores, epochs ascending."""
     scores = list(scores)
     chosen: dict[tuple[object, ...], dict[str, Score]] = {}
     for score in scores:
-        if score.metric == metric:
+        if score.metric == METRIC:
             chosen.setdefault(tuple(getattr(score, name) for name in _KEY), {})[score.split] = score
     if not chosen:
         known = ", ".join(dict.fromkeys(score.metric for score in scores))
-        raise LayerprobeError(f"no scores of {metric}", fix=f"There is {known}" if known else "Probe a layer first")
+        raise LayerprobeError(f"no scores of {METRIC}", fix=f"There is {known}" if known else "Probe a layer first")
     order = {key[:-1]: place for place, key in reversed(list(enumerate(chosen)))}
     found = [_point(splits) for splits in chosen.values()]
     runs = list(dict.fromkeys(point.run for point in found))
@@ -118,16 +119,16 @@ def _of_trainings(point: Point, split: str) -> bool:
     return IntervalKind.of(point.notes[split]).trainings
 
 
-def points_csv(scores: Iterable[Score], metric: str = "R@1") -> str:
+def points_csv(scores: Iterable[Score]) -> str:
     """The points as CSV, a line each: run, layer, pool ..., the fractions of all splits, their intervals and notes.
 
     The cell of an invalid value is empty, as are those of an interval that there is not. The notes say its kind.
     """
-    found = points(scores, metric)
+    found = points(scores)
     splits = _splits(found)
-    ends = [f"{split} {metric} {end}" for split in splits for end in ("low", "high")]
+    ends = [f"{split} {METRIC} {end}" for split in splits for end in ("low", "high")]
     notes = [f"{split} note" for split in splits]
-    rows: list[list[object]] = [[*_KEY, *(f"{split} {metric}" for split in splits), *ends, *notes]]
+    rows: list[list[object]] = [[*_KEY, *(f"{split} {METRIC}" for split in splits), *ends, *notes]]
     for point in found:
         key = [getattr(point, name) for name in _KEY]
         values = map(point.values.get, splits)
@@ -202,13 +203,6 @@ def not_drawn(scores: Sequence[Score], layers: Collection[RankedLayer] | None = 
     left_out = [name for name in dict.fromkeys(score.reduction for score in scores) if name not in kept]
     which = "it" if len(left_out) == 1 else f"one of {len(left_out)} reductions"
     return [f"The layers as they are; --layers '*/{left_out[0]}' shows them after {which}."] if left_out else []
-
-
-def unreduced_csv(
-    scores: Sequence[Score], metric: str = "R@1", *, layers: Collection[RankedLayer] | None = None
-) -> str:
-    """`points_csv` of the layers as they are, and of those asked for."""
-    return points_csv(as_they_are(scores, layers), metric)
 
 
 def compared(series: Series) -> str:

@@ -47,12 +47,30 @@ class BestPostProcessing:
     notes: tuple[str, ...] = field(default=())
 
 
+def best_reductions(values: Mapping[RankedLayer, float], ways: Iterable[PostProcessing]) -> dict[LayerKey, RankedLayer]:
+    """Each layer after the reduction with its highest value, which may be none; the first of equal ones.
+
+    Means over random draws take no part: none of these could be used.
+
+    Args:
+        values: reduced and unreduced layers -> Recall@1 on the split to choose on.
+    """
+    best: dict[LayerKey, RankedLayer] = {}
+    for ranked in _usable(values, ways):
+        if ranked.layer not in best or values[ranked] > values[best[ranked.layer]]:
+            best[ranked.layer] = ranked
+    return best
+
+
+def _usable(layers: Iterable[RankedLayer], ways: Iterable[PostProcessing]) -> list[RankedLayer]:
+    single = {(way.reduction, way.similarity) for way in ways if way.draws == 1}
+    return [ranked for ranked in layers if (ranked.reduction, ranked.similarity) in single]
+
+
 def post_processing(
     layers: Iterable[RankedLayer], ways: Sequence[PostProcessing], splits: Mapping[str, Cells], choose_on: str
 ) -> BestPostProcessing | None:
-    """The best reduction of each layer on a split, and what it gives on test.
-
-    Means over random draws take no part: none of these could be used.
+    """The best reduction of each layer on a split, and its Recall@1 on test.
 
     Args:
         splits: split -> Recall@1.
@@ -60,21 +78,15 @@ def post_processing(
     Returns:
         None where no reduced layer is measured on that split.
     """
-    cells, single = splits.get(choose_on, Cells()), {(way.reduction, way.similarity) for way in ways if way.draws == 1}
-    known = [ranked for ranked in layers if (ranked.reduction, ranked.similarity) in single]
+    cells, known = splits.get(choose_on, Cells()), _usable(layers, ways)
     epochs = [epoch for ranked in known if ranked.reduction != NO_REDUCTION for epoch in cells.epochs(ranked)]
     if not epochs:
         return None
     epoch = max(epochs)
-    best: dict[LayerKey, RankedLayer] = {}
-    for ranked in known:
-        value = cells.mean((ranked, epoch))
-        other = best.get(ranked.layer)
-        if value is not None and (other is None or value > (cells.mean((other, epoch)) or 0.0)):
-            best[ranked.layer] = ranked
-    chosen = list(best.values())
+    means = {ranked: value for ranked in known if (value := cells.mean((ranked, epoch))) is not None}
+    chosen = list(best_reductions(means, ways).values())
     ends = _test_values(chosen, splits.get("test", Cells()), epoch)
-    found = [Processed(ranked, cells.mean((ranked, epoch)) or 0.0, *ends[ranked]) for ranked in chosen]
+    found = [Processed(ranked, means[ranked], *ends[ranked]) for ranked in chosen]
     values = [layer.value for layer in found]
     near = not_told_apart(cells.of([(ranked, epoch) for ranked in chosen]), values.index(max(values)))
     alike = None if near is None else tuple(chosen[place].layer for place in near)

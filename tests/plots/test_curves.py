@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from layerprobe.plots.curves import curves_csv, draw
-from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
@@ -187,11 +186,6 @@ def test_invalid_values_are_left_out_and_said(make_scores: MakeScores) -> None:
 def test_no_valid_value_at_all_is_drawn_as_such(make_scores: MakeScores) -> None:
     figure = draw([replace(s, value=None, notes=("NaN (3 rows)",)) for s in make_scores(["fc6"], [1])])
     assert "not valid: fc6, test, epoch 1: NaN (3 rows)" in notes(figure)
-
-
-def test_no_scores_of_the_metric_are_an_error(make_scores: MakeScores) -> None:
-    with pytest.raises(LayerprobeError, match="no scores of R@8"):
-        draw(make_scores(), metric="R@8")
 
 
 def bands(axes: Axes) -> dict[str, PolyCollection]:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 
-from layerprobe.plots.histograms import PLOT, draw
+from layerprobe.plots.histograms import draw, histograms_csv
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.views import Histogram
@@ -114,7 +114,7 @@ def test_a_dollar_in_a_name_is_itself() -> None:
 
 
 def test_the_table_has_every_bin() -> None:
-    rows = list(csv.DictReader(PLOT.table(layer("fc6", splits=["test"], notes=("a", "b"))).splitlines()))
+    rows = list(csv.DictReader(histograms_csv(layer("fc6", splits=["test"], notes=("a", "b"))).splitlines()))
     assert [(row["pairs"], row["low"], row["high"], row["count"]) for row in rows[2:4]] == [
         (SAME, "0.4", "1.0", "8"),
         (DIFFERENT, "-0.2", "0.2", "50"),
@@ -125,5 +125,5 @@ def test_the_table_has_every_bin() -> None:
 
 
 def test_a_name_is_no_formula_in_the_table() -> None:
-    (row, *_) = csv.DictReader(PLOT.table(layer("=1+1", splits=["test"])).splitlines())
+    (row, *_) = csv.DictReader(histograms_csv(layer("=1+1", splits=["test"])).splitlines())
     assert row["layer"] == "'=1+1"

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from layerprobe.plots.layers import draw, layers_csv
-from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
@@ -201,11 +200,6 @@ def test_no_valid_value_at_all_is_drawn_as_such(make_scores: MakeScores) -> None
     assert "not valid: fc6, test, epoch 1: NaN (3 rows)" in notes(figure)
 
 
-def test_no_scores_of_the_metric_are_an_error(make_scores: MakeScores) -> None:
-    with pytest.raises(LayerprobeError, match="no scores of R@8"):
-        draw(make_scores(), metric="R@8")
-
-
 def test_each_reduction_has_a_panel_of_its_own(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP)
     reduced = [replace(s, reduction="l2", value=0.1) for s in scores if s.layer == DEEP[-1]]
@@ -335,25 +329,27 @@ def test_the_layers_not_told_apart_from_the_best_are_named(make_scores: MakeScor
     scores = make_scores(DEEP)
     given: list[Sequence[Score]] = []
 
-    def alike(shown: Sequence[Score], metric: str) -> list[RankedLayer]:
+    def indistinguishable(shown: Sequence[Score], metric: str) -> list[RankedLayer]:
         given.append(shown)
         assert metric == "R@1"
         return [score.ranked_layer for score in shown if score.layer in ("pool5.1", "pool5.3")]
 
-    figure = draw(scores, alike=alike)
+    figure = draw(scores, indistinguishable=indistinguishable)
     assert given == [[score for score in scores if score.epoch == 5]]
     assert "best: fc6; not told apart from it: pool5.1, pool5.3" in notes(figure)
-    assert "told apart" not in notes(draw(scores, alike=lambda *_: None))
+    assert "told apart" not in notes(draw(scores, indistinguishable=lambda *_: None))
 
 
 def test_of_many_layers_not_told_apart_from_the_best_the_number_is_said(make_scores: MakeScores) -> None:
     scores = make_scores([f"c{place}" for place in range(13)], [5])
     near = [score.ranked_layer for score in scores if score.layer not in ("c0", "c12")]
-    assert "best: c12; not told apart from it: 11 of the 12 others" in notes(draw(scores, alike=lambda *_: near))
+    assert "best: c12; not told apart from it: 11 of the 12 others" in notes(
+        draw(scores, indistinguishable=lambda *_: near)
+    )
 
 
 def test_each_similarity_has_a_best_of_its_own(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP, [0])
     dot = [replace(score, similarity="dot", value=0.1) for score in scores]
-    figure = draw([*scores, *dot], alike=lambda shown, _: () if shown[0].similarity == "dot" else None)
+    figure = draw([*scores, *dot], indistinguishable=lambda shown, _: () if shown[0].similarity == "dot" else None)
     assert notes(figure).splitlines() == ["netA, dot: best: pool5.1~dot; told apart from all others"]

@@ -3,16 +3,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from layerprobe.plots.shown import few
+from layerprobe.plots.shown import shown_first
 from layerprobe.plots.values import by_run, points
+from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG
 
 MakeScores = Callable[..., list[Score]]
 
 
+def first(scores: list[Score], embeddings: dict[str, RankedLayer] | None = None) -> list[str]:
+    return [str(ranked) for ranked in shown_first(by_run(points(scores)), embeddings or {})]
+
+
 def test_the_few_of_fourteen_layers_are_first_middle_and_the_last_two(make_scores: MakeScores) -> None:
-    assert few(by_run(points(make_scores()))) == ["pool1.1", "pool3.3", "pool5.3", "fc6"]
+    assert first(make_scores()) == ["pool1.1", "pool3.3", "pool5.3", "fc6"]
 
 
 def test_the_best_on_validation_is_that_of_the_mean_over_runs(make_scores: MakeScores) -> None:
@@ -22,4 +27,21 @@ def test_the_best_on_validation_is_that_of_the_mean_over_runs(make_scores: MakeS
         for run in "ab"
         for score in make_scores(VGG, [0, 1], ["validation"], run=run)
     ]
-    assert few(by_run(points(scores))) == ["pool1.1", "pool3.3", "pool4.2", "pool5.3", "fc6"]
+    assert first(scores) == ["pool1.1", "pool3.3", "pool4.2", "pool5.3", "fc6"]
+
+
+def test_the_embedding_is_shown_with_the_layer_before_it_though_later_layers_are_measured(
+    make_scores: MakeScores,
+) -> None:
+    embedding = RankedLayer(LayerKey("pool5.2", "none"), "none", "cosine")
+    assert first(make_scores(), {"netA": embedding}) == ["pool1.1", "pool3.3", "pool5.1", "pool5.2"]
+
+
+def test_of_runs_with_different_embeddings_the_last_in_the_network_is_shown(make_scores: MakeScores) -> None:
+    ends = {run: RankedLayer(LayerKey(f"pool5.{run}", "none"), "none", "cosine") for run in "21"}
+    scores = [score for run in ends for score in make_scores(run=run)]
+    assert first(scores, ends) == ["pool1.1", "pool3.3", "pool5.1", "pool5.2"]
+
+
+def test_up_to_five_layers_are_all_shown(make_scores: MakeScores) -> None:
+    assert first(make_scores(VGG[:5])) == VGG[:5]

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from layerprobe.plots.spectrum import PLOT, draw
+from layerprobe.plots.spectrum import draw, spectra_csv
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.views import Curve
@@ -106,12 +106,12 @@ def test_a_dollar_in_a_name_is_itself() -> None:
 
 
 def test_the_table_has_every_share() -> None:
-    rows = list(csv.DictReader(PLOT.table([curve("fc6", [0.5, 0.5], notes=("a", "b"))]).splitlines()))
+    rows = list(csv.DictReader(spectra_csv([curve("fc6", [0.5, 0.5], notes=("a", "b"))]).splitlines()))
     assert [(row["dimension"], row["share"]) for row in rows] == [("1", "0.5"), ("2", "0.5")]
     assert float(rows[0]["effective-rank"]) == pytest.approx(2)
     assert (rows[0]["layer"], rows[0]["pool"], rows[0]["n"], rows[0]["note"]) == ("fc6", "none", "9", "a; b")
 
 
 def test_a_name_is_no_formula_in_the_table() -> None:
-    (row,) = csv.DictReader(PLOT.table([curve("=1+1", [1.0])]).splitlines())
+    (row,) = csv.DictReader(spectra_csv([curve("=1+1", [1.0])]).splitlines())
     assert row["layer"] == "'=1+1"

@@ -14,7 +14,6 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from layerprobe.plots.train_vs_test import draw, table
-from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG, sure, with_chance
 
@@ -222,10 +221,9 @@ def test_some_epochs_are_numbered(make_scores: MakeScores) -> None:
 
 
 def test_the_title_says_run_metric_and_similarity(make_scores: MakeScores) -> None:
-    scores = [replace(score, similarity="dot", metric="R@4") for score in make_scores(DEEP)]
-    (axes,) = draw(scores, metric="R@4").axes
-    assert axes.get_title("left") == "netA: R@4 by layer, dot"
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("train R@4", "test R@4")
+    (axes,) = draw([replace(score, similarity="dot") for score in make_scores(DEEP)]).axes
+    assert axes.get_title("left") == "netA: R@1 by layer, dot"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("train R@1", "test R@1")
 
 
 def units_per_inch(figure: Figure) -> tuple[float, float]:
@@ -328,11 +326,6 @@ def test_no_valid_value_at_all_is_drawn_as_such(make_scores: MakeScores) -> None
     figure = draw(scores)
     assert not has(figure.axes[0], "fc6")
     assert "not valid: fc6, test, epoch 1: NaN (3 rows)" in texts(figure)
-
-
-def test_no_scores_of_the_metric_are_an_error(make_scores: MakeScores) -> None:
-    with pytest.raises(LayerprobeError, match="no scores of R@8"):
-        draw(make_scores(), metric="R@8")
 
 
 def test_the_last_point_has_a_bar_for_each_split(make_scores: MakeScores) -> None:

@@ -19,7 +19,6 @@ from layerprobe.plots.values import (
     points,
     points_csv,
     shared,
-    unreduced_csv,
 )
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.intervals import IntervalKind, ShownKind
@@ -53,16 +52,15 @@ def test_the_columns_of_splits_have_one_order_whatever_was_measured_first(make_s
     assert header[6:9] == ["train R@1", "validation R@1", "test R@1"]
 
 
-def test_only_the_metric_asked_for_is_taken(make_scores: MakeScores) -> None:
+def test_other_metrics_are_left_out(make_scores: MakeScores) -> None:
     scores = make_scores(["a"], [1])
     others = [replace(score, metric="R@2", value=1.0) for score in scores]
     assert points([*scores, *others]) == points(scores)
-    assert points([*scores, *others], "R@2")[0].values == {"train": 1.0, "test": 1.0}
 
 
-def test_a_metric_without_scores_is_an_error_that_names_the_others(make_scores: MakeScores) -> None:
-    with pytest.raises(LayerprobeError, match=r"^no scores of MAP@R\. There is R@1\.$"):
-        points(make_scores(), "MAP@R")
+def test_scores_without_recall_are_an_error_that_names_their_metrics(make_scores: MakeScores) -> None:
+    with pytest.raises(LayerprobeError, match=r"^no scores of R@1\. There is MAP@R\.$"):
+        points([replace(score, metric="MAP@R") for score in make_scores()])
 
 
 def test_no_scores_at_all_are_an_error() -> None:
@@ -181,7 +179,6 @@ def test_reduced_layers_are_left_out_beside_layers_as_they_are(make_scores: Make
         "The layers as they are; --layers '*/l2' shows them after one of 2 reductions."
     ]
     assert not_drawn([l2, pca]) == not_drawn([score]) == []
-    assert unreduced_csv([score, l2]) == points_csv([score])
 
 
 def test_a_note_that_all_runs_have_is_said_once(make_scores: MakeScores) -> None:

@@ -6,10 +6,13 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from layerprobe.plots.asked import asked_layers
+from layerprobe.plots.plot import PlotOptions
 from layerprobe.plots.reducers import MANY
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.store import read_dims
+from layerprobe.summary.processed import best_reductions
 from layerprobe.summary.reduced import PostProcessing
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
 from layerprobe.values.headline_layers import headline_layers
@@ -17,7 +20,6 @@ from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_
 from layerprobe.values.scores import Score
 from layerprobe.values.seeds import over_seeds, trainings
 from layerprobe.values.views import Reductions, Sized, equal_dimensions
-from layerprobe.workflow.plot.plot_layers import asked_layers
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.reduced import post_processing_split, unmeasured, usual_dimension, ways_of
 
@@ -40,14 +42,13 @@ class SelectionSplit:
 
 
 def stored_reductions(
-    runs: Sequence[Run], scores: Sequence[Score], names: Sequence[str] | None, epoch: int | None
+    runs: Sequence[Run], scores: Sequence[Score], options: PlotOptions, embeddings: Mapping[str, RankedLayer]
 ) -> list[Reductions]:
     """The layers of runs after reductions to equal dimensions; trainings of one experiment as one.
 
-    Args:
-        epoch: None for the last at which a layer was brought to an equal dimension.
+    Without an epoch it is the last at which a layer was reduced to an equal dimension.
     """
-    known = {run.name: run for run in runs}
+    known, epoch = {run.name: run for run in runs}, options.epoch
     merged = over_seeds(scores)
     found = []
     for name, members in trainings(scores).items():
@@ -60,7 +61,7 @@ def stored_reductions(
             what = f"no layer of epoch {last} is stored at an equal dimension"
             raise DataError(what, file=run.folder, fix=_fix(run, last, dims))
         found.append(reductions_of(values, dims, _choice(run, values)))
-    return shown(found, merged, names)
+    return shown(found, merged, options.layers, embeddings)
 
 
 def _choice(run: Run, values: Sequence[Score]) -> SelectionSplit:
@@ -132,7 +133,7 @@ def reductions_of(scores: Sequence[Score], dims: Mapping[LayerKey, int], choice:
         dims: layer -> how many numbers it has as it is, where that is known.
     """
     ways = {(way.reduction, way.similarity): way for way in ways_of(score.ranked_layer for score in scores)}
-    best = set(_best(scores, ways, choice.split).values())
+    best = _best(scores, ways.values(), choice.split)
     split = next(
         split
         for split in _SHOWN
@@ -159,27 +160,25 @@ def _dim(way: PostProcessing, raw: int | None) -> int | None:
     return None
 
 
-def _best(
-    scores: Iterable[Score], ways: Mapping[tuple[str, str], PostProcessing], split: str | None
-) -> dict[LayerKey, RankedLayer]:
-    """The best of what is done to each layer on a split, as `summary` chooses it: means over draws take no part.
-
-    Layers that are measured only as they are have none.
-    """
+def _best(scores: Sequence[Score], ways: Iterable[PostProcessing], split: str | None) -> set[RankedLayer]:
+    """The layers that are reduced, each after its best reduction."""
     scores = [score for score in scores if score.split == split]
     reduced = {score.layer_key for score in scores if score.reduction != NO_REDUCTION}
-    found: dict[LayerKey, Score] = {}
-    for score in scores:
-        single = ways[score.reduction, score.similarity].draws == 1
-        if score.layer_key in reduced and single and score.value is not None:
-            other = found.get(score.layer_key)
-            if other is None or score.value > (other.value or 0.0):
-                found[score.layer_key] = score
-    return {layer: score.ranked_layer for layer, score in found.items()}
+    values = {score.ranked_layer: score.value for score in scores if score.value is not None}
+    return {ranked for layer, ranked in best_reductions(values, ways).items() if layer in reduced}
 
 
-def shown(found: Sequence[Reductions], scores: Sequence[Score], names: Sequence[str] | None) -> list[Reductions]:
-    """The layers asked for; else those brought to an equal dimension, or a few where each has a line."""
+def shown(
+    found: Sequence[Reductions],
+    scores: Sequence[Score],
+    names: Sequence[str] | None,
+    embeddings: Mapping[str, RankedLayer],
+) -> list[Reductions]:
+    """The layers asked for; else those at an equal dimension, or a few of these where each has a line.
+
+    Args:
+        embeddings: run -> its embedding layer, where that is known.
+    """
     asked = asked_layers(names, [sized.score.ranked_layer for each in found for sized in each.values])
     if asked is not None:
         # A layer that is asked for as it is brings its reductions; one that is asked for after a reduction does not.
@@ -191,7 +190,7 @@ def shown(found: Sequence[Reductions], scores: Sequence[Score], names: Sequence[
             raise RecipeError(f"--layers {','.join(names or ())}: none of these is at an equal dimension", fix=fix)
         return kept
     lines = len(equal_dimensions(found)) >= MANY
-    return [_kept(each, _few(each, scores) if lines else _equal(each)) for each in found]
+    return [_kept(each, _few(each, scores, embeddings.get(each.run)) if lines else _equal(each)) for each in found]
 
 
 def _kept(found: Reductions, layers: Collection[LayerKey], ranked: Collection[RankedLayer] = ()) -> Reductions:
@@ -204,8 +203,7 @@ def _equal(found: Reductions) -> set[LayerKey]:
     return {sized.score.layer_key for sized in found.values if sized.equal}
 
 
-def _few(found: Reductions, scores: Iterable[Score]) -> set[LayerKey]:
-    """A few of them."""
+def _few(found: Reductions, scores: Iterable[Score], embedding: RankedLayer | None) -> set[LayerKey]:
     equal = _equal(found)
     layers = {score.ranked_layer: None for sized in found.values if (score := sized.score).layer_key in equal}
     validation = {
@@ -216,4 +214,4 @@ def _few(found: Reductions, scores: Iterable[Score]) -> set[LayerKey]:
         and score.reduction == NO_REDUCTION
         and score.ranked_layer in layers
     }
-    return {ranked.layer for ranked in headline_layers(list(layers), validation)}
+    return {ranked.layer for ranked in headline_layers(list(layers), validation, embedding)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from layerprobe.measure.analysis import ItemCounts
 from layerprobe.metrics.recall import positives_and_negatives
 from layerprobe.metrics.thinned import thinned_hits
+from layerprobe.plots.asked import asked_layers
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.units import unit_sums
@@ -24,7 +25,6 @@ from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, shared_notes
 from layerprobe.values.seeds import trainings
 from layerprobe.values.views import Curve
-from layerprobe.workflow.plot.plot_layers import asked_layers
 from layerprobe.workflow.run.reduction_draws import ranked_as
 from layerprobe.workflow.run.runs import Run
 
@@ -56,8 +56,13 @@ def last_scores(scores: Sequence[Score]) -> list[Score]:
     return [score for score in scores if score.epoch == epoch]
 
 
-def layers_shown(runs: Sequence[Sequence[Score]], names: Sequence[str] | None) -> list[list[RankedLayer]]:
-    """The layers of each run that were asked for, or the few that stand for all in one of them; in network order.
+def layers_shown(
+    runs: Sequence[Sequence[Score]], names: Sequence[str] | None, embeddings: Mapping[str, RankedLayer]
+) -> list[list[RankedLayer]]:
+    """The layers of each run that were asked for, or are among the `headline_layers` of one run; in network order.
+
+    Args:
+        embeddings: run -> its embedding layer, where that is known.
 
     Returns:
         Empty for a run without Recall@1 on test.
@@ -66,24 +71,33 @@ def layers_shown(runs: Sequence[Sequence[Score]], names: Sequence[str] | None) -
     every = [ranked for own in known for ranked in own]
     asked = asked_layers(names, every) if every else None
     if asked is None:
-        asked = [ranked for own, scores in zip(known, runs, strict=True) for ranked in _few(own, scores)]
+        asked = [ranked for own, scores in zip(known, runs, strict=True) for ranked in _few(own, scores, embeddings)]
     return [[ranked for ranked in own if ranked in asked] for own in known]
 
 
-def _few(layers: Sequence[RankedLayer], scores: Iterable[Score]) -> list[RankedLayer]:
+def _few(
+    layers: Sequence[RankedLayer], scores: Sequence[Score], embeddings: Mapping[str, RankedLayer]
+) -> list[RankedLayer]:
     raw = [ranked for ranked in layers if ranked.reduction == NO_REDUCTION] or layers
     validation = [s for s in scores if (s.split, s.metric) == ("validation", RECALL) and s.ranked_layer in raw]
-    return headline_layers(raw, {s.ranked_layer: s.value for s in validation if s.value is not None})
+    values = {s.ranked_layer: s.value for s in validation if s.value is not None}
+    return headline_layers(raw, values, embeddings.get(scores[0].run) if scores else None)
 
 
-def stored_curves(runs: Sequence[Run], scores: Sequence[Score], names: Sequence[str] | None) -> list[Curve]:
+def stored_curves(
+    runs: Sequence[Run],
+    scores: Sequence[Score],
+    names: Sequence[str] | None,
+    embeddings: Mapping[str, RankedLayer],
+) -> list[Curve]:
     """The curves of runs, each at its last epoch that has Recall@1 on test; trainings of one experiment as one.
 
     Args:
         names: the layers asked for; None for a few, the same for all runs.
+        embeddings: run -> its embedding layer, where that is known.
     """
     last = [last_scores([score for score in scores if score.run == run.name]) for run in runs]
-    shown = zip(runs, last, layers_shown(last, names), strict=True)
+    shown = zip(runs, last, layers_shown(last, names, embeddings), strict=True)
     curves = {run.name: _run_curves(run, own, layers) for run, own, layers in shown}
     found = []
     for name, members in trainings([score for own in last for score in own]).items():

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
 
-from layerprobe.plots.plot import Image
+from layerprobe.plots.asked import asked_layers
+from layerprobe.plots.plot import PlotOptions, ReadImage
 from layerprobe.store import equal_layers
 from layerprobe.system.errors import DataError, NumericError, RecipeError
-from layerprobe.values.headline_layers import headline_layers
+from layerprobe.values.headline_layers import last_two_layers
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.values.views import FoundItem, Item, Neighbours
 from layerprobe.workflow.plot.neighbours import RunGallery, neighbours_of, open_gallery
-from layerprobe.workflow.plot.options import PlotOptions
-from layerprobe.workflow.plot.plot_layers import asked_layers
 from layerprobe.workflow.plot.query_rules import (
     AtRandom,
     ByOutcome,
@@ -43,12 +42,14 @@ _SIDE = 256  # most pixels of a side of a picture in a figure
 class _Shown:
     """A run in the panels."""
 
-    place: RankedSplit
+    ranked_split: RankedSplit
     opened: RunGallery
     layers: tuple[RankedLayer, ...]
 
 
-def panels_of(runs: Sequence[Run], scores: Sequence[Score], ask: PlotOptions) -> tuple[list[Neighbours], Image]:
+def panels_of(
+    runs: Sequence[Run], scores: Sequence[Score], options: PlotOptions, embeddings: Mapping[str, RankedLayer]
+) -> tuple[list[Neighbours], ReadImage]:
     """The neighbours of some test queries by some layers of runs, and what gives the images.
 
     Unless told otherwise, the layers are the embedding and the one before it, and the queries those whose nearest item
@@ -61,96 +62,117 @@ def panels_of(runs: Sequence[Run], scores: Sequence[Score], ask: PlotOptions) ->
     Returns:
         Those of a query one after the other, by run and layer; and run and id -> pixels, at most 256 a side.
     """
-    if ask.query is not None and (ask.where is not None or ask.queries is not None):
-        flag = "--where" if ask.where is not None else "--queries"
+    if options.query is not None and (options.where is not None or options.queries is not None):
+        flag = "--where" if options.where is not None else "--queries"
         raise RecipeError(f"--query names one image, {flag} chooses some", fix="Leave one of them out")
-    first = _place(runs[0], scores, ask.epoch)
-    rule = None if ask.where is None else parse_rule(ask.where, first.layers, _shown_layers(first, ask, None)[-1])
-    layers = _shown_layers(first, ask, rule)
+    first = _ranked_split(runs[0], scores, options.epoch)
+    rule = None
+    if options.where is not None:
+        last = _shown_layers(first, options, embeddings)[-1]
+        rule = parse_rule(options.where, first.layers, last)
+    layers = _shown_layers(first, options, embeddings, rule)
     shown = [_Shown(first, open_gallery(runs[0], _SPLIT), layers)]
-    chosen, notes = _chosen(rule, shown[0], ask)
+    chosen, notes = _chosen(rule, shown[0], options)
     for run in runs[1:]:
-        place = _place(run, scores, ask.epoch)
-        if have_other_images(first.record, place.record, _SPLIT):
+        ranked_split = _ranked_split(run, scores, options.epoch)
+        if have_other_images(first.record, ranked_split.record, _SPLIT):
             what = f"{run.name} has other {_SPLIT} images than {runs[0].name}"
             raise DataError(what, file=run.folder, fix="Compare runs on the same images")
-        shown.append(_Shown(place, open_gallery(run, _SPLIT), _shown_layers(place, ask, rule, like=layers)))
+        shown.append(
+            _Shown(
+                ranked_split,
+                open_gallery(run, _SPLIT),
+                _shown_layers(ranked_split, options, embeddings, rule, like=layers),
+            )
+        )
     if len(runs) > 1:
         notes = tuple(f"{note}, by {runs[0].name}" for note in notes)
     names = [first.stored.ids[row] for row in chosen.rows]
     found = [_of_run(each, names, notes) for each in shown]
-    opened = {each.place.run.name: each.opened for each in shown}
+    opened = {each.ranked_split.run.name: each.opened for each in shown}
     in_order = [one for query in range(len(names)) for of_run in found for one in of_run[query]]
     return in_order, lambda run, name: _small(opened[run].image(name))
 
 
-def _place(run: Run, scores: Sequence[Score], epoch: int | None) -> RankedSplit:
+def _ranked_split(run: Run, scores: Sequence[Score], epoch: int | None) -> RankedSplit:
     """The stored ranks of an epoch, or of the last one that has test scores."""
     epochs = {score.epoch for score in scores if (score.run, score.split) == (run.name, _SPLIT)}
     return open_ranked_split(run, max(epochs, default=None) if epoch is None else epoch, _SPLIT)
 
 
 def _shown_layers(
-    place: RankedSplit, ask: PlotOptions, rule: Rule | None, like: Sequence[RankedLayer] = ()
+    ranked_split: RankedSplit,
+    options: PlotOptions,
+    embeddings: Mapping[str, RankedLayer],
+    rule: Rule | None = None,
+    *,
+    like: Sequence[RankedLayer] = (),
 ) -> tuple[RankedLayer, ...]:
     """The layers asked for; else those that the rule names; else those of another run, or the last two."""
-    known = place.layers
-    asked = asked_layers(ask.layers, known)
+    known = ranked_split.layers
+    asked = asked_layers(options.layers, known)
     if asked is not None:
         for layer in asked:
-            if reason := place.stored.invalid.get(layer):
-                what = f"{place.name(layer)} at epoch {place.epoch} has no neighbours: {reason}"
+            if reason := ranked_split.stored.invalid.get(layer):
+                what = f"{ranked_split.name(layer)} at epoch {ranked_split.epoch} has no neighbours: {reason}"
                 raise NumericError(what, fix="Leave it out")
         return tuple(asked)
     if isinstance(rule, ByOutcome):
         like = list(dict.fromkeys(layer for layer, _ in rule.outcomes))
     if like and set(like) <= set(known):
         return tuple(like)
-    ranked = [layer for layer in known if layer in place.stored.ranks]
-    plain = [x for x in ranked if (x.reduction, x.similarity) == (NO_REDUCTION, place.similarity)]
-    # The last layer by a second name, such as a module that gives the model's output, is no other layer.
-    last = headline_layers(plain or ranked, {})[-1:]
-    same = [key for x in last for key in equal_layers(place.run.feature_file(place.epoch, _SPLIT), x.layer.layer)]
-    found = tuple(headline_layers([x for x in plain or ranked if x.layer not in same], {})[-2:])
-    if not found:
-        raise DataError("no layer has ranks", file=place.run.rank_file(place.epoch, place.split), fix="Probe one")
-    return found
+    ranked = [layer for layer in known if layer in ranked_split.stored.ranks]
+    plain = [x for x in ranked if (x.reduction, x.similarity) == (NO_REDUCTION, ranked_split.similarity)] or ranked
+    embedding = embeddings.get(ranked_split.run.name)
+    if not (last := last_two_layers(plain, embedding)):
+        raise DataError(
+            "no layer has ranks",
+            file=ranked_split.run.rank_file(ranked_split.epoch, ranked_split.split),
+            fix="Probe one",
+        )
+    # The embedding by a second name, such as that of the module that gives the model's output, is no other layer.
+    same = equal_layers(ranked_split.run.feature_file(ranked_split.epoch, _SPLIT), last[-1].layer.layer)
+    return tuple(last_two_layers([x for x in plain if x.layer not in same], last[-1]))
 
 
-def _chosen(rule: Rule | None, shown: _Shown, ask: PlotOptions) -> tuple[ChosenQueries, tuple[str, ...]]:
+def _chosen(rule: Rule | None, shown: _Shown, options: PlotOptions) -> tuple[ChosenQueries, tuple[str, ...]]:
     """The queries, and how they were chosen."""
-    place, names = shown.place, shown.opened.class_names
-    count = _QUERIES if ask.queries is None else ask.queries
-    if ask.query is not None:
-        rule = OfImage(ask.query)
+    ranked_split, names = shown.ranked_split, shown.opened.class_names
+    count = _QUERIES if options.queries is None else options.queries
+    if options.query is not None:
+        rule = OfImage(options.query)
     if rule is not None:
-        chosen = choose_queries(rule, place, names, count)
+        chosen = choose_queries(rule, ranked_split, names, count)
         if not len(chosen.rows):
-            what = f"no {place.split} image at epoch {place.epoch}: {rule_text(rule, place)}"
+            what = f"no {ranked_split.split} image at epoch {ranked_split.epoch}: {rule_text(rule, ranked_split)}"
             raise RecipeError(what, fix="Choose another rule, such as --where worst")
         return chosen, (chosen.text,)
     first, last = shown.layers[0], shown.layers[-1]
     if first == last:
-        chosen = choose_queries(AtRandom(), place, names, count)
+        chosen = choose_queries(AtRandom(), ranked_split, names, count)
         return chosen, (chosen.text,)
     disagree = ByOutcome(((first, True), (last, False)))
-    chosen = choose_queries(disagree, place, names, count)
+    chosen = choose_queries(disagree, ranked_split, names, count)
     if len(chosen.rows):
         return chosen, (chosen.text,)
-    chosen = choose_queries(AtRandom(), place, names, count)
-    return chosen, (f"No query has {rule_text(disagree, place)}", chosen.text)
+    chosen = choose_queries(AtRandom(), ranked_split, names, count)
+    return chosen, (f"No query has {rule_text(disagree, ranked_split)}", chosen.text)
 
 
 def _of_run(shown: _Shown, names: Sequence[str], notes: tuple[str, ...]) -> list[list[Neighbours]]:
     """Query -> its neighbours by each layer of a run."""
-    place, opened = shown.place, shown.opened
+    ranked_split, opened = shown.ranked_split, shown.opened
     rows_of = {name: row for row, name in enumerate(opened.queries.ids)}
     for name in names:
         if name not in rows_of:
             fix = "Compare runs on the same images"
-            raise DataError(f"{place.run.name} has no {place.split} image {name!r}", file=place.run.folder, fix=fix)
+            raise DataError(
+                f"{ranked_split.run.name} has no {ranked_split.split} image {name!r}",
+                file=ranked_split.run.folder,
+                fix=fix,
+            )
     rows = np.array([rows_of[name] for name in names], np.int64)
-    found = neighbours_of(opened, place.epoch, shown.layers, rows, _NEIGHBOURS)
+    found = neighbours_of(opened, ranked_split.epoch, shown.layers, rows, _NEIGHBOURS)
 
     def item(split_row: int, of_queries: bool) -> Item:
         split = opened.queries if of_queries else opened.items
@@ -162,8 +184,8 @@ def _of_run(shown: _Shown, names: Sequence[str], notes: tuple[str, ...]) -> list
             FoundItem(item(int(row), False), float(value), bool(right)) for row, value, right in each if row >= 0
         )
         ranked, asked = shown.layers[layer], item(int(rows[query]), True)
-        said = (*notes, *opened.searches.subject(place.epoch, place.split, ranked).notes)
-        return Neighbours(place.run.name, place.epoch, place.split, ranked, asked, items, said)
+        said = (*notes, *opened.searches.subject(ranked_split.epoch, ranked_split.split, ranked).notes)
+        return Neighbours(ranked_split.run.name, ranked_split.epoch, ranked_split.split, ranked, asked, items, said)
 
     return [[neighbours(layer, query) for layer in range(len(shown.layers))] for query in range(len(rows))]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.plots.asked import asked_layers
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.keys import RankedLayer, layer_names
 from layerprobe.values.retrieval import Ranks
-from layerprobe.workflow.plot.plot_layers import asked_layers
 from layerprobe.workflow.run.references import RankedSplit, probe_fix
 
 _FORM = "Write 'LAYER right, LAYER wrong', worst, random or 'class NAME'"
@@ -93,13 +93,13 @@ def parse_rule(text: str, known: Sequence[RankedLayer], last: RankedLayer) -> Ru
     return ByOutcome(tuple(outcomes))
 
 
-def rule_text(rule: Rule, place: RankedSplit) -> str:
+def rule_text(rule: Rule, ranked_split: RankedSplit) -> str:
     """The rule as `--where` has it; of `worst` the layer, too."""
     match rule:
         case ByOutcome(outcomes):
-            return ", ".join(f"{place.name(layer)} {'right' if right else 'wrong'}" for layer, right in outcomes)
+            return ", ".join(f"{ranked_split.name(layer)} {'right' if right else 'wrong'}" for layer, right in outcomes)
         case Worst(layer):
-            return f"worst by {place.name(layer)}"
+            return f"worst by {ranked_split.name(layer)}"
         case AtRandom():
             return "random"
         case OfClass(name):
@@ -108,7 +108,7 @@ def rule_text(rule: Rule, place: RankedSplit) -> str:
             return f"image {name}"
 
 
-def choose_queries(rule: Rule, place: RankedSplit, class_names: Sequence[str], count: int) -> ChosenQueries:
+def choose_queries(rule: Rule, ranked_split: RankedSplit, class_names: Sequence[str], count: int) -> ChosenQueries:
     """The queries that a rule takes.
 
     Of more queries than are wanted, those are taken that come first in a random order by the run's seed; of `worst`
@@ -117,37 +117,37 @@ def choose_queries(rule: Rule, place: RankedSplit, class_names: Sequence[str], c
     Args:
         count: how many queries are wanted, at least 1.
     """
-    text = rule_text(rule, place)
+    text = rule_text(rule, ranked_split)
     if isinstance(rule, Worst):
-        down = _places_down(_ranks(place, rule.layer))
+        down = _places_down(_ranks(ranked_split, rule.layer))
         order = np.argsort(-down, kind="stable")[: int(np.isfinite(down).sum())]
         told = f"Queries: {text}, the {count:,} whose nearest right item is farthest down"
         return ChosenQueries(order[:count], len(order), told)
-    fulfil = np.flatnonzero(_fulfil(rule, place, class_names))
+    fulfil = np.flatnonzero(_fulfil(rule, ranked_split, class_names))
     if isinstance(rule, OfImage):
         return ChosenQueries(fulfil, len(fulfil), f"Query: {rule.name}")
-    order = np.random.default_rng(place.record.seed).permutation(len(place.stored.labels))
+    order = np.random.default_rng(ranked_split.record.seed).permutation(len(ranked_split.stored.labels))
     rows = order[np.isin(order, fulfil)][:count]
-    seed = f"at random by seed {place.record.seed}"
+    seed = f"at random by seed {ranked_split.record.seed}"
     shown = f"all {len(fulfil):,}" if len(rows) == len(fulfil) else f"{len(rows):,} of {len(fulfil):,} {seed}"
     return ChosenQueries(rows, len(fulfil), f"Queries: {text}, {shown}")
 
 
-def _fulfil(rule: Rule, place: RankedSplit, class_names: Sequence[str]) -> NDArray[np.bool_]:
+def _fulfil(rule: Rule, ranked_split: RankedSplit, class_names: Sequence[str]) -> NDArray[np.bool_]:
     """(Q,) which queries fulfil a rule."""
-    labels, ids = place.stored.labels, place.stored.ids
+    labels, ids = ranked_split.stored.labels, ranked_split.stored.ids
     fulfil = np.ones(len(labels), bool)
     match rule:
         case ByOutcome(outcomes):
             for layer, right in outcomes:
-                ranks = _first_known(place, layer)
+                ranks = _first_known(ranked_split, layer)
                 fulfil &= _is_right(ranks) if right else _is_wrong(ranks)
         case OfClass(name):
             present = [class_names[label] for label in np.unique(labels)]
-            _require_known("class", name, present, place.split)
+            _require_known("class", name, present, ranked_split.split)
             fulfil = np.array([class_names[label] == name for label in labels.tolist()])
         case OfImage(name):
-            _require_known("image", name, ids, place.split)
+            _require_known("image", name, ids, ranked_split.split)
             fulfil = np.array([each == name for each in ids])
     return fulfil
 
@@ -173,22 +173,30 @@ def _places_down(ranks: Ranks) -> NDArray[np.float64]:
     return np.where(ranks.tied_positives > 0, down, -np.inf)
 
 
-def _ranks(place: RankedSplit, layer: RankedLayer) -> Ranks:
-    found = place.stored.ranks.get(layer)
+def _ranks(ranked_split: RankedSplit, layer: RankedLayer) -> Ranks:
+    found = ranked_split.stored.ranks.get(layer)
     if found is None:
-        reason = place.stored.invalid.get(layer, "not ranked")
+        reason = ranked_split.stored.invalid.get(layer, "not ranked")
         fix = "Choose queries by another layer"
-        raise DataError(f"{place.name(layer)} at epoch {place.epoch}: {reason}", file=place.run.folder, fix=fix)
+        raise DataError(
+            f"{ranked_split.name(layer)} at epoch {ranked_split.epoch}: {reason}", file=ranked_split.run.folder, fix=fix
+        )
     return found
 
 
-def _first_known(place: RankedSplit, layer: RankedLayer) -> Ranks:
+def _first_known(ranked_split: RankedSplit, layer: RankedLayer) -> Ranks:
     """The ranks of a layer, of which it is known whether the nearest item of each query is right."""
-    ranks = _ranks(place, layer)
+    ranks = _ranks(ranked_split, layer)
     if ranks.open([1]).any():
-        fix = probe_fix(place.run, place.record, place.epoch, place.split, f"--layers {layer.layer} --k 1")
-        what = f"{place.name(layer)} at epoch {place.epoch} was not ranked for K = 1"
-        raise DataError(what, file=place.run.folder, fix=fix)
+        fix = probe_fix(
+            ranked_split.run,
+            ranked_split.record,
+            ranked_split.epoch,
+            ranked_split.split,
+            f"--layers {layer.layer} --k 1",
+        )
+        what = f"{ranked_split.name(layer)} at epoch {ranked_split.epoch} was not ranked for K = 1"
+        raise DataError(what, file=ranked_split.run.folder, fix=fix)
     return ranks
 
 

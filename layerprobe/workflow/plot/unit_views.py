@@ -8,6 +8,8 @@ from statistics import fmean
 
 from layerprobe.measure.pair_similarities import Labelled, pair_histograms
 from layerprobe.measure.spectrum import spectrum
+from layerprobe.plots.asked import asked_epoch, asked_layers
+from layerprobe.plots.plot import PlotOptions
 from layerprobe.store import read_index
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.headline_layers import headline_layers
@@ -15,72 +17,72 @@ from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.scores import Score, shared_notes
 from layerprobe.values.views import Curve, Histogram
-from layerprobe.workflow.plot.plot_layers import asked_layers
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import read_layer
 
 SPLITS = ("train", "test")  # seen and unseen classes
 
-Read = Callable[[str, RankedLayer], Labelled]  # split and layer -> its features
-Shown = Iterator[tuple[RankedLayer, dict[str, Labelled]]]  # a layer, and its features of each split
+ReadFeatures = Callable[[str, RankedLayer], Labelled]  # split and layer -> its features
 
 
 @dataclass(frozen=True)
 class ShownLayers:
-    """Which features are shown.
+    """Which layers and epoch are shown.
 
     Args:
-        layers: as for `asked_layers`; None for the few that stand for all.
-        epoch: None for the last of each run.
-        validation: Recall@1 of layers, by which one of the few is chosen.
+        validation: Recall@1 of layers, by which one of the `headline_layers` is chosen.
+        embeddings: run -> its embedding layer, where that is known.
     """
 
-    layers: Sequence[str] | None
-    epoch: int | None
+    options: PlotOptions
     validation: Mapping[RankedLayer, float]
+    embeddings: Mapping[str, RankedLayer]
 
 
-def choice_of(runs: Sequence[Sequence[Score]], layers: Sequence[str] | None, epoch: int | None) -> ShownLayers:
-    """The choice for some runs; those with the same layers are shown by the same ones.
+def shown_layers(
+    runs: Sequence[Sequence[Score]], options: PlotOptions, embeddings: Mapping[str, RankedLayer]
+) -> ShownLayers:
+    """What is shown of some runs: of those with the same layers the same ones.
 
     Args:
         runs: the scores of each, at least one.
+        embeddings: run -> its embedding layer, where that is known.
     """
     values: dict[RankedLayer, list[float]] = {}
     for scores in runs:
-        at = epoch_of(scores, epoch)
+        at = asked_epoch(scores, options.epoch)
         for s in scores:
             if (s.epoch, s.split, s.metric) == (at, "validation", "R@1") and s.value is not None:
                 values.setdefault(s.ranked_layer, []).append(s.value)
-    return ShownLayers(layers, epoch, {ranked: fmean(found) for ranked, found in values.items()})
+    return ShownLayers(options, {ranked: fmean(found) for ranked, found in values.items()}, embeddings)
 
 
-def histograms_of(scores: Sequence[Score], read: Read, choice: ShownLayers) -> list[Histogram]:
+def histograms_of(scores: Sequence[Score], read: ReadFeatures, which: ShownLayers) -> list[Histogram]:
     """The histograms of a run, layer by layer: how alike images of the same and of different classes are.
 
     Args:
         scores: of one run, at least one.
     """
-    run, epoch = scores[0].run, epoch_of(scores, choice.epoch)
+    run, epoch = scores[0].run, asked_epoch(scores, which.options.epoch)
     return [
         histogram
-        for ranked, splits in shown(scores, read, choice)
+        for ranked, splits in shown(scores, read, which)
         for histogram in pair_histograms(splits, run=run, epoch=epoch, ranked=ranked)
     ]
 
 
-def spectra_of(scores: Sequence[Score], read: Read, choice: ShownLayers) -> list[Curve]:
+def spectra_of(scores: Sequence[Score], read: ReadFeatures, which: ShownLayers) -> list[Curve]:
     """The spectra of a run, layer by layer: how the variance of unit vectors is spread over dimensions."""
-    run, epoch = scores[0].run, epoch_of(scores, choice.epoch)
+    run, epoch = scores[0].run, asked_epoch(scores, which.options.epoch)
     curves = []
-    for ranked, splits in shown(scores, read, choice):
+    for ranked, splits in shown(scores, read, which):
         for split, found in splits.items():
             curve = spectrum(found.features, run=run, epoch=epoch, split=split, ranked=ranked)
             curves.append(replace(curve, notes=(*found.notes, *curve.notes)))
     return curves
 
 
-def stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[Score], Read]:
+def stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[Score], ReadFeatures]:
     """The scores of a run whose features are stored, and what reads these.
 
     A note that every score of a split has, such as that images are missing, its features have too; another tells of a
@@ -90,7 +92,7 @@ def stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[S
         scores: its own, at least one.
         epoch: one of theirs; None for the last.
     """
-    at = epoch_of(scores, epoch)
+    at = asked_epoch(scores, epoch)
     gone = {score.split for score in scores if not run.feature_file(at, score.split).exists()} & {*SPLITS}
     gone = set() if gone == {*SPLITS} else gone
     lost = [f"no features of {split} are stored" for split in SPLITS if split in gone]
@@ -111,20 +113,14 @@ def stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[S
     return [score for score in scores if score.split not in gone], read
 
 
-def epoch_of(scores: Sequence[Score], epoch: int | None) -> int:
-    """The epoch that is shown: the last, or the one that is asked for."""
-    known = sorted({score.epoch for score in scores})
-    if epoch not in (None, *known):
-        raise RecipeError(f"no scores of epoch {epoch}", fix=f"There are those of {', '.join(map(str, known))}")
-    return known[-1] if epoch is None else epoch
-
-
-def shown(scores: Sequence[Score], read: Read, choice: ShownLayers) -> Shown:
+def shown(
+    scores: Sequence[Score], read: ReadFeatures, which: ShownLayers
+) -> Iterator[tuple[RankedLayer, dict[str, Labelled]]]:
     """The layers that are shown with their features, read one after the other.
 
     The few that stand for all are layers as they are: not reduced, where there are such.
     """
-    epoch = epoch_of(scores, choice.epoch)
+    epoch = asked_epoch(scores, which.options.epoch)
     # Layers are compared by the cosine here, however they are searched: one that is searched in two ways is shown once.
     first: dict[tuple[LayerKey, str], RankedLayer] = {}
     splits: dict[RankedLayer, list[str]] = {}
@@ -136,10 +132,11 @@ def shown(scores: Sequence[Score], read: Read, choice: ShownLayers) -> Shown:
     if not known:
         what = f"{scores[0].run}: no layer was probed on the training or test split"
         raise DataError(what, fix="Run layerprobe probe --splits train,test")
-    asked = asked_layers(choice.layers, known)
+    asked = asked_layers(which.options.layers, known)
     if asked is None:
         raw = [ranked for ranked in known if ranked.reduction == NO_REDUCTION] or known
-        asked = headline_layers(raw, {ranked: value for ranked, value in choice.validation.items() if ranked in raw})
+        validation = {ranked: value for ranked, value in which.validation.items() if ranked in raw}
+        asked = headline_layers(raw, validation, which.embeddings.get(scores[0].run))
     for ranked in known:
         if ranked in asked:
             _require_vectors(ranked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,7 +13,7 @@ from layerprobe import registry
 from layerprobe.measure.cka import layer_cka
 from layerprobe.measure.pair_similarities import Labelled
 from layerprobe.metrics.recall import positives_and_negatives
-from layerprobe.plots.plot import Image
+from layerprobe.plots.plot import Plot, PlotOptions, ReadImage
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.tables.formats import Shown
 from layerprobe.values.facts import DataFacts
@@ -25,9 +25,7 @@ from layerprobe.workflow.plot.dims import at_equal_dimensions, best_on_validatio
 from layerprobe.workflow.plot.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
 from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
 from layerprobe.workflow.plot.matrices import COMPARED
-from layerprobe.workflow.plot.options import PlotOptions
-from layerprobe.workflow.plot.plot import draw
-from layerprobe.workflow.plot.unit_views import choice_of, histograms_of, spectra_of
+from layerprobe.workflow.plot.unit_views import histograms_of, shown_layers, spectra_of
 from layerprobe.workflow.run.facts import epoch_tables, split_facts
 from layerprobe.workflow.run.frames import score_frame
 from layerprobe.workflow.run.indistinguishable import QueryRanks, alike_of
@@ -115,7 +113,8 @@ class Probed:
             UnknownNameError: no such plot.
             LayerprobeError: scores that it cannot draw.
         """
-        return draw(registry.load("plot", registry.PLOTS, kind), _Material(self), PlotOptions()).figure
+        plot: Plot = registry.load("plot", registry.PLOTS, kind)
+        return plot.draw(_Material(self), PlotOptions()).figure
 
     def __repr__(self) -> str:
         layers = {score.layer_key for score in self.scores}
@@ -151,10 +150,13 @@ class _Material:
     def scores(self) -> Sequence[Score]:
         return self.probed.scores
 
-    def data(self) -> Mapping[str, DataFacts]:
+    def data(self, _: Iterable[str]) -> Mapping[str, DataFacts]:
         return {self.probed.name: self.probed.data_facts()}
 
-    def alike(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
+    def embeddings(self) -> Mapping[str, RankedLayer]:
+        return {}  # no network is recorded
+
+    def indistinguishable(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
         return alike_of(scores, metric, self.probed.searched)
 
     def matrices(self, _: PlotOptions) -> Sequence[Matrix]:
@@ -170,7 +172,7 @@ class _Material:
 
     def gallery_sizes(self, ask: PlotOptions) -> Sequence[Curve]:
         probed = self.probed
-        (layers,) = layers_shown([probed.scores], ask.layers)
+        (layers,) = layers_shown([probed.scores], ask.layers, {})
         known = probed.searched(0, SEARCHED, None)
         if not layers or known is None:
             raise DataError(f"no {RECALL} on the {SEARCHED} split", fix=f"Probe a {SEARCHED} split with ks=(1,)")
@@ -188,17 +190,17 @@ class _Material:
         }
         if not values:
             raise DataError("no layer was brought to an equal dimension", fix=python_fix(dims))
-        return shown([reductions_of(values, dims, best_on_validation(values))], values, ask.layers)
+        return shown([reductions_of(values, dims, best_on_validation(values))], values, ask.layers, {})
 
-    def neighbours(self, _: PlotOptions) -> tuple[Sequence[Neighbours], Image]:
+    def neighbours(self, _: PlotOptions) -> tuple[Sequence[Neighbours], ReadImage]:
         fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT, then plot panels"
         raise DataError("panels show images, and a probe from Python keeps none", fix=fix)
 
     def histograms(self, ask: PlotOptions) -> Sequence[Histogram]:
-        return histograms_of(self.scores, self._labelled, choice_of([self.scores], ask.layers, ask.epoch))
+        return histograms_of(self.scores, self._labelled, shown_layers([self.scores], ask, {}))
 
     def spectra(self, ask: PlotOptions) -> Sequence[Curve]:
-        return spectra_of(self.scores, self._labelled, choice_of([self.scores], ask.layers, ask.epoch))
+        return spectra_of(self.scores, self._labelled, shown_layers([self.scores], ask, {}))
 
     def _labelled(self, split: str, ranked: RankedLayer) -> Labelled:
         return Labelled(self.probed.features[split, str(ranked)], self.probed.labels[split])

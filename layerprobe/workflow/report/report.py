@@ -81,7 +81,7 @@ def _page(run: Run, scores: Sequence[Score]) -> RunPage:
     embedding = None
     with contextlib.suppress(DataError):  # scores can be shown when the record cannot be read
         embedding = embedding_among(run.read(), layers)
-    few = headline_layers(_told_apart(run, scores, layers, embedding or layers[-1]), _validation(scores))
+    few = headline_layers(_told_apart(run, scores, layers, embedding or layers[-1]), _validation(scores), embedding)
     return RunPage(
         name=run.name,
         data=data_facts(run, scores),

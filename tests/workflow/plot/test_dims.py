@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from layerprobe import store
+from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
@@ -96,7 +97,7 @@ def test_what_is_chosen_is_what_summary_chooses(tmp_path: Path) -> None:
     hits = {FC6: 5, reduced(FC6, PCA): 7, reduced(FC6, WHITE): 6, POOL5: 9, reduced(POOL5, PCA): 8}
     test = {ranked: 12 - count for ranked, count in hits.items()}
     run = probed(tmp_path, {"validation": hits, "test": test}, manifests={"validation": "v", "test": "t"})
-    (found,) = stored_reductions([run], run.scores(), None, None)
+    (found,) = stored_reductions([run], run.scores(), PlotOptions(), {})
     summary = stored_summary(run).processed
     assert summary is not None
     assert chosen(found) == {layer.ranked.layer.layer: layer.ranked.reduction for layer in summary.layers}
@@ -105,7 +106,7 @@ def test_what_is_chosen_is_what_summary_chooses(tmp_path: Path) -> None:
 
 def test_without_other_classes_than_those_of_test_none_is_chosen(tmp_path: Path) -> None:
     run = probed(tmp_path, {"test": {FC6: 5, reduced(FC6, PCA): 7}}, manifests={"test": "t"})
-    (found,) = stored_reductions([run], run.scores(), None, None)
+    (found,) = stored_reductions([run], run.scores(), PlotOptions(), {})
     assert (chosen(found), found.chosen_on) == ({}, None)
     assert found.notes == (
         "no best post-processing: only test is left to choose it on; layerprobe summary one says more",
@@ -115,7 +116,7 @@ def test_without_other_classes_than_those_of_test_none_is_chosen(tmp_path: Path)
 def test_a_split_without_reductions_has_the_command(tmp_path: Path) -> None:
     splits = {"validation": {FC6: 5}, "test": {FC6: 5, reduced(FC6, PCA): 7}}
     run = probed(tmp_path, splits, manifests={"validation": "v", "test": "t"})
-    (found,) = stored_reductions([run], run.scores(), None, None)
+    (found,) = stored_reductions([run], run.scores(), PlotOptions(), {})
     assert "layerprobe probe one --splits validation with the same --reduce does it" in found.notes[0]
 
 
@@ -126,10 +127,10 @@ def test_without_a_reduction_the_command_names_a_dimension_that_every_layer_has(
     batch = {layer: np.zeros((4, dim), np.float32) for layer, dim in dims.items()}
     store.write_features(run.feature_file(5, "test"), key, rows, store.Columns(dims, "cpu", 4), [batch])
     with pytest.raises(DataError, match="no layer of epoch 5 .* Run layerprobe probe one --epochs 5 --equal-dim 64"):
-        stored_reductions([run], run.scores(), None, None)
+        stored_reductions([run], run.scores(), PlotOptions(), {})
     run.write(recorded(RECORD | {"from_python": True}))
     with pytest.raises(DataError, match=r'Probe with reduce=\("none", "l2\+pca:64\+l2"\)'):
-        stored_reductions([run], run.scores(), None, None)
+        stored_reductions([run], run.scores(), PlotOptions(), {})
 
 
 def layers_of(found: Reductions) -> list[str]:
@@ -147,7 +148,7 @@ def test_the_layers_at_an_equal_dimension_are_shown_and_few_of_them_over_several
     run = probed(tmp_path, {"test": {FC6: 5}})
 
     def shown(scores: list[Score], *names: str) -> list[str]:
-        return layers_of(stored_reductions([run], scores, names or None, None)[0])
+        return layers_of(stored_reductions([run], scores, PlotOptions(names or None), {})[0])
 
     assert shown(many((8, 16), "raw")) == [f"conv{i}" for i in range(7)]
     assert shown(many((8, 16, 32), "raw")) == ["conv0", "conv3", "conv5", "conv6"]
@@ -156,16 +157,16 @@ def test_the_layers_at_an_equal_dimension_are_shown_and_few_of_them_over_several
 
 def test_a_layer_that_is_asked_for_brings_its_reductions_and_a_reduction_only_itself(tmp_path: Path) -> None:
     run = probed(tmp_path, {"test": {FC6: 5}})
-    (whole,) = stored_reductions([run], many((8, 16)), ("conv1",), None)
+    (whole,) = stored_reductions([run], many((8, 16)), PlotOptions(("conv1",)), {})
     assert [s.score.reduction for s in whole.values] == ["none", "l2+pca:8+l2", "l2+pca:16+l2"]
-    (part,) = stored_reductions([run], many((8, 16)), ("conv1/l2+pca:8+l2",), None)
+    (part,) = stored_reductions([run], many((8, 16)), PlotOptions(("conv1/l2+pca:8+l2",)), {})
     assert [s.score.reduction for s in part.values] == ["l2+pca:8+l2"]
 
 
 def test_layers_that_are_at_no_equal_dimension_cannot_be_drawn_alone(tmp_path: Path) -> None:
     run = probed(tmp_path, {"test": {FC6: 5}})
     with pytest.raises(RecipeError, match="--layers raw: none of these is at an equal dimension. There conv0, conv1,"):
-        stored_reductions([run], many((8,), "raw"), ("raw",), None)
+        stored_reductions([run], many((8,), "raw"), PlotOptions(("raw",)), {})
 
 
 def test_trainings_of_one_experiment_are_one(tmp_path: Path) -> None:
@@ -175,6 +176,6 @@ def test_trainings_of_one_experiment_are_one(tmp_path: Path) -> None:
     scores = [replace(s, run=f"net{i}", seed=i) for i, run in enumerate(runs) for s in run.scores()]
     for i, run in enumerate(runs):
         run.folder.rename(tmp_path / f"net{i}")
-    (found,) = stored_reductions([Run(tmp_path / f"net{i}") for i in range(2)], scores, None, None)
+    (found,) = stored_reductions([Run(tmp_path / f"net{i}") for i in range(2)], scores, PlotOptions(), {})
     assert found.run == "net* (2 seeds)"
     assert [s.score.value for s in found.values] == pytest.approx([5 / 24, 5 / 24])

@@ -37,7 +37,7 @@ def run_with(folder: Path, entries: Mapping[RankedLayer, Ranks | str]) -> tuple[
 
 def test_recall_grows_by_the_chance_that_the_closer_item_is_not_searched(tmp_path: Path) -> None:
     run, scores = run_with(tmp_path, {FC6: ranks_of([1.0] * 6 + [0.0] * 18)})
-    (curve,) = stored_curves([run], scores, None)
+    (curve,) = stored_curves([run], scores, None, {})
     # Of 22 wrong items n - 1 are searched; the one that is closer is among them with (n - 1) / 22.
     assert curve.values == pytest.approx([(6 + 18 * (1 - (n - 1) / 22)) / 24 for n in curve.places])
     assert curve.places == (2, 3, 4, 5, 7, 10, 15, 20, 23)
@@ -50,7 +50,7 @@ def test_a_size_that_is_scored_has_that_score(tmp_path: Path) -> None:
     made = score_thinned(ranks, Subject("one", "abc", 0, 5, "test", FC6), [1], 6, positives_and_negatives(TEST))
     (score,) = Resampling({"test": TEST}).scores("test", [made])
     assert score.low is not None
-    (curve,) = stored_curves([run], [*scores, score], None)
+    (curve,) = stored_curves([run], [*scores, score], None, {})
     place = curve.places.index(6)
     assert (curve.values[place], curve.low[place], curve.high[place]) == (score.value, score.low, score.high)
 
@@ -62,7 +62,7 @@ def test_few_layers_are_shown_and_others_where_they_are_asked_for(tmp_path: Path
     best = replace(scores[1], split="validation", value=0.9)
 
     def shown(*names: str) -> list[str]:
-        return [curve.ranked.layer.layer for curve in stored_curves([run], [*scores, best], names or None)]
+        return [curve.ranked.layer.layer for curve in stored_curves([run], [*scores, best], names or None, {})]
 
     assert shown() == ["conv0", "conv1", "conv3", "conv5", "conv6"]
     assert shown("conv6", "conv2@max") == ["conv2", "conv6"]
@@ -79,7 +79,7 @@ def test_the_few_layers_are_the_same_for_all_runs(tmp_path: Path) -> None:
         own = [replace(score, experiment=name) for score in own]
         scores += [*own, replace(own[best], split="validation", value=0.9)]
         runs.append(run)
-    shown = [(curve.run, curve.ranked.layer.layer) for curve in stored_curves(runs, scores, None)]
+    shown = [(curve.run, curve.ranked.layer.layer) for curve in stored_curves(runs, scores, None, {})]
     assert shown == [(run, f"conv{i}") for run in ("one", "two") for i in (0, 1, 3, 4, 5, 6)]
 
 
@@ -89,7 +89,7 @@ def test_trainings_of_one_experiment_are_one_curve_that_reaches_from_the_lowest_
         runs.append(Run(tmp_path / f"net{seed}"))
         own = stored(runs[-1], 5, "test", {FC6: ranks_of([1.0] * hits + [0.0] * (24 - hits))})
         scores += [replace(score, seed=seed) for score in own]
-    (curve,) = stored_curves(runs, scores, None)
+    (curve,) = stored_curves(runs, scores, None, {})
     assert (curve.run, curve.n) == ("net* (3 seeds)", 3)
     assert (curve.values[-1], curve.low[-1], curve.high[-1]) == pytest.approx((14 / 24, 0.25, 1.0))
     assert IntervalKind.of(curve.notes) == IntervalKind(trainings=True)
@@ -106,7 +106,7 @@ def test_a_mean_over_trainings_has_no_value_where_one_has_none() -> None:
 def test_a_layer_without_valid_numbers_says_why(tmp_path: Path) -> None:
     run, scores = run_with(tmp_path, {POOL5: ranks_of([1.0] * 24), FC6: "NaN (3 rows)"})
     scores[1] = replace(scores[1], notes=("NaN (3 rows)",))
-    good, bad = stored_curves([run], scores, None)
+    good, bad = stored_curves([run], scores, None, {})
     assert good.values == (1.0,) * len(good.places)
     assert good.low == (None,) * len(good.places)  # all classes are the same: no interval
     assert bad.values == (None,) * len(bad.places)
@@ -117,7 +117,7 @@ def test_a_mean_of_draws_is_the_mean_of_theirs(tmp_path: Path) -> None:
     draws = [replace(FC6, reduction=name) for name in ("random:2", "random:2:1")]
     run, scores = run_with(tmp_path, {draws[0]: ranks_of([1.0] * 24), draws[1]: ranks_of([0.0] * 24)})
     mean = replace(scores[0], reduction="random:2x2", value=0.5)
-    (curve,) = stored_curves([run], [mean], None)
+    (curve,) = stored_curves([run], [mean], None, {})
     assert curve.values[-1] == 0.5
 
 
@@ -128,7 +128,7 @@ def test_the_items_of_a_gallery_are_those_searched(tmp_path: Path) -> None:
     rows = store.Rows(labels, [f"other{i}" for i in range(44)])
     key, columns = store.FeatureKey("one", 5, "gallery", "", "", ""), store.Columns({FC6.layer: 1}, "cpu", 1)
     store.write_features(run.feature_file(5, "gallery"), key, rows, columns, [{FC6.layer: np.zeros((44, 1), "f4")}])
-    (curve,) = stored_curves([run], scores, None)
+    (curve,) = stored_curves([run], scores, None, {})
     assert (curve.places[0], curve.places[-1]) == (3, 44)
 
 
@@ -149,12 +149,12 @@ def test_groups_decide_what_is_searched(monkeypatch: pytest.MonkeyPatch, tmp_pat
     dataset = Dataset({"test": Split("test", TEST, found.ids, no_image)}, (), search_rules={"test": rules})
     monkeypatch.setattr(gallery_sizes, "recorded_recipe", lambda *_: None)
     monkeypatch.setattr(from_recipe, "load_dataset", lambda _: dataset)
-    (curve,) = stored_curves([run], scores, None)
+    (curve,) = stored_curves([run], scores, None, {})
     assert curve.places[-1] == 23 - 5
     others = Split("test", TEST, tuple(f"x{i}" for i in range(24)), no_image)
     monkeypatch.setattr(from_recipe, "load_dataset", lambda _: replace(dataset, splits={"test": others}))
     with pytest.raises(DataError, match="the data set has other images than the run"):
-        stored_curves([run], scores, None)
+        stored_curves([run], scores, None, {})
 
 
 def with_open_count(hits: Sequence[float]) -> Ranks:
@@ -177,13 +177,13 @@ def test_ranks_that_do_not_serve_name_the_command_that_makes_them(
 ) -> None:
     run, scores = run_with(tmp_path, dict(entries))
     with pytest.raises(DataError, match=message):
-        stored_curves([run], [replace(scores[0], layer="fc6", pool="none", value=value)], None)
+        stored_curves([run], [replace(scores[0], layer="fc6", pool="none", value=value)], None, {})
 
 
 def test_without_test_scores_it_says_to_probe(tmp_path: Path) -> None:
     run, scores = run_with(tmp_path, {FC6: ranks_of([1.0] * 24)})
     with pytest.raises(DataError, match="no R@1 on the test split. Run layerprobe probe one --splits test --k 1"):
-        stored_curves([run], [replace(scores[0], split="train")], ("fc6",))
+        stored_curves([run], [replace(scores[0], split="train")], ("fc6",), {})
 
 
 def test_no_size_suits_queries_of_which_one_has_more_right_items_than_another_has_items() -> None:
@@ -197,6 +197,6 @@ def test_no_size_suits_queries_of_which_one_has_more_right_items_than_another_ha
 def test_few_classes_have_no_band_and_say_so(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     scores = stored(run, 5, "test", {FC6: ranks_of([1.0, 0.0] * 4)}, labels=np.repeat(np.arange(4), 2))
-    (curve,) = stored_curves([run], scores, None)
+    (curve,) = stored_curves([run], scores, None, {})
     assert set(curve.low) == {None}
     assert curve.notes == ("no interval: 4 classes, at least 10 are needed",)

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from layerprobe import store
+from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.views import Neighbours
-from layerprobe.workflow.plot.options import PlotOptions
 from layerprobe.workflow.plot.panels import panels_of
 from layerprobe.workflow.plot.plot import drawn as drawn_plot
 from layerprobe.workflow.run.runs import Run
@@ -29,8 +29,8 @@ def probed(images: Path, tmp_path: Path) -> Run:
     return made(f"folder:{images}", tmp_path, layers=("c3", "fc6"), reduce=("none", "binary"))
 
 
-def shown(run: Run, ask: PlotOptions) -> list[Neighbours]:
-    return panels_of([run], run.scores(), ask)[0]
+def shown(run: Run, options: PlotOptions) -> list[Neighbours]:
+    return panels_of([run], run.scores(), options, {})[0]
 
 
 def ranks(run: Run) -> dict[str, Ranks]:
@@ -63,7 +63,7 @@ def test_runs_on_other_images_of_the_same_names_are_not_shown_side_by_side(probe
     other = Run(probed.folder.with_name("other"))
     other.write(recorded(other.read().as_json() | {"contents": {"test": "of other images"}}))
     with pytest.raises(DataError, match="other has other test images than tiny. Compare runs on the same images"):
-        panels_of([probed, other], [*probed.scores(), *other.scores()], PlotOptions())
+        panels_of([probed, other], [*probed.scores(), *other.scores()], PlotOptions(), {})
 
 
 def test_a_module_that_gives_the_output_is_not_shown_beside_it(foreign: Callable[..., Run]) -> None:
@@ -88,7 +88,7 @@ def test_layers_that_a_rule_names_are_shown(probed: Run) -> None:
 
 
 def test_one_image_is_shown_at_a_size_that_a_figure_can_show(probed: Run) -> None:
-    found, image = panels_of([probed], probed.scores(), PlotOptions(query="class7/3.png"))
+    found, image = panels_of([probed], probed.scores(), PlotOptions(query="class7/3.png"), {})
     assert {one.query.id for one in found} == {"class7/3.png"}
     assert image("tiny", "class7/3.png").shape == (128, 256, 3)
     assert image("tiny", "class5/0.png").shape == (20, 20, 3)
@@ -121,7 +121,7 @@ def test_a_layer_whose_features_are_not_finite_is_named(tmp_path: Path) -> None:
 def test_a_second_run_shows_the_same_queries(probed: Run, images: Path, tmp_path: Path) -> None:
     other = made(f"folder:{images}", tmp_path / "b", layers=("c3", "fc6"), name="other")
     scores = [*probed.scores(), *other.scores()]
-    found, image = panels_of([probed, other], scores, PlotOptions(where="random", queries=2))
+    found, image = panels_of([probed, other], scores, PlotOptions(where="random", queries=2), {})
     assert [(one.run, one.ranked) for one in found[:4]] == [(run, x) for run in ("tiny", "other") for x in (C3, FC6)]
     assert len({one.query.id for one in found[:4]}) == 1
     assert {one.notes[0] for one in found} == {"Queries: random, 2 of 16 at random by seed 0, by tiny"}

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.plots import cka, curves
-from layerprobe.plots.plot import Layers, MatrixPlot, ScorePlot
+from layerprobe.plots.plot import PlotOptions
 from layerprobe.registry import PLOTS
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.values.facts import DataFacts, common_chance
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Matrix, Score, ScoreTable, read_scores
-from layerprobe.workflow.plot.options import PlotOptions
 from layerprobe.workflow.plot.plot import PlotRequest, drawn, plot
 from layerprobe.workflow.run.runs import Run
 from tests.metrics.oracles import direct_cka
@@ -69,19 +68,20 @@ def seeds(cache: Path, names: Sequence[str], more: Mapping[str, Mapping[str, obj
 def chance_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> dict[str, float]:
     """The chance levels that the drawing function is given."""
     given: dict[str, float] = {}
+    draw = curves.draw
 
-    def draw(scores: Sequence[Score], *, data: Mapping[str, DataFacts], layers: Layers | None = None) -> Figure:
+    def spy(scores: Sequence[Score], *, data: Mapping[str, DataFacts], **_: object) -> Figure:
         given.update(common_chance(data.values()))
-        return curves.draw(scores, data=data)
+        return draw(scores, data=data)
 
-    monkeypatch.setattr(curves, "PLOT", ScorePlot(draw, curves.PLOT.table))
+    monkeypatch.setattr(curves, "draw", spy)
     plot(PlotRequest("curves", runs))
     return given
 
 
 def test_what_means_nothing_for_a_plot_is_refused(tmp_path: Path) -> None:
     run = run_with(tmp_path, "one", {"test": [0, 0]})
-    with pytest.raises(RecipeError, match="plot curves takes no --epoch. Beside runs and files it takes --layers"):
+    with pytest.raises(RecipeError, match="plot curves has no option --epoch. Its options are --layers"):
         drawn("curves", [run], PlotOptions(epoch=1))
 
 
@@ -201,12 +201,13 @@ def ready(kind: str, run: Run) -> Run:
 
 def matrices_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> list[Matrix]:
     given: list[Matrix] = []
+    draw = cka.draw
 
-    def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts]) -> Figure:
+    def spy(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts]) -> Figure:
         given.extend(matrices)
-        return cka.draw(matrices, data=data)
+        return draw(matrices, data=data)
 
-    monkeypatch.setattr(cka, "PLOT", MatrixPlot(draw, cka.PLOT.table))
+    monkeypatch.setattr(cka, "draw", spy)
     assert plot(PlotRequest("cka", runs)) == runs[0].plot_file("cka")
     assert runs[0].plot_file("cka").read_bytes().startswith(b"\x89PNG")
     return given

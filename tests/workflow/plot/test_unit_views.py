@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.measure.pair_similarities import Labelled
+from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
-from layerprobe.workflow.plot.unit_views import choice_of, histograms_of, shown, spectra_of, stored
+from layerprobe.workflow.plot.unit_views import histograms_of, shown, shown_layers, spectra_of, stored
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
@@ -32,22 +33,24 @@ def read(split: str, ranked: RankedLayer) -> Labelled:
     return Labelled(values, np.arange(6) % 2)
 
 
-def layers_shown(scores: Sequence[Score], layers: Sequence[str] | None = None, epoch: int | None = None) -> list[str]:
-    return [ranked.layer.layer for ranked, _ in shown(scores, read, choice_of([scores], layers, epoch))]
+def layers_shown(scores: Sequence[Score], layers: tuple[str, ...] | None = None, epoch: int | None = None) -> list[str]:
+    return [
+        ranked.layer.layer for ranked, _ in shown(scores, read, shown_layers([scores], PlotOptions(layers, epoch), {}))
+    ]
 
 
 def test_the_few_that_stand_for_all_are_shown_or_those_asked_for() -> None:
     assert layers_shown(scores_of()) == ["pool1", "pool3", "pool5", "fc6"]
-    assert layers_shown(scores_of(), ["fc6", "pool2"]) == ["pool2", "fc6"]
+    assert layers_shown(scores_of(), ("fc6", "pool2")) == ["pool2", "fc6"]
     with pytest.raises(UnknownNameError, match="Did you mean 'pool5'"):
-        layers_shown(scores_of(), ["pol5"])
+        layers_shown(scores_of(), ("pol5",))
 
 
 def test_runs_share_the_layer_that_is_best_on_validation_in_the_mean() -> None:
     first = [*scores_of(), replace(SCORE, layer="pool2", split="validation", value=0.9)]
     second = [*scores_of(), *(replace(SCORE, layer=name, split="validation", value=value)
                               for name, value in (("pool2", 0.1), ("pool4", 0.6)))]  # fmt: skip
-    choice = choice_of([first, second], None, None)
+    choice = shown_layers([first, second], PlotOptions(), {})
     # pool2 has 0.5 in the mean, pool4 0.6
     assert [ranked.layer.layer for ranked, _ in shown(first, read, choice)] == [
         "pool1",
@@ -61,33 +64,35 @@ def test_runs_share_the_layer_that_is_best_on_validation_in_the_mean() -> None:
 def test_reduced_layers_are_shown_where_they_are_asked_for() -> None:
     scores = [*scores_of(), *scores_of(["fc6"], reduction="pca:2")]
     assert layers_shown(scores) == ["pool1", "pool3", "pool5", "fc6"]
-    assert layers_shown(scores, ["fc6/pca:2"]) == ["fc6"]
+    assert layers_shown(scores, ("fc6/pca:2",)) == ["fc6"]
 
 
 def test_a_layer_that_is_searched_in_two_ways_is_shown_once() -> None:
     scores = [*scores_of(["fc6"]), *scores_of(["fc6"], similarity="euclidean")]
-    assert layers_shown(scores) == layers_shown(scores, ["fc6"]) == ["fc6"]
+    assert layers_shown(scores) == layers_shown(scores, ("fc6",)) == ["fc6"]
 
 
 @pytest.mark.parametrize(("reduction", "reason"), [("binary", "bits, no vectors"), ("random:2x3", "a mean over draws")])
 def test_what_is_no_vectors_is_refused(reduction: str, reason: str) -> None:
     scores = scores_of(["fc6"], reduction=reduction)
     with pytest.raises(RecipeError, match=f"fc6 after {reduction}: {reason}. Ask for the layer as it is"):
-        layers_shown(scores, [f"fc6/{reduction}"])
+        layers_shown(scores, (f"fc6/{reduction}",))
 
 
 def test_the_last_epoch_is_shown_or_the_one_asked_for() -> None:
     scores = [*scores_of(["fc6"]), *scores_of(["fc6"], epoch=4)]
     for epoch, expected in ((None, 4), (1, 1)):
-        assert {each.epoch for each in histograms_of(scores, read, choice_of([scores], None, epoch))} == {expected}
+        assert {
+            each.epoch for each in histograms_of(scores, read, shown_layers([scores], PlotOptions(epoch=epoch), {}))
+        } == {expected}
     with pytest.raises(RecipeError, match="no scores of epoch 3. There are those of 1, 4"):
-        choice_of([scores], None, 3)
+        shown_layers([scores], PlotOptions(epoch=3), {})
 
 
 def test_spectra_have_the_notes_of_their_split() -> None:
     scores = scores_of(["fc6"])
     noted = lambda split, ranked: replace(read(split, ranked), notes=(f"{split} note",))  # noqa: E731
-    found = spectra_of(scores, noted, choice_of([scores], None, None))
+    found = spectra_of(scores, noted, shown_layers([scores], PlotOptions(), {}))
     assert [(each.split, each.notes, len(each.places)) for each in found] == [
         ("train", ("train note",), 3),
         ("test", ("test note",), 3),
@@ -96,7 +101,7 @@ def test_spectra_have_the_notes_of_their_split() -> None:
 
 def test_splits_that_were_not_probed_are_left_out() -> None:
     scores = [*scores_of(["fc6"], ["test"]), *scores_of(["fc5"], ["validation"])]
-    found = histograms_of(scores, read, choice_of([scores], None, None))
+    found = histograms_of(scores, read, shown_layers([scores], PlotOptions(), {}))
     assert {(each.split, each.ranked.layer.layer) for each in found} == {("test", "fc6")}
     with pytest.raises(DataError, match="one: no layer was probed on the training or test split"):
         layers_shown(scores_of(["fc6"], ["validation"]))
@@ -119,12 +124,12 @@ def test_a_split_whose_features_are_gone_is_left_out_and_told(tmp_path: Path) ->
     run, scores = Run(tmp_path / "one"), scores_of(["fc6"])
     run.feature_file(1, "train").unlink()
     own, reads = stored(run, scores, None)
-    found = histograms_of(own, reads, choice_of([own], None, None))
+    found = histograms_of(own, reads, shown_layers([own], PlotOptions(), {}))
     assert {(each.split, each.notes) for each in found} == {("test", ("no features of train are stored",))}
     run.feature_file(1, "test").unlink()
     own, reads = stored(run, scores, None)
     with pytest.raises(DataError, match="epoch-0001.train.h5: no such feature file. Run layerprobe probe first"):
-        histograms_of(own, reads, choice_of([own], None, None))
+        histograms_of(own, reads, shown_layers([own], PlotOptions(), {}))
 
 
 def test_reduced_features_are_those_that_the_search_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

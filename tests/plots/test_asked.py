@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from layerprobe.plots.asked import asked_layers
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.workflow.plot.plot_layers import asked_layers
 
 
 def layer(name: str, reduction: str = "none", pool: str = "max") -> RankedLayer:
