@@ -20,7 +20,8 @@ from layerprobe.values.facts import DataFacts, common_chance
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Matrix, Score, ScoreTable, read_scores
-from layerprobe.workflow.plot.plot import PlotRequest, drawn, plot
+from layerprobe.workflow.plot.plot import PlotRequest, StoredRuns, drawn, plot
+from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.runs import Run
 from tests.metrics.oracles import direct_cka
 from tests.records import recorded
@@ -58,7 +59,9 @@ def seeds(cache: Path, names: Sequence[str], more: Mapping[str, Mapping[str, obj
     runs = [run_with(cache, name, {"test": [0, 0]}) for name in names]
     for seed, run in enumerate(runs):
         known = (
-            RECORD | {"seed": seed, "epochs_done": 1, "manifests": {"test": "m"}} | dict((more or {}).get(run.name, {}))
+            RECORD
+            | {"seed": seed, "epochs_done": 1, "manifests": {"test": "m"}, "contents": {"test": "m"}}
+            | dict((more or {}).get(run.name, {}))
         )
         run.write(recorded(known))
         write_scores(run.scores_file, [replace(SCORE, run=run.name, seed=seed, value=0.5 + seed / 4)])
@@ -92,7 +95,7 @@ def test_trainings_of_one_experiment_are_drawn_as_one(tmp_path: Path) -> None:
 
 
 def test_runs_of_one_recipe_on_other_images_are_drawn_apart_with_a_note(tmp_path: Path) -> None:
-    runs = seeds(tmp_path, ("one-s0", "one-s1", "other"), {"other": {"manifests": {"test": "others"}}})
+    runs = seeds(tmp_path, ("one-s0", "one-s1", "other"), {"other": {"contents": {"test": "others"}}})
     found = drawn("layers", runs)
     rows = csv.DictReader(found.csv.splitlines())
     assert [(row["run"], row["test R@1"]) for row in rows] == [("one-s* (2 seeds)", "0.625"), ("other", "1.0")]
@@ -105,6 +108,20 @@ def test_a_run_whose_record_is_damaged_is_averaged_with_none(tmp_path: Path) -> 
     runs[1].record_file.write_text("{")
     rows = csv.DictReader(drawn("layers", runs).csv.splitlines())
     assert [row["run"] for row in rows] == ["one-s0", "one-s1"]
+
+
+def test_the_embedding_is_what_the_network_gives_to_the_loss_for_runs_and_their_mean(tmp_path: Path) -> None:
+    network = {"layers": ["pool5", "fc6", "fc7"], "embedding": ["fc6", "none"], "cuts": {}, "input": None, "files": {}}
+    runs = seeds(tmp_path, ("one-s0", "one-s1"), {name: {"network": network} for name in ("one-s0", "one-s1")})
+    for run in runs:
+        scores = [replace(score, layer=name) for score in run.scores() for name in ("fc6", "fc7")]
+        write_scores(run.scores_file, scores)
+    embeddings = StoredRuns(runs, scores_of(runs)).embeddings()
+    assert {name: str(ranked) for name, ranked in embeddings.items()} == dict.fromkeys(
+        ["one-s0", "one-s1", "one-s* (2 seeds)"], "fc6"
+    )
+    runs[0].record_file.write_text("{")
+    assert list(StoredRuns(runs, scores_of(runs)).embeddings()) == ["one-s1"]
 
 
 def test_an_epoch_without_scores_is_told(tmp_path: Path) -> None:
