@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def plot(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"What to draw: {', '.join(PLOTS)}.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"Plot to draw: {', '.join(PLOTS)}.")],
     runs: Annotated[
         list[str] | None, typer.Argument(metavar="RUN", help="Run names (default: the most recent).")
     ] = None,
@@ -27,15 +27,21 @@ def plot(
         str | None,
         typer.Option("--layers", metavar="L,...", help="Layers to show: LAYER[@pool][/reduction] or a glob."),
     ] = None,
-    epoch: Annotated[int | None, typer.Option("--epoch", min=0, help="Of this epoch (default: the last).")] = None,
-    query: Annotated[str | None, typer.Option("--query", metavar="ID", help="Of panels: this image.")] = None,
+    epoch: Annotated[int | None, typer.Option("--epoch", min=0, help="Epoch to show (default: the last).")] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", metavar="ID", help="Image to show as the query (panels only).")
+    ] = None,
     where: Annotated[
         str | None,
         typer.Option(
-            "--where", metavar="TEXT", help="Of panels: 'LAYER right, LAYER wrong', worst, random, class NAME."
+            "--where",
+            metavar="TEXT",
+            help="Rule for choosing queries: 'LAYER right, LAYER wrong', worst, random or 'class NAME' (panels only).",
         ),
     ] = None,
-    queries: Annotated[int | None, typer.Option("--queries", min=1, help="Of panels: how many.")] = None,
+    queries: Annotated[
+        int | None, typer.Option("--queries", min=1, help="Number of queries to show (panels only).")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the figure to this .png, .pdf or .svg file, or to - (stdout).")
     ] = None,
@@ -47,7 +53,7 @@ def plot(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Draw the scores of runs, their features, or the images found."""
+    """Plot the scores or features of runs, or the nearest neighbours of images."""
     from layerprobe.plots.plot import PlotOptions
     from layerprobe.system.errors import UnknownNameError
     from layerprobe.workflow.plot.plot import PlotRequest

@@ -1,4 +1,4 @@
 """How values are drawn, one figure a module.
 
-Enter by `registry.PLOTS`: a name -> what draws and what writes the csv.
+Enter by `registry.PLOTS`: name -> `Plot`, which draws the figure and writes the CSV.
 """

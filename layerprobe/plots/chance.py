@@ -11,7 +11,7 @@ from layerprobe.values.facts import level_text
 
 
 def draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:
-    """Draw lines at the chance levels that are in view, and say above them what they are.
+    """Draw and label lines at the chance levels that are in view.
 
     Args:
         floors: split -> chance level in percent.

@@ -1,4 +1,4 @@
-"""How alike layers are by unit vectors: every two of a run, each with its earlier epochs, and those of two runs."""
+"""CKA of every two layers of a run, of each layer with its earlier epochs, and of the layers of two runs."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ _COLOURS = colormaps["viridis"].with_extremes(bad="0.88")
 
 
 def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
-    """Draw a panel for each matrix, all with the same colours for the values 0 to 1; of more than two, two in a row.
+    """Draw a panel for each matrix, with colours from 0 to 1; more than two matrices stand two in a row.
 
-    The first row and column are at the bottom left. The cells show their numbers if there is room for all. A cell
-    without a value is grey, and the reason is written under the figure. Values below 0, which an unbiased estimate can
-    have, are drawn as 0.
+    The first row and column are at the bottom left. Cells show their numbers if all fit. A cell without a value is
+    grey, and a note gives the reason. Values below 0, which an unbiased estimate can have, are drawn as 0.
 
     Args:
         matrices: at least one; those of a run follow one another.
-        data: run -> what was measured on.
+        data: run -> the data it was measured on.
     """
     # The two of a single run stand below each other, so that they can be read in a column of a paper.
     columns = 1 if len(matrices) <= 2 else 2
@@ -64,7 +63,7 @@ def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = N
 
 
 def _notes(matrices: Sequence[Matrix]) -> list[str]:
-    """The notes that all matrices have, then the others, each once for a run; several runs are named."""
+    """The notes that all matrices share, then the others, each once for a run."""
     common = shared_notes(matrix.notes for matrix in matrices)
     several = len({matrix.run for matrix in matrices}) > 1
     notes = [(matrix.run, note) for matrix in matrices for note in matrix.notes if note not in common]

@@ -1,4 +1,4 @@
-"""Names of classes in little room: shortened, or in lines."""
+"""Class names shortened, or wrapped, to a width."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNIT = 100.0  # points, at which a character is measured
 
 
 def shortened(name: str, width: float, size: float) -> str:
-    """A name with as much taken out before its last characters as it is too wide.
+    """A name shortened to a width by an ellipsis before its last characters.
 
     Args:
         size: of the font, in points.
@@ -35,7 +35,7 @@ def shortened(name: str, width: float, size: float) -> str:
 
 
 def in_lines(name: str, width: float, size: float, count: int) -> list[str]:
-    """A name in lines of a width, the last one shortened where they are too few.
+    """A name wrapped to a width in at most `count` lines; what is left over is shortened.
 
     Args:
         size: of the font, in points.
@@ -54,7 +54,7 @@ def in_lines(name: str, width: float, size: float, count: int) -> list[str]:
 
 
 def drawable(name: str) -> str:
-    """A name with a square in place of each character that figures have no picture of."""
+    """A name with a square in place of each character that the font lacks."""
     font = get_font(findfont(FontProperties()))
     return "".join(c if font.get_char_index(ord(c)) else "\N{WHITE SQUARE}" for c in visible(name))
 
@@ -66,7 +66,7 @@ def _width(text: str, size: float) -> float:
 
 @functools.cache
 def _advance(character: str) -> float:
-    """How much room a character takes, in points at the size `_UNIT`."""
+    """Width of a character in points, at the size `_UNIT`."""
     font = get_font(findfont(FontProperties()))
     font.set_size(_UNIT, 72)  # whoever draws with this font sets the size too
     return float(font.load_char(ord(character), flags=LoadFlags.NO_HINTING).linearHoriAdvance) / 65536

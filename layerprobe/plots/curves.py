@@ -19,16 +19,16 @@ from layerprobe.plots.values import (
     METRIC,
     Point,
     Series,
-    as_they_are,
     by_run,
     compared,
     missing,
     names_in_order,
-    not_drawn,
     of_one_kind,
+    omitted,
     points,
     points_csv,
     shared,
+    unreduced,
 )
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, common_chance, run_lines
@@ -42,12 +42,12 @@ _SPLITS = ("test", "train")
 _TOGETHER = 6
 _MARKS = 8  # markers on a curve, about
 _BAND = 0.13  # how opaque a band is
-_BANDS = 0.45  # how opaque all those together are that lie over each other, at most
+_BANDS = 0.45  # how opaque overlapping bands are together, at most
 
 
 @dataclass(frozen=True)
 class _Panel:
-    """What shares axes.
+    """The curves of one panel.
 
     Args:
         runs: run -> its layers.
@@ -70,7 +70,7 @@ class _Panel:
         ]
 
     def named(self, run: str, layer: str, split: str) -> str:
-        """What the artists of a curve are called."""
+        """Label of the artists of a curve."""
         return f"{layer} {split}" if len(self.runs) == 1 else f"{run} {layer} {split}"
 
 
@@ -88,7 +88,7 @@ def draw(
     the test curves have one. Reduced layers are drawn only if asked for, or if the run has no unreduced one.
 
     Args:
-        data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
+        data: run -> the data its scores were measured on; chance levels on which the runs agree are drawn.
         layers: those to draw; None for those of `shown_first`.
         embeddings: run -> its embedding layer, where that is known.
     """
@@ -132,20 +132,20 @@ def draw(
 def _chosen(
     scores: Sequence[Score], layers: Collection[RankedLayer] | None, embeddings: Mapping[str, RankedLayer]
 ) -> list[Score]:
-    """The scores of the layers that are drawn, on the splits that are drawn."""
+    """The scores to draw."""
     if layers is not None:
         own = [score for score in scores if score.ranked_layer in layers]
     else:
-        own = as_they_are(scores)
+        own = unreduced(scores)
         first = shown_first(by_run(points(own)), embeddings)
         own = [score for score in own if score.ranked_layer in first]
     return [score for score in own if score.split in _SPLITS] or own
 
 
 def _left_out(scores: Sequence[Score], chosen: Sequence[Score]) -> list[str]:
-    count, of = (len({score.ranked_layer for score in own}) for own in (chosen, as_they_are(scores)))
+    count, of = (len({score.ranked_layer for score in own}) for own in (chosen, unreduced(scores)))
     few_of = [f"{count} of {of} layers; --layers asks for others."] if count < of else []
-    return few_of + not_drawn(scores)
+    return few_of + omitted(scores)
 
 
 def _panels(runs: Mapping[str, Series], splits: Sequence[str]) -> list[_Panel]:
@@ -198,7 +198,7 @@ def _labels(panel: _Panel) -> list[fig.Label]:
 
 
 def _key(panel: _Panel) -> list[dict[str, object]]:
-    """What the lines of the panel are that its labels do not name."""
+    """Legend entries for splits and runs, which the labels do not name."""
     # A single split is in the title.
     kinds = [_mark(split, fig.GREY) | {"label": split} for split in panel.splits if len(panel.splits) > 1]
     if len(panel.runs) > 1:
@@ -232,7 +232,7 @@ def _draw_curves(axes: Axes, panel: _Panel) -> None:
         _draw_bands(axes, panel, split)
     for i, (run, name, split, layer) in enumerate(panel.curves):
         style, (epochs, values) = panel.styles[run, name], _valid(layer, split)
-        # The markers of each curve are at other epochs: so curves that coincide can still be told apart.
+        # Markers are at different epochs for each curve, so that coinciding curves can be distinguished.
         step = max(1, len(epochs) // _MARKS)
         (curve,) = axes.plot(epochs, values)
         curve.set(**_mark(split, style.colour), marker=style.marker, markersize=style.size * 0.55)
@@ -240,7 +240,7 @@ def _draw_curves(axes: Axes, panel: _Panel) -> None:
 
 
 def _draw_bands(axes: Axes, panel: _Panel, split: str) -> None:
-    """Shade the intervals of the curves; where an epoch has none the band is broken."""
+    """Shade the intervals of the curves; a band breaks at an epoch without one."""
     bands = {
         (run, name): _ends(layer, split)
         for run, name, own, layer in panel.curves
@@ -260,7 +260,7 @@ def _ends(layer: Sequence[Point], split: str) -> list[tuple[int, float, float]]:
 
 
 def _most_together(bands: Sequence[Sequence[tuple[int, float, float]]]) -> int:
-    """How many bands lie over each other where most do."""
+    """The largest number of overlapping bands."""
     by_epoch: dict[int, list[tuple[float, float]]] = {}
     for band in bands:
         for epoch, low, high in band:

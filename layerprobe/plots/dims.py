@@ -1,4 +1,4 @@
-"""Recall of layers at equal dimensions, by what brings them there (Zhai & Wu 2019, Fig. 2, has it by dimension)."""
+"""Recall of layers reduced to equal dimensions, by reduction (Zhai & Wu 2019, Fig. 2, has it by dimension)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from layerprobe.plots import dims_by_layer, dims_by_size
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.reducers import MANY, Reducer, reducer_names, reducer_of
 from layerprobe.plots.saving import csv_text
-from layerprobe.plots.values import said_once
+from layerprobe.plots.values import merged_lines
 from layerprobe.values.facts import DataFacts, run_lines
 from layerprobe.values.intervals import IntervalKind, ShownKind
 from layerprobe.values.keys import NO_REDUCTION
@@ -22,13 +22,13 @@ _KEY = ("run", "epoch", "split", "layer", "pool", "reduction", "similarity")
 
 
 def draw(found: Sequence[Reductions], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
-    """Draw the layers at each equal dimension side by side; at many, each layer by dimension, a panel for each reducer.
+    """Draw a panel for each equal dimension, by layer; with many dimensions, a panel for each reducer, by dimension.
 
     A ring marks the best post-processing of a layer. Intervals are bars, or bands.
 
     Args:
         found: at least one layer is at an equal dimension.
-        data: run -> what was measured on.
+        data: run -> the data it was measured on.
     """
     names = reducer_names(found)
     kind = ShownKind.of(sized.score.notes for each in found for sized in each.values if sized.score.low is not None)
@@ -38,12 +38,12 @@ def draw(found: Sequence[Reductions], *, data: Mapping[str, DataFacts] | None = 
     notes = run_lines(data or {}, {each.split for each in found})
     notes += ["; ".join(_chains(found, names)), *_signs(found, by_size=by_size)]
     notes += kind.lines("Bands" if by_size else "Bars")
-    notes += said_once({each.run: _remarks(each, names) for each in found})
+    notes += merged_lines({each.run: _remarks(each, names) for each in found})
     return dims_by_size.draw(found, names, notes) if by_size else dims_by_layer.draw(found, names, notes)
 
 
 def table(found: Iterable[Reductions]) -> str:
-    """The numbers drawn as CSV, a line each; the best post-processing of a layer names the split it was chosen on."""
+    """The numbers drawn as CSV, with the split on which the best post-processing of a layer was chosen."""
     numbers = ["dimensions", "R@1", "low", "high", "n", "best post-processing, chosen on", "note"]
     rows: list[list[object]] = [[*_KEY, *numbers]]
     for each in found:
@@ -60,15 +60,15 @@ def _without_interval(sized: Sized) -> Sized:
 
 
 def _signs(found: Sequence[Reductions], *, by_size: bool) -> list[str]:
-    """What rings and hollow points mean."""
+    """The legend of rings and hollow points."""
     chosen = dict.fromkeys(each.chosen_on for each in found if any(sized.chosen for sized in each.values))
     rings = [f"Ring: a layer's best post-processing, chosen on {split}" for split in chosen]
     raw = any(sized.score.reduction == NO_REDUCTION and sized.dim for each in found for sized in each.values)
-    return ["Hollow: a layer as it is, at its own dimensions"] * (by_size and raw) + rings
+    return ["Hollow: the unreduced layer, at its own dimensions"] * (by_size and raw) + rings
 
 
 def _chains(found: Sequence[Reductions], names: Mapping[Reducer, str]) -> list[str]:
-    """What each name stands for."""
+    """The chain of reductions that each name stands for."""
     lines = []
     for reducer, name in names.items():
         own = [sized for each in found for sized in each.values if reducer_of(sized) == reducer]
@@ -82,26 +82,25 @@ def _chains(found: Sequence[Reductions], names: Mapping[Reducer, str]) -> list[s
 
 
 def _remarks(found: Reductions, names: Mapping[Reducer, str]) -> list[str]:
-    """What all scores of a run say, those after one reducer, and single ones; and what is to be said of the choice."""
+    """The notes that all scores of a run share, those of one reducer, of single scores, and of the choice."""
     everywhere = shared_notes(sized.score.notes for sized in found.values)
-    lines = [*_unsaid(everywhere), *found.notes]
+    lines = [*_without_interval_notes(everywhere), *found.notes]
     for reducer in dict.fromkeys(map(reducer_of, found.values)):
         own = [sized.score for sized in found.values if reducer_of(sized) == reducer]
         name = names.get(reducer, reducer.chain)
         common = shared_notes(score.notes for score in own)
-        if told := _unsaid(note for note in common if note not in everywhere):
-            lines.append(f"{name}: {note_text(told)}")
+        if notes := _without_interval_notes(note for note in common if note not in everywhere):
+            lines.append(f"{name}: {note_text(notes)}")
         for score in own:
-            told = _unsaid(note for note in score.notes if note not in common)
+            notes = _without_interval_notes(note for note in score.notes if note not in common)
             if score.value is None:
-                lines.append(f"not valid: {score.layer} {name}: {note_text(told or score.notes)}")
-            elif told:
-                lines.append(f"{score.layer} {name}: {note_text(told)}")
+                lines.append(f"not valid: {score.layer_key} {name}: {note_text(notes or score.notes)}")
+            elif notes:
+                lines.append(f"{score.layer_key} {name}: {note_text(notes)}")
     return lines
 
 
-def _unsaid(notes: Iterable[str]) -> list[str]:
-    """Without those that the line on intervals says for all."""
+def _without_interval_notes(notes: Iterable[str]) -> list[str]:
     notes = list(notes)
     return [note for note in notes if note not in IntervalKind.of(notes).notes]
 

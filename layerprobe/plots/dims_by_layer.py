@@ -1,4 +1,4 @@
-"""Recall of the layers at one dimension: what brings them there stands side by side at each layer."""
+"""Recall of the layers at one dimension, with the reducers side by side at each layer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def draw(found: Sequence[Reductions], names: Mapping[Reducer, str], notes: Seque
 
 
 def _at(found: Reductions, dim: int) -> Reductions:
-    """The layers at one equal dimension, as they are, and after what leaves each another number."""
+    """The layers at one equal dimension: reduced to it, unreduced, and after reductions of no equal dimension."""
     there = {sized.score.layer_key for sized in found.values if sized.equal and sized.dim == dim}
     kept = (s for s in found.values if s.score.layer_key in there and (not s.equal or s.dim == dim))
     return replace(found, values=tuple(kept))
@@ -95,7 +95,7 @@ def _draw_reducers(
 
 
 def _tracks(layers: Sequence[LayerKey], rows: Sequence[int]) -> list[list[int]]:
-    """The rows that a line joins: where layers have several pools those of each; `A+B` is no step of the network."""
+    """The rows that a line joins: a line for each pool where layers have several; `A+B` is on none."""
     steps = [i for i in rows if "+" not in layers[i].layer]
     times = Counter(layers[i].layer for i in steps)
     pools = list(dict.fromkeys(layers[i].pool for i in steps if times[layers[i].layer] > 1)) or [""]
@@ -107,7 +107,7 @@ def _ends(low: float | None, high: float | None) -> tuple[float, float] | None:
 
 
 def _mark_best(axes: Axes, found: Reductions, layers: Sequence[LayerKey], names: Mapping[Reducer, str]) -> None:
-    """A ring around the best post-processing of each layer; between the others where it has no line of its own."""
+    """Draw a ring around the best post-processing of each layer, in the middle if it has no line of its own."""
     places, heights = [], []
     for sized in found.values:
         if sized.chosen and sized.score.value is not None:

@@ -1,4 +1,4 @@
-"""Recall of layers by how many dimensions they are brought to: a panel for each reducer."""
+"""Recall of layers by the number of dimensions they are reduced to: a panel for each reducer."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def draw(found: Sequence[Reductions], names: Mapping[Reducer, str], notes: Seque
 
 
 def _of(found: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized]:
-    """The values of a layer after a reducer by dimension, those that are valid."""
+    """The valid values of a layer after a reducer, by dimension."""
     own = [
         sized
         for sized in found.values
@@ -69,7 +69,7 @@ def _of(found: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized]:
 
 
 def _raw(found: Reductions, layer: LayerKey) -> Sized | None:
-    """A layer as it is, where its dimensions are known."""
+    """The unreduced layer, where its dimensions are known."""
     for sized in found.values:
         raw = sized.score.layer_key == layer and sized.score.reduction == NO_REDUCTION
         if raw and sized.dim is not None and sized.score.value is not None:
@@ -102,7 +102,7 @@ def _along(sized: Sized) -> float:
 
 
 def _draw_layer(axes: Axes, own: Sequence[Sized], raw: Sized | None, style: fig.Style, label: str) -> None:
-    """Draw a layer's values after a reducer, by dimension, and the layer as it is."""
+    """Draw a layer's values after a reducer, by dimension, and the unreduced layer."""
     dims, values = list(map(_along, own)), [100 * (s.score.value or 0.0) for s in own]
     (line,) = axes.plot(dims, values, color=style.colour, marker=style.marker, label=label)
     line.set(markersize=style.size * 0.55, linewidth=1.5, clip_on=False)
@@ -115,7 +115,7 @@ def _draw_layer(axes: Axes, own: Sequence[Sized], raw: Sized | None, style: fig.
     if raw:
         (mark,) = axes.plot([_along(raw)], [100 * (raw.score.value or 0.0)], color=style.colour, linestyle="none")
         mark.set(marker=style.marker, markersize=style.size * 0.55, markerfacecolor="white", clip_on=False, zorder=3)
-        mark.set_label(f"_{label} as it is")
+        mark.set_label(f"_{label} unreduced")
     best = [s for s in [*own, *([raw] if raw else [])] if s.chosen]
     heights = [100 * (s.score.value or 0.0) for s in best]
     (ring,) = axes.plot(list(map(_along, best)), heights, linestyle="none")

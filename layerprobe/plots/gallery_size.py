@@ -1,4 +1,4 @@
-"""Recall@1 of each layer by how many items a query searches: its positives, and negatives drawn at random."""
+"""Recall@1 of each layer by the number of items searched: all positives, and a random sample of the negatives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
-from layerprobe.plots.values import said_once
+from layerprobe.plots.values import merged_lines
 from layerprobe.values.facts import DataFacts, run_lines
 from layerprobe.values.intervals import IntervalKind, ShownKind
 from layerprobe.values.keys import RankedLayer, names_by_layer
@@ -26,16 +26,16 @@ _LEFT = 0.75
 _BAND = 0.15
 _BETWEEN = 0.06  # inches between the numbers at two ticks
 _KEY = ("run", "epoch", "split", "layer", "pool", "reduction", "similarity")
-_HOW = "Each query keeps its right items; the others it searches are drawn at random (the exact expectation)."
+_HOW = "Each query searches all its positives and a random sample of the negatives (exact expectation)."
 
 
 def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
-    """Draw a panel for each run, with a line for each layer that is labelled with its last value.
+    """Draw a panel for each run, with a line for each layer, labelled with its last value.
 
-    A band around a line is its interval over classes, or reaches from the lowest to the highest training.
+    A band around a line is its interval over classes, or the range over trainings.
 
     Args:
-        data: run -> what was measured on.
+        data: run -> the data it was measured on.
     """
     kind = ShownKind.of(curve.notes for curve in curves if any(end is not None for end in curve.low))
     if kind.kind is None:
@@ -51,7 +51,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     width = max(_LEAST, _FIGURE - _LEFT - right)
     titles = [f"{run}\n{_facts(own)}" for run, own in runs.items()]
     notes = [*run_lines(data or {}, {curve.split for curve in curves}), _HOW, *kind.lines("Bands")]
-    notes += said_once({run: _remarks(own, names) for run, own in runs.items()})
+    notes += merged_lines({run: _remarks(own, names) for run, own in runs.items()})
     layout = fig.Layout(width, _HEIGHT, right, below=0.6, columns=2, notes=notes)
     figure, panels = fig.panels(titles, layout)
     y_limits = fig.limits(_heights(curves) or [0.0, 100.0])
@@ -76,7 +76,7 @@ def table(curves: Iterable[Curve]) -> str:
 
 
 def _facts(own: Sequence[Curve]) -> str:
-    """Split, epoch, and how features were compared."""
+    """Split, epoch and similarities."""
     similarities = dict.fromkeys(curve.ranked.similarity for curve in own)
     return ", ".join([own[0].split, f"epoch {own[0].epoch}", *similarities])
 
@@ -108,7 +108,6 @@ def _labels(
 
 
 def _limits(places: Sequence[float]) -> tuple[float, float]:
-    """The ends of the axis; a single number of items is in its middle."""
     low, high = min(places), max(places)
     margin = (high / low) ** 0.02 if high > low else 2.0
     return low / margin, high * margin
@@ -128,7 +127,7 @@ def _set_axes(axes: Axes, ends: tuple[float, float], y_limits: tuple[float, floa
 
 
 def _ticks(low: float, high: float, inches: float) -> list[float]:
-    """As many round numbers from low to high as there is room for."""
+    """As many round numbers in the range as fit."""
     powers = range(len(f"{high:.0f}"))
     found: list[float] = []
     for factors, decades in ((1, 2, 5), 0.30), ((1, 3), 0.47), ((1,), 1.0):

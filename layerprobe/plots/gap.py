@@ -1,4 +1,4 @@
-"""How much better each layer does in training than on the test set, over the epochs: a row each, a column an epoch."""
+"""Gap between training and test recall: a row for each layer, a column for each epoch."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from layerprobe.plots.values import (
     METRIC,
     Point,
     Series,
-    as_they_are,
     by_run,
     compared,
     missing,
-    not_drawn,
     of_one_kind,
+    omitted,
     points,
     shared,
+    unreduced,
 )
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import visible
@@ -54,13 +54,13 @@ def draw(
 ) -> Figure:
     """Draw a panel for each run, all with the same colours; beside each row stands its gap at the last epoch.
 
-    The first layer is at the bottom. Where there is room, all cells show their numbers instead. A cell without a value
-    on either split is grey, and the reason is written under the figure. Layers that are reduced are drawn only where
-    none is as it is, or where they are asked for.
+    The first layer is at the bottom. If there is room, all cells show their numbers instead. A cell without a value on
+    either split is grey, and a note gives the reason. Reduced layers are drawn only if asked for, or if the run has no
+    unreduced one.
 
     Args:
-        data: run -> what its scores were measured on.
-        layers: those that are drawn; None for all as they are.
+        data: run -> the data its scores were measured on.
+        layers: those to draw; None for the unreduced ones.
     """
     given, scores = scores, _shown(scores, layers)
     found, _ = of_one_kind(points(scores), lambda *_: False)  # a gap has none of their intervals
@@ -72,7 +72,7 @@ def draw(
         )
     runs, data = by_run(found), data or {}
     notes = run_lines(data, (_SEEN, _UNSEEN)) + shared(runs) + missing(runs, (_SEEN, _UNSEEN)) + _other_sets(data)
-    notes += _before_training(runs, data) + ([] if layers else not_drawn(given))
+    notes += _before_training(runs, data) + ([] if layers else omitted(given))
     most = max(_LEAST, *map(abs, gaps))
     columns = max(len(_epochs(series)) for series in runs.values())
     rows = max(map(len, runs.values()))
@@ -99,9 +99,9 @@ def draw(
 
 
 def _shown(scores: Sequence[Score], layers: Collection[RankedLayer] | None) -> list[Score]:
-    """The scores of the two splits, of the layers as they are or of those asked for."""
-    own = as_they_are(scores) if layers is None else [score for score in scores if score.ranked_layer in layers]
-    # All of them where neither split is there, so that this can be told.
+    """The scores of the two splits, of the unreduced layers or of those asked for."""
+    own = unreduced(scores) if layers is None else [score for score in scores if score.ranked_layer in layers]
+    # All of them where neither split is there, for the error message.
     return [score for score in own if score.split in (_SEEN, _UNSEEN)] or own
 
 
@@ -116,21 +116,21 @@ def _epochs(series: Series) -> list[int]:
 
 
 def _other_sets(data: Mapping[str, DataFacts]) -> list[str]:
-    """A line that says that the splits are of other sizes, if they are: recall falls with the number of classes."""
+    """A note if the splits differ in size: recall falls with the number of classes."""
     for facts in data.values():
         seen, unseen = facts.splits.get(_SEEN), facts.splits.get(_UNSEEN)
         if seen and unseen and (seen.queries, seen.classes) != (unseen.queries, unseen.classes):
-            return ["The splits differ in size, and with them how hard they are; layerprobe summary draws equal terms."]
+            return ["The splits differ in size and so in difficulty; layerprobe summary compares them on equal terms."]
     return []
 
 
 def _before_training(runs: Mapping[str, Series], data: Mapping[str, DataFacts]) -> list[str]:
-    """A line that says what the gap of epoch 0 is, where training followed it."""
+    """A note on the gap of epoch 0, if training followed."""
     for run, series in runs.items():
         epochs = _epochs(series)
         start = data[run].start if run in data else EPOCH_0
         if epochs[0] == 0 < epochs[-1] and start != EPOCH_0:
-            return [f"The gap of epoch 0 ({start}) is how much harder the classes of one split are to tell apart."]
+            return [f"The gap of epoch 0 ({start}) is the difference in difficulty between the splits."]
     return []
 
 
@@ -155,7 +155,7 @@ def _draw_cells(axes: Axes, series: Series, most: float) -> AxesImage:
 
 
 def _write_numbers(axes: Axes, series: Series, most: float) -> bool:
-    """Write each gap into its cell where there is room for all; says whether there is."""
+    """Write each gap into its cell if all fit; returns whether they do."""
     values = _gaps(series)
     if fig.width_of(["+88.8"]) * _NUMBERS / fig.FONT + 0.06 > fig.size_of(axes)[0] / values.shape[1]:
         return False
@@ -186,7 +186,7 @@ def _name(axes: Axes, series: Series) -> None:
 
 
 def _draw_last(axes: Axes, series: Series) -> None:
-    """Write the gap of the last epoch beside each row that has one then."""
+    """Write the gap of the last epoch beside each row."""
     last = _epochs(series)[-1]
     head = axes.text(1.02, -0.02, f"epoch {last}", transform=axes.transAxes, fontsize=fig.FONT - 1, color=fig.GREY)
     head.set(va="top")
@@ -207,7 +207,7 @@ def _draw_bar(axes: Axes, image: AxesImage) -> None:
 
 
 def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None = None) -> str:
-    """The gaps as CSV, a line for each run, layer and epoch, with what they are the difference of, as fractions."""
+    """The gaps as CSV, a line for each run, layer and epoch, with the two recalls, as fractions."""
     key = ("run", "layer", "pool", "reduction", "similarity", "epoch")
     splits = (_SEEN, _UNSEEN)
     rows: list[list[object]] = []
@@ -221,7 +221,7 @@ def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None =
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw the layers as they are, or those asked for."""
+    """Draw the unreduced layers, or those asked for."""
     scores = source.scores
     layers = asked_layers(options.layers, [score.ranked_layer for score in scores])
     data = source.data(dict.fromkeys(score.run for score in scores))

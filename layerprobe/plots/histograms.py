@@ -49,10 +49,10 @@ def draw(histograms: Sequence[Histogram], *, data: Mapping[str, DataFacts] | Non
     """Draw a row of panels for each layer and run, with a panel for each split.
 
     The dotted line is the median of the same-class pairs; the number is the share of different-class pairs beyond it.
-    The panels of a layer have the same axis, other layers have others.
+    The panels of a layer share an axis.
 
     Args:
-        data: run -> what was measured on.
+        data: run -> the data it was measured on.
     """
     names = names_by_layer(histogram.ranked for histogram in histograms)
     runs = list(dict.fromkeys(histogram.run for histogram in histograms))
@@ -128,7 +128,7 @@ def _density(histogram: Histogram) -> NDArray[np.float64]:
 
 
 def _limits(histograms: Sequence[Histogram]) -> tuple[float, float]:
-    """Ends of the axis, outside which few pairs of any histogram lie."""
+    """Ends of the axis: few pairs of any histogram lie outside."""
     lows, highs = [], []
     for own in histograms:
         below = np.cumsum(own.counts)
@@ -159,7 +159,7 @@ def _notes(
 
 
 def histograms_csv(histograms: Sequence[Histogram]) -> str:
-    """A line for each bin: its ends, and how many pairs have a cosine in it; median and `above` as in `Histogram`."""
+    """A line for each bin: its ends and its number of pairs; `median` and `above` as in `Histogram`."""
     facts = ["run", "epoch", "split", "layer", "pool", "reduction", "pairs"]
     rows: list[list[object]] = [[*facts, "low", "high", "count", "median", "above", "note"]]
     for own in histograms:

@@ -1,4 +1,4 @@
-"""What figures share that have the layers of runs side by side, in network order."""
+"""The axis of layers in network order, the best layer on it, and notes on both."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from layerprobe.values.scores import Score
 
 _LAYER = 0.185  # inches of width for each layer
 _WIDTHS = (2.6, 9.0)
-_NAMED = 10  # of more layers that are not told apart from the best, a caption gives the number
+_NAMED = 10  # of more indistinguishable layers a caption gives the number
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of axes with a place for each layer, in inches.
+    """Sizes of axes with a tick for each layer, in inches.
 
     Args:
-        upright: whether the names stand upright, as there is no room beside each other.
+        upright: whether the names are rotated, for lack of room.
     """
 
     width: float
@@ -35,7 +35,7 @@ class Sizes:
 
 
 def sizes_of(runs: Mapping[str, Series]) -> Sizes:
-    """The sizes with which the layers of each run can be named."""
+    """Sizes that leave room for the names of the layers."""
     widest = fig.width_of([name for series in runs.values() for name in series], "bold")  # as that of the best layer is
     count = max(map(len, runs.values()))
     width = min(max(_WIDTHS[0], _LAYER * count), _WIDTHS[1])
@@ -44,18 +44,18 @@ def sizes_of(runs: Mapping[str, Series]) -> Sizes:
 
 
 def at_epoch(series: Series, epoch: int) -> Series:
-    """The layers with their point of an epoch alone, if they have one."""
+    """The layers with only their point of an epoch, if any."""
     return {name: [point for point in layer if point.epoch == epoch] for name, layer in series.items()}
 
 
 def heights(series: Series, split: str) -> list[float]:
-    """Percent of each layer, of which there is one point at most; NaN where there is none."""
+    """Percent of each layer, which has at most one point; NaN without a value."""
     found = [layer[0].percent(split) if layer else None for layer in series.values()]
     return [np.nan if value is None else value for value in found]
 
 
 def name_layers(axes: Axes, names: Sequence[str], *, upright: bool) -> None:
-    """Give each layer its place and name under the axes."""
+    """Name the layers under the axes."""
     axes.set_xlim(-0.5, len(names) - 0.5)
     axes.set_xticks(range(len(names)), list(map(visible, names)))
     axes.grid(visible=False, axis="x")
@@ -64,10 +64,10 @@ def name_layers(axes: Axes, names: Sequence[str], *, upright: bool) -> None:
 
 
 def tracks(series: Series) -> list[list[int]]:
-    """The places that a line joins: one line for each reduction and, where layers have several pools, for each of them.
+    """The positions that each line joins: a line for each reduction, and for each pool where layers have several.
 
-    A layer of one pool, such as a vector among maps, is on every line of its reduction. `A+B` is on none, as it is no
-    step of the network: each stands alone.
+    A layer with one pool, such as a vector among maps, is on every line of its reduction. Each `A+B` is on its own, as
+    it is no step of the network.
     """
     points = [layer[0] for layer in series.values()]
     joint = [[i] for i, point in enumerate(points) if "+" in point.layer]
@@ -83,46 +83,46 @@ def tracks(series: Series) -> list[list[int]]:
 
 
 def fractions(layers: Series, split: str) -> list[float | None]:
-    """The value of each layer, of which there is one point at most; None where there is none."""
+    """The value of each layer, which has at most one point; None without a value."""
     return [layer[0].values.get(split) if layer else None for layer in layers.values()]
 
 
 def best_of(layers: Series) -> tuple[Best | None, dict[str, list[float | None]]]:
-    """The layer that may be called best, and the values by split by which it is so."""
+    """The best layer, and the values by split from which it was chosen."""
     values = {split: fractions(layers, split) for split in ("validation", "test")}
     return best_layer(values), values
 
 
 def alike_lines(runs: Mapping[str, Series], scores: Sequence[Score], indistinguishable: Indistinguishable) -> list[str]:
-    """A line for each panel, where it is known which layers are not told apart from its best one."""
+    """A note for each panel that names the layers indistinguishable from the best, where known."""
     lines = []
     for run, series in runs.items():
         best, _ = best_of(series)
         epochs = {point.epoch for layer in series.values() for point in layer}
-        # Where there are several reductions or similarities, `by_search` has named the panels.
+        # With several reductions or similarities, `by_search` has named the panels.
         own = [s for s in scores if s.epoch in epochs and run in (s.run, search_name(s))]
         near = indistinguishable(own, METRIC) if best else None
         if best and near is not None:
             names = [name for name, layer in series.items() if layer and layer[0].ranked_layer in near]
-            told = apart_text(
+            text = apart_text(
                 best, names if len(names) <= _NAMED else [f"{len(names)} of the {len(series) - 1} others"]
             )
-            lines.append(f"{run}: " * (len(runs) > 1) + f"best: {list(series)[best.place]}; {told}")
+            lines.append(f"{run}: " * (len(runs) > 1) + f"best: {list(series)[best.place]}; {text}")
     return lines
 
 
 def worse_lines(runs: Mapping[str, Series], last: Mapping[str, int], starts: Mapping[str, str]) -> list[str]:
-    """A line for each panel in which training made a layer worse."""
+    """A note for each panel in which training made a layer worse."""
     lines = []
     for run, series in runs.items():
         before, trained = (fractions(at_epoch(series, epoch), "test") for epoch in (0, last[run]))
-        if told := worse_text(list(series), before, trained, METRIC, starts[run]):
-            lines.append(f"{run}: " * (len(runs) > 1) + told)
+        if text := worse_text(list(series), before, trained, METRIC, starts[run]):
+            lines.append(f"{run}: " * (len(runs) > 1) + text)
     return lines
 
 
 def mark_best(axes: Axes, layers: Series, names: Sequence[str], colour: fig.Colour | str = "black") -> None:
-    """Draw a ring around the best layer of a run, at its test value or else that of the split it was chosen on."""
+    """Draw a ring around the best layer, at its test value, or at the one it was chosen by."""
     best, values = best_of(layers)
     if best:
         place, on_test = names.index(list(layers)[best.place]), values["test"][best.place]

@@ -28,16 +28,16 @@ from layerprobe.plots.values import (
     METRIC,
     Point,
     Series,
-    as_they_are,
     by_run,
     by_search,
     compared,
     missing,
-    not_drawn,
     of_one_kind,
+    omitted,
     points,
     points_csv,
     shared,
+    unreduced,
 )
 from layerprobe.values.best import best_text
 from layerprobe.values.facts import DataFacts, common_chance, run_lines
@@ -46,7 +46,7 @@ from layerprobe.values.scores import Score
 _HEIGHT = 3.2  # inches
 _TOGETHER = 3  # as many runs share a panel
 _BAR = 3.0  # points from the bar of one split to that of the next
-_PANELS = 6  # more are never drawn of reductions that were not asked for
+_PANELS = 6  # with more, only unreduced layers are drawn
 _SPLITS = ("train", "validation", "test")
 _GAP = ("train", "test")
 # Vermilion and blue of Okabe and Ito: distinct for every kind of colour blindness, and in grey.
@@ -63,12 +63,12 @@ def draw(
     """Draw a line for each split at the last epoch and lighter ones of train and test for epoch 0.
 
     The gap between train and test is shaded. The bars of the last epoch are intervals. The best layer, chosen on
-    validation where there is one, has a ring, and a note names the layers that are not told apart from it. Two or three
-    runs share a panel, as in `draw_together`; else each has one. Where there are several reductions or similarities,
-    each has a panel of its own; of many, the layers as they are alone.
+    validation if measured, has a ring, and a note names the layers indistinguishable from it. Two or three runs share a
+    panel, as in `draw_together`. Each reduction and similarity has its own panel; if these are too many, only the
+    unreduced layers are drawn.
 
     Args:
-        data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
+        data: run -> the data its scores were measured on; chance levels on which the runs agree are drawn.
         indistinguishable: gives the layers indistinguishable from the best of some scores; None where unknown.
     """
     given, left_out = _drawn(scores)
@@ -118,14 +118,10 @@ def draw(
 
 
 def _drawn(scores: Sequence[Score]) -> tuple[list[Score], list[str]]:
-    """The scores that are drawn: where every reduction would fill too many panels those of the layers as they are.
-
-    Returns:
-        Them, and a line that says what is left out.
-    """
+    """The scores to draw, those of unreduced layers if there would be too many panels; and a note on the rest."""
     panels = {(score.run, score.reduction, score.similarity) for score in scores}
-    kept = list(scores) if len(panels) <= _PANELS else as_they_are(scores)
-    return kept, not_drawn(scores) if len(kept) < len(scores) else []
+    kept = list(scores) if len(panels) <= _PANELS else unreduced(scores)
+    return kept, omitted(scores) if len(kept) < len(scores) else []
 
 
 def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float, float]:
@@ -135,7 +131,7 @@ def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float,
 
 
 def _starts(given: Sequence[Point], found: Sequence[Point], data: Mapping[str, DataFacts]) -> dict[str, str]:
-    """Panel -> what the network of epoch 0 is; `found` are the points of `given`, by panel."""
+    """Panel -> `DataFacts.start`; `found` are the points of `given`, by panel."""
     runs = {panel.run: point.run for point, panel in zip(given, found, strict=True)}
     return {panel: data[run].start if run in data else DataFacts.start for panel, run in runs.items()}
 
@@ -145,7 +141,7 @@ def _started(split: str, start: str) -> str:
 
 
 def _draw_splits(axes: Axes, series: Series, last: int, start: str) -> list[fig.Label]:
-    """Draw the lines and the gap, and return the lines' labels."""
+    """Draw the lines and the gap; returns the lines' labels."""
     lines = tracks(series)
     labels = []
     for epoch in sorted({0, last}):

@@ -50,10 +50,10 @@ def draw_together(
 ) -> Figure:
     """Draw each run at its last epoch: test solid with its intervals, train dashed and hollow, the best layer ringed.
 
-    Where there are several reductions or similarities, each has a panel.
+    Each reduction and similarity has a panel.
 
     Args:
-        data: run -> what its scores were measured on.
+        data: run -> the data its scores were measured on.
         indistinguishable: gives the layers indistinguishable from the best of some scores; None where unknown.
     """
     found = points(scores)
@@ -66,7 +66,7 @@ def draw_together(
     panels = [by_run([p for p in found if (p.reduction, p.similarity) == search]) for search in searches]
     floors = {split: 100 * value for split, value in common_chance(data.values()).items() if split in _SPLITS}
     y_limits = _limits(found, floors)
-    # Of several searches, a run's lines under the figure say which they are of.
+    # With several searches, the notes name them.
     named = {
         run if len(panels) == 1 else search_name(next(iter(series.values()))[0]): series
         for panel in panels
@@ -123,7 +123,7 @@ def _best(runs: Mapping[str, Series]) -> list[str]:
 
 
 def _draw_run(axes: Axes, run: str, layers: Series, names: Sequence[str], style: fig.Style) -> list[fig.Label]:
-    """Draw the lines of a run, and return their labels."""
+    """Draw the lines of a run; returns their labels."""
     labels = []
     places = [names.index(name) for name in layers]
     for split in _SPLITS:

@@ -24,7 +24,7 @@ from layerprobe.values.views import Neighbours
 
 @dataclass(frozen=True)
 class _Frame:
-    """How a picture is framed, and the sign below it."""
+    """Frame of a picture, and the sign below it."""
 
     colour: str
     line: str | tuple[float, tuple[float, float]]
@@ -55,7 +55,7 @@ def draw(neighbours: Sequence[Neighbours], *, image: ReadImage, data: Mapping[st
     Args:
         neighbours: at least one; those of a query follow one another.
         image: run and id of an item -> its pixels, uint8 (H, W, 3).
-        data: run -> what was measured on.
+        data: run -> the data it was measured on.
     """
     blocks = [list(own) for _, own in groupby(neighbours, key=lambda one: one.query)]
     most = max(len(one.found) for one in neighbours)
@@ -102,13 +102,13 @@ def _notes(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> l
 
 
 def _row_name(one: Neighbours, neighbours: Sequence[Neighbours], *, several: bool) -> str:
-    """The layer, with run and epoch where rows differ in them."""
+    """The layer, with run and epoch if there are several runs."""
     name = names_by_layer(other.ranked for other in neighbours)[one.ranked]
     return f"{one.run}#{one.epoch}:{name}" if several else name
 
 
 def _draw_query(axes: Axes, one: Neighbours, image: ReadImage, top: float, height: float) -> None:
-    """The query's picture with the name of its class below, in as many lines as there is room for."""
+    """Draw the query's picture with the name of its class below."""
     bottom = _picture(axes, image(one.run, one.query.id), (0, top + _TEXT, _QUERY), _ASKED)
     room = int((top + height - bottom - 0.04) / _TEXT)
     lines = in_lines(one.query.name, _QUERY, _NAMES, room)
@@ -117,7 +117,7 @@ def _draw_query(axes: Axes, one: Neighbours, image: ReadImage, top: float, heigh
 
 
 def _draw_row(axes: Axes, one: Neighbours, image: ReadImage, place: tuple[float, float], name: str) -> None:
-    """The neighbours by one layer: their pictures, signs, and the classes of those that are of another one."""
+    """Draw the neighbours by one layer: their pictures and signs, and the class of wrong ones."""
     top, side = place
     left = _QUERY + _BESIDE
     axes.text(
@@ -140,7 +140,7 @@ def _draw_row(axes: Axes, one: Neighbours, image: ReadImage, place: tuple[float,
 
 
 def _picture(axes: Axes, pixels: NDArray[np.uint8], place: tuple[float, float, float], frame: _Frame) -> float:
-    """Draw a picture in a square as large as it can be, framed; gives its lower end."""
+    """Draw a framed picture, as large as fits a square; returns its lower end."""
     left, top, side = place
     rows, columns = map(float, pixels.shape[:2])
     height, width = side * rows / max(rows, columns), side * columns / max(rows, columns)
@@ -154,7 +154,7 @@ def _picture(axes: Axes, pixels: NDArray[np.uint8], place: tuple[float, float, f
 
 
 def neighbours_csv(neighbours: Sequence[Neighbours]) -> str:
-    """A line for each neighbour, with the whole ids and classes; ids and classes that begin as a formula have a `'`."""
+    """A line for each neighbour, with unabridged ids and class names."""
     head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity"]
     rows: list[list[object]] = []
     rows.append([*head, "query", "query_class", "place", "item", "item_class", "value", "right", "note"])

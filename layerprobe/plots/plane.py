@@ -1,4 +1,4 @@
-"""The plane of training and test values: which part is shown, the line test = train, and the chance levels."""
+"""The plane of training and test values: its window, the line test = train, and the chance levels."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Window:
 
     @property
     def names_the_diagonal(self) -> bool:
-        """Whether the visible part of the line test = train is long enough for its label."""
+        """Whether the visible part of the line test = train is long enough for a label."""
         return min(self.x[1], self.y[1]) - max(self.x[0], self.y[0]) >= _NAMED * (self.x[1] - self.x[0])
 
     def notes(self) -> list[str]:
-        """What a reader must know of the axes."""
+        """Notes on the axes."""
         lines = [] if self.equal else ["The axes differ in scale."]
         if max(self.x[0], self.y[0]) >= min(self.x[1], self.y[1]):
             lines.append("The line test = train lies outside the axes.")
@@ -49,14 +49,14 @@ class Window:
 
 
 def window_of(found: Sequence[Point], floors: Mapping[str, float]) -> Window:
-    """The window that shows every point with its interval, and the chance levels where there is room for both.
+    """The window that shows every point with its interval, and both chance levels if there is room.
 
     Args:
         found: points, with the intervals that are drawn.
         floors: split -> chance level in percent.
     """
     x, y = _limits(found, "train", floors), _limits(found, "test", floors)
-    # A chance level on one axis alone would only take room away.
+    # A chance level on one axis only is not worth the room.
     if x and y and any(not low < floors.get(split, high) < high for split, (low, high) in (("train", x), ("test", y))):
         x, y = _limits(found, "train", {}), _limits(found, "test", {})
     if x is None or y is None:

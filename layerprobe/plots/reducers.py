@@ -1,4 +1,4 @@
-"""What figures call what is done to layers, such as PCA to 128 dimensions, and how they draw it."""
+"""Names, colours and markers of reductions, such as PCA to 128 dimensions, in figures."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from layerprobe.plots.figure import Style
 from layerprobe.values.keys import NO_REDUCTION
 from layerprobe.values.views import Reductions, Sized
 
-MANY = 3  # of so many equal dimensions on, there are lines over them
-AS_IT_IS = "as it is"
+MANY = 3  # with at least so many equal dimensions, lines are drawn over them
+UNREDUCED = "unreduced"
 _ON_GALLERY = "@gallery"
 _POWERS = {"0": "PCA", "0.5": "half-whitened", "1": "whitened"}
 # Okabe and Ito's, distinct for every kind of colour blindness; the markers tell them apart without colour.
@@ -23,10 +23,10 @@ _RAW = Style(to_rgb("0.35"), "o")
 
 @dataclass(frozen=True)
 class Reducer:
-    """What is done to layers whatever number of dimensions it leaves.
+    """A chain of reductions and a similarity, whatever the number of dimensions.
 
     Args:
-        chain: the chain of reductions with D in the place of that number, `none` for layers as they are.
+        chain: with D in place of the number of dimensions, `none` for unreduced layers.
         similarity: cosine, dot, euclidean or hamming.
     """
 
@@ -35,7 +35,7 @@ class Reducer:
 
 
 def reducer_of(sized: Sized) -> Reducer:
-    """What was done to a layer: of `l2+pca:128+l2` to 128 dimensions `l2+pca:D+l2`."""
+    """The reducer of a layer: of `l2+pca:128+l2`, which leaves 128 dimensions, `l2+pca:D+l2`."""
     chain = sized.score.reduction
     if sized.equal:
         chain = re.sub(rf"(?<=[a-z]):{sized.dim}(?![0-9])", ":D", chain)
@@ -43,10 +43,9 @@ def reducer_of(sized: Sized) -> Reducer:
 
 
 def reducer_names(found: Sequence[Reductions]) -> dict[Reducer, str]:
-    """What each is called: PCA, half-whitened; by its chain where two would be called the same.
+    """Reducer -> its name, such as PCA or half-whitened; the chain where two would have the same name.
 
-    Returns:
-        `none` first, the others by their chains: so a reducer has its colour in most figures.
+    `none` is first, the others are sorted by chain, so that a reducer has the same colour in most figures.
     """
     known = {reducer_of(sized) for each in found for sized in each.values if _is_drawn(sized)}
     reducers = sorted(known, key=lambda reducer: (reducer.chain != NO_REDUCTION, reducer.chain, reducer.similarity))
@@ -65,7 +64,7 @@ def _is_drawn(sized: Sized) -> bool:
 
 def _name(chain: str) -> str:
     if chain == NO_REDUCTION:
-        return AS_IT_IS
+        return UNREDUCED
     words = [word for part in chain.removesuffix(_ON_GALLERY).split("+") if (word := _word(part))]
     return ", ".join(words + ["fitted on the gallery"] * chain.endswith(_ON_GALLERY)) or chain
 
@@ -78,7 +77,7 @@ def _word(part: str) -> str:
 
 
 def reducer_styles(names: Mapping[Reducer, str]) -> dict[Reducer, Style]:
-    """A colour and a marker for each; layers as they are are grey."""
+    """A colour and a marker for each reducer; unreduced layers are grey."""
     reduced = [reducer for reducer in names if reducer.chain != NO_REDUCTION]
     styles = {reducer: _COLOURS[i % len(_COLOURS)] for i, reducer in enumerate(reduced)}
     return {

@@ -1,4 +1,4 @@
-"""How the variance of each layer's features is spread over dimensions, and how many dimensions they use in effect."""
+"""Spectrum of each layer's features: share of the variance by principal direction, and effective rank."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     A label names a layer and its effective rank on test, and on train in brackets.
 
     Args:
-        data: run -> what was measured on.
+        data: run -> the data it was measured on.
     """
     names = names_by_layer(curve.ranked for curve in curves)
     styles = fig.styles(list(names.values()))
@@ -64,7 +64,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
 
 
 def effective_rank(curve: Curve) -> float | None:
-    """Exponential of the entropy of the singular values divided by their sum; None where there are none.
+    """Exponential of the entropy of the normalised singular values; None without values.
 
     Roy & Vetterli, The effective rank (2007), as the metric `effective-rank` has it. The shares of the variance are the
     squares of the singular values.
@@ -112,7 +112,7 @@ def _points(curve: Curve) -> list[fig.Place]:
 
 
 def _thinned(points: Sequence[fig.Place]) -> list[fig.Place]:
-    """The points of a line, fewer where they are close together on the logarithmic axis."""
+    """The points of a line, at most a few for each factor of e."""
     steps = {round(_STEPS * math.log(x)): (x, y) for x, y in points}
     return list(steps.values())
 
@@ -124,7 +124,7 @@ def _labelled(points: Sequence[fig.Place], axes: Axes) -> Sequence[fig.Place]:
 
 
 def _distance(point: fig.Place, others: Iterable[Mapping[float, float]]) -> float:
-    """How far the nearest of the other lines is above or below a point, on the logarithmic axis."""
+    """Vertical distance from a point to the nearest other line, on the logarithmic axis."""
     return min((abs(math.log(point[1] / line[point[0]])) for line in others if point[0] in line), default=math.inf)
 
 

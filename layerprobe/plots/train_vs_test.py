@@ -24,15 +24,15 @@ from layerprobe.plots.values import (
     METRIC,
     Point,
     Series,
-    as_they_are,
     by_run,
     compared,
     missing,
-    not_drawn,
     of_one_kind,
+    omitted,
     points,
     points_csv,
     shared,
+    unreduced,
 )
 from layerprobe.values.facts import DataFacts, common_chance, common_start, run_lines
 from layerprobe.values.keys import RankedLayer
@@ -61,11 +61,11 @@ def draw(
     if asked for, or if the run has no unreduced one.
 
     Args:
-        data: run -> what its scores were measured on; chance levels on which the runs agree are drawn.
+        data: run -> the data its scores were measured on; chance levels on which the runs agree are drawn.
         layers: those in colour; None for those of `shown_first`.
         embeddings: run -> its embedding layer, where that is known.
     """
-    found = points(as_they_are(scores, layers))
+    found = points(unreduced(scores, layers))
     runs = by_run(found)
     last = {run: max(p.epoch for layer in series.values() for p in layer) for run, series in runs.items()}
     bright = shown_first(runs, embeddings or {}) if layers is None else layers
@@ -82,8 +82,8 @@ def draw(
     window = window_of(drawn, floors)
     scored = {split for point in drawn for split, value in point.values.items() if value is not None}
     notes = run_lines(data, _SPLITS) + _notes(panels) + list(kind.lines("Bars"))
-    notes += window.notes() if scored == set(_SPLITS) else ["Layers without a value on one axis stand at its edge."]
-    notes += not_drawn(scores, layers)
+    notes += window.notes() if scored == set(_SPLITS) else ["Layers without a value on one axis are drawn at its edge."]
+    notes += omitted(scores, layers)
     styles = fig.styles(list(dict.fromkeys(key for panel in panels for key in panel.in_colour)))
     together = max(len(panel.runs) for panel in panels) > 1
     below = fig.Layout.below + (len(styles) * fig.KEY_ROW if together else 0)
@@ -102,7 +102,7 @@ def draw(
 
 @dataclass(frozen=True)
 class _Path:
-    """What is drawn of a layer of a run.
+    """The path of a layer of a run.
 
     Args:
         style: None for a pale one.
@@ -160,7 +160,7 @@ class _Panel:
 
 
 def _notes(panels: Sequence[_Panel]) -> list[str]:
-    """What a reader must know of the values that are drawn."""
+    """Notes on the values drawn."""
     runs = {run: series for panel in panels for run, series in panel.runs.items()}
     epochs = {point.epoch for series in runs.values() for layer in series.values() for point in layer}
     alone = [f"One epoch only ({min(epochs)}): no paths."] if len(epochs) == 1 else []
@@ -168,7 +168,7 @@ def _notes(panels: Sequence[_Panel]) -> list[str]:
 
 
 def _panels(runs: Mapping[str, Series], bright: Collection[RankedLayer]) -> list[_Panel]:
-    """One panel without the pale layers where it has few paths, else one for each run."""
+    """One panel without pale layers if the runs have few paths in all, else one for each run."""
     only = {run: {n: own for n, own in series.items() if own[0].ranked_layer in bright} for run, series in runs.items()}
     if len(runs) > 1 and 0 < sum(map(len, only.values())) <= _TOGETHER:
         return [_Panel({run: series for run, series in only.items() if series}, "", bright)]
@@ -176,7 +176,7 @@ def _panels(runs: Mapping[str, Series], bright: Collection[RankedLayer]) -> list
 
 
 def _drawn(point: Point) -> Point:
-    """The point without the splits that are no axis."""
+    """The point with only the splits of the axes."""
     splits = [split for split in _SPLITS if split in point.values]
     return replace(
         point,
@@ -187,7 +187,7 @@ def _drawn(point: Point) -> Point:
 
 
 def _places(layer: Sequence[Point], window: Window) -> list[tuple[int, float, float]]:
-    """(epoch, x, y) of the points that can be drawn; those of a layer without one of the splits are at the edge."""
+    """(epoch, x, y) of the valid points; a layer that lacks a split is at the edge."""
     x = [point.percent("train") for point in layer]
     y = [point.percent("test") for point in layer]
     if not any("train" in point.values for point in layer):
@@ -250,7 +250,7 @@ def _draw_path(axes: Axes, path: _Path, style: fig.Style) -> None:
 
 
 def _bars(path: _Path) -> list[list[fig.Place]]:
-    """The ends of the intervals of its last point: across for train, upright for test."""
+    """The intervals of the last point: horizontal for train, vertical for test."""
     point, (x, y) = path.points[-1], path.line[-1]
     across = [(end, y) for end in point.ends("train") or ()]
     upright = [(x, end) for end in point.ends("test") or ()]
@@ -258,7 +258,7 @@ def _bars(path: _Path) -> list[list[fig.Place]]:
 
 
 def _numbers(axes: Axes, paths: Sequence[_Path]) -> list[fig.Label]:
-    """The numbers of some epochs between the first and the last of each path, apart from each other."""
+    """Numbers of some epochs along each path, at a distance from each other."""
     scale = 72 / axes.figure.dpi
     labels = []
     for path in paths:
@@ -274,7 +274,7 @@ def _numbers(axes: Axes, paths: Sequence[_Path]) -> list[fig.Label]:
 
 
 def _kinds(found: Sequence[Point], start: str) -> list[dict[str, object]]:
-    """The kinds of markers in the figure, for its key."""
+    """Legend entries of the markers."""
     epochs = sorted({point.epoch for point in found})
     kinds: list[dict[str, object]] = []
     if epochs[0] == 0:
@@ -295,7 +295,7 @@ def table(
     embeddings: Mapping[str, RankedLayer] | None = None,
 ) -> str:
     """The points of all paths, as `points_csv` has them."""
-    own = as_they_are(scores, layers)
+    own = unreduced(scores, layers)
     runs = by_run(points(own))
     panels = _panels(runs, shown_first(runs, embeddings or {}) if layers is None else layers)
     drawn = {(point.run, point.ranked_layer) for panel in panels for layer in panel.merged.values() for point in layer}

@@ -1,4 +1,4 @@
-"""The numbers in a plot: scores as points, and points and matrices as CSV."""
+"""Scores as points, points and matrices as CSV, and the notes under a plot of scores."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Point:
         reduction: none, or the chain of reductions.
         similarity: cosine, dot, euclidean or hamming.
         epoch: 0 = before any step.
-        values: split -> fraction; None if the value is invalid; a split that was not scored is not in it.
-        notes: split -> remarks on the value, or why it is invalid.
-        intervals: split -> the 95 % interval of the value; a split without one is not in it.
+        values: split -> fraction; None if the value is invalid; only splits that were scored.
+        notes: split -> notes on the value, or why it is invalid.
+        intervals: split -> the 95 % interval of the value, if any.
     """
 
     run: str
@@ -44,12 +44,12 @@ class Point:
         return RankedLayer(LayerKey(self.layer, self.pool), self.reduction, self.similarity)
 
     def percent(self, split: str) -> float | None:
-        """The value of a split in percent; None if there is no valid one."""
+        """The value of a split in percent; None without a valid one."""
         value = self.values.get(split)
         return None if value is None else 100 * value
 
     def ends(self, split: str) -> tuple[float, float] | None:
-        """Low and high end of a split's interval in percent; None if it has none."""
+        """Lower and upper end of a split's interval in percent; None without one."""
         found = self.intervals.get(split)
         return None if found is None else (100 * found.low, 100 * found.high)
 
@@ -67,7 +67,7 @@ def points(scores: Iterable[Score]) -> list[Point]:
     if not chosen:
         known = ", ".join(dict.fromkeys(score.metric for score in scores))
         raise LayerprobeError(f"no scores of {METRIC}", fix=f"There is {known}" if known else "Probe a layer first")
-    order = {key[:-1]: place for place, key in reversed(list(enumerate(chosen)))}
+    order = {key[:-1]: position for position, key in reversed(list(enumerate(chosen)))}
     found = [_point(splits) for splits in chosen.values()]
     runs = list(dict.fromkeys(point.run for point in found))
     return sorted(found, key=lambda p: (runs.index(p.run), order[_layer(p)], p.epoch))
@@ -88,15 +88,12 @@ def _interval(score: Score) -> Interval | None:
 
 
 def of_one_kind(found: Sequence[Point], shown: Callable[[Point, str], bool]) -> tuple[list[Point], ShownKind]:
-    """The points with the intervals that a figure shows: none where those it would show are of different kinds.
+    """The points with the intervals to draw, and the kind of these intervals; none if they are of different kinds.
 
-    Where some are means over trainings, with the lowest and the highest, only these have ends.
+    Ranges over trainings take precedence over other intervals. The points' notes lose what the kind says of all.
 
     Args:
-        found: points.
-
-    Returns:
-        The points, whose notes no longer have what the figure says of all intervals, and the kind of these.
+        shown: whether the figure draws the interval of a point on a split.
     """
     kept = [{s: ends for s, ends in point.intervals.items() if shown(point, s)} for point in found]
     if any(_of_trainings(point, split) for point, own in zip(found, kept, strict=True) for split in own):
@@ -122,7 +119,7 @@ def _of_trainings(point: Point, split: str) -> bool:
 def points_csv(scores: Iterable[Score]) -> str:
     """The points as CSV, a line each: run, layer, pool ..., the fractions of all splits, their intervals and notes.
 
-    The cell of an invalid value is empty, as are those of an interval that there is not. The notes say its kind.
+    The cells of invalid values and absent intervals are empty. The notes have the intervals' kind.
     """
     found = points(scores)
     splits = _splits(found)
@@ -158,36 +155,33 @@ def by_run(found: Sequence[Point]) -> dict[str, Series]:
 
 
 def names_in_order(runs: Mapping[str, Series]) -> list[str]:
-    """Every layer of the runs once, in network order: what only a later run has stands after what it follows there."""
+    """Every layer of the runs once, in network order; one that only a later run has follows its predecessor there."""
     names: list[str] = []
     for series in runs.values():
-        place = 0
+        position = 0
         for name in series:
             if name not in names:
-                names.insert(place, name)
-            place = names.index(name) + 1
+                names.insert(position, name)
+            position = names.index(name) + 1
     return names
 
 
 def by_search(found: Sequence[Point]) -> list[Point]:
-    """The points, with reduction and similarity beside the run's name where there are several: a panel for each."""
+    """The points, with reduction and similarity added to the run's name if there are several."""
     several = len({(point.reduction, point.similarity) for point in found}) > 1
     return [replace(point, run=search_name(point)) if several else point for point in found]
 
 
 def search_name(point: Point | Score) -> str:
-    """What a panel is called that has the layers of a run after one reduction, compared in one way."""
+    """Name of the panel of a run, reduction and similarity."""
     reduction = [] if point.reduction == NO_REDUCTION else [point.reduction]
     return ", ".join([point.run, *reduction, point.similarity])
 
 
-def as_they_are(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[Score]:
-    """The scores of layers that are not reduced, and those asked for; all scores of a run that has no unreduced one.
+def unreduced(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[Score]:
+    """The scores of unreduced layers and of the layers asked for; all scores of a run without unreduced layers.
 
-    Where every layer has a line of its own, those of every reduction beside them could not be read.
-
-    Args:
-        layers: those that were asked for; None where none was.
+    In figures with a line for each layer, lines for each of its reductions could not be read.
     """
     raw = {score.run for score in scores if score.reduction == NO_REDUCTION}
     return [
@@ -197,16 +191,16 @@ def as_they_are(scores: Sequence[Score], layers: Collection[RankedLayer] | None 
     ]
 
 
-def not_drawn(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[str]:
-    """A line that says what `as_they_are` leaves out; none where it leaves out nothing."""
-    kept = {score.reduction for score in as_they_are(scores, layers)}
+def omitted(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[str]:
+    """A note on the reductions that `unreduced` leaves out, if any."""
+    kept = {score.reduction for score in unreduced(scores, layers)}
     left_out = [name for name in dict.fromkeys(score.reduction for score in scores) if name not in kept]
     which = "it" if len(left_out) == 1 else f"one of {len(left_out)} reductions"
-    return [f"The layers as they are; --layers '*/{left_out[0]}' shows them after {which}."] if left_out else []
+    return [f"Unreduced layers; --layers '*/{left_out[0]}' shows them after {which}."] if left_out else []
 
 
 def compared(series: Series) -> str:
-    """How a panel's features were compared, for its title: the similarities, after a reduction that all have."""
+    """The similarities of a panel, for its title, after the reduction that all layers share, if any."""
     found = [point for layer in series.values() for point in layer]
     reductions = {point.reduction for point in found} - {"none"}
     shared = reductions if len({point.reduction for point in found}) == 1 else ()
@@ -216,13 +210,13 @@ def compared(series: Series) -> str:
 def shared(runs: Mapping[str, Series]) -> list[str]:
     """The notes that every score of a run has, such as missing images, or every value of a split; a line each.
 
-    What all runs have is said once, without their names.
+    Those of all runs come first, once.
     """
-    return said_once({run: _shared_notes(series) for run, series in runs.items()})
+    return merged_lines({run: _shared_notes(series) for run, series in runs.items()})
 
 
-def said_once(lines: Mapping[str, Sequence[str]]) -> list[str]:
-    """The lines of some runs: first those that all have, without the runs' names."""
+def merged_lines(lines: Mapping[str, Sequence[str]]) -> list[str]:
+    """The lines of some runs: first those that all share, once, then the others with the run's name."""
     first, *others = lines.values()
     common = [line for line in first if all(line in other for other in others)]
     return common + [f"{run}: {line}" for run, own in lines.items() for line in own if line not in common]
@@ -232,14 +226,14 @@ def _shared_notes(series: Series) -> list[str]:
     found = [point for layer in series.values() for point in layer]
     lines = list(everywhere := shared_notes(notes for point in found for notes in point.notes.values()))
     for split in _splits(found):
-        # Of a split without any valid value, `missing` tells the reasons.
+        # For a split without any valid value, `missing` has the reasons.
         valid = [point.notes[split] for point in found if point.values.get(split) is not None]
         lines += [f"{split}: {note}" for note in (shared_notes(valid) if valid else ()) if note not in everywhere]
     return lines
 
 
 def missing(runs: Mapping[str, Series], splits: Sequence[str]) -> list[str]:
-    """Lines that say what a plot of these splits cannot show: splits without scores, and invalid values."""
+    """Notes on splits without scores, and on invalid values."""
     lines = []
     for run, series in runs.items():
         prefix = f"{run}: " if len(runs) > 1 else ""

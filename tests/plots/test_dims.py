@@ -67,17 +67,17 @@ def test_at_one_dimension_each_reducer_has_a_point_at_every_layer() -> None:
     (axes,) = draw([ONE]).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["pool5.3", "fc6"]
     found = lines(axes)
-    assert found["as it is"] == pytest.approx([85, 80])
+    assert found["unreduced"] == pytest.approx([85, 80])
     assert found["PCA"] == pytest.approx([80, 82])
     assert found["random projection"] == pytest.approx([79, 78])
-    assert [text.get_text() for text in axes.texts] == ["as it is", "PCA", "random projection"]
+    assert [text.get_text() for text in axes.texts] == ["unreduced", "PCA", "random projection"]
     assert axes.get_title("left").splitlines() == ["netA, epoch 16", "at 64 dimensions"]
 
 
 def test_points_and_intervals_of_a_layer_stand_beside_each_other() -> None:
     (axes,) = draw([ONE]).axes
     places = {str(line.get_label()): np.asarray(line.get_xdata()) for line in axes.lines}
-    assert places["as it is"][0] < places["PCA"][0] < places["random projection"][0] < 0.5
+    assert places["unreduced"][0] < places["PCA"][0] < places["random projection"][0] < 0.5
     bars = {str(each.get_label()): each for each in axes.collections}["_interval of PCA"]
     ends = np.asarray([path.vertices for path in bars.get_paths()])
     assert ends[:, :, 0] == pytest.approx(np.stack([places["PCA"]] * 2, axis=1))
@@ -87,7 +87,7 @@ def test_points_and_intervals_of_a_layer_stand_beside_each_other() -> None:
 def test_a_ring_is_around_the_best_post_processing_of_each_layer() -> None:
     (axes,) = draw([ONE]).axes
     rings = {str(line.get_label()): np.asarray(line.get_xydata()) for line in axes.lines}
-    assert rings["_best"] == pytest.approx(np.array([rings["as it is"][0], rings["PCA"][1]]))
+    assert rings["_best"] == pytest.approx(np.array([rings["unreduced"][0], rings["PCA"][1]]))
     assert "Ring: a layer's best post-processing, chosen on validation" in caption(draw([ONE]))
     (without,) = draw([replace(ONE, values=tuple(replace(v, chosen=False) for v in ONE.values), chosen_on=None)]).axes
     assert lines(without)["_best"] == []
@@ -128,11 +128,11 @@ def test_at_many_dimensions_each_layer_is_a_line_over_them() -> None:
     (axes,) = draw([MANY]).axes
     line = {str(line.get_label()): line.get_xydata() for line in axes.lines}
     assert line["fc6"] == pytest.approx(np.array([(32, 74.2), (64, 77.4), (128, 83.8)]))
-    assert line["_fc6 as it is"] == pytest.approx(np.array([(256, 80)]))
+    assert line["_fc6 unreduced"] == pytest.approx(np.array([(256, 80)]))
     assert axes.get_xscale() == "log"
     assert axes.get_title("left").splitlines() == ["netA, epoch 16", "PCA"]
     assert [text.get_text() for text in axes.texts] == ["pool5.3 82.8 %", "fc6 83.8 %"]
-    assert "Hollow: a layer as it is, at its own dimensions" in caption(draw([MANY]))
+    assert "Hollow: the unreduced layer, at its own dimensions" in caption(draw([MANY]))
 
 
 def test_at_many_dimensions_every_reducer_has_a_panel_of_the_same_scale() -> None:
@@ -165,7 +165,7 @@ def test_the_caption_has_the_data_and_what_the_names_stand_for() -> None:
     found = draw([ONE], data={"netA": facts}).texts[-1].get_text().replace("\n", " ")
     assert "test: 1,360 queries of 68 classes" in found
     assert "train" not in found
-    assert "as it is: 256 to 512 dimensions; PCA: l2+pca:64+l2; random projection: random:64x5+l2" in found
+    assert "unreduced: 256 to 512 dimensions; PCA: l2+pca:64+l2; random projection: random:64x5+l2" in found
     assert "Bars: 95 % interval over classes, against this gallery" in found
     assert "random projection: mean of 5 draws" in found
 

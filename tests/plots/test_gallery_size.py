@@ -63,7 +63,7 @@ def test_a_panel_for_each_run_says_what_was_measured_and_all_have_one_scale() ->
 def test_the_caption_has_the_data_of_the_split_and_how_it_was_thinned() -> None:
     facts = DataFacts("omniglot", {"train": SplitFacts(9), "test": SplitFacts(1360, 68)})
     lines = draw([POOL], data={"netA": facts}).texts[-1].get_text()
-    assert "test: 1,360 queries of 68 classes\nEach query keeps its right items;" in lines
+    assert "test: 1,360 queries of 68 classes\nEach query searches all its positives" in lines
     assert OVER in lines
     assert "train" not in lines
 

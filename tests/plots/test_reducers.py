@@ -15,7 +15,7 @@ def named(*reductions_: tuple[str, int]) -> list[str]:
 @pytest.mark.parametrize(
     ("chain", "name"),
     [
-        ("none", "as it is"),
+        ("none", "unreduced"),
         ("l2+pca:64+l2", "PCA"),
         ("l2+whiten:64:0.5+l2", "half-whitened"),
         ("whiten:64:1", "whitened"),
@@ -47,7 +47,7 @@ def test_layers_as_they_are_come_first_and_are_grey_and_all_have_another_look() 
     names = reducer_names(
         [reductions(*(sized("fc6", name, 0.5, 8) for name in ("random:8", "none", "pca:8", "whiten:8:1")))]
     )
-    assert list(names.values()) == ["as it is", "PCA", "random projection", "whitened"]
+    assert list(names.values()) == ["unreduced", "PCA", "random projection", "whitened"]
     styles = list(reducer_styles(names).values())
     assert len({style.marker for style in styles}) == len({style.colour for style in styles}) == 4
     assert len(set(styles[0].colour)) == 1

@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 
 from layerprobe.plots.values import (
-    as_they_are,
     by_run,
     by_search,
     compared,
     matrices_csv,
     missing,
     names_in_order,
-    not_drawn,
     of_one_kind,
+    omitted,
     points,
     points_csv,
     shared,
+    unreduced,
 )
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.intervals import IntervalKind, ShownKind
@@ -174,11 +174,9 @@ def test_reduced_layers_are_left_out_beside_layers_as_they_are(make_scores: Make
     (score,) = make_scores(["a"], [1], ["test"])
     l2, pca = (replace(score, reduction=name) for name in ("l2", "pca:8"))
     alone = replace(l2, run="other")
-    assert as_they_are([score, l2, pca, alone]) == [score, alone]
-    assert not_drawn([score, l2, pca]) == [
-        "The layers as they are; --layers '*/l2' shows them after one of 2 reductions."
-    ]
-    assert not_drawn([l2, pca]) == not_drawn([score]) == []
+    assert unreduced([score, l2, pca, alone]) == [score, alone]
+    assert omitted([score, l2, pca]) == ["Unreduced layers; --layers '*/l2' shows them after one of 2 reductions."]
+    assert omitted([l2, pca]) == omitted([score]) == []
 
 
 def test_a_note_that_all_runs_have_is_said_once(make_scores: MakeScores) -> None:
