@@ -1,1 +1,1 @@
-"""Which figure shows the scores and features of runs. Enter by `plot.plot`."""
+"""Which stored values of runs a plot shows. Enter by `plot.plot`."""

@@ -1,4 +1,4 @@
-"""Recall@1 of layers at equal dimensions: what is stored of reductions, and how many dimensions layers have."""
+"""Recall@1 of layers at equal dimensions, and the dimensions of the unreduced layers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.reduced import post_processing_split, unmeasured, usual_dimension, ways_of
 
 _RECALL = "R@1"
-_SHOWN = ("test", "validation", "train")  # the first that is measured at an equal dimension is shown
+_SHOWN = ("test", "validation", "train")  # the first measured at an equal dimension is shown
 _NO_BEST = "no best post-processing"
 
 
 @dataclass(frozen=True)
 class SelectionSplit:
-    """On which split the best post-processing is chosen.
+    """The split on which the best post-processing is chosen.
 
     Args:
-        split: None where none can be chosen.
-        note: why, or what a reader must know of the choice; empty for nothing.
+        split: None if none can be chosen.
+        note: why, or a caveat of the choice; may be empty.
     """
 
     split: str | None
@@ -67,7 +67,7 @@ def stored_reductions(
 def _choice(run: Run, values: Sequence[Score]) -> SelectionSplit:
     try:
         split, note = post_processing_split(run, values[0].epoch)
-    except DataError as error:  # the values can be shown when the record cannot be read
+    except DataError as error:  # without a record the values can still be shown
         return SelectionSplit(None, f"{_NO_BEST}: {error.message}")
     if split is None:  # why, and what to do, takes half a page
         return SelectionSplit(
@@ -79,7 +79,7 @@ def _choice(run: Run, values: Sequence[Score]) -> SelectionSplit:
 
 
 def best_on_validation(values: Sequence[Score]) -> SelectionSplit:
-    """The choice where nothing is known of what the network has seen: on validation, where that is measured."""
+    """Validation, if measured; for models of which nothing is known about their training data."""
     if any(score.split == "validation" and score.reduction != NO_REDUCTION for score in values):
         return SelectionSplit("validation")
     return SelectionSplit(None, f"{_NO_BEST}: no reduced layer is measured on validation")
@@ -87,18 +87,18 @@ def best_on_validation(values: Sequence[Score]) -> SelectionSplit:
 
 def _fix(run: Run, epoch: int, dims: Mapping[LayerKey, int]) -> str:
     with contextlib.suppress(DataError):
-        if run.read().from_python:  # there is no command that does it
+        if run.read().from_python:  # no command does it
             return python_fix(dims)
     return f"Run layerprobe probe {run.name} --epochs {epoch} --equal-dim {usual_dimension(dims.values())}"
 
 
 def python_fix(dims: Mapping[LayerKey, int]) -> str:
-    """How a probe from Python brings layers of some dimensions to an equal one."""
+    """How to reduce layers of some dimensions to an equal one in Python."""
     return f'Probe with reduce=("none", "l2+pca:{usual_dimension(dims.values())}+l2")'
 
 
 def _stored_dims(run: Run, epoch: int, scores: Iterable[Score]) -> dict[LayerKey, int]:
-    """Layer -> how many numbers it has, as far as features are stored; of `A+B` those of both."""
+    """Layer -> its number of dimensions, where its features are stored; of `A+B` the sum."""
     known: dict[LayerKey, int] = {}
     for split in _SHOWN:
         with contextlib.suppress(DataError, BusyError):
@@ -109,13 +109,13 @@ def _stored_dims(run: Run, epoch: int, scores: Iterable[Score]) -> dict[LayerKey
 
 
 def at_equal_dimensions(scores: Sequence[Score], epoch: int | None = None) -> list[Score]:
-    """Recall@1 at the epoch, on all splits, of layers as they are and after reductions.
+    """Recall@1 at the epoch, on all splits, of unreduced and reduced layers.
 
     Args:
-        epoch: None for the last at which a layer was brought to an equal dimension.
+        epoch: None for the last at which a layer was reduced to an equal dimension.
 
     Returns:
-        Empty where none was, or not at that epoch.
+        Empty if no layer was reduced to an equal dimension at that epoch.
     """
     own = [score for score in scores if score.metric == _RECALL]
     equal = {(way.reduction, way.similarity) for way in ways_of(s.ranked_layer for s in own) if way.dim is not None}
@@ -126,11 +126,11 @@ def at_equal_dimensions(scores: Sequence[Score], epoch: int | None = None) -> li
 
 
 def reductions_of(scores: Sequence[Score], dims: Mapping[LayerKey, int], choice: SelectionSplit) -> Reductions:
-    """Put the dimensions of layers beside their recall, and choose the best post-processing of each.
+    """Recall of layers with their dimensions, and the best post-processing of each.
 
     Args:
         scores: as `at_equal_dimensions` gives them; at least one.
-        dims: layer -> how many numbers it has as it is, where that is known.
+        dims: layer -> its number of dimensions without reduction, where known.
     """
     ways = {(way.reduction, way.similarity): way for way in ways_of(score.ranked_layer for score in scores)}
     best = _best(scores, ways.values(), choice.split)
@@ -181,12 +181,12 @@ def shown(
     """
     asked = asked_layers(names, [sized.score.ranked_layer for each in found for sized in each.values])
     if asked is not None:
-        # A layer that is asked for as it is brings its reductions; one that is asked for after a reduction does not.
+        # An unreduced layer brings its reductions; a reduced one does not.
         whole = {ranked.layer for ranked in asked if ranked.reduction == NO_REDUCTION}
         kept = [each for each in (_kept(each, whole, asked) for each in found) if _equal(each)]
         if not kept:
             there = dict.fromkeys(layer.layer for each in found for layer in sorted(_equal(each)))
-            fix = f"There {', '.join(there)} are; or run layerprobe probe --equal-dim"
+            fix = f"Choose among {', '.join(there)}, or run layerprobe probe --equal-dim"
             raise RecipeError(f"--layers {','.join(names or ())}: none of these is at an equal dimension", fix=fix)
         return kept
     lines = len(equal_dimensions(found)) >= MANY
@@ -199,7 +199,7 @@ def _kept(found: Reductions, layers: Collection[LayerKey], ranked: Collection[Ra
 
 
 def _equal(found: Reductions) -> set[LayerKey]:
-    """The layers that were brought to an equal dimension."""
+    """The layers that were reduced to an equal dimension."""
     return {sized.score.layer_key for sized in found.values if sized.equal}
 
 

@@ -1,4 +1,4 @@
-"""Recall@1 by how many items each query searches, from stored ranks: nothing is searched again."""
+"""Recall@1 by the number of items that each query searches, from stored ranks."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from layerprobe.values.views import Curve
 from layerprobe.workflow.run.reduction_draws import ranked_as
 from layerprobe.workflow.run.runs import Run
 
-SPLIT = "test"  # whose queries search fewer items
+SPLIT = "test"
 RECALL = "R@1"
 AXIS = "items searched"
 
 _STEPS = (1, 1.5, 2, 3, 4, 5, 7)  # of each power of ten: as even on a logarithmic axis as round numbers can be
-_ROUNDING = 1e-6  # by which Recall@1 of the ranks may differ from the score
+_ROUNDING = 1e-6  # allowed difference of Recall@1 by the ranks from the score
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class QueriesSearched:
     """The queries of a run at an epoch.
 
     Args:
-        labels: (Q,) their classes, over which intervals are made.
+        labels: (Q,) their classes, the units of the intervals.
         probe: the command, or function, that ranks them again.
     """
 
@@ -51,7 +51,7 @@ class QueriesSearched:
 
 
 def last_scores(scores: Sequence[Score]) -> list[Score]:
-    """Those of the last epoch that has Recall@1 on test; none where no epoch has."""
+    """Those of the last epoch with Recall@1 on test; none without such an epoch."""
     epoch = max((score.epoch for score in scores if (score.split, score.metric) == (SPLIT, RECALL)), default=0)
     return [score for score in scores if score.epoch == epoch]
 
@@ -107,10 +107,10 @@ def stored_curves(
 
 
 def curves_over_seeds(name: str, runs: Sequence[Sequence[Curve]]) -> list[Curve]:
-    """The mean over trainings of one experiment, with the lowest and the highest of them, as `over_seeds` has it.
+    """The mean over trainings of one experiment and their range, as in `over_seeds`.
 
     Returns:
-        Empty where not all have the same layers at the same sizes.
+        Empty unless all have the same layers at the same sizes.
     """
     if any([(c.ranked, c.places) for c in own] != [(c.ranked, c.places) for c in runs[0]] for own in runs):
         return []
@@ -153,7 +153,7 @@ def _run_curves(run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer]
 
 
 def _items(run: Run, epoch: int, stored: StoredRanks) -> ItemCounts:
-    """How many right and wrong items each query searches."""
+    """The number of positives and negatives that each query searches."""
     if read_chance(run.rank_file(epoch, SPLIT)) is not None:  # groups or lists decide, which only the data set has
         from layerprobe.workflow.probe.measures import items_searched
         from layerprobe.workflow.run.from_recipe import load_dataset  # it imports torch, which a plot does without
@@ -172,12 +172,12 @@ def _items(run: Run, epoch: int, stored: StoredRanks) -> ItemCounts:
 def curves_of(
     searched: QueriesSearched, ranks: Mapping[RankedLayer, Sequence[Ranks]], scores: Sequence[Score]
 ) -> list[Curve]:
-    """Recall@1 of some layers by the number of items searched, with its intervals over classes.
+    """Recall@1 of some layers by the number of items searched, with intervals over classes.
 
-    Each number is the expectation of `thinned_hits`; sizes that are scored as `R@1(G=N)` are among them.
+    Each number is the expectation of `thinned_hits`. The sizes include those scored as `R@1(G=N)`.
 
     Args:
-        ranks: layer -> its ranks, those of each draw where it is a mean of several; none where it is not valid.
+        ranks: layer -> its ranks, for a mean over draws those of each draw; empty if invalid.
     """
     scores = [score for score in scores if score.split == SPLIT]
     sizes = _sizes(searched.items, scores)
@@ -208,7 +208,7 @@ def _with_recalls(curve: Curve, searched: QueriesSearched, ranks: Sequence[Ranks
     units = IntervalKind().notes_on(len(np.unique(searched.labels)))
     return replace(
         curve,
-        # the mean that scores have: of the queries, not of the classes' sums
+        # over the queries, as scores are; not of the sums of classes
         values=tuple(hits.mean(1).tolist()),
         low=tuple(None if own is None else own.low for own in ends),
         high=tuple(None if own is None else own.high for own in ends),
@@ -217,22 +217,22 @@ def _with_recalls(curve: Curve, searched: QueriesSearched, ranks: Sequence[Ranks
 
 
 def _require_exact(searched: QueriesSearched, ranked: RankedLayer, ranks: Sequence[Ranks], value: float | None) -> None:
-    """Check that ranks count every closer item, and are those of a layer's score."""
+    """Check that the ranks are exact for every K, and agree with the layer's score."""
     if any(each.open().any() for each in ranks):
         size = _largest(searched.items)
         fix = f"Run {searched.probe} --layers {ranked.layer} --gallery-size {size}"
-        raise DataError(f"the stored ranks of {ranked.layer} count closer items no further than its K", fix=fix)
+        raise DataError(f"the stored ranks of {ranked.layer} are exact only up to its K", fix=fix)
     recall = float(np.mean([each.recall(1) for each in ranks])) if ranks else None
     if recall is not None and (value is None or abs(recall - value) > _ROUNDING):
-        raise DataError(f"the stored ranks of {ranked.layer} are not those of its scores", fix=f"Run {searched.probe}")
+        raise DataError(f"the stored ranks of {ranked.layer} do not agree with its scores", fix=f"Run {searched.probe}")
 
 
 def _sizes(items: ItemCounts, scores: Sequence[Score]) -> list[int]:
-    """Round numbers of items that all queries can search, the fewest, the most, and those that are scored."""
+    """Round numbers of items that all queries can search, the extremes, and those scored."""
     low, high = int(items[0].max()) + 1, _largest(items)
     if low > high:
-        what = f"a query has {low - 1:,} right items, and another searches no more than {high:,} items"
-        raise DataError(f"no number of items suits all queries: {what}", fix="Give all classes a like number of images")
+        what = f"a query has {low - 1:,} positives, and another searches only {high:,} items"
+        raise DataError(f"no number of items suits all queries: {what}", fix="Balance the sizes of the classes")
     found = {low, high}
     step = 1
     while step <= high:

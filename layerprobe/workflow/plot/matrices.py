@@ -1,4 +1,4 @@
-"""How alike layers are, from stored features: those of a run, each at different epochs, and those of two runs."""
+"""CKA from stored features: of the layers of a run, of each at different epochs, and of two runs."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ COMPARED = "test"  # the split whose features CKA compares
 
 
 def comparable(run: Run, scores: Sequence[Score]) -> list[Score]:
-    """The scores of a run whose layers CKA can compare: on the test split, as they are, and of one layer each."""
+    """The scores of a run whose layers CKA can compare: on test, unreduced, and not `A+B`."""
     wanted = (run.name, COMPARED, NO_REDUCTION)
     return [s for s in scores if (s.run, s.split, s.reduction) == wanted and "+" not in s.layer]
 
 
 @dataclass(frozen=True, eq=False)
 class RunLayers:
-    """The layers of a run that are compared.
+    """The layers of a run to compare.
 
     Args:
-        layers: epoch -> those that were measured there, in network order; the last epoch is compared with others.
-        notes: what every score of the run's test split says, but of its interval.
+        layers: epoch -> those measured then, in network order.
+        notes: those of every score of the run's test split, except on intervals.
     """
 
     run: Run
@@ -44,7 +44,7 @@ class RunLayers:
 
     @property
     def last(self) -> int:
-        """The last epoch."""
+        """The last epoch, which is compared with others."""
         return max(self.layers)
 
     def images(self, epoch: int) -> tuple[list[int], tuple[str, ...]]:
@@ -58,7 +58,7 @@ class RunLayers:
 
 
 def layers_of(run: Run, scores: Sequence[Score], notes: Sequence[str]) -> RunLayers:
-    """The layers of a run by epoch, in the order of the scores, as other plots have them."""
+    """The layers of a run by epoch, in the order of the scores."""
     layers: dict[int, dict[LayerKey, None]] = {}
     for score in scores:
         layers.setdefault(score.epoch, {})[score.layer_key] = None
@@ -72,7 +72,7 @@ def layers_of(run: Run, scores: Sequence[Score], notes: Sequence[str]) -> RunLay
 def matrices_of(runs: Sequence[RunLayers]) -> list[Matrix]:
     """CKA of every two layers of each run at its last epoch, of each with its earlier epochs, and of every two runs.
 
-    Two runs are compared at their last epochs, where they have the same test images; a note tells where they have not.
+    Two runs are compared at their last epochs if they have the same test images; else there is a note.
     """
     found = [matrix for own in runs for matrix in _own_matrices(own)]
     images = [own.images(own.last) for own in runs]
@@ -86,7 +86,7 @@ def matrices_of(runs: Sequence[RunLayers]) -> list[Matrix]:
 
 
 def _have_other_images(first: Run, second: Run) -> bool:
-    with contextlib.suppress(DataError):  # a record that cannot be read says nothing
+    with contextlib.suppress(DataError):  # without a record nothing is known
         return have_other_images(first.read(), second.read(), COMPARED)
     return False
 

@@ -1,4 +1,4 @@
-"""The items nearest to queries of a run, from its stored features, and the images of both.
+"""The nearest neighbours of queries of a run, from its stored features, and the images of both.
 
 opened = open_gallery(run, "test")
 found = neighbours_of(opened, 16, layers, rows, k=5)
@@ -42,9 +42,9 @@ class FoundItems:
     """The items nearest to Q queries by L layers, nearest first.
 
     Args:
-        rows: (L, Q, K) of what is searched; -1 at the end where the rules of the search leave a query fewer items.
-        similarities: (L, Q, K) to the query, a higher one is closer; -inf where the row is -1.
-        right: (L, Q, K) whether an item is a right answer; never where the row is -1.
+        rows: (L, Q, K) of the items; -1 at the end where the search rules leave a query fewer items.
+        similarities: (L, Q, K) to the query, higher is closer; -inf where the row is -1.
+        right: (L, Q, K) whether an item is a positive; False where the row is -1.
     """
 
     rows: Rows
@@ -57,7 +57,7 @@ class RunGallery:
     """A split of a run as it is searched, with its images.
 
     Args:
-        originals: split -> its images as the data set has them, neither resized nor inverted.
+        originals: split -> its images in the data set, neither resized nor inverted.
     """
 
     run: Run
@@ -68,12 +68,12 @@ class RunGallery:
 
     @property
     def queries(self) -> Split:
-        """What is searched for."""
+        """The queries."""
         return self.searches.features.dataset.splits[self.split]
 
     @property
     def items(self) -> Split:
-        """What is searched: the same split, or its gallery."""
+        """The items searched: the same split, or its gallery."""
         return self.searches.features.dataset.splits[self.searches.gallery(self.split)]
 
     @property
@@ -82,26 +82,25 @@ class RunGallery:
         return self.searches.features.dataset.class_names
 
     def image(self, name: str) -> Image:
-        """The image of a query or an item, as the data set has it."""
-        split, row = self._places[name]
+        """The original image of a query or an item."""
+        split, row = self._rows_by_id[name]
         return split.image(row)
 
     @cached_property
     def search_sha256(self) -> str:
-        """Hash of what decides today which items the queries may find."""
+        """Hash of the current search rules and classes."""
         return self.searches.features.search_sha256(self.split)
 
     @cached_property
-    def _places(self) -> dict[str, tuple[Split, int]]:
-        """Id -> where its image is."""
-        # Classes that are held out for validation are training classes of the data set.
+    def _rows_by_id(self) -> dict[str, tuple[Split, int]]:
+        # Classes held out for validation are training classes of the data set.
         names = dict.fromkeys([self.searches.gallery(self.split), self.split])
         splits = [self.originals.get(name) or self.originals[FITTED_ON] for name in names]
         return {name: (split, row) for split in splits for row, name in enumerate(split.ids)}
 
 
 def open_gallery(run: Run, split: str) -> RunGallery:
-    """Open the data set of a run, to find and show its images; of these none is read but one."""
+    """Open the data set of a run, to find and show its images."""
     record = run.read()
     if record.from_python:
         fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT"
@@ -129,13 +128,13 @@ def neighbours_of(
 ) -> FoundItems:
     """The items nearest to some queries by some layers, as the run's searches find them.
 
-    The query itself is none of them, nor is what groups or lists take out. Of tied items those of the first rows come
-    first, as for `nearest_neighbours`.
+    The query itself and the items that the search rules exclude are left out. Tied items are in the order of their
+    rows, as in `nearest_neighbours`.
 
     Args:
         epoch: 0 = before any step.
         queries: (Q,) rows of `opened.queries`, each once.
-        k: at least 1; where fewer other items are searched, that many.
+        k: at least 1, and at most the number of other items.
     """
     rows = np.asarray(queries, np.int64)
     _require_images(opened, epoch)
@@ -172,7 +171,7 @@ def _nearest(
 
 
 def _require_images(opened: RunGallery, epoch: int) -> None:
-    """Check that the stored features of an epoch are of the images that the data set has."""
+    """Check that the stored features of an epoch are of the images of the data set."""
     for split in dict.fromkeys([opened.queries, opened.items]):
         path = opened.run.feature_file(epoch, split.name)
         if not path.exists():
@@ -183,15 +182,15 @@ def _require_images(opened: RunGallery, epoch: int) -> None:
             )
         if store.read_index(path)[1] != tuple(split.ids):
             fix = probe_fix(opened.run, opened.record, epoch, opened.split)
-            raise DataError("features of other images than the data set has", file=path, fix=fix)
+            raise DataError("the features are of other images than those of the data set", file=path, fix=fix)
     ranks = opened.run.rank_file(epoch, opened.split)
     if store.read_search(ranks) not in ("", opened.search_sha256):
         fix = probe_fix(opened.run, opened.record, epoch, opened.split)
-        raise DataError("other classes, groups or lists decide what is right than at the probe", file=ranks, fix=fix)
+        raise DataError("classes, groups or lists have changed since the probe", file=ranks, fix=fix)
 
 
 def _require_stored(opened: RunGallery, epoch: int, ranked: RankedLayer) -> None:
-    """Check that the features of a layer are those that its ranks were made from."""
+    """Check that the ranks of a layer were made from its stored features."""
     run, name = opened.run, ranked.layer.layer
     fix = probe_fix(run, opened.record, epoch, opened.split, f"--layers {name}")
     ranks = run.rank_file(epoch, opened.split)
@@ -204,5 +203,5 @@ def _require_stored(opened: RunGallery, epoch: int, ranked: RankedLayer) -> None
         if not store.made_from(ranks, path, ranked, part):
             raise DataError(f"the ranks of {ranked.layer} were made from other features", file=path, fix=fix)
     if not store.fitted_on(ranks, run.feature_file(epoch, FITTED_ON), ranked):
-        what = f"the training features that {ranked.reduction} was fitted on are gone or others"
+        what = f"the training features that {ranked.reduction} was fitted on are missing or have changed"
         raise DataError(what, file=run.folder, fix=probe_fix(run, opened.record, epoch, FITTED_ON))

@@ -1,4 +1,4 @@
-"""The neighbours of some queries of runs, by some of their layers, as panels show them."""
+"""The queries, layers and neighbours that panels show."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from layerprobe.workflow.run.manifests import have_other_images
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split
 from layerprobe.workflow.run.runs import Run
 
-_SPLIT = "test"  # whose images are searched for
+_SPLIT = "test"  # of the queries
 _QUERIES = 4
 _NEIGHBOURS = 5
-_SIDE = 256  # most pixels of a side of a picture in a figure
+_SIDE = 256  # pixels of a picture, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,21 +50,21 @@ class _Shown:
 def panels_of(
     runs: Sequence[Run], scores: Sequence[Score], options: PlotOptions, embeddings: Mapping[str, RankedLayer]
 ) -> tuple[list[Neighbours], ReadImage]:
-    """The neighbours of some test queries by some layers of runs, and what gives the images.
+    """The neighbours of some test queries by some layers of runs, and a function that reads the images.
 
-    Unless told otherwise, the layers are the embedding and the one before it, and the queries those whose nearest item
-    is right by the first layer and wrong by the last; where there are none, any at random. With several runs, the
-    queries are chosen by the first.
+    By default, the layers are the embedding and the one before it, and the queries those whose nearest item is right by
+    the first layer and wrong by the last, or random ones if there are none. The first run chooses the queries.
 
     Args:
-        runs: at least one; they were probed.
+        runs: at least one.
+        embeddings: run -> its embedding layer, where that is known.
 
     Returns:
-        Those of a query one after the other, by run and layer; and run and id -> pixels, at most 256 a side.
+        Those of a query one after another, by run and layer; and run and id -> pixels, at most 256 a side.
     """
     if options.query is not None and (options.where is not None or options.queries is not None):
         flag = "--where" if options.where is not None else "--queries"
-        raise RecipeError(f"--query names one image, {flag} chooses some", fix="Leave one of them out")
+        raise RecipeError(f"--query and {flag} exclude each other", fix="Omit one of them")
     first = _ranked_split(runs[0], scores, options.epoch)
     rule = None
     if options.where is not None:
@@ -76,7 +76,7 @@ def panels_of(
     for run in runs[1:]:
         ranked_split = _ranked_split(run, scores, options.epoch)
         if have_other_images(first.record, ranked_split.record, _SPLIT):
-            what = f"{run.name} has other {_SPLIT} images than {runs[0].name}"
+            what = f"{run.name} and {runs[0].name} have different {_SPLIT} images"
             raise DataError(what, file=run.folder, fix="Compare runs on the same images")
         shown.append(
             _Shown(
@@ -108,14 +108,14 @@ def _shown_layers(
     *,
     like: Sequence[RankedLayer] = (),
 ) -> tuple[RankedLayer, ...]:
-    """The layers asked for; else those that the rule names; else those of another run, or the last two."""
+    """The layers asked for; else those of the rule; else those of the first run, or the last two."""
     known = ranked_split.layers
     asked = asked_layers(options.layers, known)
     if asked is not None:
         for layer in asked:
             if reason := ranked_split.stored.invalid.get(layer):
                 what = f"{ranked_split.name(layer)} at epoch {ranked_split.epoch} has no neighbours: {reason}"
-                raise NumericError(what, fix="Leave it out")
+                raise NumericError(what, fix="Omit it")
         return tuple(asked)
     if isinstance(rule, ByOutcome):
         like = list(dict.fromkeys(layer for layer, _ in rule.outcomes))
@@ -130,13 +130,13 @@ def _shown_layers(
             file=ranked_split.run.rank_file(ranked_split.epoch, ranked_split.split),
             fix="Probe one",
         )
-    # The embedding by a second name, such as that of the module that gives the model's output, is no other layer.
+    # A layer whose features equal the embedding's, such as the module that gives the output, is the same layer.
     same = equal_layers(ranked_split.run.feature_file(ranked_split.epoch, _SPLIT), last[-1].layer.layer)
     return tuple(last_two_layers([x for x in plain if x.layer not in same], last[-1]))
 
 
 def _chosen(rule: Rule | None, shown: _Shown, options: PlotOptions) -> tuple[ChosenQueries, tuple[str, ...]]:
-    """The queries, and how they were chosen."""
+    """The queries, and notes on how they were chosen."""
     ranked_split, names = shown.ranked_split, shown.opened.class_names
     count = _QUERIES if options.queries is None else options.queries
     if options.query is not None:
@@ -191,7 +191,7 @@ def _of_run(shown: _Shown, names: Sequence[str], notes: tuple[str, ...]) -> list
 
 
 def _small(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The image with at most so many pixels a side as a figure can show."""
+    """The image, shrunk to at most `_SIDE` pixels a side."""
     if max(pixels.shape[:2]) <= _SIDE:
         return pixels
     picture = PIL.Image.fromarray(pixels)

@@ -104,7 +104,7 @@ class StoredRuns:
         found = {}
         for run in self.runs:
             layers = dict.fromkeys(score.ranked_layer for score in self._own(run))
-            with contextlib.suppress(DataError):  # a record that cannot be read says nothing
+            with contextlib.suppress(DataError):  # without a record nothing is known
                 found[run.name] = embedding_among(run.read(), layers)
         first = {name: found.get(members[0]) for name, members in self._members.items()}
         return {name: embedding for name, embedding in first.items() if embedding is not None}

@@ -1,4 +1,4 @@
-"""By which rule queries are chosen to be shown: `pool5.3 right, fc6 wrong`, worst, random, or a class."""
+"""Rules that choose the queries to show: `pool5.3 right, fc6 wrong`, worst, random, or a class."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CLASS = "class "
 class ByOutcome:
     """Queries whose nearest item is right, or wrong, by each of some layers.
 
-    A query counts for neither where a right item ties with a wrong one, or where it has no right item at all.
+    A query counts as neither if a positive ties with a negative, or if it has no positive.
     """
 
     outcomes: tuple[tuple[RankedLayer, bool], ...]
@@ -32,7 +32,7 @@ class ByOutcome:
 
 @dataclass(frozen=True)
 class Worst:
-    """The queries whose nearest right item is farthest down by a layer; those without one are left out."""
+    """The queries whose nearest positive has the highest rank by a layer; those without one are left out."""
 
     layer: RankedLayer
 
@@ -61,20 +61,19 @@ Rule = ByOutcome | Worst | AtRandom | OfClass | OfImage
 
 @dataclass(frozen=True, eq=False)
 class ChosenQueries:
-    """Queries that fulfil a rule.
+    """Queries that satisfy a rule.
 
     Args:
-        rows: (Q,) of the split, in the order in which they are shown; none where no query fulfils the rule.
-        text: the rule and how these were taken by it, for people.
+        rows: (Q,) of the split, in display order; may be empty.
+        text: the rule, and how these were chosen among the queries that satisfy it.
     """
 
     rows: NDArray[np.int64]
-    of: int
     text: str
 
 
 def parse_rule(text: str, known: Sequence[RankedLayer], last: RankedLayer) -> Rule:
-    """Read the words of `--where`."""
+    """Parse `--where`."""
     words = text.strip()
     if words.startswith(_CLASS):
         return OfClass(words.removeprefix(_CLASS).strip())
@@ -84,7 +83,7 @@ def parse_rule(text: str, known: Sequence[RankedLayer], last: RankedLayer) -> Ru
     for part in words.split(","):
         name, _, outcome = part.strip().rpartition(" ")
         if not name or outcome not in _OUTCOMES:
-            raise RecipeError(f"--where {text!r}: {part.strip()!r} is no rule", fix=_FORM)
+            raise RecipeError(f"--where {text!r}: {part.strip()!r} is not a rule", fix=_FORM)
         found = asked_layers([name.strip()], known) or []
         if len(found) > 1:
             names = ", ".join(layer_names(found))
@@ -94,7 +93,7 @@ def parse_rule(text: str, known: Sequence[RankedLayer], last: RankedLayer) -> Ru
 
 
 def rule_text(rule: Rule, ranked_split: RankedSplit) -> str:
-    """The rule as `--where` has it; of `worst` the layer, too."""
+    """The rule in the form of `--where`, with the layer of `worst`."""
     match rule:
         case ByOutcome(outcomes):
             return ", ".join(f"{ranked_split.name(layer)} {'right' if right else 'wrong'}" for layer, right in outcomes)
@@ -109,47 +108,40 @@ def rule_text(rule: Rule, ranked_split: RankedSplit) -> str:
 
 
 def choose_queries(rule: Rule, ranked_split: RankedSplit, class_names: Sequence[str], count: int) -> ChosenQueries:
-    """The queries that a rule takes.
-
-    Of more queries than are wanted, those are taken that come first in a random order by the run's seed; of `worst`
-    the worst, and of equally bad ones those of the first rows.
-
-    Args:
-        count: how many queries are wanted, at least 1.
-    """
+    """At most `count` queries that satisfy a rule: a random sample by the run's seed, or the first of the worst."""
     text = rule_text(rule, ranked_split)
     if isinstance(rule, Worst):
-        down = _places_down(_ranks(ranked_split, rule.layer))
-        order = np.argsort(-down, kind="stable")[: int(np.isfinite(down).sum())]
-        told = f"Queries: {text}, the {count:,} whose nearest right item is farthest down"
-        return ChosenQueries(order[:count], len(order), told)
-    fulfil = np.flatnonzero(_fulfil(rule, ranked_split, class_names))
+        expected = _expected_ranks(_ranks(ranked_split, rule.layer))
+        order = np.argsort(-expected, kind="stable")[: int(np.isfinite(expected).sum())]
+        description = f"Queries: {text}, the {count:,} whose nearest right item is farthest down"
+        return ChosenQueries(order[:count], description)
+    satisfied = np.flatnonzero(_satisfies(rule, ranked_split, class_names))
     if isinstance(rule, OfImage):
-        return ChosenQueries(fulfil, len(fulfil), f"Query: {rule.name}")
+        return ChosenQueries(satisfied, f"Query: {rule.name}")
     order = np.random.default_rng(ranked_split.record.seed).permutation(len(ranked_split.stored.labels))
-    rows = order[np.isin(order, fulfil)][:count]
+    rows = order[np.isin(order, satisfied)][:count]
     seed = f"at random by seed {ranked_split.record.seed}"
-    shown = f"all {len(fulfil):,}" if len(rows) == len(fulfil) else f"{len(rows):,} of {len(fulfil):,} {seed}"
-    return ChosenQueries(rows, len(fulfil), f"Queries: {text}, {shown}")
+    shown = f"all {len(satisfied):,}" if len(rows) == len(satisfied) else f"{len(rows):,} of {len(satisfied):,} {seed}"
+    return ChosenQueries(rows, f"Queries: {text}, {shown}")
 
 
-def _fulfil(rule: Rule, ranked_split: RankedSplit, class_names: Sequence[str]) -> NDArray[np.bool_]:
-    """(Q,) which queries fulfil a rule."""
+def _satisfies(rule: Rule, ranked_split: RankedSplit, class_names: Sequence[str]) -> NDArray[np.bool_]:
+    """(Q,) whether each query satisfies a rule."""
     labels, ids = ranked_split.stored.labels, ranked_split.stored.ids
-    fulfil = np.ones(len(labels), bool)
+    satisfied = np.ones(len(labels), bool)
     match rule:
         case ByOutcome(outcomes):
             for layer, right in outcomes:
                 ranks = _first_known(ranked_split, layer)
-                fulfil &= _is_right(ranks) if right else _is_wrong(ranks)
+                satisfied &= _is_right(ranks) if right else _is_wrong(ranks)
         case OfClass(name):
             present = [class_names[label] for label in np.unique(labels)]
             _require_known("class", name, present, ranked_split.split)
-            fulfil = np.array([class_names[label] == name for label in labels.tolist()])
+            satisfied = np.array([class_names[label] == name for label in labels.tolist()])
         case OfImage(name):
             _require_known("image", name, ids, ranked_split.split)
-            fulfil = np.array([each == name for each in ids])
-    return fulfil
+            satisfied = np.array([each == name for each in ids])
+    return satisfied
 
 
 def _is_right(ranks: Ranks) -> NDArray[np.bool_]:
@@ -163,14 +155,14 @@ def _is_wrong(ranks: Ranks) -> NDArray[np.bool_]:
     return wrong
 
 
-def _places_down(ranks: Ranks) -> NDArray[np.float64]:
-    """(Q,) how many wrong items are expected before the nearest right one, the tied in random order.
+def _expected_ranks(ranks: Ranks) -> NDArray[np.float64]:
+    """(Q,) expected number of negatives before the nearest positive, with ties in random order.
 
-    -inf for a query without a right item. Where the count was not resolved, the middle of its interval is taken.
+    -inf for a query without a positive. An unresolved count is taken at the middle of its interval.
     """
     closer = (ranks.closer.astype(np.float64) + ranks.closer_high) / 2
-    down = closer + ranks.tied_negatives / (ranks.tied_positives + 1.0)
-    return np.where(ranks.tied_positives > 0, down, -np.inf)
+    expected = closer + ranks.tied_negatives / (ranks.tied_positives + 1.0)
+    return np.where(ranks.tied_positives > 0, expected, -np.inf)
 
 
 def _ranks(ranked_split: RankedSplit, layer: RankedLayer) -> Ranks:
@@ -185,7 +177,7 @@ def _ranks(ranked_split: RankedSplit, layer: RankedLayer) -> Ranks:
 
 
 def _first_known(ranked_split: RankedSplit, layer: RankedLayer) -> Ranks:
-    """The ranks of a layer, of which it is known whether the nearest item of each query is right."""
+    """The ranks of a layer, exact for K = 1."""
     ranks = _ranks(ranked_split, layer)
     if ranks.open([1]).any():
         fix = probe_fix(
@@ -203,5 +195,5 @@ def _first_known(ranked_split: RankedSplit, layer: RankedLayer) -> Ranks:
 def _require_known(kind: str, name: str, known: Sequence[str], split: str) -> None:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
-        fix = f"Did you mean {near[0]!r}?" if near else f"It has such as {known[0]!r}"
+        fix = f"Did you mean {near[0]!r}?" if near else f"An example is {known[0]!r}"
         raise RecipeError(f"no {kind} {name!r} in the {split} split", fix=fix)

@@ -1,4 +1,4 @@
-"""Histograms and spectra of layers, from their features: which layers, of which splits, and how they are read."""
+"""Histograms and spectra of features: of which layers and splits, and how these are read."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def shown_layers(
 
 
 def histograms_of(scores: Sequence[Score], read: ReadFeatures, which: ShownLayers) -> list[Histogram]:
-    """The histograms of a run, layer by layer: how alike images of the same and of different classes are.
+    """The histograms of a run, layer by layer: similarities of images of the same and of different classes.
 
     Args:
         scores: of one run, at least one.
@@ -72,7 +72,7 @@ def histograms_of(scores: Sequence[Score], read: ReadFeatures, which: ShownLayer
 
 
 def spectra_of(scores: Sequence[Score], read: ReadFeatures, which: ShownLayers) -> list[Curve]:
-    """The spectra of a run, layer by layer: how the variance of unit vectors is spread over dimensions."""
+    """The spectra of a run, layer by layer: the variance of unit vectors by dimension."""
     run, epoch = scores[0].run, asked_epoch(scores, which.options.epoch)
     curves = []
     for ranked, splits in shown(scores, read, which):
@@ -83,14 +83,13 @@ def spectra_of(scores: Sequence[Score], read: ReadFeatures, which: ShownLayers) 
 
 
 def stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[Score], ReadFeatures]:
-    """The scores of a run whose features are stored, and what reads these.
+    """The scores of a run on the splits with stored features, and a function that reads these.
 
-    A note that every score of a split has, such as that images are missing, its features have too; another tells of a
-    split without features. Where no split has any, reading tells so.
+    Features have the notes that all scores of their split share, such as missing images, and one for each split without
+    features. If no split has any, reading raises.
 
     Args:
-        scores: its own, at least one.
-        epoch: one of theirs; None for the last.
+        scores: of this run, at least one.
     """
     at = asked_epoch(scores, epoch)
     gone = {score.split for score in scores if not run.feature_file(at, score.split).exists()} & {*SPLITS}
@@ -116,12 +115,12 @@ def stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[S
 def shown(
     scores: Sequence[Score], read: ReadFeatures, which: ShownLayers
 ) -> Iterator[tuple[RankedLayer, dict[str, Labelled]]]:
-    """The layers that are shown with their features, read one after the other.
+    """The layers to show with their features by split, read one after another.
 
-    The few that stand for all are layers as they are: not reduced, where there are such.
+    Reduced layers are shown if asked for, or if there are no others.
     """
     epoch = asked_epoch(scores, which.options.epoch)
-    # Layers are compared by the cosine here, however they are searched: one that is searched in two ways is shown once.
+    # The cosine is taken whatever the similarity of the search: a layer searched by two similarities is shown once.
     first: dict[tuple[LayerKey, str], RankedLayer] = {}
     splits: dict[RankedLayer, list[str]] = {}
     for score in scores:
@@ -150,10 +149,10 @@ def _require_vectors(ranked: RankedLayer) -> None:
 
     chain = parse_chain(ranked.reduction)
     reason = (
-        "bits, no vectors" if chain.similarity == "hamming"
+        "binary codes, not vectors" if chain.similarity == "hamming"
         else "a mean over draws" if len(chain.members()) > 1
         else "made with the loss's classifier" if chain.needs_classifier
         else ""
     )  # fmt: skip
     if reason:
-        raise RecipeError(f"{ranked.layer} after {ranked.reduction}: {reason}", fix="Ask for the layer as it is")
+        raise RecipeError(f"{ranked.layer} after {ranked.reduction}: {reason}", fix="Ask for the unreduced layer")

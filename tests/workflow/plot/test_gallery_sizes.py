@@ -167,8 +167,8 @@ def with_open_count(hits: Sequence[float]) -> Ranks:
 @pytest.mark.parametrize(
     ("entries", "value", "message"),
     [
-        ({FC6: with_open_count([1.0] * 23 + [0.0])}, 23 / 24, r"fc6 count .* --layers fc6 --gallery-size 23"),
-        ({FC6: ranks_of([1.0] * 24)}, 0.5, "fc6 are not those of its scores. Run layerprobe probe one --epochs 5"),
+        ({FC6: with_open_count([1.0] * 23 + [0.0])}, 23 / 24, r"fc6 are exact only .* --layers fc6 --gallery-size 23"),
+        ({FC6: ranks_of([1.0] * 24)}, 0.5, "fc6 do not agree with its scores. Run layerprobe probe one --epochs 5"),
         ({POOL5: ranks_of([1.0] * 24)}, 1.0, "no ranks of fc6. Run layerprobe probe one --epochs 5"),
     ],
 )
@@ -190,7 +190,7 @@ def test_no_size_suits_queries_of_which_one_has_more_right_items_than_another_ha
     # 23 images are of one class; the other one searches 23 - 11.
     rules = SearchRules(ignored=np.array([[0, row] for row in range(1, 12)]))
     items = positives_and_negatives(np.array([1] + [0] * 23), rules=rules)
-    with pytest.raises(DataError, match="a query has 22 right items, and another searches no more than 12 items"):
+    with pytest.raises(DataError, match="a query has 22 positives, and another searches only 12 items"):
         gallery_sizes._sizes(items, [])
 
 

@@ -62,7 +62,7 @@ def test_runs_on_other_images_of_the_same_names_are_not_shown_side_by_side(probe
     shutil.copytree(probed.folder, probed.folder.with_name("other"))
     other = Run(probed.folder.with_name("other"))
     other.write(recorded(other.read().as_json() | {"contents": {"test": "of other images"}}))
-    with pytest.raises(DataError, match="other has other test images than tiny. Compare runs on the same images"):
+    with pytest.raises(DataError, match="other and tiny have different test images. Compare runs on the same images"):
         panels_of([probed, other], [*probed.scores(), *other.scores()], PlotOptions(), {})
 
 
@@ -95,7 +95,7 @@ def test_one_image_is_shown_at_a_size_that_a_figure_can_show(probed: Run) -> Non
 
 
 def test_what_contradicts_itself_or_finds_nothing_is_told(probed: Run) -> None:
-    with pytest.raises(RecipeError, match="--query names one image, --where chooses some"):
+    with pytest.raises(RecipeError, match="--query and --where exclude each other"):
         shown(probed, PlotOptions(query="class7/3.png", where="worst"))
     with pytest.raises(RecipeError, match="no test image at epoch 0: fc6 right, fc6 wrong. Choose another rule"):
         shown(probed, PlotOptions(where="fc6 right, fc6 wrong"))
@@ -114,7 +114,7 @@ def test_what_scores_say_of_the_data_is_said_and_nothing_is_written(images: Path
 def test_a_layer_whose_features_are_not_finite_is_named(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     written(run, stored(run, 5, "test", {POOL5: ranks_of([1.0] * 24), FC6: "NaN (3 rows)"}))
-    with pytest.raises(NumericError, match="fc6 at epoch 5 has no neighbours: NaN .3 rows.. Leave it out"):
+    with pytest.raises(NumericError, match="fc6 at epoch 5 has no neighbours: NaN .3 rows.. Omit it"):
         shown(run, PlotOptions(layers=("pool5", "fc6")))
 
 

@@ -111,7 +111,13 @@ def test_a_run_whose_record_is_damaged_is_averaged_with_none(tmp_path: Path) -> 
 
 
 def test_the_embedding_is_what_the_network_gives_to_the_loss_for_runs_and_their_mean(tmp_path: Path) -> None:
-    network = {"layers": ["pool5", "fc6", "fc7"], "embedding": ["fc6", "none"], "cuts": {}, "input": None, "files": {}}
+    network: dict[str, object] = {
+        "layers": ["pool5", "fc6", "fc7"],
+        "embedding": ["fc6", "none"],
+        "cuts": {},
+        "input": None,
+        "files": {},
+    }
     runs = seeds(tmp_path, ("one-s0", "one-s1"), {name: {"network": network} for name in ("one-s0", "one-s1")})
     for run in runs:
         scores = [replace(score, layer=name) for score in run.scores() for name in ("fc6", "fc7")]

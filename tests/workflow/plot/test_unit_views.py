@@ -72,10 +72,12 @@ def test_a_layer_that_is_searched_in_two_ways_is_shown_once() -> None:
     assert layers_shown(scores) == layers_shown(scores, ("fc6",)) == ["fc6"]
 
 
-@pytest.mark.parametrize(("reduction", "reason"), [("binary", "bits, no vectors"), ("random:2x3", "a mean over draws")])
+@pytest.mark.parametrize(
+    ("reduction", "reason"), [("binary", "binary codes, not vectors"), ("random:2x3", "a mean over draws")]
+)
 def test_what_is_no_vectors_is_refused(reduction: str, reason: str) -> None:
     scores = scores_of(["fc6"], reduction=reduction)
-    with pytest.raises(RecipeError, match=f"fc6 after {reduction}: {reason}. Ask for the layer as it is"):
+    with pytest.raises(RecipeError, match=f"fc6 after {reduction}: {reason}. Ask for the unreduced layer"):
         layers_shown(scores, (f"fc6/{reduction}",))
 
 
