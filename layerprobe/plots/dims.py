@@ -21,32 +21,34 @@ from layerprobe.values.views import Reductions, Sized, equal_dimensions
 _KEY = ("run", "epoch", "split", "layer", "pool", "reduction", "similarity")
 
 
-def draw(found: Sequence[Reductions], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
+def draw(reductions: Sequence[Reductions], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a panel for each equal dimension, by layer; with many dimensions, a panel for each reducer, by dimension.
 
     A ring marks the best post-processing of a layer. Intervals are bars, or bands.
 
     Args:
-        found: at least one layer is at an equal dimension.
+        reductions: at least one layer is at an equal dimension.
         data: run -> the data it was measured on.
     """
-    names = reducer_names(found)
-    kind = ShownKind.of(sized.score.notes for each in found for sized in each.values if sized.score.low is not None)
+    names = reducer_names(reductions)
+    kind = ShownKind.of(
+        sized.score.notes for each in reductions for sized in each.values if sized.score.low is not None
+    )
     if kind.kind is None:
-        found = [replace(each, values=tuple(map(_without_interval, each.values))) for each in found]
-    by_size = len(equal_dimensions(found)) >= MANY
-    notes = run_lines(data or {}, {each.split for each in found})
-    notes += ["; ".join(_chains(found, names)), *_signs(found, by_size=by_size)]
+        reductions = [replace(each, values=tuple(map(_without_interval, each.values))) for each in reductions]
+    by_size = len(equal_dimensions(reductions)) >= MANY
+    notes = run_lines(data or {}, {each.split for each in reductions})
+    notes += ["; ".join(_chains(reductions, names)), *_signs(reductions, by_size=by_size)]
     notes += kind.lines("Bands" if by_size else "Bars")
-    notes += merged_lines({each.run: _remarks(each, names) for each in found})
-    return dims_by_size.draw(found, names, notes) if by_size else dims_by_layer.draw(found, names, notes)
+    notes += merged_lines({each.run: _remarks(each, names) for each in reductions})
+    return dims_by_size.draw(reductions, names, notes) if by_size else dims_by_layer.draw(reductions, names, notes)
 
 
-def table(found: Iterable[Reductions]) -> str:
+def table(reductions: Iterable[Reductions]) -> str:
     """The numbers drawn as CSV, with the split on which the best post-processing of a layer was chosen."""
     numbers = ["dimensions", "R@1", "low", "high", "n", "best post-processing, chosen on", "note"]
     rows: list[list[object]] = [[*_KEY, *numbers]]
-    for each in found:
+    for each in reductions:
         for sized in each.values:
             s = sized.score
             chosen = each.chosen_on if sized.chosen else None
@@ -59,19 +61,19 @@ def _without_interval(sized: Sized) -> Sized:
     return replace(sized, score=replace(sized.score, low=None, high=None))
 
 
-def _signs(found: Sequence[Reductions], *, by_size: bool) -> list[str]:
+def _signs(reductions: Sequence[Reductions], *, by_size: bool) -> list[str]:
     """The legend of rings and hollow points."""
-    chosen = dict.fromkeys(each.chosen_on for each in found if any(sized.chosen for sized in each.values))
+    chosen = dict.fromkeys(each.chosen_on for each in reductions if any(sized.chosen for sized in each.values))
     rings = [f"Ring: a layer's best post-processing, chosen on {split}" for split in chosen]
-    raw = any(sized.score.reduction == NO_REDUCTION and sized.dim for each in found for sized in each.values)
+    raw = any(sized.score.reduction == NO_REDUCTION and sized.dim for each in reductions for sized in each.values)
     return ["Hollow: the unreduced layer, at its own dimensions"] * (by_size and raw) + rings
 
 
-def _chains(found: Sequence[Reductions], names: Mapping[Reducer, str]) -> list[str]:
+def _chains(reductions: Sequence[Reductions], names: Mapping[Reducer, str]) -> list[str]:
     """The chain of reductions that each name stands for."""
     lines = []
     for reducer, name in names.items():
-        own = [sized for each in found for sized in each.values if reducer_of(sized) == reducer]
+        own = [sized for each in reductions for sized in each.values if reducer_of(sized) == reducer]
         dims = sorted({sized.dim for sized in own if sized.dim is not None})
         if reducer.chain != NO_REDUCTION:
             lines.append(f"{name}: {reducer.chain.replace(':D', f':{dims[0]}') if len(dims) == 1 else reducer.chain}")
@@ -81,12 +83,12 @@ def _chains(found: Sequence[Reductions], names: Mapping[Reducer, str]) -> list[s
     return lines
 
 
-def _remarks(found: Reductions, names: Mapping[Reducer, str]) -> list[str]:
+def _remarks(reductions: Reductions, names: Mapping[Reducer, str]) -> list[str]:
     """The notes that all scores of a run share, those of one reducer, of single scores, and of the choice."""
-    everywhere = shared_notes(sized.score.notes for sized in found.values)
-    lines = [*_without_interval_notes(everywhere), *found.notes]
-    for reducer in dict.fromkeys(map(reducer_of, found.values)):
-        own = [sized.score for sized in found.values if reducer_of(sized) == reducer]
+    everywhere = shared_notes(sized.score.notes for sized in reductions.values)
+    lines = [*_without_interval_notes(everywhere), *reductions.notes]
+    for reducer in dict.fromkeys(map(reducer_of, reductions.values)):
+        own = [sized.score for sized in reductions.values if reducer_of(sized) == reducer]
         name = names.get(reducer, reducer.chain)
         common = shared_notes(score.notes for score in own)
         if notes := _without_interval_notes(note for note in common if note not in everywhere):

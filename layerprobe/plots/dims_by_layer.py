@@ -21,12 +21,12 @@ _LAYER = 0.17  # inches of width for each layer, at least
 _APART = 0.13  # of the distance of two layers, between two points of one layer
 
 
-def draw(found: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str]) -> Figure:
+def draw(reductions: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str]) -> Figure:
     """Draw a panel for each run and dimension: a line for each reducer, through the layers in network order."""
-    cells = [(each, dim) for each in found for dim in sorted({s.dim or 0 for s in each.values if s.equal})]
+    cells = [(each, dim) for each in reductions for dim in sorted({s.dim or 0 for s in each.values if s.equal})]
     titles = [f"{each.run}, epoch {each.epoch}\nat {dim:,} dimensions" for each, dim in cells]
-    found = [_at(each, dim) for each, dim in cells]
-    layers = [_layers(each) for each in found]
+    reductions = [_at(each, dim) for each, dim in cells]
+    layers = [_layers(each) for each in reductions]
     texts = {layer: str(layer) for own in layers for layer in own}
     right = fig.width_of(list(names.values())) + 0.25
     count, widest = max(map(len, layers)), fig.width_of(list(texts.values()))
@@ -34,8 +34,10 @@ def draw(found: Sequence[Reductions], names: Mapping[Reducer, str], notes: Seque
     upright = widest + 0.1 > width / count
     layout = fig.Layout(width, _HEIGHT, right, below=(widest if upright else 0.15) + 0.3, columns=2, notes=notes)
     figure, panels = fig.panels(titles, layout)
-    values = [100 * v for each in found for s in each.values for v in (s.score.value, s.score.low, s.score.high) if v]
-    for axes, each, own in zip(panels, found, layers, strict=True):
+    values = [
+        100 * v for each in reductions for s in each.values for v in (s.score.value, s.score.low, s.score.high) if v
+    ]
+    for axes, each, own in zip(panels, reductions, layers, strict=True):
         axes.set_xlim(-0.6, len(own) - 0.4)
         axes.set_ylim(fig.limits(values or [0.0, 100.0]))
         axes.set_xticks(range(len(own)), [visible(texts[layer]) for layer in own])
@@ -48,24 +50,24 @@ def draw(found: Sequence[Reductions], names: Mapping[Reducer, str], notes: Seque
     return figure
 
 
-def _at(found: Reductions, dim: int) -> Reductions:
+def _at(reductions: Reductions, dim: int) -> Reductions:
     """The layers at one equal dimension: reduced to it, unreduced, and after reductions of no equal dimension."""
-    there = {sized.score.layer_key for sized in found.values if sized.equal and sized.dim == dim}
-    kept = (s for s in found.values if s.score.layer_key in there and (not s.equal or s.dim == dim))
-    return replace(found, values=tuple(kept))
+    there = {sized.score.layer_key for sized in reductions.values if sized.equal and sized.dim == dim}
+    kept = (s for s in reductions.values if s.score.layer_key in there and (not s.equal or s.dim == dim))
+    return replace(reductions, values=tuple(kept))
 
 
-def _layers(found: Reductions) -> list[LayerKey]:
-    return list(dict.fromkeys(sized.score.layer_key for sized in found.values))
+def _layers(reductions: Reductions) -> list[LayerKey]:
+    return list(dict.fromkeys(sized.score.layer_key for sized in reductions.values))
 
 
 def _draw_reducers(
-    axes: Axes, found: Reductions, layers: Sequence[LayerKey], names: Mapping[Reducer, str]
+    axes: Axes, reductions: Reductions, layers: Sequence[LayerKey], names: Mapping[Reducer, str]
 ) -> list[fig.Label]:
     """Draw the points with their intervals and the lines between them, and return the labels of the lines."""
     styles, labels = reducer_styles(names), []
     for number, (reducer, name) in enumerate(names.items()):
-        scores = {sized.score.layer_key: sized.score for sized in found.values if reducer_of(sized) == reducer}
+        scores = {sized.score.layer_key: sized.score for sized in reductions.values if reducer_of(sized) == reducer}
         shift = (number - (len(names) - 1) / 2) * _APART
         rows = [i for i, layer in enumerate(layers) if layer in scores and scores[layer].value is not None]
         heights = {i: 100 * (scores[layers[i]].value or 0.0) for i in rows}
@@ -90,7 +92,7 @@ def _draw_reducers(
             )
         if rows:
             labels.append(fig.Label(name, rows[-1] + shift, heights[rows[-1]], style.text))
-    _mark_best(axes, found, layers, names)
+    _mark_best(axes, reductions, layers, names)
     return labels
 
 
@@ -106,10 +108,10 @@ def _ends(low: float | None, high: float | None) -> tuple[float, float] | None:
     return None if low is None or high is None else (100 * low, 100 * high)
 
 
-def _mark_best(axes: Axes, found: Reductions, layers: Sequence[LayerKey], names: Mapping[Reducer, str]) -> None:
+def _mark_best(axes: Axes, reductions: Reductions, layers: Sequence[LayerKey], names: Mapping[Reducer, str]) -> None:
     """Draw a ring around the best post-processing of each layer, in the middle if it has no line of its own."""
     places, heights = [], []
-    for sized in found.values:
+    for sized in reductions.values:
         if sized.chosen and sized.score.value is not None:
             reducer = reducer_of(sized)
             number = list(names).index(reducer) if reducer in names else (len(names) - 1) / 2

@@ -17,19 +17,20 @@ from layerprobe.values.views import Reductions, Sized
 _FIGURE, _LEFT = 4.6, 0.75  # inches of a figure of one panel, and of what is left of its axes
 _NARROW, _HEIGHT = 2.1, 2.6
 _BAND = 0.15
+_BETWEEN = 0.06  # inches between the numbers at two ticks
 
 
-def draw(found: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str]) -> Figure:
+def draw(reductions: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str]) -> Figure:
     """Draw a panel for each run and reducer, with a line for each layer that is labelled with its last value."""
-    texts = {s.score.layer_key: str(s.score.layer_key) for each in found for s in each.values}
+    texts = {s.score.layer_key: str(s.score.layer_key) for each in reductions for s in each.values}
     styles = fig.styles(list(texts.values()))
     cells = [
         (each, reducer)
-        for each in found
+        for each in reductions
         for reducer in names
         if any(sized.equal and reducer_of(sized) == reducer for sized in each.values)
     ]
-    dims = sorted({s.dim for each in found for s in each.values if s.dim is not None})
+    dims = sorted({s.dim for each in reductions for s in each.values if s.dim is not None})
     ends = dims[0] / (dims[-1] / dims[0]) ** 0.03, dims[-1] * (dims[-1] / dims[0]) ** 0.03
     named = [_labels(each, reducer, texts, styles, ends) for each, reducer in cells]
     right = fig.width_of([label.text for own in named for label in own]) + 0.25
@@ -37,12 +38,14 @@ def draw(found: Sequence[Reductions], names: Mapping[Reducer, str], notes: Seque
     layout = fig.Layout(width, _HEIGHT, right, below=0.6, columns=2, notes=notes)
     titles = [f"{each.run}, epoch {each.epoch}\n{names[reducer]}" for each, reducer in cells]
     figure, panels = fig.panels(titles, layout)
-    values = [100 * v for each in found for s in each.values for v in (s.score.value, s.score.low, s.score.high) if v]
+    values = [
+        100 * v for each in reductions for s in each.values for v in (s.score.value, s.score.low, s.score.high) if v
+    ]
     for axes, (each, reducer), own in zip(panels, cells, named, strict=True):
         axes.set_xscale("log", base=2)
         axes.set_xlim(ends)
         axes.set_ylim(fig.limits(values or [0.0, 100.0]))
-        axes.xaxis.set_major_locator(FixedLocator(dims))
+        axes.xaxis.set_major_locator(FixedLocator(_ticks(dims, ends, width)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         fig.in_percent(axes, "y")
@@ -55,11 +58,21 @@ def draw(found: Sequence[Reductions], names: Mapping[Reducer, str], notes: Seque
     return figure
 
 
-def _of(found: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized]:
+def _ticks(dims: Sequence[int], ends: tuple[float, float], inches: float) -> list[int]:
+    """The dimensions without those whose numbers would touch that of a smaller one."""
+    ticks: list[int] = []
+    for dim in dims:
+        room = math.log(dim / ticks[-1]) / math.log(ends[1] / ends[0]) * inches if ticks else math.inf
+        if room > fig.width_of([f"{dim:,}"]) + _BETWEEN:
+            ticks.append(dim)
+    return ticks
+
+
+def _of(reductions: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized]:
     """The valid values of a layer after a reducer, by dimension."""
     own = [
         sized
-        for sized in found.values
+        for sized in reductions.values
         if sized.equal
         and sized.score.layer_key == layer
         and reducer_of(sized) == reducer
@@ -68,9 +81,9 @@ def _of(found: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized]:
     return sorted(own, key=lambda sized: sized.dim or 0)
 
 
-def _raw(found: Reductions, layer: LayerKey) -> Sized | None:
+def _raw(reductions: Reductions, layer: LayerKey) -> Sized | None:
     """The unreduced layer, where its dimensions are known."""
-    for sized in found.values:
+    for sized in reductions.values:
         raw = sized.score.layer_key == layer and sized.score.reduction == NO_REDUCTION
         if raw and sized.dim is not None and sized.score.value is not None:
             return sized
@@ -78,7 +91,7 @@ def _raw(found: Reductions, layer: LayerKey) -> Sized | None:
 
 
 def _labels(
-    found: Reductions,
+    reductions: Reductions,
     reducer: Reducer,
     texts: Mapping[LayerKey, str],
     styles: Mapping[str, fig.Style],
@@ -86,7 +99,7 @@ def _labels(
 ) -> list[fig.Label]:
     labels = []
     for layer, text in texts.items():
-        own = _of(found, reducer, layer)
+        own = _of(reductions, reducer, layer)
         if own:
             value = 100 * (own[-1].score.value or 0.0)
             # `label_right` takes an axis whose equal steps are equal differences.

@@ -42,12 +42,12 @@ def reducer_of(sized: Sized) -> Reducer:
     return Reducer(chain, sized.score.similarity)
 
 
-def reducer_names(found: Sequence[Reductions]) -> dict[Reducer, str]:
+def reducer_names(reductions: Sequence[Reductions]) -> dict[Reducer, str]:
     """Reducer -> its name, such as PCA or half-whitened; the chain where two would have the same name.
 
     `none` is first, the others are sorted by chain, so that a reducer has the same colour in most figures.
     """
-    known = {reducer_of(sized) for each in found for sized in each.values if _is_drawn(sized)}
+    known = {reducer_of(sized) for each in reductions for sized in each.values if _is_drawn(sized)}
     reducers = sorted(known, key=lambda reducer: (reducer.chain != NO_REDUCTION, reducer.chain, reducer.similarity))
     names = {reducer: _name(reducer.chain) for reducer in reducers}
     for reducer, name in list(names.items()):

@@ -205,3 +205,12 @@ def test_the_table_has_the_numbers_drawn_and_what_was_chosen() -> None:
 def test_a_name_is_no_formula_in_the_table() -> None:
     (row, *_) = csv.DictReader(table([reductions(sized("=1+1", "none", 0.85, 512))]).splitlines())
     assert row["layer"] == "'=1+1"
+
+
+def test_dimensions_whose_numbers_would_touch_are_not_all_ticks(
+    overlaps: Callable[[Figure], list[tuple[str, str]]],
+) -> None:
+    near = reductions(*(sized("fc6", f"l2+pca:{dim}+l2", 0.8, dim) for dim in (7, 8, 9, 512)))
+    figure = draw([near])
+    assert overlaps(figure) == []
+    assert figure.axes[0].get_xticks()[[0, -1]].tolist() == [7, 512]

@@ -50,7 +50,7 @@ def stored_reductions(
     """
     known, epoch = {run.name: run for run in runs}, options.epoch
     merged = over_seeds(scores)
-    found = []
+    reductions = []
     for name, members in trainings(scores).items():
         run = known[members[0]]
         own = [score for score in merged if score.run == name]
@@ -60,8 +60,8 @@ def stored_reductions(
         if not values:
             what = f"no layer of epoch {last} is stored at an equal dimension"
             raise DataError(what, file=run.folder, fix=_fix(run, last, dims))
-        found.append(reductions_of(values, dims, _choice(run, values)))
-    return shown(found, merged, options.layers, embeddings)
+        reductions.append(reductions_of(values, dims, _choice(run, values)))
+    return shown(reductions, merged, options.layers, embeddings)
 
 
 def _choice(run: Run, values: Sequence[Score]) -> SelectionSplit:
@@ -169,7 +169,7 @@ def _best(scores: Sequence[Score], ways: Iterable[PostProcessing], split: str | 
 
 
 def shown(
-    found: Sequence[Reductions],
+    reductions: Sequence[Reductions],
     scores: Sequence[Score],
     names: Sequence[str] | None,
     embeddings: Mapping[str, RankedLayer],
@@ -179,37 +179,38 @@ def shown(
     Args:
         embeddings: run -> its embedding layer, where that is known.
     """
-    asked = asked_layers(names, [sized.score.ranked_layer for each in found for sized in each.values])
+    asked = asked_layers(names, [sized.score.ranked_layer for each in reductions for sized in each.values])
     if asked is not None:
         # An unreduced layer brings its reductions; a reduced one does not.
         whole = {ranked.layer for ranked in asked if ranked.reduction == NO_REDUCTION}
-        kept = [each for each in (_kept(each, whole, asked) for each in found) if _equal(each)]
+        kept = [each for each in (_kept(each, whole, asked) for each in reductions) if _equal(each)]
         if not kept:
-            there = dict.fromkeys(layer.layer for each in found for layer in sorted(_equal(each)))
+            there = dict.fromkeys(layer.layer for each in reductions for layer in sorted(_equal(each)))
             fix = f"Choose among {', '.join(there)}, or run layerprobe probe --equal-dim"
             raise RecipeError(f"--layers {','.join(names or ())}: none of these is at an equal dimension", fix=fix)
         return kept
-    lines = len(equal_dimensions(found)) >= MANY
-    return [_kept(each, _few(each, scores, embeddings.get(each.run)) if lines else _equal(each)) for each in found]
+    lines = len(equal_dimensions(reductions)) >= MANY
+    return [_kept(each, _few(each, scores, embeddings.get(each.run)) if lines else _equal(each)) for each in reductions]
 
 
-def _kept(found: Reductions, layers: Collection[LayerKey], ranked: Collection[RankedLayer] = ()) -> Reductions:
-    kept = (s for s in found.values if s.score.layer_key in layers or s.score.ranked_layer in ranked)
-    return replace(found, values=tuple(kept))
+def _kept(reductions: Reductions, layers: Collection[LayerKey], ranked: Collection[RankedLayer] = ()) -> Reductions:
+    kept = (s for s in reductions.values if s.score.layer_key in layers or s.score.ranked_layer in ranked)
+    return replace(reductions, values=tuple(kept))
 
 
-def _equal(found: Reductions) -> set[LayerKey]:
+def _equal(reductions: Reductions) -> set[LayerKey]:
     """The layers that were reduced to an equal dimension."""
-    return {sized.score.layer_key for sized in found.values if sized.equal}
+    return {sized.score.layer_key for sized in reductions.values if sized.equal}
 
 
-def _few(found: Reductions, scores: Iterable[Score], embedding: RankedLayer | None) -> set[LayerKey]:
-    equal = _equal(found)
-    layers = {score.ranked_layer: None for sized in found.values if (score := sized.score).layer_key in equal}
+def _few(reductions: Reductions, scores: Iterable[Score], embedding: RankedLayer | None) -> set[LayerKey]:
+    equal = _equal(reductions)
+    layers = {score.ranked_layer: None for sized in reductions.values if (score := sized.score).layer_key in equal}
     validation = {
         score.ranked_layer: score.value
         for score in scores
-        if (score.run, score.epoch, score.split, score.metric) == (found.run, found.epoch, "validation", _RECALL)
+        if (score.run, score.epoch, score.split, score.metric)
+        == (reductions.run, reductions.epoch, "validation", _RECALL)
         and score.value is not None
         and score.reduction == NO_REDUCTION
         and score.ranked_layer in layers
