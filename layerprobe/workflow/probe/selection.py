@@ -115,13 +115,7 @@ class Selection:
     @property
     def ranked(self) -> list[RankedLayer]:
         """Every layer as it is searched, by each reduction that it can take."""
-        unfit = {(item.layer, item.reduction) for item in self.unfit}
-        return [
-            RankedLayer(tap.key, chain.text, chain.similarity or self.similarity)
-            for tap in self.taps
-            for chain in self.chains
-            if (tap.key, chain.text) not in unfit
-        ]
+        return ranked_layers(self.taps, self.chains, self.unfit, self.similarity)
 
     @property
     def unfit(self) -> list[InapplicableReduction]:
@@ -132,6 +126,23 @@ class Selection:
     def deciding(self) -> RankedLayer:
         """What says which epoch is best: the embedding as it is searched."""
         return RankedLayer(self.embedding.key, NO_REDUCTION, self.similarity)
+
+
+def ranked_layers(
+    taps: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[InapplicableReduction], similarity: str
+) -> list[RankedLayer]:
+    """Every layer as it is searched, by each reduction but those that it cannot take.
+
+    Args:
+        similarity: of those that no reduction prescribes.
+    """
+    without = {(item.layer, item.reduction) for item in unfit}
+    return [
+        RankedLayer(tap.key, chain.text, chain.similarity or similarity)
+        for tap in taps
+        for chain in chains
+        if (tap.key, chain.text) not in without
+    ]
 
 
 def doubts_of(selection: Selection) -> list[str]:

@@ -7,37 +7,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from layerprobe.data.splits import IN_GALLERY
-from layerprobe.measure.extraction import extract
+from layerprobe.data.splits import IN_GALLERY, Dataset
 from layerprobe.nets.net import Net
 from layerprobe.reductions.chain import Chain
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.taps import Layer, Tap, execution_order, extracted, find_layers, outlying_tokens, pools_left_out
-from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, LayerKey, RankedLayer, network_order
+from layerprobe.taps import execution_order, extracted, find_layers, outlying_tokens, pools_left_out
+from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer, network_order
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import build_measures
-from layerprobe.workflow.probe.reducing import (
-    FITTED_ON,
-    InapplicableReduction,
-    asked_chains,
-    left_out,
-    none_takes,
-    require_some,
-)
-from layerprobe.workflow.probe.selection import storable
-from layerprobe.workflow.python.layer_search import Found, LayerSearch, Place, SplitFeatures, gallery_of
+from layerprobe.workflow.probe.reducing import FITTED_ON, asked_chains, left_out, none_takes, require_some
+from layerprobe.workflow.probe.searches import Searches
+from layerprobe.workflow.probe.selection import ranked_layers, storable
+from layerprobe.workflow.python.layer_search import SearchResults, search
 from layerprobe.workflow.python.loaders import Batch, progress, read_batches
+from layerprobe.workflow.python.memory_features import MemoryFeatures, SplitFeatures, extracted_features
 from layerprobe.workflow.python.own_model import measured, names_of, net_of, placed
+from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
 from layerprobe.workflow.python.probed import ByLayer, Probed
-from layerprobe.workflow.python.stored_probe import Origin, image_digests, known_layers, store_probe, weights_sha256
+from layerprobe.workflow.python.stored_probe import known_layers, store_probe
+from layerprobe.workflow.run.runs import Run, named_run
 
+T = TypeVar("T")
 _NO_CLASSIFIER = "a model from Python brings none"
 
 
@@ -141,34 +137,59 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
             raise RecipeError("no layer is asked for", fix='Ask for some, such as layers="*"')
         unfit = left_out(taps, chains, taps[0].key, _NO_CLASSIFIER)
         require_some(taps, chains, unfit)
-        for doubt in [*unpooled, *outlying_tokens(extracted(taps)), *map(str, unfit)]:
+        members = extracted(taps)
+        for doubt in [*unpooled, *outlying_tokens(members), *map(str, unfit)]:
             warnings.warn(doubt, stacklevel=2)
-        found = _extracted(net.module, extracted(taps), batches, where, hashed=cache is not None)
-        _require_classes({name: split.labels for name, split in found.items()})
-        origin = None if cache is None else _origin(net.module, found)
-        sizes = {name: len(split.labels) for name, split in found.items() if name in _searched(found)}
-        search = LayerSearch(
-            run=type(net.module).__name__ if origin is None else origin.run_name,
-            experiment="" if origin is None else origin.experiment,
-            splits=found,
-            measures=measures(sizes),
-            device=where,
-        )
-        names = execution_order([tap.layer for tap in extracted(taps)], network)
-        rows = network_order(_ranked(taps, chains, unfit, similarity), names)
-        result = search.found(rows, track)
-        if cache is not None and origin is not None:
-            layer_order = dict.fromkeys([*known_layers(Path(cache), origin), *names])
-            store_probe(Path(cache), origin, search, result, execution_order(layer_order, network))
-    _tell_refused(rows, result)
+        found = {
+            name: extracted_features(net.module, members, of_split, where, hashed=cache is not None)
+            for name, of_split in batches.items()
+        }
+        features = _features(net.module, found, cache)
+        dataset = features.dataset
+        _require_classes(dataset)
+        sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(x, x) for x in dataset.searched)}
+        experiment = "" if cache is None else features.inputs.experiment
+        searches = Searches(features, experiment, SEED, where)
+        names = execution_order([tap.layer for tap in members], network)
+        rows = network_order(ranked_layers(taps, chains, unfit, similarity), names)
+        results = search(searches, measures(sizes), rows, track)
+        if cache is not None:
+            layer_order = dict.fromkeys([*known_layers(features.run), *names])
+            store_probe(features, searches, results, execution_order(layer_order, network))
+    _tell_inapplicable(rows, results)
+    return _probed(features, results, rows)
+
+
+def _features(module: nn.Module, splits: Mapping[str, SplitFeatures], cache: str | Path | None) -> MemoryFeatures:
+    """Extracted features, and the run that they are stored in or, without a cache, would be named as."""
+    model, images = type(module).__name__, {name: split.digests for name, split in splits.items()}
+    if cache is None:
+        return MemoryFeatures(Run(Path(model)), ProbeInputs(model, "", images), splits)
+    inputs = ProbeInputs(model, weights_sha256(module), images)
+    return MemoryFeatures(named_run(Path(cache), inputs.run_name), inputs, splits)
+
+
+def _probed(features: MemoryFeatures, results: SearchResults, rows: Sequence[RankedLayer]) -> Probed:
+    layers = dict.fromkeys(ranked.layer for ranked in rows)
+    raw = {
+        name: {RankedLayer(layer, NO_REDUCTION, ""): split.layer(layer) for layer in layers}
+        for name, split in features.splits.items()
+    }
+    found = {**_flat(raw), **_flat(results.reduced)}
+    entries = _flat(results.entries)
+    invalid = {place: entry.invalid for place, entry in entries.items() if entry.ranks is None}
     return Probed(
-        search.run,
-        tuple(result.scores),
-        ByLayer(result.ranks, result.reasons),
-        ByLayer({**_raw(found, rows), **result.features}),
-        {name: split.labels for name, split in found.items()},
-        {name: gallery for name in found if (gallery := gallery_of(name, found))},
+        features.run.name,
+        tuple(results.scores),
+        ByLayer({place: entry.ranks for place, entry in entries.items() if entry.ranks is not None}, invalid),
+        ByLayer(found, {place: reason for place, reason in invalid.items() if place not in found}),
+        {name: split.labels for name, split in features.splits.items()},
+        dict(features.dataset.search_in),
     )
+
+
+def _flat(values: Mapping[str, Mapping[RankedLayer, T]]) -> dict[tuple[str, RankedLayer], T]:
+    return {(split, ranked): value for split, found in values.items() for ranked, value in found.items()}
 
 
 def _order(splits: Mapping[str, object]) -> list[str]:
@@ -200,29 +221,6 @@ def _opened(loaders: Mapping[str, Iterable[Any]]) -> tuple[int, dict[str, Iterab
     return size, {name: chain([first], batches)} | {other: read_batches(given, other, size) for other, given in others}
 
 
-def _extracted(
-    module: nn.Module,
-    taps: Sequence[Tap],
-    batches: Mapping[str, Iterable[Batch]],
-    device: torch.device,
-    *,
-    hashed: bool,
-) -> dict[str, SplitFeatures]:
-    """What the layers give of each split."""
-    found = {}
-    for name, of_split in batches.items():
-        labels: list[NDArray[np.int64]] = []
-        parts: list[dict[LayerKey, NDArray[np.float32]]] = []
-        digests: list[str] = []
-        for batch in of_split:
-            labels.append(batch.labels)
-            parts += extract(module, taps, [batch.images], device=device)
-            digests += image_digests(batch.images, batch.labels) if hashed else []
-        features = {tap.key: np.concatenate([part.pop(tap.key) for part in parts]) for tap in taps}
-        found[name] = SplitFeatures(name, np.concatenate(labels), features, max(map(len, labels)), tuple(digests))
-    return found
-
-
 def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> list[Chain]:
     """The reductions asked for.
 
@@ -242,73 +240,35 @@ def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> lis
     return chains
 
 
-def _ranked(
-    taps: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[InapplicableReduction], similarity: str
-) -> list[RankedLayer]:
-    """Every layer by each reduction that it can take."""
-    without = {(item.layer, item.reduction) for item in unfit}
-    return [
-        RankedLayer(tap.key, chain.text, chain.similarity or similarity)
-        for tap in taps
-        for chain in chains
-        if (tap.key, chain.text) not in without
-    ]
-
-
-def _tell_refused(rows: Sequence[RankedLayer], result: Found) -> None:
+def _tell_inapplicable(rows: Sequence[RankedLayer], results: SearchResults) -> None:
     """Warn of reductions that layers could not take.
 
     Raises:
         NotApplicableError: no layer could take one.
     """
-    applied = {score.reduction for score in result.scores}
+    applied = {score.reduction for score in results.scores}
     for reduction in dict.fromkeys(ranked.reduction for ranked in rows):
-        refused = [item for item in result.refused if item.reduction == reduction]
-        if refused and reduction not in applied:
-            raise none_takes(refused)
-        for item in refused:
+        inapplicable = [item for item in results.inapplicable if item.reduction == reduction]
+        if inapplicable and reduction not in applied:
+            raise none_takes(inapplicable)
+        for item in inapplicable:
             warnings.warn(str(item), stacklevel=3)
 
 
-def _raw(splits: Mapping[str, SplitFeatures], rows: Sequence[RankedLayer]) -> dict[Place, NDArray[np.float32]]:
-    """The features of the layers as they are, of every split."""
-    layers = dict.fromkeys(ranked.layer for ranked in rows)
-    return {
-        (name, RankedLayer(layer, NO_REDUCTION, "")): split.values(layer)
-        for name, split in splits.items()
-        for layer in layers
-    }
-
-
-def _origin(module: nn.Module, splits: Mapping[str, SplitFeatures]) -> Origin:
-    images = {name: split.digests for name, split in splits.items()}
-    return Origin(type(module).__name__, weights_sha256(module), images)
-
-
-def _searched(splits: Mapping[str, object]) -> set[str]:
-    """The splits that something is searched in."""
-    return {gallery_of(name, splits) or name for name in splits if name in SPLITS}
-
-
-def _require_classes(labels: Mapping[str, NDArray[np.int64]]) -> None:
-    """Check that each split has 2 classes and that no class is in two splits, unless one is searched in the other.
-
-    Raises:
-        DataError: otherwise.
-    """
+def _require_classes(dataset: Dataset) -> None:
+    """Check that each split has 2 classes and that no class is in two splits, unless one is searched in the other."""
     seen: dict[int, str] = {}
-    for name, of_split in labels.items():
-        classes = np.unique(of_split).tolist()
-        if len(classes) < 2:
+    for name, split in dataset.splits.items():
+        if split.num_classes < 2:
             raise DataError(
-                f"the {name} split has {len(of_split)} images of 1 class; Recall@K needs 2 classes",
+                f"the {name} split has {len(split)} images of 1 class; Recall@K needs 2 classes",
                 fix=f"Give images of 2 classes or more as {name}",
             )
-        for label in classes:
+        for label in np.unique(split.labels).tolist():
             other = seen.setdefault(label, name)
-            if name not in (other, gallery_of(other, labels)):
+            if not dataset.together(other, name):
                 raise DataError(
-                    f"class {label} is in {other} and {name}, but no class may be in two splits",
+                    f"class {dataset.class_names[label]} is in {other} and {name}, but no class may be in two splits",
                     fix="Put all images of a class into one split. A number means the same class in every split: where"
                     " loaders number their classes on their own, add the number of training classes to the others",
                 )

@@ -190,6 +190,21 @@ def test_features_that_are_not_finite_have_no_value_and_say_so() -> None:
         result.ranks["test", "output"]
 
 
+@pytest.mark.parametrize("reduction", ["pca:2", "binary"])
+def test_a_reduction_that_needs_finite_features_has_no_value_for_others(reduction: str) -> None:
+    model = small_model()
+    nn.init.constant_(model.get_parameter("1.2.bias"), float("nan"))
+    result = layerprobe.probe(model, {"train": TRAIN, "test": TEST}, ks=(1,), layers="0.1,output", reduce=reduction)
+    # pca is fitted on the 8 training images; the codes are those of the 9 test images
+    rows = {"pca:2": 8, "binary": 9}[reduction]
+    (invalid,) = [score for score in result.scores if (score.split, score.layer) == ("test", "output")]
+    assert (invalid.value, invalid.notes) == (None, (f"NaN ({rows} rows)",))
+    assert number(result.scores, split="test", layer="0.1") is not None
+    for values in (result.ranks, result.features):
+        with pytest.raises(NumericError, match=rf"output/{reduction} has none on test: NaN \({rows} rows\)"):
+            values["test", f"output/{reduction}"]
+
+
 def test_every_registered_metric_is_measured_by_name() -> None:
     names = METRICS.keys() - {"accuracy"}  # which needs the classifier of a training run
     many = loader_of(*np.repeat(range(3), 70).tolist())  # kNN@200 needs 201 images

@@ -1,0 +1,124 @@
+"""Features of a model's layers in memory, searched as those in the files of runs are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from layerprobe.data.splits import IN_GALLERY, Dataset, Split
+from layerprobe.measure import extraction
+from layerprobe.measure.analysis import Features, search_sha256
+from layerprobe.measure.concatenated import side_by_side
+from layerprobe.store import FeatureKey
+from layerprobe.taps import Tap
+from layerprobe.values.keys import LayerKey, members_of
+from layerprobe.workflow.python.loaders import Batch
+from layerprobe.workflow.python.probe_inputs import ProbeInputs, image_digests
+from layerprobe.workflow.run.runs import Run
+
+TRANSFORM = "as the loader gave it"
+
+
+@dataclass(frozen=True, eq=False)
+class SplitFeatures:
+    """The features of a split's N images, in the order of the loader.
+
+    Args:
+        labels: (N,) the loader's.
+        features: layer -> (N, D)
+        batch_size: of the largest batch.
+        digests: hash of each image and its label; none where nothing is stored.
+    """
+
+    labels: NDArray[np.int64]
+    features: Mapping[LayerKey, NDArray[np.float32]]
+    batch_size: int
+    digests: tuple[str, ...] = ()
+
+    def layer(self, layer: LayerKey) -> NDArray[np.float32]:
+        """(N, D) features of a layer; of `A+B` those of its members side by side."""
+        return side_by_side([self.features[member] for member in members_of(layer, self.features)])
+
+
+def extracted_features(
+    module: nn.Module, taps: Sequence[Tap], batches: Iterable[Batch], device: torch.device, *, hashed: bool
+) -> SplitFeatures:
+    """Run a split's batches through a module."""
+    labels: list[NDArray[np.int64]] = []
+    parts: list[dict[LayerKey, NDArray[np.float32]]] = []
+    digests: list[str] = []
+    for batch in batches:
+        labels.append(batch.labels)
+        parts += extraction.extract(module, taps, [batch.images], device=device)
+        digests += image_digests(batch.images, batch.labels) if hashed else []
+    features = {tap.key: np.concatenate([part.pop(tap.key) for part in parts]) for tap in taps}
+    return SplitFeatures(np.concatenate(labels), features, max(map(len, labels)), tuple(digests))
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryFeatures:
+    """The features of a model's layers on every split.
+
+    Args:
+        run: where they are stored; of a probe without a cache its folder is never made.
+        splits: train, validation, test, gallery, in this order.
+    """
+
+    run: Run
+    inputs: ProbeInputs
+    splits: Mapping[str, SplitFeatures]
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The splits, with classes numbered from 0 and named by the loaders' labels; they have no images."""
+        classes = np.unique(np.concatenate([split.labels for split in self.splits.values()]))
+        splits = {
+            name: Split(
+                name,
+                np.searchsorted(classes, split.labels),
+                tuple(f"{name}/{row}" for row in range(len(split.labels))),
+                _no_image,
+            )
+            for name, split in self.splits.items()
+        }
+        search_in = {queries: gallery for queries, gallery in IN_GALLERY.items() if gallery in splits}
+        return Dataset(splits, tuple(map(str, classes.tolist())), search_in)
+
+    def key(self, epoch: int, split: str) -> FeatureKey:
+        """What the features of a split are made from."""
+        inputs = self.inputs
+        return FeatureKey(self.run.name, epoch, split, inputs.weights_sha256, TRANSFORM, inputs.in_order(split))
+
+    def search_sha256(self, split: str) -> str:
+        """Hash of what decides which items the images of a split may find."""
+        queries, *gallery = map(self._labelled, dict.fromkeys((split, self.dataset.search_in.get(split, split))))
+        return search_sha256(queries, gallery[0] if gallery else None)
+
+    @contextlib.contextmanager
+    def opened(
+        self,
+        epoch: int,  # noqa: ARG002 - there is only one
+        split: str,
+        layer: LayerKey,
+        device: torch.device,
+        memory: int | None,  # noqa: ARG002 - there is no disk to leave them on
+    ) -> Iterator[Features]:
+        """The features of a layer, on a device."""
+        images = self._labelled(split)
+        yield Features(torch.from_numpy(self.splits[split].layer(layer)).to(device), images.labels, images.ids)
+
+    def _labelled(self, split: str) -> Split:
+        """A split with the loader's labels: stored hashes and the draws of few-shot episodes depend on these."""
+        return replace(self.dataset.splits[split], labels=self.splits[split].labels)
+
+
+def _no_image(_: int) -> NoReturn:
+    raise ValueError("a probe from Python keeps no images")
