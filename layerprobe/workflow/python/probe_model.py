@@ -57,6 +57,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     mode and is not changed: afterwards each of its modules has its own mode again, and no hook is left.
 
     >>> import torch, layerprobe
+    >>> _ = torch.manual_seed(0)
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 8, 3))
     >>> labels = torch.tensor([0, 0, 1, 1, 2, 2])
     >>> colours = torch.eye(3)[labels].reshape(6, 3, 1, 1).expand(-1, -1, 8, 8)
