@@ -17,7 +17,7 @@ from layerprobe.plots.plot import Plot, PlotOptions, ReadImage
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.tables.formats import Shown
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, is_glob, named
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer, is_glob, named
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Matrix, Score
 from layerprobe.values.views import Curve, Histogram, Neighbours, Reductions
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 T = TypeVar("T")
-Place = tuple[str, RankedLayer]
 
 
 class ByLayer(dict[tuple[str, str], T]):
@@ -45,22 +44,33 @@ class ByLayer(dict[tuple[str, str], T]):
     Those of a reduced layer are `values["test", "blocks.5@avg/l2+pca:8"]`, or `"blocks.5/l2+pca:8"`.
 
     Args:
-        values: by split and layer as it is searched.
-        absent: those that have no value, and why.
+        values: by split and layer.
+        absent: split and layer -> why it has no value.
     """
 
-    def __init__(self, values: Mapping[Place, T], absent: Mapping[Place, str] | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[tuple[str, RankedLayer], T],
+        absent: Mapping[tuple[str, RankedLayer], str] | None = None,
+    ) -> None:
         super().__init__({(split, str(ranked)): value for (split, ranked), value in values.items()})
-        self.places = (*values, *(absent or {}))
         self._absent = dict(absent or {})
+        self._layers: dict[str, list[RankedLayer]] = {}
+        for split, ranked in (*values, *self._absent):
+            self._layers.setdefault(split, []).append(ranked)
 
-    def __missing__(self, place: tuple[str, str]) -> T:
-        if not isinstance(place, tuple) or len(place) != 2:
-            raise RecipeError(f"{place!r} is not a split and a layer", fix='Write ["test", "blocks.5@avg"]')
-        split, text = place
-        if split not in dict(self.places):
-            raise UnknownNameError("split", split, dict(self.places))
-        known = [ranked for name, ranked in self.places if name == split]
+    def of(self, split: str) -> dict[RankedLayer, T]:
+        """The values of a split by layer; none where it was not probed."""
+        layers = self._layers.get(split, ())
+        return {ranked: self[split, str(ranked)] for ranked in layers if (split, ranked) not in self._absent}
+
+    def __missing__(self, key: tuple[str, str]) -> T:
+        if not isinstance(key, tuple) or len(key) != 2:
+            raise RecipeError(f"{key!r} is not a split and a layer", fix='Write ["test", "blocks.5@avg"]')
+        split, text = key
+        if split not in self._layers:
+            raise UnknownNameError("split", split, self._layers)
+        known = self._layers[split]
         found = [] if is_glob(text) else named(text, known)
         if not found:
             raise UnknownNameError("layer", text, map(str, known))
@@ -96,7 +106,7 @@ class Probed:
 
     def table(self) -> Shown:
         """The scores as `layerprobe probe` shows them; `print` writes them as text, a notebook shows them as HTML."""
-        return Shown(tuple(epoch_tables(self.scores, self.data_facts(), self.searched)))
+        return Shown(tuple(epoch_tables(self.scores, self.data_facts(), self.query_ranks)))
 
     def frame(self) -> DataFrame:
         """A row for each score, with the columns of scores.csv.
@@ -114,7 +124,7 @@ class Probed:
             LayerprobeError: scores that it cannot draw.
         """
         plot: Plot = registry.load("plot", registry.PLOTS, kind)
-        return plot.draw(_Material(self), PlotOptions()).figure
+        return plot.draw(_ProbedSource(self), PlotOptions()).figure
 
     def __repr__(self) -> str:
         layers = {score.layer_key for score in self.scores}
@@ -131,18 +141,14 @@ class Probed:
         facts = {split: split_facts(self.labels[split], searched.get(split)) for split in splits}
         return DataFacts("", facts, start="epoch 0")
 
-    def searched(self, _: int, split: str, cluster: str | None) -> QueryRanks | None:
-        """How the queries of a split found their classes; None with a cluster, whose texts are not kept."""
-        if cluster is not None:
-            return None
-        places = [(name, str(ranked), ranked) for name, ranked in self.ranks.places if name == split]
-        ranks = {ranked: self.ranks[split, text] for _, text, ranked in places if (split, text) in self.ranks}
-        return QueryRanks(self.labels[split], ranks)
+    def query_ranks(self, epoch: int, split: str, cluster: str | None) -> QueryRanks | None:  # noqa: ARG002 - only one
+        """The ranks of a split's queries; None with a cluster, whose texts are not kept."""
+        return None if cluster is not None else QueryRanks(self.labels[split], self.ranks.of(split))
 
 
 @dataclass(frozen=True, eq=False)
-class _Material:
-    """What plots draw of it."""
+class _ProbedSource:
+    """The values that plots draw."""
 
     probed: Probed
 
@@ -157,36 +163,36 @@ class _Material:
         return {}  # no network is recorded
 
     def indistinguishable(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
-        return alike_of(scores, metric, self.probed.searched)
+        return alike_of(scores, metric, self.probed.query_ranks)
 
     def matrices(self, _: PlotOptions) -> Sequence[Matrix]:
-        places = self.probed.features.places
-        layers = [
-            ranked.layer
-            for split, ranked in places
-            if (split, ranked.reduction) == (COMPARED, NO_REDUCTION) and "+" not in ranked.layer.layer
-        ]
-        if not layers:
+        features = {
+            ranked.layer: values
+            for ranked, values in self.probed.features.of(COMPARED).items()
+            if ranked.reduction == NO_REDUCTION and "+" not in ranked.layer.layer
+        }
+        if not features:
             raise DataError(f"CKA compares features of the {COMPARED} split", fix=f"Probe a {COMPARED} split")
-        return [layer_cka(layers, self._compared, run=self.probed.name, split=COMPARED, epoch=0)]
+        return [layer_cka(list(features), features.__getitem__, run=self.probed.name, split=COMPARED, epoch=0)]
 
     def gallery_sizes(self, ask: PlotOptions) -> Sequence[Curve]:
         probed = self.probed
         (layers,) = layers_shown([probed.scores], ask.layers, {})
-        known = probed.searched(0, SEARCHED, None)
-        if not layers or known is None:
+        if not layers:
             raise DataError(f"no {RECALL} on the {SEARCHED} split", fix=f"Probe a {SEARCHED} split with ks=(1,)")
+        labels, known = probed.labels[SEARCHED], probed.ranks.of(SEARCHED)
         gallery = probed.labels[probed.gallery[SEARCHED]] if SEARCHED in probed.gallery else None
-        items = positives_and_negatives(known.units, gallery)
-        ranks = {ranked: [known.ranks[member] for member in ranked_as(ranked, known.ranks)] for ranked in layers}
-        return curves_of(QueriesSearched(known.units, items, "probe"), ranks, probed.scores)
+        ranks = {ranked: [known[draw] for draw in ranked_as(ranked, known)] for ranked in layers}
+        searched = QueriesSearched(labels, positives_and_negatives(labels, gallery), "probe")
+        return curves_of(searched, ranks, probed.scores)
 
     def reductions(self, ask: PlotOptions) -> Sequence[Reductions]:
-        values, features = at_equal_dimensions(self.scores), self.probed.features
+        values = at_equal_dimensions(self.scores)
         dims = {
-            ranked.layer: int(features[split, text].shape[1])
-            for split, ranked in features.places
-            if ranked.reduction == NO_REDUCTION and (split, text := str(ranked)) in features
+            ranked.layer: int(features.shape[1])
+            for split in self.probed.labels
+            for ranked, features in self.probed.features.of(split).items()
+            if ranked.reduction == NO_REDUCTION
         }
         if not values:
             raise DataError("no layer was brought to an equal dimension", fix=python_fix(dims))
@@ -204,6 +210,3 @@ class _Material:
 
     def _labelled(self, split: str, ranked: RankedLayer) -> Labelled:
         return Labelled(self.probed.features[split, str(ranked)], self.probed.labels[split])
-
-    def _compared(self, layer: LayerKey) -> NDArray[np.float32]:
-        return self.probed.features[COMPARED, str(layer)]

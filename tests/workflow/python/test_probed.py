@@ -85,6 +85,12 @@ def test_cka_needs_test_images() -> None:
         trained.plot("layer")
 
 
+def test_sizes_of_galleries_need_test_queries() -> None:
+    trained = layerprobe.probe(small_model(), {"train": TRAIN}, ks=(1,))
+    with pytest.raises(DataError, match="no R@1 on the test split. Probe a test split with ks="):
+        trained.plot("gallery-size")
+
+
 def test_panels_need_images_that_a_probe_from_python_does_not_keep(result: Probed) -> None:
     with pytest.raises(DataError, match="panels show images, and a probe from Python keeps none. Probe it by layerpr"):
         result.plot("panels")
