@@ -1,1 +1,1 @@
-"""What is measured of a model that only Python holds. Enter by `probe_model.probe`."""
+"""What is measured of a model and loaders in memory. Enter by `probe_model.probe`."""

@@ -1,4 +1,4 @@
-"""Batches of images and labels, as PyTorch's loaders give them, checked as they come."""
+"""Batches of images and labels from PyTorch's loaders, validated as they are read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from layerprobe.system.errors import DataError
 
 T = TypeVar("T")
-# Passes items on, and shows how many of them are done under a name.
+# Iterates over items with a progress bar of this description.
 Track = Callable[[Iterable[T], str], Iterable[T]]
 
 
@@ -24,8 +24,8 @@ class Batch:
     """Images with their labels.
 
     Args:
-        images: floats (B, 3, S, S), as the network takes them.
-        labels: (B,) classes.
+        images: floats (B, 3, S, S), preprocessed for the network.
+        labels: (B,)
     """
 
     images: Tensor
@@ -33,15 +33,10 @@ class Batch:
 
 
 def read_batches(loader: Iterable[Any], split: str, size: int | None = None) -> Iterator[Batch]:
-    """The batches of a loader, in one pass.
+    """The batches of a loader of (images, labels), in one pass.
 
     Args:
-        loader: gives (images, labels).
-        split: named in errors.
-        size: what the side of all images must be; None for that of the first.
-
-    Raises:
-        DataError: what comes is something else, or nothing comes.
+        size: required side of all images in pixels; None for that of the first.
     """
     read = False
     for item in loader:
@@ -58,15 +53,11 @@ def read_batches(loader: Iterable[Any], split: str, size: int | None = None) -> 
 
 
 def require_images(images: object, source: str, size: int | None = None) -> Tensor:
-    """The images themselves, if a network can take them.
+    """The images themselves, if they are floats (B, 3, S, S).
 
     Args:
-        images: anything.
         source: named in the error.
-        size: what the side of the images must be; None for any.
-
-    Raises:
-        DataError: not a tensor of floats (B, 3, S, S).
+        size: required S; None for any.
     """
     fix = "Give floats (B, 3, S, S), resized to squares of one size and normalised as the model takes them"
     if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] != 3 or not len(images):
@@ -106,7 +97,7 @@ def _described(value: object) -> str:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Track[Any]]:
-    """Progress bars in a terminal or notebook as long as the block lasts; elsewhere nothing is shown."""
+    """Progress bars within the block, in a terminal or notebook only."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -126,11 +117,7 @@ def _length(items: Iterable[Any]) -> int | None:
 
 
 def in_batches(images: Tensor | Iterable[Any], batch_size: int) -> Iterator[Tensor]:
-    """The batches of images of one tensor, or of batches with or without labels.
-
-    Raises:
-        DataError: something else.
-    """
+    """The images of one tensor, or of batches with or without labels, in batches."""
     size = None
     for item in images.split(batch_size) if isinstance(images, Tensor) else images:
         batch = item[0] if isinstance(item, tuple | list) and item else item

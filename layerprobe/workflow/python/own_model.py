@@ -1,4 +1,4 @@
-"""A user's own module: its layers, and features of images that it is given."""
+"""A module in memory: its layers, and its features of given images."""
 
 from __future__ import annotations
 
@@ -40,11 +40,7 @@ from layerprobe.workflow.run.from_recipe import choose_device
 
 
 def net_of(model: nn.Module | Net) -> Net:
-    """A module with names for its layers: its blocks and their parts by their paths, and `output`.
-
-    Raises:
-        RecipeError: it is none.
-    """
+    """A module with named layers: its blocks and their parts by their paths, and `output`."""
     if isinstance(model, Net):
         return model
     if not isinstance(model, nn.Module):
@@ -57,7 +53,7 @@ def net_of(model: nn.Module | Net) -> Net:
     return Net(
         module=module,
         layers={OUTPUT: ""} | {name: name for name in blocks},
-        embedding_dim=0,  # nobody asks for it where no loss is trained
+        embedding_dim=0,  # only losses use it
         new_parameters=frozenset(),
         parts={name: name for name in part_names(module, blocks)},
         prefix_tokens=prefix_tokens if isinstance(prefix_tokens, int) else None,
@@ -67,10 +63,7 @@ def net_of(model: nn.Module | Net) -> Net:
 def measured(net: Net, image_size: int) -> Measured:
     """The layers of a network for images of a size.
 
-    Of a user's model, the output is no layer where it is no map, tokens or vector, and its final norm is known now.
-
-    Raises:
-        RecipeError: it does not take such images.
+    For a user's model this adds the final norm, and drops `output` where it is neither map, tokens nor vector.
     """
     try:
         found = measure_layers(net, image_size)
@@ -84,7 +77,7 @@ def measured(net: Net, image_size: int) -> Measured:
 
 
 def _final_norm(net: Net, found: Measured) -> str | None:
-    """The first norm after the last block that leaves its output's shape as it is; None where there is none."""
+    """The first norm after the last block that preserves the shape of the block's output."""
     blocks = [call for name, path in net.layers.items() if name != OUTPUT for call in found.calls.get(path, ())]
     last = max(blocks, key=lambda call: call.order, default=None)
     parts = parts_by_path(net.module)
@@ -99,18 +92,10 @@ def _final_norm(net: Net, found: Measured) -> str | None:
 
 @contextlib.contextmanager
 def placed(module: nn.Module, device: str) -> Iterator[torch.device]:
-    """A module on a device as long as the block lasts; afterwards it is where it was.
+    """Move a module to a device, which is yielded, and back at the end of the block.
 
     Args:
-        module: any.
-        device: auto, which is where the module is; cpu, cuda or cuda:i.
-
-    Yields:
-        The device.
-
-    Raises:
-        RecipeError: no such device, or a module on several devices, which cannot be moved back.
-        EnvironmentFault: CUDA is not there.
+        device: auto (where the module is), cpu, cuda or cuda:i.
     """
     before = list(dict.fromkeys(tensor.device for tensor in (*module.parameters(), *module.buffers())))
     own = before[0] if before else torch.device("cpu")
@@ -127,12 +112,12 @@ def placed(module: nn.Module, device: str) -> Iterator[torch.device]:
 
 
 def names_of(asked: str | Sequence[str]) -> list[str]:
-    """Names in a list, or in one text with commas between, as on the command line."""
+    """Names from a sequence or a comma-separated string."""
     return [name.strip() for name in asked.split(",")] if isinstance(asked, str) else list(asked)
 
 
 class Layers(tuple[LayerInfo, ...]):
-    """The layers of a model in execution order; shown as a table."""
+    """The layers of a model in execution order, displayed as a table."""
 
     __slots__ = ()
 
@@ -160,16 +145,16 @@ def layers(model: nn.Module | Net, image_size: int = 224) -> Layers:
     [('1', 'map', 4), ('3', 'map', 8), ('output', 'vector', 128)]
 
     Args:
-        model: any module that maps images (B, 3, H, W) to something; it is not changed.
+        model: any module that takes images (B, 3, H, W); it is not changed.
         image_size: side of the square images in pixels.
 
     Returns:
-        A tuple that is shown as a table; each layer has `name`, `module` (its path), `dim` (numbers of an image's
-        feature vector), `kind` (map, tokens or vector), `layout` (its shape) and `calls` (how often it runs in a
-        forward). The output is missing where it is none of these, such as boxes.
+        A tuple that is displayed as a table; each layer has `name`, `module` (its path), `dim` (length of an image's
+        feature vector), `kind` (map, tokens or vector), `layout` (its shape) and `calls` (number of calls in a
+        forward). An output of another kind, such as boxes, is omitted.
 
     Raises:
-        RecipeError: the model does not take such images.
+        RecipeError: the model does not take images of this size.
     """
     return Layers(list_layers(measured(net_of(model), image_size).net, image_size))
 
@@ -179,7 +164,7 @@ def extract(
 ) -> dict[str, NDArray[np.float32]]:
     """Features of images at some layers, pooled to a vector each.
 
-    The model runs in evaluation mode on the device where it is, and is not changed.
+    The model runs in evaluation mode on its own device, and is not changed.
 
     >>> import torch, layerprobe
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
@@ -190,17 +175,17 @@ def extract(
     Args:
         model: any module that takes images (B, 3, S, S).
         layers: layer expressions, as on the command line: names that `layers` lists, globs, module paths, each with a
-            pool or without (`blocks.5@avg`, `blocks.*`, `*`); `A+B` are layers side by side, each L2-normalised.
-        images: floats (N, 3, S, S) as the model takes them; or batches of these, with labels or without, such as a
-            loader gives.
+            pool or without (`blocks.5@avg`, `blocks.*`, `*`); `A+B` concatenates layers, each L2-normalised.
+        images: floats (N, 3, S, S), preprocessed for the model; or batches of these, with labels or without, such as a
+            DataLoader gives.
 
     Returns:
         Layer with its pool -> float32 (N, D), in execution order.
 
     Raises:
-        UnknownNameError: no such layer, with the near miss.
-        RecipeError: a layer that cannot be pooled so.
-        DataError: images that are no such floats.
+        UnknownNameError: unknown layer; the message names the nearest.
+        RecipeError: a pool that a layer cannot have.
+        DataError: images of another type or shape.
         NumericError: GeM of a layer that has values below 0.
     """
     net = net_of(model)

@@ -1,4 +1,4 @@
-"""probe: a user's own model and loaders -> features, ranks and scores of its layers."""
+"""probe: a model and loaders in memory -> features, ranks and scores of its layers."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     device: str | torch.device = "auto",
     cache: str | Path | None = None,
 ) -> Probed:
-    """Measure how well each layer of a model tells classes apart, those it was trained on and unseen ones.
+    """Measure how well each layer of a model separates classes, those of training and unseen ones.
 
-    It computes what `layerprobe probe` does. Each loader is read once, so it may shuffle. The model runs in evaluation
-    mode and is not changed: afterwards each of its modules has its own mode again, and no hook is left.
+    The numbers are those of `layerprobe probe`. Each loader is read once and may shuffle. The model runs in evaluation
+    mode and is not changed: afterwards its modules are in their own modes again, without hooks.
 
     >>> import torch, layerprobe
     >>> _ = torch.manual_seed(0)
@@ -71,7 +71,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     >>> result.features["test", "2"].shape
     (6, 8)
 
-    Layers side by side, and what a reduction makes of the features:
+    Concatenated layers and reduced features:
 
     >>> both = layerprobe.probe(model, {"test": [(colours, labels)]}, layers="0+2", reduce="none,binary", ks=[1])
     >>> both.ranks["test", "0+2@max/binary"].recall(1)
@@ -81,53 +81,54 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
 
     Args:
         model: any module that takes images (B, 3, S, S).
-        splits: train, validation and test, at least one of them, and with `gallery` what test is searched in -> batches
-            of (images, labels), such as a DataLoader gives: floats (B, 3, S, S) as the model takes them, and (B,) whole
-            numbers. A number means the same class in every split; no class is in two splits, but in test and gallery.
+        splits: train, validation or test, at least one of them, and optionally `gallery`, in which test is searched ->
+            batches of (images, labels), such as a DataLoader gives: floats (B, 3, S, S), preprocessed for the model,
+            and (B,) integers. A label means the same class in every split; no class is in two splits, except for test
+            and gallery.
         layers: layer expressions, as on the command line: names that `layerprobe.layers` lists, globs, module paths,
             each with a pool (`blocks.5@avg`) or without. `*` is the blocks and the model's own output;
-            `blocks.5+blocks.11` are two layers side by side, each L2-normalised.
+            `blocks.5+blocks.11` concatenates two layers, each L2-normalised.
         pools: of expressions without a pool: max, avg, gem, grid:s, cls, cls+avg. None: max for maps, cls and avg for
-            tokens. A layer that gives vectors needs none.
-        reduce: what is done to the features before they are searched, each on its own: names in
-            `layerprobe.registry.REDUCTIONS` with `+` between, such as `l2+whiten:64:0.5+l2`, or `none`. Random ones
-            are drawn from the seed 0. A layer that cannot take one is left out with a warning.
-        fit: on what reductions are fitted: train, or gallery, without labels on what is searched; scores say so.
-        similarity: cosine, euclidean or dot; binary codes are searched by hamming all the same.
-        ks: K of Recall@K, below the number of images that are searched.
+            tokens. Layers that give vectors are not pooled.
+        reduce: reductions of the features before the search, each evaluated separately: names in
+            `layerprobe.registry.REDUCTIONS` joined by `+`, such as `l2+whiten:64:0.5+l2`, or `none`. Random ones use
+            the seed 0. A layer that a reduction cannot be applied to is skipped with a warning.
+        fit: features that reductions are fitted on: train, or gallery, those that are searched, without their labels;
+            a note of the scores says so.
+        similarity: cosine, euclidean or dot; binary codes always use hamming.
+        ks: K of Recall@K, less than the number of images that are searched.
         metrics: names in `layerprobe.registry.METRICS`, or a mapping from these to their options.
-        device: where the model runs and features are ranked: auto, which is where the model is; or cpu, cuda, cuda:i,
-            from where it is moved back at the end.
-        cache: folder of runs, into which a run of this model and these images is written, or one that is there is
-            extended: `layerprobe plot` draws it beside others, and `open_run` reads it. Its name is the result's.
-            Images in another order than before replace what is stored, with a warning for scores that are lost.
-            Models of one class, with the same parts as they print and the same weights, count as one: if only the code
-            of their forward differs, give each a folder of its own. None: no file is written.
+        device: where the model runs and features are ranked: auto (the model's device), cpu, cuda or cuda:i. The model
+            is moved back at the end.
+        cache: folder of runs. The result is written to a run of this model and these images, or added to it where it
+            exists: `layerprobe plot` draws it beside others, and `open_run` reads it. Its name is the result's.
+            Images in another order than before replace what is stored, with a warning if scores are lost. Models of
+            one class with the same `repr` and weights count as one: give each a folder of its own if only the code of
+            `forward` differs. None: no file is written.
 
     Returns:
-        Scores, ranks and features in memory. A layer with features that are not finite has no
-        value; the notes of its scores say so.
+        Scores, ranks and features in memory. A layer whose features are not finite has no value, and its scores a note.
 
     Raises:
-        UnknownNameError: no such split, layer, pool, reduction, metric or similarity; with the near miss.
-        RecipeError: something else than a model or splits, no layer, a layer that cannot be pooled so, a K that is too
-            large or no whole number above 0, a metric that needs a classifier, an option that a metric does not take; a
-            reduction that is fitted on train where there is none, or that no layer can take.
-        DataError: batches of something else, a split of fewer than 2 classes, a class in two splits.
+        UnknownNameError: unknown split, layer, pool, reduction, metric or similarity; the message names the nearest.
+        RecipeError: not a model or not splits, no layer, a pool that a layer cannot have, an invalid K, a metric that
+            needs a classifier, an unknown option of a metric; a reduction that is fitted on train where there is none,
+            or that cannot be applied to any layer.
+        DataError: invalid batches, a split of fewer than 2 classes, a class in two splits.
         NumericError: GeM of a layer that has values below 0.
         BusyError: another process uses the run in `cache`.
     """
     if similarity not in VECTOR_SIMILARITIES:
         raise UnknownNameError("similarity", similarity, VECTOR_SIMILARITIES)
-    names, options = (list(metrics), metrics) if isinstance(metrics, Mapping) else (names_of(metrics), {})
-    if "accuracy" in names:
+    metric_names, options = (list(metrics), metrics) if isinstance(metrics, Mapping) else (names_of(metrics), {})
+    if "accuracy" in metric_names:
         raise RecipeError("accuracy needs the classifier of a training run", fix="Leave it out")
-    measures = partial(build_measures, names, ks, options=options, may_drop=False)
-    measures({})  # a misspelt metric is told before the work
-    net, order = net_of(model), _order(splits)
+    measures = partial(build_measures, metric_names, ks, options=options, may_drop=False)
+    measures({})  # refuses unknown metrics before the work
+    net, order = net_of(model), _split_names(splits)
     chains = _chains(names_of(reduce), fit, splits)
     with placed(net.module, str(device)) as where, progress() as track:
-        size, batches = _opened({name: track(splits[name], f"extracting {name}") for name in order})
+        size, batches = _read_ahead({name: track(splits[name], f"extracting {name}") for name in order})
         network = measured(net, size)
         asked = (names_of(layers), network)
         named = None if pools is None else names_of(pools)
@@ -141,28 +142,28 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         members = extracted(taps)
         for doubt in [*unpooled, *outlying_tokens(members), *map(str, unfit)]:
             warnings.warn(doubt, stacklevel=2)
-        found = {
+        by_split = {
             name: extracted_features(net.module, members, of_split, where, hashed=cache is not None)
             for name, of_split in batches.items()
         }
-        features = _features(net.module, found, cache)
+        features = _features(net.module, by_split, cache)
         dataset = features.dataset
         _require_classes(dataset)
         sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(x, x) for x in dataset.searched)}
         experiment = "" if cache is None else features.inputs.experiment
         searches = Searches(features, experiment, SEED, where)
-        names = execution_order([tap.layer for tap in members], network)
-        rows = network_order(ranked_layers(taps, chains, unfit, similarity), names)
+        layer_order = execution_order([tap.layer for tap in members], network)
+        rows = network_order(ranked_layers(taps, chains, unfit, similarity), layer_order)
         results = search(searches, measures(sizes), rows, track)
         if cache is not None:
-            layer_order = dict.fromkeys([*known_layers(features.run), *names])
-            store_probe(features, searches, results, execution_order(layer_order, network))
+            known = dict.fromkeys([*known_layers(features.run), *layer_order])
+            store_probe(features, searches, results, execution_order(known, network))
     _tell_inapplicable(rows, results)
     return _probed(features, results, rows)
 
 
 def _features(module: nn.Module, splits: Mapping[str, SplitFeatures], cache: str | Path | None) -> MemoryFeatures:
-    """Extracted features, and the run that they are stored in or, without a cache, would be named as."""
+    """The features, with the run in which a cache keeps them."""
     model, images = type(module).__name__, {name: split.digests for name, split in splits.items()}
     if cache is None:
         return MemoryFeatures(Run(Path(model)), ProbeInputs(model, "", images), splits)
@@ -178,12 +179,12 @@ def _probed(features: MemoryFeatures, results: SearchResults, rows: Sequence[Ran
     }
     found = {**_flat(raw), **_flat(results.reduced)}
     entries = _flat(results.entries)
-    invalid = {place: entry.invalid for place, entry in entries.items() if entry.ranks is None}
+    invalid = {key: entry.invalid for key, entry in entries.items() if entry.ranks is None}
     return Probed(
         features.run.name,
         tuple(results.scores),
-        ByLayer({place: entry.ranks for place, entry in entries.items() if entry.ranks is not None}, invalid),
-        ByLayer(found, {place: reason for place, reason in invalid.items() if place not in found}),
+        ByLayer({key: entry.ranks for key, entry in entries.items() if entry.ranks is not None}, invalid),
+        ByLayer(found, {key: reason for key, reason in invalid.items() if key not in found}),
         {name: split.labels for name, split in features.splits.items()},
         dict(features.dataset.search_in),
     )
@@ -193,13 +194,8 @@ def _flat(values: Mapping[str, Mapping[RankedLayer, T]]) -> dict[tuple[str, Rank
     return {(split, ranked): value for split, found in values.items() for ranked, value in found.items()}
 
 
-def _order(splits: Mapping[str, object]) -> list[str]:
-    """The splits' names: those to search for in the order of rows, then the gallery.
-
-    Raises:
-        UnknownNameError: a split of another name.
-        RecipeError: no split to search for, or something else than splits by name.
-    """
+def _split_names(splits: Mapping[str, object]) -> list[str]:
+    """The splits' names in the order of rows; the gallery is last."""
     if not isinstance(splits, Mapping):
         what = f"splits are a {type(splits).__name__}"
         raise RecipeError(what, fix='Give the loaders by their splits\' names: {"test": loader}')
@@ -213,8 +209,8 @@ def _order(splits: Mapping[str, object]) -> list[str]:
     return [name for name in known if name in splits]
 
 
-def _opened(loaders: Mapping[str, Iterable[Any]]) -> tuple[int, dict[str, Iterable[Batch]]]:
-    """The side of the images in the first batch, and the batches of all loaders, whose images must have it."""
+def _read_ahead(loaders: Mapping[str, Iterable[Any]]) -> tuple[int, dict[str, Iterable[Batch]]]:
+    """The image size of the first batch, and the batches of all loaders, which must have the same."""
     (name, loader), *others = loaders.items()
     batches = read_batches(loader, name)
     first = next(batches)
@@ -223,12 +219,7 @@ def _opened(loaders: Mapping[str, Iterable[Any]]) -> tuple[int, dict[str, Iterab
 
 
 def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> list[Chain]:
-    """The reductions asked for.
-
-    Raises:
-        RecipeError: there is none, or nothing to fit one on.
-        UnknownNameError: no such reduction, or nothing of that name to fit on.
-    """
+    """The reductions, checked to have a split to fit on."""
     chains = asked_chains(names, fit)
     if not chains:
         raise RecipeError("no reduction is asked for", fix='reduce="none" takes the features as they are')
@@ -242,11 +233,7 @@ def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> lis
 
 
 def _tell_inapplicable(rows: Sequence[RankedLayer], results: SearchResults) -> None:
-    """Warn of reductions that layers could not take.
-
-    Raises:
-        NotApplicableError: no layer could take one.
-    """
+    """Warn of reductions that could not be applied to a layer, or raise where one could be applied to none."""
     applied = {score.reduction for score in results.scores}
     for reduction in dict.fromkeys(ranked.reduction for ranked in rows):
         inapplicable = [item for item in results.inapplicable if item.reduction == reduction]
@@ -257,7 +244,7 @@ def _tell_inapplicable(rows: Sequence[RankedLayer], results: SearchResults) -> N
 
 
 def _require_classes(dataset: Dataset) -> None:
-    """Check that each split has 2 classes and that no class is in two splits, unless one is searched in the other."""
+    """Check that splits have at least 2 classes and share none, except for a split and its gallery."""
     seen: dict[int, str] = {}
     for name, split in dataset.splits.items():
         if split.num_classes < 2:

@@ -1,4 +1,4 @@
-"""Probed: what a probe of a user's own model gives."""
+"""Probed: the result of `layerprobe.probe`."""
 
 from __future__ import annotations
 
@@ -83,18 +83,18 @@ class ByLayer(dict[tuple[str, str], T]):
 
 @dataclass(frozen=True, eq=False)
 class Probed:
-    """How well the layers of a model tell classes apart.
+    """Scores, ranks and features of a model's layers.
 
     Args:
-        name: what the model is called in scores, tables and plots.
-        scores: every number, as in scores.csv; layers in execution order.
-        ranks: `ranks["test", "blocks.5@avg"]` -> where each query's nearest item of its class stands. The reduction
-            follows: `ranks["test", "blocks.5@avg/l2+pca:8"]`; of a mean over draws there are those of each draw,
+        name: of the model in scores, tables and plots.
+        scores: as in scores.csv; layers in execution order.
+        ranks: `ranks["test", "blocks.5@avg"]` -> rank of each query's nearest item of its class. A reduction follows
+            the layer: `ranks["test", "blocks.5@avg/l2+pca:8"]`; a mean over draws has the ranks of each draw,
             `blocks.5@avg/random:8` and `blocks.5@avg/random:8:1`.
-        features: `features["test", "blocks.5@avg"]` -> float32 (N, D), in the order in which the images came; reduced
-            ones as for `ranks`, binary codes as uint8.
+        features: `features["test", "blocks.5@avg"]` -> float32 (N, D), in the loader's order; reduced ones as for
+            `ranks`, binary codes as uint8.
         labels: split -> (N,) the loader's labels, in the same order.
-        gallery: split -> the split that it is searched in, where that is another.
+        gallery: split -> the split that it is searched in, where that is not itself.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Probed:
     gallery: Mapping[str, str]
 
     def table(self) -> Shown:
-        """The scores as `layerprobe probe` shows them; `print` writes them as text, a notebook shows them as HTML."""
+        """The tables of `layerprobe probe`: text if printed, HTML in a notebook."""
         return Shown(tuple(epoch_tables(self.scores, self.data_facts(), self.query_ranks)))
 
     def frame(self) -> DataFrame:
@@ -120,8 +120,8 @@ class Probed:
         """Draw a registered plot, such as `layers`, `train-vs-test` or `cka`.
 
         Raises:
-            UnknownNameError: no such plot.
-            LayerprobeError: scores that it cannot draw.
+            UnknownNameError: unknown plot.
+            LayerprobeError: the plot needs other scores.
         """
         plot: Plot = registry.load("plot", registry.PLOTS, kind)
         return plot.draw(_ProbedSource(self), PlotOptions()).figure

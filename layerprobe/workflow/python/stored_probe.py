@@ -28,11 +28,7 @@ def known_layers(run: Run) -> list[str]:
 def store_probe(
     features: MemoryFeatures, searches: Searches, results: SearchResults, layer_order: Sequence[str]
 ) -> None:
-    """Write results into the run of their model and images, beside what that has.
-
-    Args:
-        features: those that were searched.
-    """
+    """Add results to the run of their model and images."""
     run = features.run
     with locked(run):
         run.remove_leftovers()
@@ -112,7 +108,7 @@ def _write_features(features: MemoryFeatures, split: str, device: str) -> None:
 def _merged(
     known: Mapping[RankedLayer, store.RankEntry], new: Mapping[RankedLayer, store.RankEntry]
 ) -> dict[RankedLayer, store.RankEntry]:
-    """New ranks in place of stored ones, with the values of queries of both."""
+    """Replace stored ranks by new ones; the values of queries of both are kept."""
     entries = dict(known)
     for ranked, entry in new.items():
         stored = known[ranked].values if ranked in known else {}
