@@ -419,6 +419,7 @@ def test_a_reparametrised_model_keeps_its_blocks_and_their_features() -> None:
     """RepVGG's three branches become one convolution: the sums are ordered otherwise."""
     from timm.utils.model import reparameterize_model
 
+    torch.manual_seed(0)
     model, images = timm_model("repvgg_a0").eval(), torch.randn(2, 3, 32, 32)
     net, reparametrised = net_of(model), net_of(reparameterize_model(model))
     assert list(net.layers) == list(reparametrised.layers)

@@ -34,11 +34,13 @@ def photos(tmp_path: Path) -> Path:
             folder.mkdir(parents=True)
             for i in range(5):
                 Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(folder / f"{i}.png")
+    torch.manual_seed(0)
     torch.save(resnet18().state_dict(), tmp_path / "resnet18.pt")
     return tmp_path
 
 
 def test_the_five_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
     monkeypatch.chdir(tmp_path)
     images, labels = torch.rand(40, 3, 8, 8), torch.arange(40) // 4
     train, test = TensorDataset(images[:20], labels[:20]), TensorDataset(images[20:], labels[20:])

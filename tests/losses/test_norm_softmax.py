@@ -78,6 +78,7 @@ def test_the_order_of_the_batch_changes_nothing() -> None:
 
 
 def test_proxies_start_uniform_within_one_over_root_dim() -> None:
+    torch.manual_seed(0)
     largest = NormSoftmax(16, 500).proxies.abs().max().item()
     assert 0.249 < largest <= 0.25
 

@@ -9,6 +9,7 @@ from layerprobe.losses.softmax import Softmax
 
 
 def test_value_is_the_formula_written_out() -> None:
+    torch.manual_seed(0)
     loss = Softmax(3, 4).double()
     embeddings = torch.tensor([[1.0, -2.0, 0.5], [0.1, 0.2, -0.3]], dtype=torch.float64)
     weight, bias = loss.classifier.weight.detach(), loss.classifier.bias.detach()
@@ -20,6 +21,7 @@ def test_value_is_the_formula_written_out() -> None:
 
 
 def test_equal_logits_cost_ln_of_the_class_count() -> None:
+    torch.manual_seed(0)
     loss = Softmax(3, 7)
     torch.nn.init.zeros_(loss.classifier.weight)
     torch.nn.init.zeros_(loss.classifier.bias)
@@ -27,6 +29,7 @@ def test_equal_logits_cost_ln_of_the_class_count() -> None:
 
 
 def test_without_the_relu_negative_embeddings_count() -> None:
+    torch.manual_seed(0)
     negative = -torch.rand(4, 3)
     with_relu, without = Softmax(3, 2, bias=False), Softmax(3, 2, relu=False, bias=False)
     assert not with_relu.logits(negative).any()
@@ -53,6 +56,7 @@ def test_label_smoothing_spreads_the_target_over_all_classes() -> None:
 
 
 def test_without_label_smoothing_nothing_has_changed() -> None:
+    torch.manual_seed(0)
     loss = Softmax(3, 4)
     embeddings, labels = torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 0])
     expected = torch.nn.functional.cross_entropy(loss.classifier(embeddings.relu()), labels)
@@ -60,6 +64,7 @@ def test_without_label_smoothing_nothing_has_changed() -> None:
 
 
 def test_the_classifier_weight_multiplies_the_embedding_after_its_relu() -> None:
+    torch.manual_seed(0)
     loss = Softmax(3, 4, bias=False)
     embeddings = torch.randn(5, 3)
     torch.testing.assert_close(loss.logits(embeddings), embeddings.relu() @ loss.classifier_weight.T)

@@ -144,6 +144,7 @@ def test_the_size_of_a_batch_hardly_changes_features() -> None:
 
 @pytest.mark.gpu
 def test_a_gpu_gives_the_cpus_features() -> None:
+    torch.manual_seed(0)
     net = build(fc=[16])
     net.module.to(memory_format=torch.channels_last)
     taps = resolve_taps(["pool*", "fc6"], net, image_size=64)

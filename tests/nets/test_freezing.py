@@ -71,6 +71,7 @@ def test_the_heads_norm_goes_on_learning_its_statistics() -> None:
 
 
 def test_the_gradient_passes_through_to_what_lies_before() -> None:
+    torch.manual_seed(0)
     norm = nn.BatchNorm2d(3).eval()
     with torch.no_grad():
         norm.weight.uniform_(1, 2)

@@ -60,6 +60,7 @@ def converted() -> dict[str, Tensor]:
 
 
 def test_with_caffes_file_it_computes_caffes_features(converted: dict[str, Tensor]) -> None:
+    torch.manual_seed(0)
     net = build(fc=[], weights=converted, seed=9)
     rgb = torch.rand(2, 3, 70, 70)  # maps of 35, 18, 9 and 5, at which Caffe rounds up
     mean, deviation = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])[..., None, None]

@@ -106,6 +106,7 @@ def test_fcr1_is_one_linear_layer_on_the_pool() -> None:
 
 
 def test_fcr2_drops_embeddings_in_training_alone() -> None:
+    torch.manual_seed(0)
     plain, fcr2 = build(fc=[64], seed=1).module.train(), build(fc=[64], seed=1, fc_dropout=0.5).module.train()
     expected, dropped = plain(IMAGES), fcr2(IMAGES)
     kept = dropped != 0
@@ -115,6 +116,7 @@ def test_fcr2_drops_embeddings_in_training_alone() -> None:
 
 
 def test_dropout_drops_the_pool_in_training_alone() -> None:
+    torch.manual_seed(0)
     net = build(fc=[], dropout=0.5)
     assert (net.module.train()(IMAGES) == 0).float().mean() > (pooled(net) == 0).float().mean() + 0.2
     assert torch.equal(net.module.eval()(IMAGES), pooled(net))

@@ -15,6 +15,7 @@ def test_layers_are_the_blocks_the_pool_and_the_head() -> None:
 
 
 def test_with_torchvisions_weights_it_computes_torchvisions_pooled_features() -> None:
+    torch.manual_seed(0)
     theirs = models.resnet18(weights=None).eval()
     net = build(fc=[], weights=theirs.state_dict())
     theirs.fc = nn.Identity()

@@ -32,6 +32,7 @@ def test_layers_are_the_blocks_the_pool_and_the_head() -> None:
 def test_with_torchvisions_weights_it_computes_torchvisions_pooled_features(
     theirs: nn.Module, pretrained: dict[str, Tensor]
 ) -> None:
+    torch.manual_seed(0)
     images = torch.randn(2, 3, 64, 64)
     head = theirs.get_submodule("fc")
     inputs: list[Tensor] = []

@@ -38,6 +38,12 @@ def noise(size: int, count: int = 2) -> Tensor:
     return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """The weights of models that a test builds are the same each time."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Callable[..., str]:
     """Save a model of transformers, and its processor, in a folder; returns its name as a source."""

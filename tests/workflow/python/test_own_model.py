@@ -75,6 +75,7 @@ def test_images_that_the_model_does_not_take_are_told_without_a_flag() -> None:
 @pytest.fixture(scope="module")
 def transformer() -> nn.Module:
     """timm's, with two blocks and a class token before 4 x 4 patches."""
+    torch.manual_seed(0)
     made: nn.Module = timm.models.VisionTransformer(
         img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, num_classes=0
     )
@@ -82,6 +83,7 @@ def transformer() -> nn.Module:
 
 
 def test_a_transformer_has_its_class_token_and_the_mean_of_its_patches(transformer: nn.Module) -> None:
+    torch.manual_seed(0)
     images = torch.randn(3, 3, 32, 32)
     found = layerprobe.extract(transformer, "blocks.*", images)
     tokens = transformer.forward_intermediates(  # type: ignore[operator] # timm's
@@ -95,6 +97,7 @@ def test_a_transformer_has_its_class_token_and_the_mean_of_its_patches(transform
 
 
 def test_the_final_norm_is_the_one_after_the_last_block(transformer: nn.Module) -> None:
+    torch.manual_seed(0)
     images = torch.randn(3, 3, 32, 32)
     nn.init.normal_(transformer.get_parameter("norm.weight"))
     found = layerprobe.extract(transformer, ["normed(blocks.1)@cls", "output"], images)

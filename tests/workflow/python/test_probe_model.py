@@ -88,6 +88,7 @@ def test_every_block_and_the_output_are_scored_on_every_split() -> None:
 
 
 def test_a_transformer_is_probed_by_its_class_token_and_its_patches() -> None:
+    torch.manual_seed(0)
     model = timm.models.VisionTransformer(img_size=12, patch_size=3, embed_dim=16, depth=2, num_heads=2, num_classes=0)
     result = layerprobe.probe(model, {"train": TRAIN, "test": TEST}, layers="*", pools=("cls", "avg"), ks=(1,))
     by_hand = nearest_has_the_class(result.features["test", "blocks.1@avg"], result.labels["test"])
@@ -98,6 +99,7 @@ def test_a_transformer_is_probed_by_its_class_token_and_its_patches() -> None:
 
 
 def test_a_maximum_over_tokens_warns() -> None:
+    torch.manual_seed(0)
     model = timm.models.VisionTransformer(img_size=12, patch_size=3, embed_dim=16, depth=1, num_heads=2, num_classes=0)
     with pytest.warns(UserWarning, match="max over the tokens of blocks.0") as warned:
         layerprobe.probe(model, {"test": TEST}, layers="blocks.*", pools="max", ks=(1,))
