@@ -52,6 +52,7 @@ def test_its_features_belong_to_the_version_of_its_package(trained: Run, monkeyp
 def test_a_run_goes_on_without_the_weights_that_it_began_with(
     request_for: Callable[..., TrainRequest], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    torch.manual_seed(0)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     model = timm.create_model("test_convnext", num_classes=0)
     folder = tmp_path / "hub" / "models--timm--test_convnext.r160_in1k"
@@ -97,6 +98,7 @@ def test_a_models_own_input_is_found_by_the_recipe(request_for: Callable[..., Tr
 def test_a_trainers_checkpoint_is_loaded_into_it_and_its_classifier_left_and_said(
     request_for: Callable[..., TrainRequest], tmp_path: Path
 ) -> None:
+    torch.manual_seed(0)
     theirs = timm.create_model("test_convnext", num_classes=5).state_dict()
     state = {f"model.{name}": value for name, value in theirs.items()}
     torch.save({"state_dict": state, "hyper_parameters": {"args": argparse.Namespace(rate=0.1)}}, tmp_path / "a.ckpt")

@@ -115,6 +115,7 @@ def test_features_are_those_of_timms_own_transform_and_model(frozen: Make, photo
 
 
 def test_features_are_those_of_a_hugging_face_processor_and_model(frozen: Make, photos: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
     transformers = pytest.importorskip("transformers")
     config = transformers.Dinov2Config(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=56, patch_size=14
@@ -140,6 +141,7 @@ def test_features_are_those_of_a_hugging_face_processor_and_model(frozen: Make, 
 def test_features_of_another_size_are_those_of_a_hugging_face_model_that_interpolates(
     frozen: Make, photos: Path, tmp_path: Path
 ) -> None:
+    torch.manual_seed(0)
     transformers = pytest.importorskip("transformers")
     tiny = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = transformers.CLIPConfig(
