@@ -44,14 +44,14 @@ def choose(
     data: ModelData = None,
     settings: ModelSettings = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Of --model: the seed of weights `none`; of FEATURES: of folds.")
+        int | None, typer.Option("--seed", min=0, help="Random seed: of --weights none, or of the folds of FEATURES.")
     ] = None,
     name: ModelRun = None,
     epochs: Annotated[
-        str, typer.Option("--epochs", metavar="all|last|0,5", help="Epochs to choose among; all: those ranked.")
+        str, typer.Option("--epochs", metavar="all|last|0,5", help="Candidate epochs; all: those that were probed.")
     ] = "all",
     within: Annotated[
-        float, typer.Option("--within", metavar="POINTS", help="How much worse than the best a cheaper one may be.")
+        float, typer.Option("--within", metavar="POINTS", help="Largest loss of Recall@1 for a cheaper candidate.")
     ] = 1.0,
     device: Device = "auto",
     workers: Workers = None,
@@ -60,14 +60,14 @@ def choose(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Say which layer to ship, chosen without the test classes.
+    """Choose the layer to ship without looking at the test classes.
 
-    Among all layers, epochs, pools and reductions that are ranked, the cheapest that is not worse than the best. It is
-    chosen on validation classes; on the training classes where the network has not seen them; and where there are
-    none, on test, cross-fitted. Runs of one experiment count as one, by their mean.
+    Candidates are all probed layers, epochs, pools and reductions. The cheapest one that is not worse than the best is
+    chosen: on validation classes; without these on training classes that the network has not seen; else on test classes
+    by cross-fitting. Runs of one experiment are averaged.
 
-    With --model, a model from elsewhere is measured on the images of --data first. A file of features needs no model:
-    an .npz has `labels` (N,), `split` and `group` if there are any, and every other array (N, D) is a layer.
+    With --model, a pretrained model is measured on the images of --data first. FEATURES needs no model: an .npz has
+    `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer.
     """
     from layerprobe.workflow.choose.choice_text import choice_lines, choice_values, next_step
     from layerprobe.workflow.run.runs import find_run

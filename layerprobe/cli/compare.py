@@ -38,7 +38,9 @@ def compare(
     ] = "gallery",
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", metavar="COLUMN", help="Units to resample (default: classes); parent: folders."),
+        typer.Option(
+            "--cluster", metavar="COLUMN", help="Resample the values of a column (parent: folders), not classes."
+        ),
     ] = None,
     seeds: Annotated[
         bool, typer.Option("--seeds", help="Compare all trainings of both experiments, paired by seed.")

@@ -19,33 +19,39 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress and no messages.")]
 # `main` reads it: errors are shown there, for all commands.
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Device = Annotated[str, typer.Option("--device", help="Where to compute: auto, cpu, cuda or cuda:i.")]
-Workers = Annotated[int | None, typer.Option("--workers", min=0, help="Processes that load data.", show_default="auto")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only estimate time, memory and disk space.")]
+Device = Annotated[str, typer.Option("--device", help="Device: auto, cpu, cuda or cuda:i.")]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=0, help="Number of processes that load data.", show_default="auto")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Estimate time, memory and disk space; do nothing.")]
 Format = Annotated[
     str | None,
-    typer.Option("--format", metavar="table|markdown|latex|csv", help="How tables are printed.", show_default="table"),
+    typer.Option("--format", metavar="table|markdown|latex|csv", help="Format of tables.", show_default="table"),
 ]
 RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="Run name (default: the most recent).")]
 # Of a run that exists: nothing is imported or fetched that the user has not named.
 RunModel = Annotated[
     str | None,
-    typer.Option("--model", metavar="SOURCE", help="Name the run's network, such as python:FILE.py:FUNCTION."),
+    typer.Option("--model", metavar="SOURCE", help="Network of the run, such as python:FILE.py:FUNCTION."),
 ]
 # Of a model from elsewhere, which is measured as it is.
-Model = Annotated[str | None, typer.Option("--model", metavar="SOURCE", help="A model as it is, such as timm:NAME.")]
+Model = Annotated[
+    str | None, typer.Option("--model", metavar="SOURCE", help="Pretrained model to measure, such as timm:NAME.")
+]
 ModelWeights = Annotated[
     str | None,
-    typer.Option("--weights", metavar="W", help="Of --model: model, none, FILE[#PART], 'DIR/*.pt', run:NAME."),
+    typer.Option(
+        "--weights", metavar="W", help="Weights of --model: model, none, FILE[#PART], 'DIR/*.pt' or run:NAME."
+    ),
 ]
 ModelData = Annotated[
-    str | None, typer.Option("--data", metavar="NAME[:ROOT]", help="Of --model: the data set it is measured on.")
+    str | None, typer.Option("--data", metavar="NAME[:ROOT]", help="Data set on which --model is measured.")
 ]
 ModelSettings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="data.KEY=VALUE", help="Of --model: set a key of [data]; repeatable."),
+    typer.Option("--set", metavar="data.KEY=VALUE", help="Key of [data] for --model; repeatable."),
 ]
-ModelRun = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Of --model: name of the run.")]
+ModelRun = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Name of the run of --model.")]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12}

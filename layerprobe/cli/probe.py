@@ -46,14 +46,14 @@ def probe(
     weights: ModelWeights = None,
     data: ModelData = None,
     settings: ModelSettings = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of --model: the seed of weights `none`.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Random seed of --weights none.")] = None,
     name: ModelRun = None,
     layers: Annotated[
-        str | None, typer.Option("--layers", metavar="L,...", help="Layers' names, globs or module paths.")
+        str | None, typer.Option("--layers", metavar="L,...", help="Layers to probe: names, globs or module paths.")
     ] = None,
     pool: Annotated[
         str | None,
-        typer.Option("--pool", metavar="P,...", help="The pools: max, avg, gem, grid:s, cls or cls+avg."),
+        typer.Option("--pool", metavar="P,...", help="Pooling: max, avg, gem, grid:s, cls or cls+avg."),
     ] = None,
     epochs: Annotated[str, typer.Option("--epochs", metavar="all|last|best|0,5", help="Epochs to probe.")] = "all",
     splits: Annotated[
@@ -61,38 +61,47 @@ def probe(
     ] = None,
     reduce: Annotated[
         str | None,
-        typer.Option(
-            "--reduce", metavar="R,...", help="Done to features before the search, such as none,l2+pca:64+l2."
-        ),
+        typer.Option("--reduce", metavar="R,...", help="Reductions of the features, such as none,l2+pca:64+l2."),
     ] = None,
     fit: Annotated[
-        str, typer.Option("--fit", metavar="train|gallery", help="What a reduction is fitted on.")
+        str, typer.Option("--fit", metavar="train|gallery", help="Split on which reductions are fitted.")
     ] = "train",
     equal_dim: Annotated[
         int | None,
-        typer.Option("--equal-dim", metavar="D", min=1, help="Also by PCA, half-whitened, at random to D dimensions."),
+        typer.Option(
+            "--equal-dim",
+            metavar="D",
+            min=1,
+            help="Also reduce each layer to D dimensions by PCA, half-whitening and random projection.",
+        ),
     ] = None,
     similarity: Annotated[
-        str | None, typer.Option("--similarity", metavar="S", help="Searched by cosine, euclidean or dot.")
+        str | None, typer.Option("--similarity", metavar="S", help="Similarity: cosine, euclidean or dot.")
     ] = None,
     k: Annotated[str | None, typer.Option("--k", metavar="1,2,4", help="K of Recall@K.")] = None,
     metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="M,...", help="Metrics beside R@K: MAP@R, mAP, MRR, NMI ...")
+        str | None, typer.Option("--metrics", metavar="M,...", help="Further metrics: MAP@R, mAP, MRR, NMI ...")
     ] = None,
     interval: Annotated[
         str,
-        typer.Option("--interval", metavar="gallery|redraw", help="Against this gallery, or another draw of classes."),
+        typer.Option(
+            "--interval",
+            metavar="gallery|redraw",
+            help="Generalise to new queries (gallery) or to new classes (redraw).",
+        ),
     ] = "gallery",
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", metavar="COLUMN", help="Intervals over a column's texts, or `parent` folders."),
+        typer.Option(
+            "--cluster", metavar="COLUMN", help="Resample the values of a column (parent: folders), not classes."
+        ),
     ] = None,
     gallery_size: Annotated[
         int | None,
-        typer.Option("--gallery-size", metavar="N", help="Also R@K where each query searches N items, thinned."),
+        typer.Option("--gallery-size", metavar="N", help="Also R@K in a gallery thinned to N items."),
     ] = None,
     memory: Annotated[
-        str | None, typer.Option("--memory", metavar="SIZE", help="Memory limit for ranking one layer, like 4GB.")
+        str | None, typer.Option("--memory", metavar="SIZE", help="Memory limit of ranking, such as 4GB.")
     ] = None,
     export_index: Annotated[
         bool, typer.Option("--export-index", help="Also write faiss indexes of the last epoch's layers.")
@@ -108,11 +117,10 @@ def probe(
 ) -> None:
     """Measure every layer's recall on training and unseen classes.
 
-    The recipe's [probe] section gives the layers, pools, reductions, similarity, K and metrics that no flag names.
+    Defaults of layers, pools, reductions, similarity, K and metrics come from [probe] of the recipe. Ends with what
+    `layerprobe summary` shows, except for equal terms that are not stored.
 
-    At the end it sums up all that is stored of the run, as `layerprobe summary` does, which also draws equal terms.
-
-    With --model and no RUN, a model from elsewhere is measured as it is, on the images of --data.
+    With --model and no RUN, a pretrained model is measured on the images of --data.
     """
     from layerprobe.summary.table import summary_tables, summary_values
     from layerprobe.values.label_free import agreement_values, agreements

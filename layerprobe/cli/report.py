@@ -28,16 +28,16 @@ def report(
         ),
     ] = Path("report.html"),
     watch: Annotated[
-        bool, typer.Option("--watch", help="Write it again after every epoch, while a run is trained or probed.")
+        bool, typer.Option("--watch", help="Rewrite the page after every epoch while a run is trained or probed.")
     ] = False,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Write all that runs show on one HTML page, which opens offline.
+    """Write one HTML page with the scores, plots and images of runs; it opens offline.
 
-    Nothing of a run is changed. Control-C ends --watch, and the page stays.
+    Runs are not changed. Ctrl-C ends --watch and keeps the page.
     """
     from layerprobe.workflow.report.report import write_report
     from layerprobe.workflow.report.report_watch import watch_report

@@ -20,11 +20,13 @@ def summary(
     run: RunName = None,
     epochs: Annotated[
         str,
-        typer.Option("--epochs", metavar="last,best|all|0,5", help="Epochs that are drawn from on equal terms."),
+        typer.Option("--epochs", metavar="last,best|all|0,5", help="Epochs to compare on equal terms."),
     ] = "last,best",
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", metavar="COLUMN", help="Resample a column's clusters, or `parent`, not the classes."),
+        typer.Option(
+            "--cluster", metavar="COLUMN", help="Resample the values of a column (parent: folders), not classes."
+        ),
     ] = None,
     device: Device = "auto",
     form: Format = None,
@@ -33,9 +35,9 @@ def summary(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Sum up each layer's recall and gap, and how sure they are.
+    """Summarise the recall and gap of each layer, with confidence intervals.
 
-    Splits are compared on equal terms: as many classes and images of each, the mean over 20 draws. Draws are stored.
+    Splits are compared on equal terms: the mean over 20 draws of equally many classes and images. Draws are stored.
     """
     from layerprobe.summary.table import summary_tables, summary_values
     from layerprobe.workflow.run.runs import find_run

@@ -44,7 +44,7 @@ def train(
     ] = None,
     model: RunModel = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start anew; an old run of that name is kept as NAME~1.")
+        bool, typer.Option("--fresh", help="Start over; an existing run of that name is kept as NAME~1.")
     ] = False,
     probe: Annotated[
         str | None, typer.Option("--probe", metavar="LAYERS", help="Probe these layers after every epoch.")
@@ -55,7 +55,7 @@ def train(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Train a recipe; the same command again resumes its run."""
+    """Train a recipe, or resume its run."""
     from layerprobe.recipe.overrides import Overrides
     from layerprobe.recipe.recipe import is_changed, load_recipe
 

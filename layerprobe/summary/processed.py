@@ -99,13 +99,14 @@ def _test_values(
     """Layer -> Recall@1 on test, its interval, and the gain over the layer without a reduction."""
     there = [ranked for ranked in chosen if (ranked, epoch) in test]
     ends = dict(zip(there, intervals(test.of([(r, epoch) for r in there])) if there else [], strict=True))
-    raw: dict[LayerKey, RankedLayer] = {}
-    for ranked, at in test.rows:
-        if at == epoch and ranked.reduction == NO_REDUCTION:
-            raw.setdefault(ranked.layer, ranked)
-    both = [ranked for ranked in there if ranked.layer in raw]
+    unreduced = sorted(ranked for ranked, at in test.rows if at == epoch and ranked.reduction == NO_REDUCTION)
+    raw: dict[RankedLayer, RankedLayer] = {}
+    for ranked in there:
+        same = [other for other in unreduced if other.layer == ranked.layer]
+        # compared alike where it was measured so: bits have a similarity of their own
+        raw |= {ranked: min(same, key=lambda other: other.similarity != ranked.similarity)} if same else {}
     gains: dict[RankedLayer, Difference] = {}
-    if both:
-        ours, others = test.of([(r, epoch) for r in both]), test.of([(raw[r.layer], epoch) for r in both])
-        gains = dict(zip(both, differences(ours.minus(others), resamples=2000), strict=True))
+    if raw:
+        ours, others = test.of([(r, epoch) for r in raw]), test.of([(r, epoch) for r in raw.values()])
+        gains = dict(zip(raw, differences(ours.minus(others), resamples=2000), strict=True))
     return {ranked: (test.mean((ranked, epoch)), ends.get(ranked), gains.get(ranked)) for ranked in chosen}

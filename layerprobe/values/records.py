@@ -81,7 +81,7 @@ class RecordedNetwork:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """run.json. Fields with a default are written only if they differ from it.
+    """run.json. Fields with a default are written only if they differ from it, `notes` always.
 
     Args:
         state: training, finished, interrupted or failed.
@@ -151,7 +151,7 @@ class RunRecord:
         for each in fields(self):
             value = getattr(self, each.name)
             default = each.default_factory() if each.default_factory is not MISSING else each.default
-            if each.name != "others" and value != default:
+            if each.name != "others" and (value != default or each.name == "notes"):
                 found[each.name] = _as_json(value)
         return found | dict(self.others)
 

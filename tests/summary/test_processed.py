@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from layerprobe.summary.processed import post_processing
@@ -38,3 +40,15 @@ def test_nothing_is_chosen_where_no_reduction_is_measured_on_the_choosing_split(
     splits = {"validation": cells({POOL5: 0.5}), "test": cells({POOL5: 0.5, POOL5_PCA: 0.6})}
     found = post_processing(LAYERS, [RAW, PCA], splits, "validation")
     assert found is None
+
+
+@pytest.mark.parametrize("first", ["cosine", "dot"])
+def test_the_gain_is_over_the_layer_compared_in_the_same_way(first: str) -> None:
+    cosine, dot = FC6, replace(FC6, similarity="dot")
+    rows = {cosine: 0.5, dot: 0.1} if first == "cosine" else {dot: 0.1, cosine: 0.5}
+    splits = {"validation": cells({FC6_PCA: 0.9} | rows), "test": cells(rows | {FC6_PCA: 0.8})}
+    ways = [RAW, replace(RAW, similarity="dot"), PCA]
+    found = post_processing([*rows, FC6_PCA], ways, splits, "validation")
+    assert found is not None
+    assert found.layers[0].gain is not None
+    assert found.layers[0].gain.value == pytest.approx(0.3)

@@ -18,7 +18,7 @@ from layerprobe.values.scores import SPLITS, Subject
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.manifests import have_other_images
 from layerprobe.workflow.run.reduction_draws import ranked_as
-from layerprobe.workflow.run.runs import Run, find_run
+from layerprobe.workflow.run.runs import Run, find_run, list_runs, named_run
 
 _FORM = "[RUN[#epoch]:]LAYER[@pool][/reduction][~similarity] or RUN[#epoch], such as netA#20:pool5.3"
 _HEAD = re.compile(r"(?P<run>[^/:@#]*)(#(?P<epoch>[^/:@#]*))?:")
@@ -74,20 +74,31 @@ def parse_reference(text: str, *, bare: Literal["run", "layer"] = "run") -> Refe
 def find_reference(cache: Path, text: str) -> tuple[Run, Reference]:
     """The run that the words name, or else the one that was used last, and the words.
 
+    An experiment, as `choose` names several trainings, stands for the one with the lowest seed.
+
     Without a colon they name a run, if there is one, else a layer of the run that was used last.
     """
     if _HEAD.match(text) or (head := _HEAD.fullmatch(f"{text}:")) is None:
         reference = parse_reference(text, bare="layer")
-        return find_run(cache, reference.run), reference
+        return _find(cache, reference.run), reference
     reference = parse_reference(text)
     try:
-        return find_run(cache, head["run"]), reference
+        return _find(cache, head["run"]), reference
     except UnknownNameError:
         run = find_run(cache, None)
         layer = text.partition("~")[0]
         if head["epoch"] is not None or not set(layer.split("+")) <= set(run.read().layer_order):
             raise
         return run, parse_reference(text, bare="layer")
+
+
+def _find(cache: Path, name: str | None) -> Run:
+    """The run of a name, or the training with the lowest seed of the experiment of that name."""
+    if name is not None and not named_run(cache, name).exists():
+        trainings = [(record.seed, run.name, run) for run, record in list_runs(cache) if record.experiment == name]
+        if trainings:
+            return min(trainings)[2]
+    return find_run(cache, name)
 
 
 def reference_text(subject: Subject) -> str:
