@@ -53,7 +53,7 @@ def plot(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Plot the scores or features of runs, or the nearest neighbours of images."""
+    """Plot scores, features or nearest neighbours of runs."""
     from layerprobe.plots.plot import PlotOptions
     from layerprobe.system.errors import UnknownNameError
     from layerprobe.workflow.plot.plot import PlotRequest

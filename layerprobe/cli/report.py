@@ -35,7 +35,7 @@ def report(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Write one HTML page with the scores, plots and images of runs; it opens offline.
+    """Write scores, plots and images of runs to an HTML page.
 
     Runs are not changed. Ctrl-C ends --watch and keeps the page.
     """

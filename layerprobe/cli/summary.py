@@ -35,7 +35,7 @@ def summary(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Summarise the recall and gap of each layer, with confidence intervals.
+    """Show the recall and gap of each layer with intervals.
 
     Splits are compared on equal terms: the mean over 20 draws of equally many classes and images. Draws are stored.
     """

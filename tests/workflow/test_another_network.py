@@ -36,5 +36,5 @@ def test_another_network_is_trained_and_probed_as_the_readme_says(
     scores = json.loads(out)["scores"]
     assert list(dict.fromkeys(s["layer"] for s in scores))[-3:] == ["layer4.2", "pool5", "fc6"]
     (record,) = (json.loads(path.read_text()) for path in tmp_path.glob("cache/*/run.json"))
-    assert record.recipe["net"]["pool"] is None  # ResNet's own, not the max of the recipe's VGG
-    assert record.layer_order[-3:] == ["layer4.2", "pool5", "fc6"]
+    assert record["recipe"]["net"]["pool"] is None  # ResNet's own, not the max of the recipe's VGG
+    assert record["layer_order"][-3:] == ["layer4.2", "pool5", "fc6"]

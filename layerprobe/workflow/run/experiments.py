@@ -55,7 +55,7 @@ def why_apart(one: Conditions, other: Conditions) -> str:
     if one.record.experiment != other.record.experiment:
         return "another recipe"
     drawn = _drawn(one, other)
-    names = [name for name in one.record.manifests if name not in drawn]
+    names = [name for name in {**one.record.manifests, **one.record.contents} if name not in drawn]
     if images := [name for name in names if have_other_images(one.record, other.record, name)]:
         return f"other {' and '.join(images)} images"
     transforms = [record.transform for record in (one.record, other.record)]
