@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,7 +58,7 @@ def clean(
 
 
 def _show(terminal: Terminal, key: str, kept: Sequence[Kept], summary: str) -> None:
-    terminal.result({key: [asdict(entry) for entry in kept]}, *([_table(kept)] if kept else []), summary)
+    terminal.result({key: kept}, *([_table(kept)] if kept else []), summary)
 
 
 def _table(kept: Sequence[Kept]) -> TextTable:

@@ -69,7 +69,7 @@ def choose(
     With --model, a pretrained model is measured on the images of --data first. FEATURES needs no model: an .npz has
     `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer.
     """
-    from layerprobe.workflow.choose.choice_text import choice_lines, choice_values, next_step
+    from layerprobe.workflow.choose.choice_text import choice_lines, next_step
     from layerprobe.workflow.run.runs import find_run
 
     terminal = Terminal(as_json, quiet)
@@ -82,7 +82,7 @@ def choose(
             from layerprobe.workflow.choose.choose_features import choose_file
 
             choice = choose_file(file, within=within, seed=seed or 0, listener=terminal)
-            terminal.result(choice_values(choice), *choice_lines(choice))
+            terminal.result(choice, *choice_lines(choice))
             return
         require_absent({"--seed": seed})
     from layerprobe.workflow.choose.choose import ChooseRequest, choose_runs  # a file does without what it imports
@@ -101,7 +101,7 @@ def choose(
         frozen = frozen_request(model, named, asked, cache=cache, device=device, workers=workers)
         run, choice = choose_model(frozen, request, terminal)
         found = [run]
-    terminal.result(choice_values(choice), *choice_lines(choice))
+    terminal.result(choice, *choice_lines(choice))
     having = next(run for run in found if choice.run in (run.name, run.read().experiment))
     if having.read().from_python:
         terminal.say(f"next: layerprobe summary {having.name}{cache_flag(cache)}")

@@ -72,6 +72,5 @@ def compare(
     else:
         found = of_runs = compared(request)
         shown = comparison_table(of_runs) if several else sentence(of_runs[0])
-    rows = [one.as_row() for one in found]
-    values = {"comparisons": found[0].basis.comparisons, "results": rows} if several else rows[0]
+    values = {"comparisons": found[0].basis.comparisons, "results": found} if several else found[0]
     Terminal(as_json, quiet).result(values, shown, *(() if several else found[0].notes))

@@ -71,7 +71,7 @@ def check(
         "complete": checked.signal_number is None,
         "images": checked.images,
         "read": checked.read,
-        "splits": [asdict(split) for split in checked.splits],
+        "splits": checked.splits,
         "errors": [_value(finding) for finding in checked.errors],
         "remarks": [_value(finding) for finding in checked.remarks],
     }

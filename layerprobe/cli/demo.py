@@ -32,7 +32,7 @@ def demo(
         "run": shown.run.name,
         "finding": shown.finding,
         "plots": [str(path) for path in shown.plots],
-        "scores": [score.as_row() for score in shown.scores],
+        "scores": shown.scores,
     }
     terminal.result(values, *score_tables(shown.run, shown.scores), shown.finding, *map(str, shown.plots))
     terminal.say(

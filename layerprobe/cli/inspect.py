@@ -40,7 +40,7 @@ def layers(
     columns = ("layer", "module", "dim", "kind", "pools", *(["weights"] if rows[0].weights else []))
     shown = [{**asdict(row), "pools": ", ".join(row.pools)} for row in rows]
     table = plain_table(columns, [[str(row[column]) for column in columns] for row in shown])
-    Terminal(as_json, quiet).result({"name": name, "layers": [asdict(row) for row in rows]}, table)
+    Terminal(as_json, quiet).result({"name": name, "layers": rows}, table)
 
 
 def recipes(
@@ -117,8 +117,6 @@ def doctor(
 
     checks = examine(cache)
     rows = [[check.subject, check.found, check.fix] for check in checks]
-    Terminal(as_json, quiet).result(
-        {"findings": [asdict(check) for check in checks]}, plain_table(("", "found", "fix"), rows)
-    )
+    Terminal(as_json, quiet).result({"findings": checks}, plain_table(("", "found", "fix"), rows))
     if any(check.fix for check in checks):
         raise typer.Exit(5)

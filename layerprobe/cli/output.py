@@ -7,11 +7,12 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from layerprobe.cli.streams import styled
+from layerprobe.system.encoding import encoded
 from layerprobe.system.errors import InterruptedRun, LayerprobeError, RecipeError
 from layerprobe.system.wording import BYTES, as_duration, as_size, one_line
 from layerprobe.tables.formats import TERMINAL, as_rich, rendered
@@ -84,11 +85,11 @@ class Terminal:
             finally:
                 self._running = not outermost
 
-    def result(self, values: dict[str, Any], *shown: TextTable | str) -> None:
-        """Print a command's result: `values` with --json, else what is `shown`, tables and lines."""
+    def result(self, values: object, *shown: TextTable | str) -> None:
+        """Print a command's result: `values` with --json, a mapping or a dataclass; else `shown`, tables and lines."""
         if self.as_json:
             # In ASCII: what is no character of a text, such as a byte that is not UTF-8, has JSON's own escape.
-            print(json.dumps({"schema": SCHEMA, **values}))
+            print(json.dumps({"schema": SCHEMA, **encoded(values)}))
             shown = ()
         for place, item in enumerate(shown):
             if isinstance(item, str):
@@ -109,7 +110,7 @@ class Terminal:
             f"{run}: about {as_duration(estimate.seconds)}, {as_size(estimate.memory)} of memory,"
             f" {as_size(estimate.disk)} on disk ({as_size(estimate.free)} free)"
         )
-        self.result({"run": run, "estimate": asdict(estimate)}, shown)
+        self.result({"run": run, "estimate": estimate}, shown)
 
 
 def error_values(error: LayerprobeError) -> dict[str, Any]:

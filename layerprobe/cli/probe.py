@@ -123,7 +123,7 @@ def probe(
     With --model and no RUN, a pretrained model is measured on the images of --data.
     """
     from layerprobe.summary.table import summary_tables, summary_values
-    from layerprobe.values.label_free import agreement_values, agreements
+    from layerprobe.values.label_free import agreements
     from layerprobe.values.metric_names import is_recall
     from layerprobe.workflow.probe.selection import ProbeRequest
     from layerprobe.workflow.run.damage import PartlyMeasuredError, PartlyReducedError
@@ -179,8 +179,8 @@ def probe(
     summary = stored_summary(found, cluster)
     values = {
         "run": found.name,
-        "scores": [score.as_row() for score in scores],
-        "label_free": agreement_values(agreements(scores)),
+        "scores": scores,
+        "label_free": agreements(scores),
         "summary": summary_values(summary),
     }
     told = {} if damaged is None else {"error": error_values(damaged)}

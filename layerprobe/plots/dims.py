@@ -31,9 +31,7 @@ def draw(reductions: Sequence[Reductions], *, data: Mapping[str, DataFacts] | No
         data: run -> the data it was measured on.
     """
     names = reducer_names(reductions)
-    kind = ShownKind.of(
-        sized.score.notes for each in reductions for sized in each.values if sized.score.low is not None
-    )
+    kind = ShownKind.of(sized.score.kind for each in reductions for sized in each.values if sized.score.low is not None)
     if kind.kind is None:
         reductions = [replace(each, values=tuple(map(_without_interval, each.values))) for each in reductions]
     by_size = len(equal_dimensions(reductions)) >= MANY
@@ -104,7 +102,7 @@ def _remarks(reductions: Reductions, names: Mapping[Reducer, str]) -> list[str]:
 
 def _without_interval_notes(notes: Iterable[str]) -> list[str]:
     notes = list(notes)
-    return [note for note in notes if note not in IntervalKind.of(notes).notes]
+    return list(IntervalKind.of(notes).further(notes))
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

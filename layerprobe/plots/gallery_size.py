@@ -37,7 +37,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     Args:
         data: run -> the data it was measured on.
     """
-    kind = ShownKind.of(curve.notes for curve in curves if any(end is not None for end in curve.low))
+    kind = ShownKind.of(curve.kind for curve in curves if any(end is not None for end in curve.low))
     if kind.kind is None:
         curves = [replace(curve, low=(), high=()) for curve in curves]
     runs: dict[str, list[Curve]] = {}
@@ -84,7 +84,7 @@ def _facts(own: Sequence[Curve]) -> str:
 def _remarks(own: Sequence[Curve], names: Mapping[RankedLayer, str]) -> list[str]:
     """The notes of a run's curves: those that all have, and those of single layers."""
     common = shared_notes(curve.notes for curve in own)
-    remarks = [note for note in common if note not in IntervalKind.of(common).notes]
+    remarks = [*IntervalKind.of(common).further(common)]
     for curve in own:
         fault = "not valid: " * all(value is None for value in curve.values)
         text = note_text(note for note in curve.notes if note not in common)

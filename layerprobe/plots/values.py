@@ -43,6 +43,10 @@ class Point:
         """The layer as it was searched."""
         return RankedLayer(LayerKey(self.layer, self.pool), self.reduction, self.similarity)
 
+    def kind(self, split: str) -> IntervalKind:
+        """What the interval of a split says."""
+        return IntervalKind.of(self.notes[split])
+
     def percent(self, split: str) -> float | None:
         """The value of a split in percent; None without a valid one."""
         value = self.values.get(split)
@@ -101,7 +105,7 @@ def of_one_kind(found: Sequence[Point], shown: Callable[[Point, str], bool]) -> 
             {split: ends for split, ends in own.items() if _of_trainings(point, split)}
             for point, own in zip(found, kept, strict=True)
         ]
-    kind = ShownKind.of(point.notes[split] for point, own in zip(found, kept, strict=True) for split in own)
+    kind = ShownKind.of(point.kind(split) for point, own in zip(found, kept, strict=True) for split in own)
     return [
         replace(
             point,
@@ -113,7 +117,7 @@ def of_one_kind(found: Sequence[Point], shown: Callable[[Point, str], bool]) -> 
 
 
 def _of_trainings(point: Point, split: str) -> bool:
-    return IntervalKind.of(point.notes[split]).trainings
+    return point.kind(split).trainings
 
 
 def points_csv(scores: Iterable[Score]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from layerprobe.report.values import Gallery, Report, RunPage
 from layerprobe.system.wording import visible
-from layerprobe.values.intervals import ShownKind
+from layerprobe.values.intervals import IntervalKind, ShownKind
 from layerprobe.values.keys import RankedLayer, layer_names
 from layerprobe.values.metric_names import is_fraction
 from layerprobe.values.scores import SPLITS, Score, note_text
@@ -44,12 +44,12 @@ def page_data(report: Report) -> dict[str, Any]:
 
 def _kinds(runs: Sequence[RunPage]) -> dict[str, ShownKind]:
     """Metric -> which of its intervals are shown."""
-    found: dict[str, list[tuple[str, ...]]] = {}
-    for score in (score for run in runs for score in run.scores):
-        notes = found.setdefault(score.metric, [])
+    scores = [score for run in runs for score in run.scores]
+    found: dict[str, dict[IntervalKind, None]] = {score.metric: {} for score in scores}
+    for score in scores:
         if score.low is not None:
-            notes.append(score.notes)
-    return {metric: ShownKind.of(dict.fromkeys(notes)) for metric, notes in found.items()}
+            found[score.metric][score.kind] = None
+    return {metric: ShownKind.of(kinds) for metric, kinds in found.items()}
 
 
 def _run(run: RunPage, kinds: Mapping[str, ShownKind]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from layerprobe.summary.processed import BestPostProcessing
 from layerprobe.summary.reduced import PostProcessing, Reduced
 from layerprobe.tables.tables import Ends, TextTable
 from layerprobe.values.best import Best, best_text
-from layerprobe.values.intervals import Difference, Interval, ShownKind
+from layerprobe.values.intervals import Interval, ShownKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
 
 _ABSENT, _BEST, _RAW = "-", "*", "raw"
@@ -103,7 +103,7 @@ def reduced_values(section: Reduced) -> dict[str, Any]:
         "dim": section.dim,
         "epoch": section.epoch,
         "split": section.split,
-        "reductions": [_order_values(section, way) for way in section.ways],
+        "reductions": [_reduction_values(section, way) for way in section.ways],
     }
 
 
@@ -128,11 +128,7 @@ def processed_values(found: BestPostProcessing) -> dict[str, Any]:
     }
 
 
-def _gain_values(gain: Difference | None) -> dict[str, float | None] | None:
-    return None if gain is None else {"value": gain.value, **interval_values(gain.interval)}
-
-
-def _order_values(section: Reduced, way: PostProcessing) -> dict[str, Any]:
+def _reduction_values(section: Reduced, way: PostProcessing) -> dict[str, Any]:
     best, alike = section.best(way), section.alike[way]
     return {
         "reduction": way.reduction,

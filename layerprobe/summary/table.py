@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from layerprobe.summary.cells import Faults
@@ -24,7 +24,7 @@ from layerprobe.values.best import best_layer, best_text
 from layerprobe.values.facts import fact_lines
 from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, Interval, ShownKind
 from layerprobe.values.keys import layer_names
-from layerprobe.values.label_free import agreement_lines, agreement_values
+from layerprobe.values.label_free import agreement_lines
 
 _ABSENT, _BEST, _NEVER = "-", "*", "never"
 _SHORT = {"validation": "valid."}
@@ -94,12 +94,12 @@ def summary_values(summary: RunSummary) -> dict[str, Any]:
     return {
         "run": summary.run,
         "interval": summary.kind.text,
-        "splits": {split: asdict(facts) for split, facts in summary.data.splits.items()},
+        "splits": summary.data.splits,
         "not_told_apart": None if summary.alike is None else list(map(ranked_values, summary.alike)),
         "layers": [_layer_values(summary, layer) for layer in summary.layers],
         "reduced": [reduced_values(section) for section in summary.sections],
         "post_processing": None if summary.processed is None else processed_values(summary.processed),
-        "label_free": agreement_values(summary.label_free),
+        "label_free": summary.label_free,
         "notes": list(summary.notes),
     }
 

@@ -174,7 +174,7 @@ def _number(score: Score | None) -> str:
 
 
 def _kind(scores: Sequence[Score | None]) -> ShownKind:
-    return ShownKind.of(score.notes for score in scores if score and score.low is not None and score.value is not None)
+    return ShownKind.of(score.kind for score in scores if score and score.low is not None and score.value is not None)
 
 
 def _intervals(

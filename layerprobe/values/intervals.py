@@ -116,6 +116,10 @@ class IntervalKind:
         own = (_REDRAW, _CLUSTERS, _TRAININGS, _NONE, *(f"{_FEW}{name}: " for name in _UNITS))
         return tuple(note for note in notes if not note.startswith(own))
 
+    def further(self, notes: Iterable[str]) -> tuple[str, ...]:
+        """The notes of a score that do not state this kind."""
+        return tuple(note for note in notes if note not in self.notes)
+
     def notes_on(self, units: int) -> tuple[str, ...]:
         """What a score says of its interval: how it is made, unless by default, and whether units are (too) few."""
         name = _UNITS[self.cluster is not None]
@@ -155,10 +159,10 @@ class ShownKind:
     mixed: bool = False
 
     @classmethod
-    def of(cls, notes: Iterable[Iterable[str]]) -> ShownKind:
+    def of(cls, kinds: Iterable[IntervalKind]) -> ShownKind:
         """What may be shown."""
-        kinds = list(dict.fromkeys(map(IntervalKind.of, notes)))
-        return cls(kinds[0] if len(kinds) == 1 else None, len(kinds) > 1)
+        found = list(dict.fromkeys(kinds))
+        return cls(found[0] if len(found) == 1 else None, len(found) > 1)
 
     def lines(self, shown_as: str) -> tuple[str, ...]:
         """What a reader must know of the intervals, in at most one line."""
@@ -169,4 +173,4 @@ class ShownKind:
     def further(self, notes: Iterable[str]) -> tuple[str, ...]:
         """The notes of a score without those that the line says for all of them."""
         notes = tuple(notes)
-        return notes if self.mixed else tuple(note for note in notes if note not in IntervalKind.of(notes).notes)
+        return notes if self.mixed else IntervalKind.of(notes).further(notes)

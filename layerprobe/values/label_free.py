@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from layerprobe.values.keys import NO_REDUCTION
 from layerprobe.values.metric_names import is_recall
@@ -96,8 +95,3 @@ def _of_split(each: Agreement) -> str:
     if each.correlation is None:
         return f"on {each.split} none, as all values of one are equal"
     return f"on {each.split} {each.correlation:.2f}"
-
-
-def agreement_values(found: Sequence[Agreement]) -> list[dict[str, Any]]:
-    """The same for JSON."""
-    return [asdict(each) for each in found]

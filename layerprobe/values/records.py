@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, get_args
 
+from layerprobe.system.encoding import encoded
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.own_input import Filter, OwnInput
 
@@ -62,12 +63,13 @@ class RecordedNetwork:
 
     def as_json(self) -> dict[str, Any]:
         """As run.json has it."""
+        embedding = self.embedding.layer, self.embedding.pool
         return {
-            "layers": list(self.layers),
-            "embedding": [self.embedding.layer, self.embedding.pool],
-            "cuts": {layer: list(shares) for layer, shares in self.cuts.items()},
-            "input": None if self.input is None else asdict(self.input),
-            "files": dict(self.files),
+            "layers": self.layers,
+            "embedding": embedding,
+            "cuts": self.cuts,
+            "input": self.input,
+            "files": self.files,
         }
 
     @classmethod
@@ -152,8 +154,9 @@ class RunRecord:
             value = getattr(self, each.name)
             default = each.default_factory() if each.default_factory is not MISSING else each.default
             if each.name != "others" and (value != default or each.name == "notes"):
-                found[each.name] = _as_json(value)
-        return found | dict(self.others)
+                found[each.name] = value
+        encoded_fields: dict[str, Any] = encoded(found | dict(self.others))
+        return encoded_fields
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> RunRecord:
@@ -171,14 +174,6 @@ class RunRecord:
             known["network"] = RecordedNetwork.of_json(known["network"])
         known["weights_files"] = tuple(WeightsFile(**file) for file in value.get("weights_files", ()))
         return cls(**known, others={name: value[name] for name in value if name not in (*names, "schema")})
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, RecordedNetwork):
-        return value.as_json()
-    if isinstance(value, tuple):
-        return [asdict(each) if isinstance(each, WeightsFile) else each for each in value]
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 _Check = Callable[[Any], bool]

@@ -12,7 +12,7 @@ from typing import Any
 
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file, write_text
-from layerprobe.values.intervals import Interval
+from layerprobe.values.intervals import Interval, IntervalKind
 from layerprobe.values.keys import LayerKey, RankedLayer, network_order
 
 SPLITS = ("train", "validation", "test")  # those whose items are searched for, in the order of rows and columns
@@ -33,8 +33,7 @@ class Score:
         similarity: cosine, dot, euclidean or hamming.
         metric: R@1, MAP@R ...
         value: a fraction; None where there is no valid number, with the reason in `notes`.
-        low: lower end of the 95 % interval, of the kind that the notes state (`IntervalKind.of`); None where there is
-            none.
+        low: lower end of the 95 % interval, of `kind`; None where there is none.
         notes: what a reader must know of the number.
     """
 
@@ -64,7 +63,12 @@ class Score:
         """The layer as it was searched: a row of a table."""
         return RankedLayer(self.layer_key, self.reduction, self.similarity)
 
-    def as_row(self) -> dict[str, Any]:
+    @property
+    def kind(self) -> IntervalKind:
+        """What its interval says, as its notes state it."""
+        return IntervalKind.of(self.notes)
+
+    def as_json(self) -> dict[str, Any]:
         """The fields as files and JSON have them: as here, but `note`, one text, for the notes."""
         return {column: getattr(self, name) for column, name in _COLUMNS.items()} | {"note": note_text(self.notes)}
 
@@ -218,7 +222,7 @@ class ScoreTable:
             return
         for epoch in self._epochs:
             if epoch not in self._texts:
-                self._texts[epoch] = _lines(score.as_row().values() for score in self._of_epoch(epoch))
+                self._texts[epoch] = _lines(score.as_json().values() for score in self._of_epoch(epoch))
         write_text(path, _lines([_COLUMNS]) + "".join(self._texts[epoch] for epoch in sorted(self._texts)))
         self._changed = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
 
@@ -74,6 +75,11 @@ class Curve:
         lengths = {len(self.places), len(self.values)} | {len(ends) for ends in (self.low, self.high) if ends}
         if len(lengths) != 1:
             raise ValueError(f"lists of different lengths: {sorted(lengths)}")
+
+    @property
+    def kind(self) -> IntervalKind:
+        """What its intervals say, as its notes state it."""
+        return IntervalKind.of(self.notes)
 
 
 @dataclass(frozen=True)

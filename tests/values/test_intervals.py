@@ -22,13 +22,13 @@ def test_the_contracts_words_are_written() -> None:
 
 
 def test_intervals_of_one_kind_are_shown_and_the_line_says_it() -> None:
-    shown = ShownKind.of([IntervalKind("redraw").notes, ("2 zero vectors", *IntervalKind("redraw").notes)])
+    shown = ShownKind.of([IntervalKind("redraw"), IntervalKind("redraw")])
     assert shown == ShownKind(IntervalKind("redraw"))
     assert shown.lines("bands") == ("bands: 95 % interval over classes, queries and gallery drawn anew",)
 
 
 def test_intervals_of_different_kinds_are_not_shown_and_the_line_says_so() -> None:
-    shown = ShownKind.of([(), IntervalKind(cluster="parent").notes])
+    shown = ShownKind.of([IntervalKind(), IntervalKind(cluster="parent")])
     assert shown.kind is None
     assert shown.lines("bands") == (
         "intervals of different kinds are not shown together; probe all with one --interval and --cluster",
@@ -36,8 +36,8 @@ def test_intervals_of_different_kinds_are_not_shown_and_the_line_says_so() -> No
 
 
 def test_ranges_of_trainings_are_no_intervals_over_classes() -> None:
-    assert ShownKind.of([SEEDS.notes]).lines("bands") == ("bands: lowest to highest training",)
-    assert ShownKind.of([(), SEEDS.notes]).mixed
+    assert ShownKind.of([SEEDS]).lines("bands") == ("bands: lowest to highest training",)
+    assert ShownKind.of([IntervalKind(), SEEDS]).mixed
 
 
 def test_without_intervals_there_is_nothing_to_say() -> None:
@@ -46,7 +46,7 @@ def test_without_intervals_there_is_nothing_to_say() -> None:
 
 def test_a_note_of_the_kind_is_left_out_where_the_line_says_it() -> None:
     notes = ("2 zero vectors", "interval: redraw", "clusters: parent")
-    assert ShownKind.of([notes]).further(notes) == ("2 zero vectors",)
+    assert ShownKind.of([IntervalKind.of(notes)]).further(notes) == ("2 zero vectors",)
     assert ShownKind(None, mixed=True).further(notes) == notes
 
 

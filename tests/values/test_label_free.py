@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from layerprobe.values.label_free import Agreement, agreement_lines, agreement_values, agreements, last_agreements
+from layerprobe.system.encoding import encoded
+from layerprobe.values.label_free import Agreement, agreement_lines, agreements, last_agreements
 from layerprobe.values.scores import Score
 
 LAYERS = ["a", "b", "c", "d", "e"]
@@ -107,7 +108,7 @@ def test_without_such_numbers_there_is_no_line() -> None:
 
 
 def test_json_has_what_is_compared_and_over_how_many_layers() -> None:
-    assert agreement_values([agreement()]) == [
+    assert encoded([agreement()]) == [
         {
             "metric": "two-nn",
             "epoch": 20,

@@ -22,9 +22,9 @@ def test_a_table_reads_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_file_has_a_column_for_each_field_and_the_notes_in_one() -> None:
-    assert list(SCORE.as_row())[-2:] == ["n", "note"]
-    assert replace(SCORE, notes=("a", "b")).as_row()["note"] == "a; b"
-    assert "notes" not in SCORE.as_row()
+    assert list(SCORE.as_json())[-2:] == ["n", "note"]
+    assert replace(SCORE, notes=("a", "b")).as_json()["note"] == "a; b"
+    assert "notes" not in SCORE.as_json()
 
 
 def test_a_note_with_the_separator_in_it_stays_one() -> None:
@@ -63,13 +63,13 @@ def test_a_row_becomes_text_once_however_often_the_table_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made: list[int] = []
-    as_row = Score.as_row
+    as_json = Score.as_json
 
     def counted(score: Score) -> dict[str, object]:
         made.append(score.epoch)
-        return as_row(score)
+        return as_json(score)
 
-    monkeypatch.setattr(Score, "as_row", counted)
+    monkeypatch.setattr(Score, "as_json", counted)
     table = ScoreTable()
     for epoch in range(5):
         table.add([replace(SCORE, epoch=epoch)])

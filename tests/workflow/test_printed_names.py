@@ -16,10 +16,11 @@ import pytest
 from layerprobe.plots.asked import asked_layers
 from layerprobe.report.data import page_data
 from layerprobe.summary.table import summary_tables
+from layerprobe.system.encoding import encoded
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, Subject
-from layerprobe.workflow.choose.choice_text import choice_lines, choice_values
+from layerprobe.workflow.choose.choice_text import choice_lines
 from layerprobe.workflow.choose.choose import ChooseRequest, choose_runs
 from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.report.report import made_report
@@ -73,14 +74,14 @@ def printed(run: Run, layers: list[RankedLayer]) -> set[str]:
     found = {name for table in score_tables(run, scores) for name in names_in(table)}
     found |= {name for table in summary_tables(summarise(run, SummaryRequest(), Silent())) for name in names_in(table)}
     choice = choose_runs([run], ChooseRequest(), Silent())
-    values = json.loads(json.dumps(choice_values(choice)))
+    values = json.loads(json.dumps(encoded(choice)))
     found |= {*values["shares"], *values["equivalent"]}
     found |= {f"{choice.run}#{choice.ship.epoch}:{choice.ship.name}"}  # printed as `NAME, epoch 2`
     found |= set(re.findall(r"chosen by looking: ([^, ]+),", "\n".join(choice_lines(choice))))
     page = page_data(made_report([run], gallery=False))
     found |= {layer["label"] for layer in page["runs"][0]["layers"]}
     for one in compare(CompareRequest(run.folder.parent, f"{run.name}:*", f"{run.name}:{layers[0]}")):
-        row = one.as_row()
+        row = one.as_json()
         found |= {one.a.name, one.b.name, row["a"], row["b"]}
     return found
 

@@ -1,10 +1,8 @@
-"""A Choice as people read it, and as JSON has it."""
+"""A Choice as people read it."""
 
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
-from typing import Any
 
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.values.choice import SETTLED_SHARE, Choice, Ship
@@ -12,24 +10,6 @@ from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import Score, note_text
 
 _SHOWN = 4  # candidates whose shares are shown
-
-
-def choice_values(choice: Choice) -> dict[str, Any]:
-    """The fields as JSON has them."""
-    scores = {name: getattr(choice, name) for name in ("chosen", "test", "best_on_test")}
-    return {
-        "run": choice.run,
-        **{name: None if score is None else score.as_row() for name, score in scores.items()},
-        "ship": asdict(choice.ship),
-        "regret": choice.regret,
-        "optimism": choice.optimism,
-        "shares": dict(choice.shares),
-        "settled": choice.settled,
-        "equivalent": list(choice.equivalent),
-        "within": choice.within,
-        "cut": None if choice.cut is None else asdict(choice.cut),
-        "notes": list(choice.notes),
-    }
 
 
 def choice_lines(choice: Choice) -> list[str]:

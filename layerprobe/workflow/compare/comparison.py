@@ -73,7 +73,7 @@ class Comparison:
         """Whether the two are told apart: p, corrected for all comparisons, is below 0.05."""
         return is_told(self.difference)
 
-    def as_row(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The fields as JSON has them; `note` says what kind of interval it is, if not the default."""
         return _row(self.a, self.b, self.basis, self.difference, self.notes)
 
@@ -96,7 +96,7 @@ class SeedComparison:
     notes: tuple[str, ...] = ()
     one: bool = True
 
-    def as_row(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The fields as JSON has them: low, high and p for another training, and those of these networks apart."""
         over = self.over
         row = _row(self.a, self.b, self.basis, None if over is None else over.training, self.notes)

@@ -15,7 +15,6 @@ from layerprobe.store import read_chance, read_index
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.tables.tables import TextTable, layer_table, metric_table
 from layerprobe.values.facts import EPOCH_0, DataFacts, SplitFacts
-from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION
 from layerprobe.values.metric_names import is_recall
 from layerprobe.values.scores import SPLITS, Score
@@ -140,7 +139,7 @@ def _unsaid(own: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
     said = {(s.split, s.layer_key, note) for s in scores if s.reduction == NO_REDUCTION for note in s.notes}
     found = []
     for score in own:
-        kind = IntervalKind.of(score.notes).notes
+        kind = score.kind.notes
         kept = [note for note in score.notes if note in kind or (score.split, score.layer_key, note) not in said]
         found.append(score if score.reduction == NO_REDUCTION else replace(score, notes=tuple(kept)))
     return found

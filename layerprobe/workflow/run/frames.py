@@ -22,4 +22,4 @@ def score_frame(scores: Sequence[Score]) -> DataFrame:
             "a data frame needs pandas, which is not installed", fix="Install it: pip install pandas"
         ) from error
     columns = ["note" if field.name == "notes" else field.name for field in fields(Score)]
-    return DataFrame([score.as_row() for score in scores], columns=columns)
+    return DataFrame([score.as_json() for score in scores], columns=columns)

@@ -80,7 +80,7 @@ def alike_of(scores: Sequence[Score], metric: str, searches: Searches) -> tuple[
         return None
     rivals = {layer: value for layer, value in zip(layers, values[best.split], strict=True) if value is not None}
     kind = ShownKind.of(
-        found[best.split, layer].notes for layer in rivals if found[best.split, layer].low is not None
+        found[best.split, layer].kind for layer in rivals if found[best.split, layer].low is not None
     ).kind
     if kind is None or kind.estimand != "gallery":
         return None

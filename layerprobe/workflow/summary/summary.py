@@ -109,8 +109,7 @@ class _Stored:
         scored = {
             (score.split, score.ranked_layer, score.epoch)
             for score in self.scores
-            if score.metric == self.offered.terms.name()
-            and (score.low is None or IntervalKind.of(score.notes) == self.kind)
+            if score.metric == self.offered.terms.name() and (score.low is None or score.kind == self.kind)
         }
         drawn = ((split, self.splits[split]) for split in self.offered.splits)
         return any(

@@ -53,7 +53,7 @@ def test_the_difference_is_that_of_the_means_of_the_same_queries(run: Run, tmp_p
     assert found.values == (0.5, 0.9)
     assert found.difference == differences(unit_sums(HITS[C1] - HITS[FC6], LABELS))[0]
     assert found.claimed
-    assert found.as_row() == {
+    assert found.as_json() == {
         "a": "netA#2:c1@max~cosine", "b": "netA#2:fc6~cosine", "metric": "R@1", "split": "test",
         "difference": pytest.approx(-0.4), "low": found.difference.low, "high": found.difference.high,
         "p": found.difference.p, "comparisons": 1, "n": 80, "classes": 40, "note": "",
@@ -179,7 +179,7 @@ def test_a_layer_without_ranks_is_an_error_alone_and_a_row_among_others(tmp_path
         compared(tmp_path, "bad:c1", "bad:fc6")
     first, second = compared(tmp_path, "bad:c*", "bad:fc6")
     assert (first.difference, first.notes) == (None, ("bad, c1@max: NaN (3 rows)",))
-    assert first.as_row()["difference"] is None
+    assert first.as_json()["difference"] is None
     assert second.difference == compared(tmp_path, "bad:c2", "bad:fc6")[0].difference
 
 
@@ -250,5 +250,5 @@ def test_a_probed_run_is_compared_by_its_scores_and_in_clusters(
     assert list(found.values or ()) == pytest.approx([values["pool5.3"], values["fc6"]])
     assert found.b.name == "fc6"
     assert (found.basis.units, found.basis.classes) == (2, 4)
-    assert found.as_row()["note"] == "no interval: 2 clusters, at least 10 are needed"
+    assert found.as_json()["note"] == "no interval: 2 clusters, at least 10 are needed"
     assert "in this untrained network (tiny, epoch 0)" in sentence(found)

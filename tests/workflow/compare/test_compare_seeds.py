@@ -47,7 +47,7 @@ def test_the_mean_is_that_of_each_seeds_difference(cache: Path) -> None:
     sums = [unit_sums(hits[C1].astype(float) - hits[FC6], LABELS) for hits in HITS.values()]
     cells = UnitSums(np.concatenate([x.sums for x in sums]), np.concatenate([x.counts for x in sums]))
     assert found.over == over_seeds(cells)
-    row = found.as_row()
+    row = found.as_json()
     assert row["difference"] == pytest.approx((8 + 8 + 11) / 240)
     assert (row["low"], row["p"]) == (found.over.training.low, found.over.training.p)
     assert row["networks"]["low"] == found.over.classes.low

@@ -1,0 +1,29 @@
+"""Values as JSON has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class HasJson(Protocol):
+    """A value whose JSON is not that of its fields."""
+
+    def as_json(self) -> Mapping[str, Any]:
+        """As JSON has it."""
+
+
+def encoded(value: Any) -> Any:
+    """A value as JSON has it: a dataclass by its fields or its `as_json`, all that is in it likewise."""
+    if isinstance(value, HasJson):
+        return encoded(value.as_json())
+    if is_dataclass(value):
+        return {field.name: encoded(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: encoded(each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [encoded(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
