@@ -30,23 +30,23 @@ class CandidateSet:
     @property
     def entries(self) -> list[tuple[Group, CandidateKey]]:
         """The group and the place of every candidate, in the order of all that is asked here."""
-        return [(group, cell) for group in self.groups for cell in group.cells]
+        return [(group, key) for group in self.groups for key in group.keys]
 
     def candidates(self) -> list[Candidate]:
         """The candidates; each says its run or experiment where there are several."""
         several = len(self.groups) > 1
         found = []
         for group in self.groups:
-            run, order = group.choosers[0].run, group.choosers[0].record.layer_order
+            run, order = group.runs[0].run, group.runs[0].record.layer_order
             dims = _Dims(run)
-            for epoch, ranked in group.cells:
+            for epoch, ranked in group.keys:
                 place = _place(ranked.layer, order)
                 found.append(Candidate(epoch, ranked, dims.of(ranked), place, group.name if several else ""))
         return found
 
     def sums(self, part: Part) -> UnitSums:
         """(C, U) hits of every candidate, by class."""
-        return stacked([group.sums(group.cells, part) for group in self.groups])
+        return stacked([group.sums(group.keys, part) for group in self.groups])
 
     def group_of(self, run: str) -> Group:
         """The group of a candidate that says so, or the only one."""
@@ -55,18 +55,18 @@ class CandidateSet:
     def subject(self, candidate: Candidate, split: str) -> Subject:
         """What is scored of a candidate: of several trainings the experiment."""
         group = self.group_of(candidate.run)
-        first, cell = group.choosers[0], (candidate.epoch or 0, candidate.ranked)
-        seed = first.record.seed if len(group.choosers) == 1 else None
+        first, key = group.runs[0], (candidate.epoch or 0, candidate.ranked)
+        seed = first.record.seed if len(group.runs) == 1 else None
         part: Part = "choosing" if split == first.split else "test"
-        said = [chooser.queries(part).said for chooser in group.choosers]
-        notes = shared_notes([own.get(cell) or shared_notes(own.values() or [()]) for own in said])
+        said = [candidate_run.queries(part).said for candidate_run in group.runs]
+        notes = shared_notes([own.get(key) or shared_notes(own.values() or [()]) for own in said])
         experiment = str(first.record.experiment)
-        return Subject(group.name, experiment, seed, cell[0], split, candidate.ranked, notes)
+        return Subject(group.name, experiment, seed, key[0], split, candidate.ranked, notes)
 
 
 def counted(score: Score, group: Group) -> Score:
     """A score of a group; of several trainings it counts them, as every mean over seeds does."""
-    return score if len(group.choosers) == 1 else replace(score, n=len(group.choosers))
+    return score if len(group.runs) == 1 else replace(score, n=len(group.runs))
 
 
 def _place(layer: LayerKey, order: Sequence[str]) -> int:

@@ -1,8 +1,8 @@
 """Stored ranks of runs -> what can be chosen among: each candidate's hits, on the classes to choose on and on test.
 
-chooser = open_chooser(run, epochs)          # a run's hits, on both splits
-groups = grouped(choosers)                   # the trainings of one experiment together
-group.sums(group.cells, "choosing")          # (C, U) hits of each candidate by class
+candidate_run = open_candidates(run, epochs)          # a run's hits, on both splits
+groups = grouped(runs)                   # the trainings of one experiment together
+group.sums(group.keys, "choosing")          # (C, U) hits of each candidate by class
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class StoredHits:
     said: Mapping[CandidateKey, tuple[str, ...]]
     notes: tuple[str, ...] = ()
 
-    def sums(self, cells: Sequence[CandidateKey]) -> UnitSums:
+    def sums(self, keys: Sequence[CandidateKey]) -> UnitSums:
         """(C, U) the hits of candidates, by class."""
-        return unit_sums(np.stack([self.hits[cell] for cell in cells]), self.place.stored.labels)
+        return unit_sums(np.stack([self.hits[key] for key in keys]), self.place.stored.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,17 +81,17 @@ class CandidateRun:
         return found
 
     @property
-    def cells(self) -> list[CandidateKey]:
+    def keys(self) -> list[CandidateKey]:
         """What is stored of both, by epoch and in network order."""
-        both = [cell for cell in self.choosing.hits if self.test is None or cell in self.test.hits]
+        both = [key for key in self.choosing.hits if self.test is None or key in self.test.hits]
         order = network_order((ranked for _, ranked in both), self.record.layer_order)
         places = {ranked: place for place, ranked in enumerate(order)}
-        return sorted(both, key=lambda cell: (cell[0], places[cell[1]]))
+        return sorted(both, key=lambda key: (key[0], places[key[1]]))
 
     @property
     def untested(self) -> list[CandidateKey]:
         """What is stored of the choosing split alone."""
-        return [] if self.test is None else [cell for cell in self.choosing.hits if cell not in self.test.hits]
+        return [] if self.test is None else [key for key in self.choosing.hits if key not in self.test.hits]
 
     def with_hits(self, part: Part, hits: Mapping[CandidateKey, Hits]) -> CandidateRun:
         """The run with the hits of further candidates, or with other ones."""
@@ -101,9 +101,9 @@ class CandidateRun:
             return replace(self, choosing=changed, test=changed)
         return replace(self, choosing=changed) if part == "choosing" else replace(self, test=changed)
 
-    def without(self, cells: Collection[CandidateKey]) -> CandidateRun:
+    def without(self, keys: Collection[CandidateKey]) -> CandidateRun:
         """The run without some candidates."""
-        left = {cell: hits for cell, hits in self.choosing.hits.items() if cell not in cells}
+        left = {key: hits for key, hits in self.choosing.hits.items() if key not in keys}
         changed = replace(self.choosing, hits=left)
         return replace(self, choosing=changed, test=changed if self.test is self.choosing else self.test)
 
@@ -113,46 +113,46 @@ class Group:
     """Runs that are chosen among as one: the trainings of an experiment, under several seeds or of several folds.
 
     Args:
-        choosers: at least one.
+        runs: at least one.
     """
 
-    choosers: tuple[CandidateRun, ...]
+    runs: tuple[CandidateRun, ...]
 
     @property
     def name(self) -> str:
         """The run's name; the experiment's of several runs."""
-        first = self.choosers[0]
-        return first.run.name if len(self.choosers) == 1 else str(first.record.experiment)
+        first = self.runs[0]
+        return first.run.name if len(self.runs) == 1 else str(first.record.experiment)
 
     @property
     def run_names(self) -> str:
         """`netA-s0, netA-s1`."""
-        return ", ".join(chooser.run.name for chooser in self.choosers)
+        return ", ".join(candidate_run.run.name for candidate_run in self.runs)
 
     @property
-    def cells(self) -> list[CandidateKey]:
+    def keys(self) -> list[CandidateKey]:
         """What all of its runs have, in the first one's order."""
-        others = [set(chooser.cells) for chooser in self.choosers[1:]]
-        return [cell for cell in self.choosers[0].cells if all(cell in other for other in others)]
+        others = [set(candidate_run.keys) for candidate_run in self.runs[1:]]
+        return [key for key in self.runs[0].keys if all(key in other for other in others)]
 
     @property
     def folds(self) -> dict[int | None, list[CandidateRun]]:
         """Fold -> the runs that held it out, ascending; a single one where there are no folds."""
         found: dict[int | None, list[CandidateRun]] = defaultdict(list)
-        for chooser in self.choosers:
-            found[chooser.fold].append(chooser)
+        for candidate_run in self.runs:
+            found[candidate_run.fold].append(candidate_run)
         return dict(sorted(found.items(), key=lambda item: item[0] or 0))
 
-    def sums(self, cells: Sequence[CandidateKey], part: Part) -> UnitSums:
+    def sums(self, keys: Sequence[CandidateKey], part: Part) -> UnitSums:
         """(C, U) the hits of candidates by class: means over seeds, each class from the runs that held it out."""
         if part == "test":
-            return mean_of([chooser.queries(part).sums(cells) for chooser in self.choosers])
+            return mean_of([candidate_run.queries(part).sums(keys) for candidate_run in self.runs])
         return side_by_side(
-            [mean_of([chooser.choosing.sums(cells) for chooser in fold]) for fold in self.folds.values()]
+            [mean_of([candidate_run.choosing.sums(keys) for candidate_run in fold]) for fold in self.folds.values()]
         )
 
 
-def open_chooser(run: Run, epochs: str) -> CandidateRun:
+def open_candidates(run: Run, epochs: str) -> CandidateRun:
     """What is stored of a run to choose a layer by."""
     record = run.read()
     every = range(record.epochs_done + 1)
@@ -163,14 +163,14 @@ def open_chooser(run: Run, epochs: str) -> CandidateRun:
     splits = list(dict.fromkeys([split, *(["test"] if "test" in record.manifests else [])]))
     found = _ranked(run, record, splits) if "all" in epochs else asked
     queries = {name: _queries(run, name, found, chosen_on=name == split) for name in splits}
-    chooser = CandidateRun(run, record, split, queries[split], queries.get("test"))
+    candidate_run = CandidateRun(run, record, split, queries[split], queries.get("test"))
     if queries[split].notes and not queries[split].hits:
         what = f"no layer can be chosen: {'; '.join(queries[split].notes)}"
         raise DataError(what, file=run.folder, fix="Probe other layers or epochs")
-    if not chooser.cells:
+    if not candidate_run.keys:
         fix = probe_fix(run, record, found[-1], ",".join(splits))
         raise DataError(f"no layer is ranked on {' and '.join(splits)}", file=run.folder, fix=fix)
-    return chooser
+    return candidate_run
 
 
 def _ranked(run: Run, record: RunRecord, splits: Sequence[str]) -> list[int]:
@@ -222,17 +222,17 @@ def _is_one_vector(ranks: Ranks) -> bool:
     return ranks.tied_share == 1 and not ranks.closer[paired].any()
 
 
-def grouped(choosers: Sequence[CandidateRun]) -> list[Group]:
+def grouped(runs: Sequence[CandidateRun]) -> list[Group]:
     """The trainings of each experiment together, in the order in which they are named."""
-    experiments = experiments_of(chooser.run for chooser in choosers)
+    experiments = experiments_of(candidate_run.run for candidate_run in runs)
     if experiments.notes:
         raise RecipeError(experiments.notes[0], fix="Choose among those of one experiment")
     found: dict[str, list[CandidateRun]] = defaultdict(list)
-    for chooser in choosers:
-        found[experiments.names[chooser.run]].append(chooser)
+    for candidate_run in runs:
+        found[experiments.names[candidate_run.run]].append(candidate_run)
     groups = [Group(tuple(each)) for each in found.values()]
     for group in groups:
-        if not group.cells:
+        if not group.keys:
             what = f"{group.run_names}: no layer is ranked at the same epoch in all of them"
             raise DataError(what, fix="Probe the same layers and epochs of each")
         _require_comparable(groups[0], group)
@@ -240,17 +240,17 @@ def grouped(choosers: Sequence[CandidateRun]) -> list[Group]:
 
 
 def _require_comparable(one: Group, other: Group) -> None:
-    first = one.choosers[0]
+    first = one.runs[0]
     fix = "Choose among runs of one data set that hold out the same classes"
     if one.folds.keys() != other.folds.keys():
         raise RecipeError(f"{one.run_names} and {other.run_names} hold out other folds of classes", fix=fix)
-    for chooser in other.choosers:
-        names = f"{first.run.name} and {chooser.run.name}"
-        if first.split != chooser.split:
-            what = f"{names}: one is chosen on {first.split}, the other on {chooser.split}"
+    for candidate_run in other.runs:
+        names = f"{first.run.name} and {candidate_run.run.name}"
+        if first.split != candidate_run.split:
+            what = f"{names}: one is chosen on {first.split}, the other on {candidate_run.split}"
             raise RecipeError(what, fix=fix)
-        if (first.test is None) != (chooser.test is None):
+        if (first.test is None) != (candidate_run.test is None):
             raise RecipeError(f"{names}: only one of them has test classes", fix=fix)
-        require_same_queries(one.folds[chooser.fold][0].choosing.place, chooser.choosing.place)
-        if first.test is not None and chooser.test is not None:
-            require_same_queries(first.test.place, chooser.test.place)
+        require_same_queries(one.folds[candidate_run.fold][0].choosing.place, candidate_run.choosing.place)
+        if first.test is not None and candidate_run.test is not None:
+            require_same_queries(first.test.place, candidate_run.test.place)

@@ -14,7 +14,7 @@ from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.workflow.choose.candidate_set import CandidateSet, counted
-from layerprobe.workflow.choose.candidates import CandidateKey, Group, grouped, open_chooser
+from layerprobe.workflow.choose.candidates import CandidateKey, Group, grouped, open_candidates
 from layerprobe.workflow.choose.choosing import ChoiceEvidence, made_choice
 from layerprobe.workflow.choose.concatenation import is_single, with_concatenations
 from layerprobe.workflow.choose.cut import cut_after
@@ -59,38 +59,38 @@ def choose_runs(
     Args:
         runs: at least one, each once. The trainings of one experiment are chosen among as one, by their mean.
     """
-    groups = grouped([open_chooser(run, request.epochs) for run in runs])
-    first = groups[0].choosers[0]
+    groups = grouped([open_candidates(run, request.epochs) for run in runs])
+    first = groups[0].runs[0]
     seed = int(first.record.seed)
     refits = Refits(from_recipe.choose_device(request.device), seed, listener)
     lines = [note for group in groups for note in _notes_of(group)]
     tried: frozenset[CandidateKey] = frozenset()
     if first.split == "test":
         found = refits.cross_fitted(groups, further)
-        contest, grounds = CandidateSet(found.groups), _crossed(found, request.within / 100, seed)
+        candidate_set, evidence = CandidateSet(found.groups), _crossed(found, request.within / 100, seed)
         lines += [*found.notes, "the whole gallery is searched in every fold", "no layers side by side are tried"]
     else:
         found = refits.out_of_fold(groups) if first.split == "train" else Refitted(groups)
-        contest, tried, also = _with_concatenations(found.groups, refits)
-        test = None if first.test is None else contest.sums("test")
-        grounds = ChoiceEvidence(first.split, contest.sums("choosing"), test)
+        candidate_set, tried, also = _with_concatenations(found.groups, refits)
+        test = None if first.test is None else candidate_set.sums("test")
+        evidence = ChoiceEvidence(first.split, candidate_set.sums("choosing"), test)
         lines += [*found.notes, *also]
     lines += [note for group in groups for note in _left_out(group, tried)]
-    grounds = replace(grounds, notes=tuple(dict.fromkeys(lines)))
-    choice = made_choice(contest.candidates(), grounds, contest.subject, within=request.within, seed=seed)
-    return _finished(choice, contest)
+    evidence = replace(evidence, notes=tuple(dict.fromkeys(lines)))
+    choice = made_choice(candidate_set.candidates(), evidence, candidate_set.subject, within=request.within, seed=seed)
+    return _finished(choice, candidate_set)
 
 
-def _finished(choice: Choice, contest: CandidateSet) -> Choice:
+def _finished(choice: Choice, candidate_set: CandidateSet) -> Choice:
     """The choice with the number of trainings that its scores are means of, and with what can be cut."""
-    group = contest.group_of(choice.run)
+    group = candidate_set.group_of(choice.run)
     best = choice.best_on_test
     return replace(
         choice,
         chosen=counted(choice.chosen, group),
         test=None if choice.test is None else counted(choice.test, group),
-        best_on_test=None if best is None else counted(best, contest.group_of(best.run)),
-        cut=cut_after(group.choosers[0].record, LayerKey(choice.ship.layer, choice.ship.pool)),
+        best_on_test=None if best is None else counted(best, candidate_set.group_of(best.run)),
+        cut=cut_after(group.runs[0].record, LayerKey(choice.ship.layer, choice.ship.pool)),
     )
 
 
@@ -98,37 +98,41 @@ def _with_concatenations(
     groups: Sequence[Group], refits: Refits
 ) -> tuple[CandidateSet, frozenset[CandidateKey], tuple[str, ...]]:
     """The groups with layers side by side, in the group of the best single candidate; what was tried; notes."""
-    contest = CandidateSet(groups)
-    single = [place for place, (_, cell) in enumerate(contest.entries) if is_single(cell[1])]
+    candidate_set = CandidateSet(groups)
+    single = [place for place, (_, key) in enumerate(candidate_set.entries) if is_single(key[1])]
     if not single:
-        return contest, frozenset(), ()
-    cells = contest.sums("choosing")
-    costs = [candidate.cost for candidate in contest.candidates()]
-    part = UnitSums(cells.sums[single], cells.counts[single])
+        return candidate_set, frozenset(), ()
+    sums = candidate_set.sums("choosing")
+    costs = [candidate.cost for candidate in candidate_set.candidates()]
+    part = UnitSums(sums.sums[single], sums.counts[single])
     best = single[pick(part, [costs[place] for place in single], within=0.0).best]
-    group, cell = contest.entries[best]
-    made = with_concatenations(group, cell, refits.device, refits.seed, refits.listener)
+    group, key = candidate_set.entries[best]
+    made = with_concatenations(group, key, refits.device, refits.seed, refits.listener)
     return CandidateSet([made.group if one is group else one for one in groups]), made.tried, made.notes
 
 
 def _crossed(found: Refitted, within: float, seed: int) -> ChoiceEvidence:
     """What a choice on test classes is made on, cross-fitted."""
-    contest = CandidateSet(found.groups)
-    choosing, costs = contest.sums("choosing"), [candidate.cost for candidate in contest.candidates()]
+    candidate_set = CandidateSet(found.groups)
+    choosing, costs = candidate_set.sums("choosing"), [candidate.cost for candidate in candidate_set.candidates()]
 
-    def cells_of(fold: int) -> UnitSums:
+    def sums_of(fold: int) -> UnitSums:
         return CandidateSet(found.by_fold[fold]).sums("choosing") if found.by_fold else choosing
 
     folds = folds_of(range(choosing.sums.shape[1]), seed=seed)
-    crossed = cross_fitted(cells_of, folds, lambda cells: pick(cells, costs, within=within).place)
+    crossed = cross_fitted(sums_of, folds, lambda sums: pick(sums, costs, within=within).place)
     return ChoiceEvidence("test", choosing, crossed=crossed)
 
 
 def _notes_of(group: Group) -> list[str]:
     """What the candidates of a group are, and what is left out of its runs."""
-    first, several = group.choosers[0], len(group.choosers) > 1
+    first, several = group.runs[0], len(group.runs) > 1
     notes = [
-        note for chooser in group.choosers for part in (chooser.choosing, chooser.test) if part for note in part.notes
+        note
+        for candidate_run in group.runs
+        for part in (candidate_run.choosing, candidate_run.test)
+        if part
+        for note in part.notes
     ]
     counts = [len(np.unique(part.place.stored.labels)) for part in (first.choosing, first.test) if part]
     if first.split != "test" and counts[-1] >= _MANY_TIMES * counts[0]:
@@ -154,24 +158,22 @@ def _notes_of(group: Group) -> list[str]:
 
 def _left_out(group: Group, tried: Collection[CandidateKey]) -> list[str]:
     """What is no candidate, as it is not ranked everywhere."""
-    known, split = set(group.cells), group.choosers[0].split
-    part = [cell for chooser in group.choosers for cell in chooser.cells if cell not in known]
+    known, split = set(group.keys), group.runs[0].split
+    part = [key for candidate_run in group.runs for key in candidate_run.keys if key not in known]
     notes = (
-        [f"skipped: not ranked in every one of {group.run_names}: {_named(part, group.choosers[0].run.name)}"]
+        [f"skipped: not ranked in every one of {group.run_names}: {_named(part, group.runs[0].run.name)}"]
         if part
         else []
     )
-    for chooser in group.choosers:
-        if cells := [cell for cell in chooser.untested if cell not in tried]:
-            run = chooser.run.name
-            notes.append(f"skipped: ranked on {split} and not on test in {run}: {_named(cells, run)}")
+    for candidate_run in group.runs:
+        if keys := [key for key in candidate_run.untested if key not in tried]:
+            run = candidate_run.run.name
+            notes.append(f"skipped: ranked on {split} and not on test in {run}: {_named(keys, run)}")
     return notes
 
 
-def _named(cells: Collection[CandidateKey], run: str) -> str:
-    epochs = {epoch for epoch, _ in cells}
-    names = list(
-        dict.fromkeys(f"{run}#{epoch}:{ranked}" if len(epochs) > 1 else str(ranked) for epoch, ranked in cells)
-    )
+def _named(keys: Collection[CandidateKey], run: str) -> str:
+    epochs = {epoch for epoch, _ in keys}
+    names = list(dict.fromkeys(f"{run}#{epoch}:{ranked}" if len(epochs) > 1 else str(ranked) for epoch, ranked in keys))
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

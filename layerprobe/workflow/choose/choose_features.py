@@ -116,38 +116,40 @@ def _chosen(  # noqa: PLR0913 - as `choose`, the file to be named, and who hears
 ) -> Choice:
     if not within >= 0:
         raise RecipeError(f"within = {within:g}: it is how much worse a choice may be", fix="Give 0 points or more")
-    division, notes = _terms(given, seed, seen, file)
-    division, left_out = _without_collapsed(division, file)
-    given = division.given
-    said = {name: _said(given, rows) for name, rows in (("test", division.test), (division.split, division.choosing))}
-    say_how_long(division, listener)
+    row_splits, notes = _terms(given, seed, seen, file)
+    row_splits, left_out = _without_collapsed(row_splits, file)
+    given = row_splits.given
+    said = {
+        name: _said(given, rows) for name, rows in (("test", row_splits.test), (row_splits.split, row_splits.choosing))
+    }
+    say_how_long(row_splits, listener)
     with in_threads() as of_each:
         places = range(len(given.features))
-        each_layer = searches(division, whitened=False) + searches(division, whitened=True)
+        each_layer = searches(row_splits, whitened=False) + searches(row_splits, whitened=True)
         with counted(listener, "ranking", len(places) * each_layer) as told:
-            layers = of_each(lambda place: measured(division, [place], told=told), places)
+            layers = of_each(lambda place: measured(row_splits, [place], told=told), places)
         singles = [found for layer in layers for found in layer]
-        joints = _joints(division, singles, within, seed, of_each)
+        joints = _joints(row_splits, singles, within, seed, of_each)
         asked = list(dict.fromkeys(joint for of_fold in joints.values() for joint in of_fold))
         # A set of layers is larger than each of them: its folds are computed at once, not several sets.
         with counted(
-            listener, "ranking layers side by side", sum(searches(division, each[1]) for each in asked)
+            listener, "ranking layers side by side", sum(searches(row_splits, each[1]) for each in asked)
         ) as told:
-            found = {joint: measured(division, joint[0], [joint[1]], of_each, told) for joint in asked}
+            found = {joint: measured(row_splits, joint[0], [joint[1]], of_each, told) for joint in asked}
     everything = [*singles, *(each for joint in joints[None] for each in found[joint])]
     test: UnitSums | None = None
-    if len(division.test):
-        test = unit_sums(np.stack([each.test for each in everything]), given.labels[division.test])
-    grounds = ChoiceEvidence(
-        division.split,
-        _cells(everything, division.labels, None),
+    if len(row_splits.test):
+        test = unit_sums(np.stack([each.test for each in everything]), given.labels[row_splits.test])
+    evidence = ChoiceEvidence(
+        row_splits.split,
+        _cells(everything, row_splits.labels, None),
         test,
-        _crossed(division, singles, joints, found, within) if division.crossed else None,
+        _crossed(row_splits, singles, joints, found, within) if row_splits.crossed else None,
         notes=(*notes, *left_out),
     )
     return made_choice(
         [each.candidate for each in everything],
-        grounds,
+        evidence,
         lambda candidate, split: Subject("", "", None, candidate.epoch or 0, split, candidate.ranked, said[split]),
         within=within,
         seed=seed,
@@ -160,18 +162,18 @@ def _said(given: GivenFeatures, rows: NDArray[np.intp]) -> tuple[str, ...]:
     return (*given.notes, f"{lone:,} lone queries count as misses") if lone else given.notes
 
 
-def _without_collapsed(division: RowSplits, file: Path | None) -> tuple[RowSplits, tuple[str, ...]]:
+def _without_collapsed(row_splits: RowSplits, file: Path | None) -> tuple[RowSplits, tuple[str, ...]]:
     """Only the layers in which the rows that are chosen on differ, and what is to be said of the others."""
-    collapsed = division.given.collapsed(division.choosing)
+    collapsed = row_splits.given.collapsed(row_splits.choosing)
     if not collapsed:
-        return division, ()
+        return row_splits, ()
     names = ", ".join(str(layer) for layer in collapsed)
-    kept = {layer: values for layer, values in division.given.features.items() if layer not in collapsed}
+    kept = {layer: values for layer, values in row_splits.given.features.items() if layer not in collapsed}
     if not kept:
         what = f"all rows are one vector in every layer: {names}"
         raise DataError(what, file=file, fix="Give features that differ between images")
     note = f"left out, as all rows are one vector by the cosine: {names}"
-    return replace(division, given=replace(division.given, features=kept)), (note,)
+    return replace(row_splits, given=replace(row_splits.given, features=kept)), (note,)
 
 
 def _terms(given: GivenFeatures, seed: int, seen: bool, file: Path | None) -> tuple[RowSplits, tuple[str, ...]]:
@@ -221,28 +223,28 @@ def _folds(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
 
 
 def _joints(
-    division: RowSplits, singles: Sequence[CandidateHits], within: float, seed: int, of_each: OfEach
+    row_splits: RowSplits, singles: Sequence[CandidateHits], within: float, seed: int, of_each: OfEach
 ) -> dict[int | None, list[Joint]]:
     """The layers that are put side by side where a fold is left out; None: where none is."""
-    folds: list[int | None] = [None, *(np.unique(division.folds).tolist() if division.crossed else [])]
-    layers = list(division.given.features)
+    folds: list[int | None] = [None, *(np.unique(row_splits.folds).tolist() if row_splits.crossed else [])]
+    layers = list(row_splits.given.features)
     if len(layers) < 2:
         return {fold: [] for fold in folds}
-    groups = None if division.given.groups is None else division.given.groups[division.choosing]
+    groups = None if row_splits.given.groups is None else row_splits.given.groups[row_splits.choosing]
     tried = sampled_cosines(
-        [values[division.choosing] for values in division.given.features.values()], division.labels, groups, seed
+        [values[row_splits.choosing] for values in row_splits.given.features.values()], row_splits.labels, groups, seed
     )
-    sets = of_each(lambda fold: _joints_without(fold, division, singles, tried, within), folds)
+    sets = of_each(lambda fold: _joints_without(fold, row_splits, singles, tried, within), folds)
     return dict(zip(folds, sets, strict=True))
 
 
 def _joints_without(
-    fold: int | None, division: RowSplits, singles: Sequence[CandidateHits], tried: SampledCosines, within: float
+    fold: int | None, row_splits: RowSplits, singles: Sequence[CandidateHits], tried: SampledCosines, within: float
 ) -> list[Joint]:
     """Greedily, from the best single layer on the other folds, in its reduction."""
-    layers = list(division.given.features)
-    kept = division.folds != fold
-    cells = _cells(singles, division.labels, fold, kept)
+    layers = list(row_splits.given.features)
+    kept = row_splits.folds != fold
+    cells = _cells(singles, row_splits.labels, fold, kept)
     best = singles[pick(cells, [each.candidate.cost for each in singles], within=within / 100).best]
     sampled = kept[tried.queries]
 
@@ -266,7 +268,7 @@ def _cells(
 
 
 def _crossed(
-    division: RowSplits,
+    row_splits: RowSplits,
     singles: Sequence[CandidateHits],
     joints: Mapping[int | None, Sequence[Joint]],
     found: Mapping[Joint, Sequence[CandidateHits]],
@@ -278,9 +280,9 @@ def _crossed(
     costs = [each.candidate.cost for each in everything]
 
     def cells_of(fold: int) -> UnitSums:
-        cells = _cells(everything, division.labels, fold)
+        cells = _cells(everything, row_splits.labels, fold)
         there = [joint is None or joint in joints[fold] for joint in joint_of]
         return UnitSums(np.where(np.array(there)[:, None], cells.sums, np.nan), cells.counts)
 
-    _, first = np.unique(division.labels, return_index=True)
-    return cross_fitted(cells_of, division.folds[first], lambda cells: pick(cells, costs, within=within / 100).place)
+    _, first = np.unique(row_splits.labels, return_index=True)
+    return cross_fitted(cells_of, row_splits.folds[first], lambda cells: pick(cells, costs, within=within / 100).place)

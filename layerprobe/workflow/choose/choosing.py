@@ -47,7 +47,7 @@ class ChoiceEvidence:
 
 def made_choice(
     candidates: Sequence[Candidate],
-    grounds: ChoiceEvidence,
+    evidence: ChoiceEvidence,
     subject_of: SubjectOf,
     *,
     within: float = 1.0,
@@ -63,21 +63,21 @@ def made_choice(
     Returns:
         `cut` is left None.
     """
-    choosing, crossed = grounds.choosing, grounds.crossed
-    test = grounds.test if crossed is None else choosing
+    choosing, crossed = evidence.choosing, evidence.crossed
+    test = evidence.test if crossed is None else choosing
     costs = [candidate.cost for candidate in candidates]
     picked = pick(choosing, costs, within=within / 100)
     stable = shares(choosing, costs, within=within / 100, seed=seed)
 
     def scored(place: int, split: str, row: UnitSums, own: tuple[str, ...]) -> Score:
-        return _score(subject_of(candidates[place], split), grounds, row, own, seed)
+        return _score(subject_of(candidates[place], split), evidence, row, own, seed)
 
-    chosen = scored(picked.place, grounds.split, _row(choosing, picked.place), grounds.folds)
+    chosen = scored(picked.place, evidence.split, _row(choosing, picked.place), evidence.folds)
     names = candidate_names(candidates, chosen.run)
     on_test = best = None
     if test is not None:
         row = _row(test, picked.place) if crossed is None else crossed.cells
-        on_test = scored(picked.place, "test", row, grounds.folds)
+        on_test = scored(picked.place, "test", row, evidence.folds)
         place = pick(test, costs, within=0.0).best
         best = scored(place, "test", _row(test, place), (BEST_ON_TEST,))
     return Choice(
@@ -92,7 +92,7 @@ def made_choice(
         settled=choosing.units >= FEWEST_UNITS and bool(stable[picked.place] >= SETTLED_SHARE),
         equivalent=tuple(names[place] for place in picked.equivalent[1:]),
         within=within,
-        notes=(*_how(grounds, within), *grounds.folds, *_agreeing(crossed, picked.place), *grounds.notes),
+        notes=(*_how(evidence, within), *evidence.folds, *_agreeing(crossed, picked.place), *evidence.notes),
     )
 
 
@@ -108,14 +108,14 @@ def _row(cells: UnitSums, place: int) -> UnitSums:
     return UnitSums(cells.sums[[place]], cells.counts[[place]])
 
 
-def _score(subject: Subject, grounds: ChoiceEvidence, row: UnitSums, notes: tuple[str, ...], seed: int) -> Score:
+def _score(subject: Subject, evidence: ChoiceEvidence, row: UnitSums, notes: tuple[str, ...], seed: int) -> Score:
     """The score of a single mean, with its interval."""
     count = round(float(row.counts.sum()))
     if not np.isfinite(row.sums).all():
-        return subject.score(grounds.metric, None, count, [*notes, "NaN"])
+        return subject.score(evidence.metric, None, count, [*notes, "NaN"])
     (interval,) = intervals(row, seed=seed)
-    said = grounds.kind.notes_on(row.units) if interval is not None or row.units < FEWEST_UNITS else ()
-    return subject.score(grounds.metric, float(row.means[0]), count, [*notes, *said], interval)
+    said = evidence.kind.notes_on(row.units) if interval is not None or row.units < FEWEST_UNITS else ()
+    return subject.score(evidence.metric, float(row.means[0]), count, [*notes, *said], interval)
 
 
 def _regret(test: Score | None, best: Score | None) -> float | None:
@@ -140,13 +140,13 @@ def _largest_first(found: Mapping[str, float]) -> dict[str, float]:
     return {name: share for name, share in sorted(found.items(), key=lambda pair: -pair[1]) if share > 0}
 
 
-def _how(grounds: ChoiceEvidence, within: float) -> tuple[str, ...]:
+def _how(evidence: ChoiceEvidence, within: float) -> tuple[str, ...]:
     """How it was chosen, in a line each."""
-    cells, units_text = grounds.choosing, grounds.kind.units_text
+    cells, units_text = evidence.choosing, evidence.kind.units_text
     count = len(cells.sums)
     invalid = count - int(np.isfinite(cells.sums).all(1).sum())
     among = f"{count:,} candidate{'' if count == 1 else 's'}"
-    lines = [f"chosen on {grounds.split}: {units_text(cells.units)}, {among}"]
+    lines = [f"chosen on {evidence.split}: {units_text(cells.units)}, {among}"]
     if invalid:
         lines.append(f"left out, without a valid number: {invalid:,} of the candidates")
     if cells.units < FEWEST_UNITS:

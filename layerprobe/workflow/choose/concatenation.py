@@ -53,15 +53,15 @@ def with_concatenations(
     ranked on test, and become candidates. All ranks are stored, so that they are counted once.
     """
     epoch, ranked = best
-    layers = list(dict.fromkeys(one.layer for number, one in group.cells if number == epoch and is_single(one)))
-    ways = [RankedLayer(ranked.layer, NO_REDUCTION, group.choosers[0].choosing.place.similarity), ranked]
-    known = set(group.cells)
+    layers = list(dict.fromkeys(one.layer for number, one in group.keys if number == epoch and is_single(one)))
+    ways = [RankedLayer(ranked.layer, NO_REDUCTION, group.runs[0].choosing.place.similarity), ranked]
+    known = set(group.keys)
     ways = [way for way in dict.fromkeys(ways) if (epoch, way) in known and not _takes_classifier(way)]
-    steps = len(ways) * max(0, 2 * len(layers) - 3) * len(group.choosers)
+    steps = len(ways) * max(0, 2 * len(layers) - 3) * len(group.runs)
     with _ranking(device, seed, listener, steps) as ranking:
         try:
-            for chooser in group.choosers:
-                ranking.require(chooser, best)
+            for candidate_run in group.runs:
+                ranking.require(candidate_run, best)
         except DataError as error:
             return Concatenated(group, notes=(f"no layers side by side are tried: {error.message}",))
         tried: set[CandidateKey] = set()
@@ -88,39 +88,39 @@ def _grown(
     epoch, way = start
     hits: dict[CandidateKey, list[Hits]] = {}
 
-    def cell_of(members: tuple[int, ...]) -> CandidateKey | None:
+    def key_of(members: tuple[int, ...]) -> CandidateKey | None:
         key = concatenated_key([layers[place] for place in sorted(members)])
         return None if key is None else (epoch, RankedLayer(key, way.reduction, way.similarity))
 
     def value_of(members: tuple[int, ...]) -> float:
-        cell = cell_of(members)
-        if cell is None:
+        key = key_of(members)
+        if key is None:
             return math.nan
-        if cell != start and cell not in hits:
-            counted = [ranking.hits(chooser, "choosing", cell, start) for chooser in group.choosers]
+        if key != start and key not in hits:
+            counted = [ranking.hits(candidate_run, "choosing", key, start) for candidate_run in group.runs]
             if any(one is None for one in counted):
                 return math.nan
-            hits[cell] = [one for one in counted if one is not None]
-        return float(_with(group, "choosing", cell, hits.get(cell)).sums([cell], "choosing").means[0])
+            hits[key] = [one for one in counted if one is not None]
+        return float(_with(group, "choosing", key, hits.get(key)).sums([key], "choosing").means[0])
 
     alone = (layers.index(way.layer),)
     path = [] if value_of(alone) >= _PERFECT else greedy(alone, range(len(layers)), value_of)
     found = group
-    for cell in (cell_of(members) for members in path):
-        if cell is None:
+    for key in (key_of(members) for members in path):
+        if key is None:
             continue
-        found = _with(found, "choosing", cell, hits[cell])
-        if found.choosers[0].test is not None:
-            tested = [ranking.hits(chooser, "test", cell, start) for chooser in group.choosers]
-            found = _with(found, "test", cell, [one for one in tested if one is not None])
+        found = _with(found, "choosing", key, hits[key])
+        if found.runs[0].test is not None:
+            tested = [ranking.hits(candidate_run, "test", key, start) for candidate_run in group.runs]
+            found = _with(found, "test", key, [one for one in tested if one is not None])
     return found, set(hits)
 
 
-def _with(group: Group, part: Part, cell: CandidateKey, hits: Sequence[Hits] | None) -> Group:
-    if not hits or len(hits) < len(group.choosers):
+def _with(group: Group, part: Part, key: CandidateKey, hits: Sequence[Hits] | None) -> Group:
+    if not hits or len(hits) < len(group.runs):
         return group
-    pairs = zip(group.choosers, hits, strict=True)
-    return Group(tuple(chooser.with_hits(part, {cell: own}) for chooser, own in pairs))
+    pairs = zip(group.runs, hits, strict=True)
+    return Group(tuple(candidate_run.with_hits(part, {key: own}) for candidate_run, own in pairs))
 
 
 @dataclass(eq=False)
@@ -141,18 +141,18 @@ class _Ranking:
     )
     _searches: dict[tuple[str, int, str], tuple[StoredSearch, store.StoredRanks]] = field(default_factory=dict)
 
-    def require(self, chooser: CandidateRun, cell: CandidateKey) -> None:
+    def require(self, candidate_run: CandidateRun, key: CandidateKey) -> None:
         """Check that a layer's features are stored as they were ranked, and that nothing else decides its ranks."""
-        for split in dict.fromkeys([chooser.split, *(["test"] if chooser.test else [])]):
-            search, _ = self._search(chooser, cell[0], split)
+        for split in dict.fromkeys([candidate_run.split, *(["test"] if candidate_run.test else [])]):
+            search, _ = self._search(candidate_run, key[0], split)
             search.require_plain()
-            search.require_stored(cell[1])
+            search.require_stored(key[1])
 
-    def hits(self, chooser: CandidateRun, part: Part, cell: CandidateKey, like: CandidateKey) -> Hits | None:
+    def hits(self, candidate_run: CandidateRun, part: Part, key: CandidateKey, like: CandidateKey) -> Hits | None:
         """(Q,) Recall@1 of each query; None where a layer has no valid number."""
         self.stop.raise_if_asked(_STOPPED)
-        split, ranked = chooser.split if part == "choosing" else "test", cell[1]
-        search, stored = self._search(chooser, cell[0], split)
+        split, ranked = candidate_run.split if part == "choosing" else "test", key[1]
+        search, stored = self._search(candidate_run, key[0], split)
         self.advance()
         try:
             chain = parse_chain(ranked.reduction)
@@ -161,7 +161,7 @@ class _Ranking:
             if store.ranked_alike(search.rank_file, [ranked, like[1]]):
                 ranks: Ranks | str | None = stored.ranks.get(ranked)
             else:
-                self._lock(chooser)
+                self._lock(candidate_run)
                 ranks = self._new[search, like[1]][ranked] = search.ranks(ranked)
         except (NotApplicableError, NumericError):
             return None
@@ -172,17 +172,17 @@ class _Ranking:
         for (search, like), found in self._new.items():
             store.add_ranks(search.rank_file, found, dict.fromkeys(found, like))
 
-    def _search(self, chooser: CandidateRun, epoch: int, split: str) -> tuple[StoredSearch, store.StoredRanks]:
-        key = (chooser.run.name, epoch, split)
+    def _search(self, candidate_run: CandidateRun, epoch: int, split: str) -> tuple[StoredSearch, store.StoredRanks]:
+        key = (candidate_run.run.name, epoch, split)
         if key not in self._searches:
-            stored = open_ranked_split(chooser.run, epoch, split).stored
-            self._searches[key] = StoredSearch(chooser.run, epoch, split, self.device), stored
+            stored = open_ranked_split(candidate_run.run, epoch, split).stored
+            self._searches[key] = StoredSearch(candidate_run.run, epoch, split, self.device), stored
         return self._searches[key]
 
-    def _lock(self, chooser: CandidateRun) -> None:
-        if chooser.run.name not in self._locked:
-            self.locks.enter_context(locked(chooser.run))
-            self._locked.add(chooser.run.name)
+    def _lock(self, candidate_run: CandidateRun) -> None:
+        if candidate_run.run.name not in self._locked:
+            self.locks.enter_context(locked(candidate_run.run))
+            self._locked.add(candidate_run.run.name)
 
 
 @contextmanager

@@ -75,14 +75,14 @@ class CandidateHits:
         return self.hits if fold is None else self.refitted.get(fold, self.hits)
 
 
-def searches(division: RowSplits, whitened: bool) -> int:
+def searches(row_splits: RowSplits, whitened: bool) -> int:
     """How many rankings `measured` makes of a layer, as it is or half-whitened."""
-    of_test = 1 if len(division.test) else 0
-    return of_test + (len(np.unique(division.folds)) if whitened and division.fitted_on is None else 1)
+    of_test = 1 if len(row_splits.test) else 0
+    return of_test + (len(np.unique(row_splits.folds)) if whitened and row_splits.fitted_on is None else 1)
 
 
 def measured(
-    division: RowSplits,
+    row_splits: RowSplits,
     members: Sequence[int],
     reductions: Sequence[bool] = (False, True),
     of_each: OfEach = in_turn,
@@ -93,8 +93,8 @@ def measured(
     Args:
         members: places of the layers among the given ones, ascending.
     """
-    layers = [list(division.given.features)[member] for member in members]
-    layer, arrays = concatenated_key(layers), [division.given.features[each] for each in layers]
+    layers = [list(row_splits.given.features)[member] for member in members]
+    layer, arrays = concatenated_key(layers), [row_splits.given.features[each] for each in layers]
     if layer is None:
         raise ValueError(f"{layers} cannot be side by side")
     values = arrays[0] if len(arrays) == 1 else side_by_side(arrays)
@@ -102,55 +102,55 @@ def measured(
     for whitened in reductions:
         reduction, dim = NO_REDUCTION, values.shape[1]
         if whitened:
-            fitted = _fitted(division, values, of_each)
+            fitted = _fitted(row_splits, values, of_each)
             if fitted is None:
-                told(searches(division, whitened))
+                told(searches(row_splits, whitened))
                 continue
             reduction, dim = fitted.name, fitted.dim
-            parts = _through(division, values, fitted, of_each, told)
+            parts = _through(row_splits, values, fitted, of_each, told)
         else:
-            hits, test = (_as_it_is(division, values, rows, told) for rows in (division.choosing, division.test))
+            hits, test = (_as_it_is(row_splits, values, rows, told) for rows in (row_splits.choosing, row_splits.test))
             parts = hits, test, {}
-        candidate = Candidate(division.given.epoch, RankedLayer(layer, reduction, SIMILARITY), dim, max(members))
+        candidate = Candidate(row_splits.given.epoch, RankedLayer(layer, reduction, SIMILARITY), dim, max(members))
         found.append(CandidateHits(candidate, tuple(members), *parts))
     return found
 
 
-def _fitted(division: RowSplits, values: NDArray[Any], of_each: OfEach) -> HalfWhitening | None:
-    if division.fitted_on is not None:
-        rows = values[division.fitted_on]
+def _fitted(row_splits: RowSplits, values: NDArray[Any], of_each: OfEach) -> HalfWhitening | None:
+    if row_splits.fitted_on is not None:
+        rows = values[row_splits.fitted_on]
         return half_whitening(Blocks(rows, _CPU), np.zeros(len(rows), np.int64))
-    left: list[int | None] = [*np.unique(division.folds).tolist(), *([None] if len(division.test) else [])]
-    return half_whitening(Blocks(values[division.choosing], _CPU), division.folds, left, of_each)
+    left: list[int | None] = [*np.unique(row_splits.folds).tolist(), *([None] if len(row_splits.test) else [])]
+    return half_whitening(Blocks(values[row_splits.choosing], _CPU), row_splits.folds, left, of_each)
 
 
 def _through(
-    division: RowSplits, values: NDArray[Any], fitted: HalfWhitening, of_each: OfEach, told: Callable[[int], None]
+    row_splits: RowSplits, values: NDArray[Any], fitted: HalfWhitening, of_each: OfEach, told: Callable[[int], None]
 ) -> tuple[Hits, Hits, dict[int, Hits]]:
     def hits_of(search: Refitting, fold: int | None, rows: Rows | None = None) -> Hits:
         found = search.hits(fitted.fits[fold], rows)
         told(1)
         return found
 
-    search = _search(division, values, division.choosing)
-    test = hits_of(_search(division, values, division.test), None) if len(division.test) else np.zeros(0)
-    if division.fitted_on is not None:
+    search = _search(row_splits, values, row_splits.choosing)
+    test = hits_of(_search(row_splits, values, row_splits.test), None) if len(row_splits.test) else np.zeros(0)
+    if row_splits.fitted_on is not None:
         return hits_of(search, None), test, {}
-    folds = np.unique(division.folds).tolist()
-    rows = {fold: np.flatnonzero(division.folds == fold) for fold in folds}
+    folds = np.unique(row_splits.folds).tolist()
+    rows = {fold: np.flatnonzero(row_splits.folds == fold) for fold in folds}
     # Cross-fitting asks what the other folds' queries find, too: the choice is made on them.
-    asked = dict.fromkeys(folds) if division.crossed else rows
+    asked = dict.fromkeys(folds) if row_splits.crossed else rows
     found = dict(zip(folds, of_each(lambda fold: hits_of(search, fold, asked[fold]), folds), strict=True))
-    hits = np.zeros(len(division.choosing))
+    hits = np.zeros(len(row_splits.choosing))
     for fold in folds:
-        hits[rows[fold]] = found[fold][rows[fold]] if division.crossed else found[fold]
-    return hits, test, found if division.crossed else {}
+        hits[rows[fold]] = found[fold][rows[fold]] if row_splits.crossed else found[fold]
+    return hits, test, found if row_splits.crossed else {}
 
 
-def _as_it_is(division: RowSplits, values: NDArray[Any], rows: Rows, told: Callable[[int], None]) -> Hits:
+def _as_it_is(row_splits: RowSplits, values: NDArray[Any], rows: Rows, told: Callable[[int], None]) -> Hits:
     if not len(rows):
         return np.zeros(0)
-    search = _search(division, values, rows)
+    search = _search(row_splits, values, rows)
     ranks = rank(
         Features(search.queries.values, search.queries.labels, ()), None, SIMILARITY, ks=[1], rules=search.rules
     )
@@ -158,11 +158,11 @@ def _as_it_is(division: RowSplits, values: NDArray[Any], rows: Rows, told: Calla
     return ranks.hits(1)
 
 
-def _search(division: RowSplits, values: NDArray[Any], rows: Rows) -> Refitting:
+def _search(row_splits: RowSplits, values: NDArray[Any], rows: Rows) -> Refitting:
     """Some rows, searched among themselves."""
-    given = division.given
+    given = row_splits.given
     rules = None if given.groups is None else SearchRules(groups=given.groups[rows])
     some = values if len(rows) == len(values) else values[rows]
     features = Features(some, given.labels[rows], [str(row) for row in rows.tolist()])
-    folds = division.folds if rows is division.choosing else np.zeros(len(rows), np.int64)
+    folds = row_splits.folds if rows is row_splits.choosing else np.zeros(len(rows), np.int64)
     return Refitting(features, None, folds, SIMILARITY, _CPU, rules=rules)

@@ -59,7 +59,7 @@ class Refits:
 
     def cross_fitted(self, groups: Sequence[Group], further: Iterable[RankedLayer]) -> Refitted:
         """The fitted candidates with the hits of all queries by the fit without each of the folds."""
-        labels = groups[0].choosers[0].choosing.place.stored.labels
+        labels = groups[0].runs[0].choosing.place.stored.labels
         names, members = np.unique(labels, return_inverse=True)
         folds = folds_of(names, seed=self.seed)
         numbers, of_queries = np.unique(folds).tolist(), folds[members]
@@ -71,54 +71,53 @@ class Refits:
             return np.select([of_queries == fold for fold in numbers], [hits[fold] for fold in numbers])
 
         found, notes = self._ranked(groups, _at_epochs(groups, further), measured)
-        if not any(cells for _, of_group in found for cells in of_group):
+        if not any(keys for _, of_group in found for keys in of_group):
             return Refitted(groups, notes=notes)
         by_fold = {
-            fold: [_with(group, cells, lambda hits, fold: hits[fold], fold) for group, cells in found]
-            for fold in numbers
+            fold: [_with(group, keys, lambda hits, fold: hits[fold], fold) for group, keys in found] for fold in numbers
         }
-        return Refitted([_with(group, cells, own) for group, cells in found], by_fold, notes)
+        return Refitted([_with(group, keys, own) for group, keys in found], by_fold, notes)
 
     def _ranked(
         self, groups: Sequence[Group], further: Mapping[Group, Sequence[CandidateKey]], measured: _Measured
     ) -> tuple[list[tuple[Group, list[dict[CandidateKey, Mapping[int, Hits]]]]], tuple[str, ...]]:
         """Each group without what cannot be ranked, the hits of its other fitted candidates in each run; notes."""
-        wanted = {group: [*filter(_is_fitted, group.cells), *further.get(group, ())] for group in groups}
-        steps = sum(len(wanted[group]) * len(group.choosers) for group in groups)
+        wanted = {group: [*filter(_is_fitted, group.keys), *further.get(group, ())] for group in groups}
+        steps = sum(len(wanted[group]) * len(group.runs) for group in groups)
         notes: dict[str, None] = {}
         found = []
         with stoppable() as stop, self.listener.task("reductions fitted on other classes", steps, "layers") as task:
             for group in groups:
-                of_group: list[dict[CandidateKey, Mapping[int, Hits]]] = [{} for _ in group.choosers]
-                for cell in wanted[group]:
-                    for chooser, own in zip(group.choosers, of_group, strict=True):
+                of_group: list[dict[CandidateKey, Mapping[int, Hits]]] = [{} for _ in group.runs]
+                for key in wanted[group]:
+                    for candidate_run, own in zip(group.runs, of_group, strict=True):
                         stop.raise_if_asked(_STOPPED)
                         try:
-                            own[cell] = measured(self._search(chooser, cell), cell[1])
+                            own[key] = measured(self._search(candidate_run, key), key[1])
                         except (DataError, NotApplicableError, NumericError) as error:
-                            notes[f"{_name(chooser, cell)} left out: {error.message}"] = None
+                            notes[f"{_name(candidate_run, key)} left out: {error.message}"] = None
                         task.advance()
-                lost = {cell for cell in wanted[group] if any(cell not in own for own in of_group)}
-                kept = Group(tuple(chooser.without(lost) for chooser in group.choosers))
-                found.append(
-                    (kept, [{cell: own[cell] for cell in wanted[group] if cell not in lost} for own in of_group])
-                )
+                lost = {key for key in wanted[group] if any(key not in own for own in of_group)}
+                kept = Group(tuple(candidate_run.without(lost) for candidate_run in group.runs))
+                found.append((kept, [{key: own[key] for key in wanted[group] if key not in lost} for own in of_group]))
         if any(own for _, of_group in found for own in of_group):
             notes[FLATTERED] = None
         return found, tuple(notes)
 
-    def _search(self, chooser: CandidateRun, cell: CandidateKey) -> StoredSearch:
-        epoch, ranked = cell
-        search = StoredSearch(chooser.run, epoch, chooser.split, self.device)
+    def _search(self, candidate_run: CandidateRun, key: CandidateKey) -> StoredSearch:
+        epoch, ranked = key
+        search = StoredSearch(candidate_run.run, epoch, candidate_run.split, self.device)
         search.require_plain()
-        stored = ranked if cell in chooser.choosing.hits else RankedLayer(ranked.layer, NO_REDUCTION, ranked.similarity)
+        stored = (
+            ranked if key in candidate_run.choosing.hits else RankedLayer(ranked.layer, NO_REDUCTION, ranked.similarity)
+        )
         search.require_stored(stored)
         return search
 
 
-def _is_fitted(cell: CandidateKey) -> bool:
+def _is_fitted(key: CandidateKey) -> bool:
     """Whether a candidate's reduction was fitted on the training classes."""
-    chain = parse_chain(cell[1].reduction)
+    chain = parse_chain(key[1].reduction)
     return chain.fits_on_train
 
 
@@ -127,7 +126,7 @@ def _at_epochs(groups: Sequence[Group], further: Iterable[RankedLayer]) -> dict[
     asked = list(further)
     found: dict[Group, list[CandidateKey]] = {}
     for group in groups:
-        known = {(epoch, ranked.layer) for epoch, ranked in group.cells}
+        known = {(epoch, ranked.layer) for epoch, ranked in group.keys}
         epochs = sorted({epoch for epoch, _ in known})
         found[group] = [(epoch, ranked) for epoch in epochs for ranked in asked if (epoch, ranked.layer) in known]
     return found
@@ -139,15 +138,15 @@ def _with(
     taken: Callable[[Mapping[int, Hits], int], Hits],
     fold: int = 0,
 ) -> Group:
-    pairs = zip(group.choosers, hits, strict=True)
+    pairs = zip(group.runs, hits, strict=True)
     return Group(
         tuple(
-            chooser.with_hits("choosing", {cell: taken(each, fold) for cell, each in own.items()})
-            for chooser, own in pairs
+            candidate_run.with_hits("choosing", {key: taken(each, fold) for key, each in own.items()})
+            for candidate_run, own in pairs
         )
     )
 
 
-def _name(chooser: CandidateRun, cell: CandidateKey) -> str:
-    epoch, ranked = cell
-    return f"{chooser.run.name}#{epoch}:{ranked}"
+def _name(candidate_run: CandidateRun, key: CandidateKey) -> str:
+    epoch, ranked = key
+    return f"{candidate_run.run.name}#{epoch}:{ranked}"

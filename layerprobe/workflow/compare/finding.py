@@ -83,7 +83,7 @@ def inputs_of(run: Run) -> FindingInputs:
     return FindingInputs(place, train, validation, found, same)
 
 
-def finding(ground: FindingInputs, chosen: BestOnValidation | None = None) -> str:
+def finding(run_inputs: FindingInputs, chosen: BestOnValidation | None = None) -> str:
     """A layer against the embedding on unseen classes, and what both reach on the training classes.
 
     No claim is made of the training classes.
@@ -91,9 +91,9 @@ def finding(ground: FindingInputs, chosen: BestOnValidation | None = None) -> st
     Args:
         chosen: the layer; None for the one before the embedding.
     """
-    layer, name = _first(ground, chosen)
-    test = _compared(ground.test, layer, ground.layers.embedding)
-    train = None if ground.train is None else _compared(ground.train, layer, ground.layers.embedding)
+    layer, name = _first(run_inputs, chosen)
+    test = _compared(run_inputs.test, layer, run_inputs.layers.embedding)
+    train = None if run_inputs.train is None else _compared(run_inputs.train, layer, run_inputs.layers.embedding)
     text = sentence(test, (name, _embedding(test.b.name)))
     return text + _levels(None if train is None else train.values)
 
@@ -110,43 +110,43 @@ class BestOnValidation:
     among: int
 
 
-def chosen_on_validation(grounds: Sequence[FindingInputs]) -> BestOnValidation | None:
+def chosen_on_validation(inputs: Sequence[FindingInputs]) -> BestOnValidation | None:
     """The layer with the best recall on validation, in the mean over trainings; the first of equals.
 
     Args:
-        grounds: at least one, of one experiment and epoch.
+        inputs: at least one, of one experiment and epoch.
 
     Returns:
         None without validation in all of them, or where ranks there are not exact for K = 1, and where the best is the
         embedding or the layer before it.
     """
-    places = [place for ground in grounds for place in (ground.test, ground.validation)]
+    places = [place for run_inputs in inputs for place in (run_inputs.test, run_inputs.validation)]
     layers = [
         ranked
-        for ranked in grounds[0].test.layers
-        if (ranked.reduction, ranked.similarity) == (NO_REDUCTION, grounds[0].test.similarity)
+        for ranked in inputs[0].test.layers
+        if (ranked.reduction, ranked.similarity) == (NO_REDUCTION, inputs[0].test.similarity)
         and "+" not in ranked.layer.layer
-        and ranked.layer not in grounds[0].same
+        and ranked.layer not in inputs[0].same
         and all(place is not None and ranked in place.stored.ranks for place in places)
     ]
-    validation = [ground.validation.stored.ranks for ground in grounds if ground.validation is not None]
-    if not layers or len(validation) < len(grounds):
+    validation = [run_inputs.validation.stored.ranks for run_inputs in inputs if run_inputs.validation is not None]
+    if not layers or len(validation) < len(inputs):
         return None
     if any(ranks[ranked].open([1]).any() for ranks in validation for ranked in layers):
         return None
     best = max(layers, key=lambda ranked: sum(ranks[ranked].recall(1) for ranks in validation))
     return (
         None
-        if best in (grounds[0].layers.before, grounds[0].layers.embedding)
+        if best in (inputs[0].layers.before, inputs[0].layers.embedding)
         else BestOnValidation(best, len({ranked.layer.layer for ranked in layers}))
     )
 
 
-def _first(ground: FindingInputs, chosen: BestOnValidation | None) -> tuple[RankedLayer, str]:
+def _first(run_inputs: FindingInputs, chosen: BestOnValidation | None) -> tuple[RankedLayer, str]:
     """What is compared with the embedding, and its name in a sentence."""
     if chosen is None:
-        return ground.layers.before, ground.name
-    name = ground.test.name(chosen.layer)
+        return run_inputs.layers.before, run_inputs.name
+    name = run_inputs.test.name(chosen.layer)
     return chosen.layer, f"{name}, the best of {chosen.among} layers on validation,"
 
 
@@ -166,18 +166,18 @@ def _levels(values: tuple[float, float] | None, mean: str = "") -> str:
     return f" On the training classes they reach {before} against {embedding}{mean}."
 
 
-def finding_of_seeds(grounds: Sequence[FindingInputs], chosen: BestOnValidation | None = None) -> str:
+def finding_of_seeds(inputs: Sequence[FindingInputs], chosen: BestOnValidation | None = None) -> str:
     """The same over several trainings of one experiment.
 
     Args:
-        grounds: at least two, of different seeds, one epoch and the same two layers.
+        inputs: at least two, of different seeds, one epoch and the same two layers.
     """
-    layer, name = _first(grounds[0], chosen)
-    pair = (layer, grounds[0].layers.embedding)
-    test = _over_trainings([ground.test for ground in grounds], pair)
-    trains = [ground.train for ground in grounds if ground.train is not None]
+    layer, name = _first(inputs[0], chosen)
+    pair = (layer, inputs[0].layers.embedding)
+    test = _over_trainings([run_inputs.test for run_inputs in inputs], pair)
+    trains = [run_inputs.train for run_inputs in inputs if run_inputs.train is not None]
     text = seeds_sentence(test, (name, _embedding(test.b.name)))
-    if len(trains) < len(grounds):
+    if len(trains) < len(inputs):
         return text
     return text + _levels(_means(_over_trainings(trains, pair)), " on the mean")
 
@@ -229,15 +229,15 @@ class Findings:
 
 def findings(runs: Sequence[Run]) -> Findings:
     """The findings of runs in their order; trainings of one experiment under several seeds have one together."""
-    grounds: dict[str, FindingInputs] = {}
+    inputs: dict[str, FindingInputs] = {}
     missing: list[str] = []
     for run in runs:
         try:
-            grounds[run.name] = inputs_of(run)
+            inputs[run.name] = inputs_of(run)
         except LayerprobeError as error:
             missing.append(f"{run.name}: no finding: {error}")
     sentences: list[str] = []
-    groups = _by_experiment(grounds.values())
+    groups = _by_experiment(inputs.values())
     for group in groups:
         try:
             chosen = chosen_on_validation(group)
@@ -245,20 +245,20 @@ def findings(runs: Sequence[Run]) -> Findings:
             for layer in (chosen, None) if chosen is not None and len(groups) == 1 else (chosen,):
                 sentences.append(finding(group[0], layer) if len(group) == 1 else finding_of_seeds(group, layer))
         except LayerprobeError as error:
-            names = ", ".join(ground.test.run.name for ground in group)
+            names = ", ".join(run_inputs.test.run.name for run_inputs in group)
             missing.append(f"{names}: no finding: {error}")
     return Findings(tuple(sentences), tuple(missing))
 
 
-def _by_experiment(grounds: Iterable[FindingInputs]) -> list[list[FindingInputs]]:
+def _by_experiment(inputs: Iterable[FindingInputs]) -> list[list[FindingInputs]]:
     """Trainings of one experiment under several seeds together; of several runs of one seed, the others alone."""
     groups: dict[tuple[object, ...], dict[int, FindingInputs]] = {}
-    grounds = list(grounds)
-    names = experiments_of(ground.test.run for ground in grounds).names
-    for ground in grounds:
-        record, place = ground.test.record, ground.test
-        group = groups.setdefault((names[place.run], place.epoch, ground.layers, place.stored.ids), {})
+    inputs = list(inputs)
+    names = experiments_of(run_inputs.test.run for run_inputs in inputs).names
+    for run_inputs in inputs:
+        record, place = run_inputs.test.record, run_inputs.test
+        group = groups.setdefault((names[place.run], place.epoch, run_inputs.layers, place.stored.ids), {})
         if record.seed in group:
             group = groups.setdefault((place.run.name,), {})
-        group[record.seed] = ground
+        group[record.seed] = run_inputs
     return [[group[seed] for seed in sorted(group)] for group in groups.values()]

@@ -116,8 +116,8 @@ def test_with_fewer_than_ten_classes_even_a_clear_choice_is_not_settled() -> Non
 
 
 def test_the_notes_say_how_it_was_chosen() -> None:
-    grounds = ChoiceEvidence("validation", cells_of([0.9, 0.7]), notes=("classes that were held out",))
-    assert made_choice([EARLY, LATE], grounds, subject_of).notes == (
+    evidence = ChoiceEvidence("validation", cells_of([0.9, 0.7]), notes=("classes that were held out",))
+    assert made_choice([EARLY, LATE], evidence, subject_of).notes == (
         "chosen on validation: 20 classes, 2 candidates",
         "the cheapest at most 1 point worse than the best with 95 %, by the paired error",
         "classes that were held out",
@@ -125,8 +125,8 @@ def test_the_notes_say_how_it_was_chosen() -> None:
 
 
 def test_clusters_of_classes_are_named_as_the_units() -> None:
-    grounds = ChoiceEvidence("validation", cells_of([0.9, 0.7]), kind=IntervalKind(cluster="parent"))
-    choice = made_choice([EARLY, LATE], grounds, subject_of)
+    evidence = ChoiceEvidence("validation", cells_of([0.9, 0.7]), kind=IntervalKind(cluster="parent"))
+    choice = made_choice([EARLY, LATE], evidence, subject_of)
     assert choice.notes[0] == "chosen on validation: 20 clusters of classes (parent), 2 candidates"
     assert choice.chosen.notes[0] == "clusters: parent"
 

@@ -134,12 +134,12 @@ def test_the_best_on_test_is_never_chosen(tmp_path: Path, validation: tuple[int,
 
 def test_of_validation_ranks_that_are_not_exact_for_the_first_item_no_best_is_told(tmp_path: Path) -> None:
     run = run_with_validation(tmp_path, "one", (8, 7, 6))
-    ground = inputs_of(run)
-    place = ground.validation
+    inputs = inputs_of(run)
+    place = inputs.validation
     assert place is not None
     rough = {**place.stored.ranks, POOL5: replace(first_hit(7), closer_high=first_hit(7).closer + 9)}
-    ground = replace(ground, validation=replace(place, stored=replace(place.stored, ranks=rough)))
-    assert chosen_on_validation([ground]) is None
+    inputs = replace(inputs, validation=replace(place, stored=replace(place.stored, ranks=rough)))
+    assert chosen_on_validation([inputs]) is None
 
 
 def test_a_layer_with_several_pools_is_one_of_those_that_the_best_is_chosen_among(tmp_path: Path) -> None:
@@ -168,9 +168,9 @@ def test_the_embedding_by_a_second_name_is_not_the_best_on_validation(tmp_path: 
     path.parent.mkdir()
     key, columns = store.FeatureKey("one", 5, "test", "", "", ""), store.Columns(dict.fromkeys(values, 1), "cpu", 8)
     store.write_features(path, key, rows, columns, [values])
-    ground = inputs_of(run)
-    assert ground.layers.before == POOL5
-    assert chosen_on_validation([ground]) is None
+    inputs = inputs_of(run)
+    assert inputs.layers.before == POOL5
+    assert chosen_on_validation([inputs]) is None
 
 
 def test_over_trainings_the_best_mean_on_validation_is_chosen(tmp_path: Path) -> None:
