@@ -46,7 +46,7 @@ class QueryMetric(Metric):
         """Name -> (Q,) what its number is the mean of; NaN for queries that are left out.
 
         Raises:
-            DataError: as for `__call__`, like NumericError.
+            DataError: see `__call__`, like NumericError.
         """
 
     def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:

@@ -63,7 +63,7 @@ class ReciprocalRank(QueryMetric):
     """`MRR`: the mean over the queries of 1 / rank of the nearest positive.
 
     Args:
-        lone: as for `PrecisionAtPositives`.
+        lone: see `PrecisionAtPositives`.
     """
 
     def __init__(self, lone: Lone = "miss") -> None:
@@ -73,7 +73,7 @@ class ReciprocalRank(QueryMetric):
         """What it is the mean of: (Q,) in [0, 1], NaN for queries that are left out.
 
         Raises:
-            DataError: as for `PrecisionAtPositives`.
+            DataError: see `PrecisionAtPositives`.
             NumericError: a row holds NaN or Inf.
         """
         ranks = retrieval.ranks

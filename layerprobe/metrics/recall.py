@@ -68,7 +68,7 @@ def positives_and_negatives(
     Args:
         labels: (Q,) class of each query.
         gallery_labels: (G,) classes of what is searched; None for the other queries.
-        ids: as for `chance_recall`, like the others.
+        ids: see `chance_recall`, like the others.
         gallery_ids: G different names.
         rules: which items are right, or taken out.
 

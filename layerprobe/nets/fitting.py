@@ -290,7 +290,7 @@ def _require_finite_reals(tensors: Mapping[str, Tensor], source: Path | None) ->
 
 
 def _notes(chosen: Fit, given: FileWeights) -> tuple[str, ...]:
-    """The prefix that was taken off, and the tensors outside of it; nothing of a checkpoint of layerprobe."""
+    """The removed prefix and the tensors outside of it; empty for layerprobe's own checkpoints."""
     if not chosen.prefix:
         return ()
     outside = [name for name in given.tensors if not name.startswith(f"{chosen.prefix}.")]

@@ -47,7 +47,7 @@ def left_out_recall(  # noqa: PLR0913 - what is searched, by which rules, and wh
     """Recall@K without each unit.
 
     Args:
-        features: as for `left_out_means`, like all that is not named here.
+        features: see `left_out_means`, like all that is not named here.
         labels: (Q,).
         units: (Q,).
         ks: each at least 1.
@@ -65,7 +65,7 @@ def left_out_recall(  # noqa: PLR0913 - what is searched, by which rules, and wh
         searched in a gallery without it, ties at their expected value.
 
     Raises:
-        NotFiniteError: as for `left_out_means`, like the others.
+        NotFiniteError: see `left_out_means`, like the others.
         DataError: lone queries.
         ValueError: a K below 1, or arguments that do not fit together.
     """
@@ -283,7 +283,7 @@ def _changes(
         places: (B,) unit of each query.
         counted: (B,) whether it is in the mean.
         values: (M, B) of ranks.
-        deepest: as for `left_out_means`.
+        deepest: see `left_out_means`.
 
     Returns:
         (E,) units that are left out and (E,) units of the queries; (M, E) what their values gain.

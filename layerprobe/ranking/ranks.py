@@ -226,7 +226,7 @@ def retrieval(  # noqa: PLR0913 - as nearest_positive_ranks
     gallery_ids: Sequence[str] | None = None,
     rules: SearchRules | None = None,
 ) -> Retrieval:
-    """Make a `Retrieval`; arguments and errors as for `nearest_positive_ranks`, but values are not checked."""
+    """Make a `Retrieval`; arguments and errors of `nearest_positive_ranks`, but values are not checked."""
     count = partial(
         nearest_positive_ranks,
         features,

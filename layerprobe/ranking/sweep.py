@@ -91,7 +91,7 @@ def count_symmetric(targets: Targets, form: Form, product: Product, share: slice
 
 
 def count_blocks(targets: Targets, gallery: Iterable[Chosen], form: Form, product: Product, *, exactly: bool) -> Tensor:
-    """Count in a gallery that comes in blocks; arguments and result as for `count_symmetric`."""
+    """Count in a gallery that comes in blocks; arguments and result of `count_symmetric`."""
     rounded, labels = targets.rounded(form, product), targets.queries.labels
     rounded.swap(form.dim, product.parts)
     found = _Counts(targets, Thresholds(targets.nearest, targets.nearest), form, exactly)

@@ -52,7 +52,7 @@ class ReducedRows:
 
     Args:
         rows: (N, D) features, N at least 1.
-        reduce: as for `reduced`.
+        reduce: see `reduced`.
         device: where they are reduced.
     """
 
@@ -77,7 +77,7 @@ class ReducedRows:
         """Some rows, in the process's memory.
 
         Raises:
-            NotFiniteError: as for `reduced`.
+            NotFiniteError: see `reduced`.
         """
         given = torch.as_tensor(self.rows[rows]).to(self.device, torch.float64)
         found: NDArray[Any] = reduced([given], self.reduce, len(given)).cpu().numpy()

@@ -78,7 +78,7 @@ class Chain:
         """Learn what each part needs, from what the parts before it give.
 
         Args:
-            batches: as for `Reduction.fit`.
+            batches: see `Reduction.fit`.
             dim: as there.
             seed: as there.
             classifier_weight: as there.

@@ -25,7 +25,7 @@ def equal_dim_of(chain: str) -> int | None:
     """The number of dimensions that a chain gives, whatever layer it is applied to; None where that is the layer's.
 
     Raises:
-        RecipeError: as for `parse_chain`.
+        RecipeError: see `parse_chain`.
     """
     parsed = parse_chain(chain)
     try:

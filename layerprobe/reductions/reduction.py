@@ -1,4 +1,4 @@
-"""Reduction: what is done to a layer's features before they are searched."""
+"""Reduction: a map of a layer's features, applied before they are searched."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _AROUND = 60  # characters about an item's names and a picture
 
 @dataclass(frozen=True, eq=False)
 class UncutGallery:
-    """A gallery before it is known how much of it a page can hold.
+    """A gallery before truncation.
 
     Args:
         epochs: E of them, ascending.

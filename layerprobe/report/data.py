@@ -100,7 +100,7 @@ def _table(
     *,
     bands: bool,
 ) -> dict[str, list[list[float | None]]]:
-    """The numbers of a metric and split by layer and epoch, None where there is none.
+    """The numbers of a metric and split by layer and epoch, None if there is none.
 
     Args:
         remarks: text -> its place; new ones are added.

@@ -21,7 +21,7 @@ class RunPage:
     Args:
         few: places in `layers` of those that are shown first: the embedding layer, the one before it, the best on
             validation, the first and the middle of the network.
-        embedding: place of the embedding layer; None where it is not known or not measured.
+        embedding: place of the embedding layer; None if unknown or not measured.
         made: how it was made, a heading and a text each: recipe, versions, hashes, seed, command.
     """
 

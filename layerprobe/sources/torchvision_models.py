@@ -38,7 +38,7 @@ def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all mo
 
 
 def _parsed(name: str) -> tuple[str, Any]:
-    """The network's name and its published weights: the named ones, else the default; None where there are none."""
+    """The network's name and its published weights: the named ones, else the default; None if there are none."""
     network, slash, tag = name.partition("/")
     known = models.list_models(module=models)
     if network not in known:

@@ -90,9 +90,9 @@ def shares(
     """How often each candidate is picked where the units are drawn again, with replacement.
 
     Args:
-        cells: as for `pick`.
-        costs: as for `pick`.
-        within: as for `pick`.
+        cells: see `pick`.
+        costs: see `pick`.
+        within: see `pick`.
         resamples: draws of units.
         seed: of the draws.
 

@@ -49,7 +49,7 @@ def jackknife_intervals(values: ArrayLike, left_out: ArrayLike) -> list[Interval
         without any unit: an interval of no width would claim certainty.
 
     Raises:
-        ValueError: as for `jackknife`, or a value outside [0, 1].
+        ValueError: see `jackknife`, or a value outside [0, 1].
     """
     means, variances, units = _checked(values, left_out)
     if ((means < 0) | (means > 1)).any():
@@ -94,7 +94,7 @@ def jackknife_over_seeds(values: ArrayLike, left_out: ArrayLike) -> OverSeeds:
         left_out: (S, U, U) as for `jackknife`; the same units in all.
 
     Raises:
-        ValueError: as for `jackknife`.
+        ValueError: see `jackknife`.
     """
     each, tables = np.asarray(values, np.float64), np.asarray(left_out, np.float64)
     _require(each, tables)
@@ -136,7 +136,7 @@ def _variance(table: FloatArray) -> float:
 
 
 def _pairs(table: FloatArray) -> float:
-    """Q: the sum of squares of what rows and columns do not tell of the numbers off the diagonal of (U, U)."""
+    """Q: the residual sum of squares off the diagonal of (U, U), after row and column effects."""
     units = len(table)
     others = ~np.eye(units, dtype=bool)
     left = np.where(others, table, 0.0)

@@ -102,7 +102,7 @@ def made_from(
 
 
 def fitted_on(ranks: Path, training: Path, ranked: RankedLayer) -> bool:
-    """Whether a layer was reduced by what was fitted on the features of it that a feature file holds today.
+    """Whether a layer was reduced by a map fitted on the stored features.
 
     Returns:
         True where nothing was fitted.

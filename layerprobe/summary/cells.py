@@ -60,7 +60,7 @@ class Cells:
         return UnitSums(self.sums.sums[rows], self.sums.counts[rows])
 
     def mean(self, place: LayerEpoch) -> float | None:
-        """A mean; None where there is none."""
+        """A mean; None if there is none."""
         return float(self.of([place]).means[0]) if place in self.rows else None
 
     def epochs(self, ranked: RankedLayer) -> list[int]:

@@ -27,7 +27,7 @@ class Level:
     Args:
         epoch: 0 = before any step.
         value: a fraction; None where the features have no valid one.
-        interval: of the value; None where there is none.
+        interval: of the value; None if there is none.
         equal: the same on equal terms; None where it is not stored.
     """
 

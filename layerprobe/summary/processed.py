@@ -36,7 +36,7 @@ class BestPostProcessing:
 
     Args:
         split: on which it was chosen; None where none can be chosen.
-        alike: those that are not told apart from the best one there; None where that is unknown.
+        alike: those that are not told apart from the best one there; None if unknown.
         notes: what a reader must know of the choice, or why there is none and what it would take.
     """
 

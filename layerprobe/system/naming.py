@@ -128,7 +128,7 @@ def _list_file() -> Path | None:
 
 @contextlib.contextmanager
 def _opened(flags: int) -> Iterator[int | None]:
-    """The user's list, opened; None where there is none, or others than the user could have written to it."""
+    """The user's list, opened; None if there is none, or others than the user could have written to it."""
     path = _list_file()
     descriptor = None if path is None else _open(path, flags)
     try:

@@ -60,7 +60,7 @@ def layer_table(
 
     Args:
         untrained: the run's scores of epoch 0, where the others are of a later one.
-        alike: the layers that are not told apart from the best on its split; None where that is unknown.
+        alike: the layers that are not told apart from the best on its split; None if unknown.
     """
     if len({(score.run, score.epoch) for score in scores}) != 1:
         raise ValueError("a layer table shows the scores of one run and one epoch")

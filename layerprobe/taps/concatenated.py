@@ -53,9 +53,9 @@ def find_layers(expressions: Sequence[str], measured: Measured, *, pools: Sequen
     """Layer expressions -> layers in execution order, each once; `A+B` comes after the last of its layers.
 
     Args:
-        expressions: as for `find_taps`; or several such names with `+` between and one pool at the end, none of them a
+        expressions: see `find_taps`; or several such names with `+` between and one pool at the end, none of them a
             glob: `pool5.2+pool5.3@max`. Their order does not matter.
-        pools: as for `find_taps`; of `A+B` those that all its layers but vectors can have. None: the default pools of
+        pools: see `find_taps`; of `A+B` those that all its layers but vectors can have. None: the default pools of
             its layers.
     """
     joint = [text for text in expressions if _is_joint(text, measured)]

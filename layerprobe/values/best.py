@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-Values = Sequence[float | None]  # a value for each of some layers, as fractions; None where there is none
+Values = Sequence[float | None]  # a value for each of some layers, as fractions; None if there is none
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def best_text(
 
     Args:
         values: split -> values of the layers.
-        alike: names of those that are not told apart from the best on its split; None where that is unknown.
+        alike: names of those that are not told apart from the best on its split; None if unknown.
     """
     how = " (chosen on test)" if best.split == "test" else ""
     equal = f", first of {best.equals} equal" if best.equals > 1 else ""

@@ -56,7 +56,7 @@ class Difference:
 
     @property
     def interval(self) -> Interval | None:
-        """Both ends; None where there are none."""
+        """Both ends; None if there are none."""
         return None if self.low is None or self.high is None else Interval(self.low, self.high)
 
 

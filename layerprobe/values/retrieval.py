@@ -145,7 +145,7 @@ class Ranks:
 
         Args:
             k: at least 1; the caller sees to it that it is below the gallery's size.
-            ties: as for `hits`.
+            ties: see `hits`.
             lone: lone queries count as misses, are left out of the mean, or are an error.
 
         Returns:
@@ -153,7 +153,7 @@ class Ranks:
 
         Raises:
             DataError: a query is lone where that is an error, or all are where they are left out.
-            ValueError: as for `hits`, or an unknown rule for lone queries.
+            ValueError: see `hits`, or an unknown rule for lone queries.
         """
         counted = counted_queries(self.tied_positives > 0, lone)
         return float(self.hits(k, ties)[counted].mean())

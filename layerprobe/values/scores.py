@@ -33,7 +33,7 @@ class Score:
         similarity: cosine, dot, euclidean or hamming.
         metric: R@1, MAP@R ...
         value: a fraction; None where there is no valid number, with the reason in `notes`.
-        low: lower end of the 95 % interval, of `kind`; None where there is none.
+        low: lower end of the 95 % interval, of `kind`; None if there is none.
         notes: what a reader must know of the number.
     """
 
@@ -97,7 +97,7 @@ class Subject:
 
         Args:
             value: None where there is no valid number, with the reason in `notes`.
-            interval: of the value; None where there is none.
+            interval: of the value; None if there is none.
         """
         return Score(
             run=self.run,

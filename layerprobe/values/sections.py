@@ -66,7 +66,7 @@ class Section(BaseModel):
 
 
 class Data(Section):
-    """What to train and measure on, and what is done to an image."""
+    """The data set, its split, and the preprocessing of images."""
 
     name: str
     root: str | None = None

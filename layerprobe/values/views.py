@@ -48,7 +48,7 @@ class Curve:
 
     Args:
         epoch: 0 = before any step.
-        ranked: the layer, what is done to its features, and how they are compared.
+        ranked: the layer with its reduction and similarity.
         measure: what the values are: R@1, or `share of the variance`.
         places: P ascending numbers.
         values: P fractions; None where there is no valid number, with the reason in `notes`.
@@ -87,7 +87,7 @@ class Sized:
     """A score of a layer, and how many dimensions the layer then has.
 
     Args:
-        dim: numbers, or bits, of each image; None where that is unknown.
+        dim: numbers, or bits, of each image; None if unknown.
         equal: whether its reduction gives every layer that many, whatever it had.
         chosen: whether its reduction, which may be none, is the layer's best post-processing.
     """
@@ -105,7 +105,7 @@ class Reductions:
     Args:
         epoch: of all values; 0 = before any step.
         values: in the order of layers in the network, then of reductions, `none` first.
-        chosen_on: the split on which the best post-processing of each layer was chosen; None where it is not known.
+        chosen_on: the split on which the best post-processing of each layer was chosen; None if unknown.
         notes: what a reader must know of that choice.
     """
 
@@ -146,11 +146,11 @@ class FoundItem:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The nearest items of a query by one layer, nearest first; the query itself is none of them.
+    """The nearest items of a query by one layer, nearest first; without the query itself.
 
     Args:
         epoch: 0 = before any step.
-        ranked: the layer, what is done to its features, and how they are compared.
+        ranked: the layer with its reduction and similarity.
         found: K items or fewer, nearest first.
         notes: why this query is shown, and what a reader must know.
     """

@@ -94,12 +94,12 @@ def choose_file(path: Path, *, within: float = 1.0, seed: int = 0, listener: Lis
 
     Args:
         path: a .npz or a feature file, as `read_given` takes it.
-        within: as for `choose`.
-        seed: as for `choose`.
+        within: see `choose`.
+        seed: see `choose`.
         listener: hears of progress.
 
     Raises:
-        LayerprobeError: as for `read_given` and `choose`.
+        LayerprobeError: see `read_given` and `choose`.
     """
     with memory_faults_told(path):
         return _chosen(read_given(path), within, seed, file=path, listener=listener)

@@ -25,7 +25,7 @@ class ChoiceEvidence:
     Args:
         split: which classes are chosen on: validation; train where they were not seen; test where it is cross-fitted.
         choosing: (C, U) hits on these classes; of cross-fitting, each fold by what was fitted without it.
-        test: (C, U') hits on the test classes, in the same order. None where there are none, and of cross-fitting,
+        test: (C, U') hits on the test classes, in the same order. None if there are none, and of cross-fitting,
             where `choosing` is of them.
         crossed: of cross-fitting, what the choice on the other folds gives on each fold: told as the figure on test.
             Its places are those of the C candidates; what only a fold has found comes after them.

@@ -39,7 +39,7 @@ class FindingInputs:
     Args:
         test: its last epoch that is ranked and scored, on unseen classes.
         train: the same epoch on the training classes; None where it is not ranked there.
-        validation: the same epoch on held-out classes; None where there are none, or it is not ranked there.
+        validation: the same epoch on held-out classes; None if there are none, or it is not ranked there.
         same: the embedding by other names, such as a module `head` that gives the model's output.
     """
 

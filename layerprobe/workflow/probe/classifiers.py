@@ -73,7 +73,7 @@ def classifier_of(run: Run, recipe: Recipe, labels: NDArray[np.integer] | None, 
     """The classifier of a run's loss.
 
     Args:
-        labels: classes of the training images; None where there are none.
+        labels: classes of the training images; None if there are none.
     """
     network = run.read().network
     layer = None if network is None else network.embedding
@@ -95,7 +95,7 @@ def fitted(  # noqa: PLR0913 - what, on what, and of which epoch and layer
 
     Args:
         rows: (N, D) features to fit on.
-        trained: the classifier; None where there is none.
+        trained: the classifier; None if there is none.
     """
     blocks, dim, weight = Blocks(rows, device), rows.shape[1], None
     if chain.needs_classifier and trained is not None:

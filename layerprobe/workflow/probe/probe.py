@@ -81,7 +81,7 @@ def prepare(
 def selected(
     opened: ProbedRun, request: ProbeRequest, dataset: Dataset | None, listener: Listener | None
 ) -> tuple[Selection, Dataset]:
-    """What is measured, and of which data set; arguments and errors as for `prepare`."""
+    """What is measured, and of which data set; arguments and errors of `prepare`."""
     recipe, measured = opened.recipe, opened.measured
     # A misspelt layer is told before images are decoded.
     taps, embedding = select_taps(request, recipe, measured), embedding_tap(recipe, measured)

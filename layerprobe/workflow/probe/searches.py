@@ -58,7 +58,7 @@ class Searches:
 
     Args:
         device: where features are reduced and ranked.
-        trained: the classifier of the run's loss; None where there is none.
+        trained: the classifier of the run's loss; None if there is none.
     """
 
     features: LayerFeatures

@@ -86,7 +86,7 @@ class Selection:
     Args:
         stored_splits: the splits above and the galleries that they are searched in.
         measures: K and metrics.
-        reductions: what is done to the features before they are searched, each on its own.
+        reductions: chains of reductions, each applied on its own.
         unclassified: why no layer has a classifier; empty where the embedding has one.
     """
 

@@ -42,7 +42,7 @@ class Offered:
     """On which terms the splits of a run can be compared.
 
     Args:
-        terms: None where there are none.
+        terms: None if there are none.
         reasons: why a split is left out, or why there are no terms, in a line each.
     """
 

@@ -198,7 +198,7 @@ class _Rating:
     """Makes scores of stored draws.
 
     Args:
-        units: as for `equal_terms`.
+        units: see `equal_terms`.
         notes: what the Recall@K of each scored layer says.
     """
 
