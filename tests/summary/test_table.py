@@ -7,6 +7,7 @@ import pytest
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import Gap, GapOnset, LayerSummary, Level, RunSummary
 from layerprobe.summary.table import summary_table, summary_values
+from layerprobe.system.encoding import encoded
 from layerprobe.tables.formats import as_csv, as_markdown
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Difference, Interval, IntervalKind
@@ -40,7 +41,7 @@ def cell(summary: RunSummary, column: str, row: int = 0) -> str:
 
 
 def test_json_has_the_fields_of_the_contract() -> None:
-    values = summary_values(SUMMARY)
+    values = encoded(summary_values(SUMMARY))
     assert values["splits"]["test"] == {"queries": 100, "classes": 40, "gallery": None, "chance": 0.01}
     assert values["layers"][0] == {
         "layer": "pool5",
