@@ -146,16 +146,3 @@ def _spectrum(moments: Moments, variances: Tensor, axes: Tensor) -> Spectrum:
     least = variances[0] * len(moments.mean) * torch.finfo(variances.dtype).eps
     rank = int((variances > least.clamp(min=0)).sum())
     return Spectrum(moments.mean, variances, axes * farthest.sign(), rank)
-
-
-def rank_of_fit(batches: Iterable[Tensor], dim: int) -> int:
-    """How many principal axes features have that are not rounding: the most that `pca:D` and `whiten:D:P` can have.
-
-    Args:
-        batches: (B, D) float64.
-        dim: D.
-
-    Raises:
-        NotFiniteError: a row holds NaN or Inf.
-    """
-    return spectrum_of(moments_of(batches, dim)).rank

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from layerprobe.reductions.moments import leading_of, moments_of, rank_of_fit, spectrum_of
+from layerprobe.reductions.moments import leading_of, moments_of, spectrum_of
 from layerprobe.system.errors import NotFiniteError
 from tests.reductions.fitting import features
 
@@ -58,11 +58,12 @@ def test_rows_that_are_not_finite_are_counted() -> None:
 def test_the_rank_is_the_one_that_numpy_finds(count: int, dim: int, directions: int) -> None:
     rows = features(count, dim)[:, :directions] @ np.random.default_rng(2).normal(size=(directions, dim))
     expected = np.linalg.matrix_rank(np.cov(rows.T), hermitian=True)
-    assert rank_of_fit(torch.from_numpy(rows).split(11), dim) == expected == min(directions, count - 1)
+    found = spectrum_of(moments_of(torch.from_numpy(rows).split(11), dim)).rank
+    assert found == expected == min(directions, count - 1)
 
 
 def test_equal_features_have_rank_0() -> None:
-    assert rank_of_fit([torch.full((5, 3), 0.1, dtype=torch.float64)], 3) == 0
+    assert spectrum_of(moments_of([torch.full((5, 3), 0.1, dtype=torch.float64)], 3)).rank == 0
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
