@@ -72,7 +72,7 @@ def test_json_has_the_fields_of_the_choice(choose: Command) -> None:
     [
         (["seen"], 2, "seen has seen its training classes"),
         (["gone"], 2, "unknown run 'gone'"),
-        (["held", "--within", "-1"], 2, "--within -1: not points from 0 to 100"),
+        (["held", "--within", "-1"], 2, "within -1: not a number of points from 0 to 100"),
         (["held", "--epochs", "soon"], 2, "'soon' is neither all, last nor an epoch"),
         (["held", "--epochs", "1"], 3, "epoch 1 is not ranked on the validation split"),
     ],

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from layerprobe.statistics.choice import cross_fitted, folds_of, pick
-from layerprobe.statistics.units import UnitSums
-from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
-from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.workflow.choose.candidate_set import CandidateSet, counted
+from layerprobe.values.keys import RankedLayer
 from layerprobe.workflow.choose.candidates import CandidateKey, Group, grouped, open_candidates
-from layerprobe.workflow.choose.choosing import ChoiceEvidence, made_choice
+from layerprobe.workflow.choose.choosing import choose_among, require_points
 from layerprobe.workflow.choose.concatenation import is_single, with_concatenations
-from layerprobe.workflow.choose.cut import cut_after
 from layerprobe.workflow.choose.refits import Refits, Refitted
+from layerprobe.workflow.choose.run_candidates import candidate_set, keys_of, of_groups
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
 
@@ -43,8 +39,7 @@ class ChooseRequest:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.within <= 100:
-            raise RecipeError(f"--within {self.within:g}: not points from 0 to 100", fix="Leave it out for 1")
+        require_points(self.within)
 
 
 def choose_runs(
@@ -59,69 +54,36 @@ def choose_runs(
     Args:
         runs: at least one, each once. The trainings of one experiment are chosen among as one, by their mean.
     """
-    groups = grouped([open_candidates(run, request.epochs) for run in runs])
+    groups: Sequence[Group] = grouped([open_candidates(run, request.epochs) for run in runs])
     first = groups[0].runs[0]
     seed = int(first.record.seed)
     refits = Refits(from_recipe.choose_device(request.device), seed, listener)
-    lines = [note for group in groups for note in _notes_of(group)]
+    notes = [note for group in groups for note in _notes_of(group)]
     tried: frozenset[CandidateKey] = frozenset()
     if first.split == "test":
-        found = refits.cross_fitted(groups, further)
-        candidate_set, evidence = CandidateSet(found.groups), _crossed(found, request.within / 100, seed)
-        lines += [*found.notes, "the whole gallery is searched in every fold", "no layers side by side are tried"]
+        refitted = refits.cross_fitted(groups, further)
+        groups = refitted.groups
+        notes += [*refitted.notes, "the whole gallery is searched in every fold", "no layers side by side are tried"]
     else:
-        found = refits.out_of_fold(groups) if first.split == "train" else Refitted(groups)
-        candidate_set, tried, also = _with_concatenations(found.groups, refits)
-        test = None if first.test is None else candidate_set.sums("test")
-        evidence = ChoiceEvidence(first.split, candidate_set.sums("choosing"), test)
-        lines += [*found.notes, *also]
-    lines += [note for group in groups for note in _left_out(group, tried)]
-    evidence = replace(evidence, notes=tuple(dict.fromkeys(lines)))
-    choice = made_choice(candidate_set.candidates(), evidence, candidate_set.subject, within=request.within, seed=seed)
-    return _finished(choice, candidate_set)
-
-
-def _finished(choice: Choice, candidate_set: CandidateSet) -> Choice:
-    """The choice with the number of trainings that its scores are means of, and with what can be cut."""
-    group = candidate_set.group_of(choice.run)
-    best = choice.best_on_test
-    return replace(
-        choice,
-        chosen=counted(choice.chosen, group),
-        test=None if choice.test is None else counted(choice.test, group),
-        best_on_test=None if best is None else counted(best, candidate_set.group_of(best.run)),
-        cut=cut_after(group.runs[0].record, LayerKey(choice.ship.layer, choice.ship.pool)),
-    )
+        refitted = refits.out_of_fold(groups) if first.split == "train" else Refitted(groups)
+        groups, tried, also = _with_concatenations(refitted.groups, refits)
+        notes += [*refitted.notes, *also]
+    notes += [note for group in groups for note in _left_out(group, tried)]
+    choice = choose_among(candidate_set(groups, refitted.by_fold, seed), notes, within=request.within, seed=seed)
+    return of_groups(choice, groups)
 
 
 def _with_concatenations(
     groups: Sequence[Group], refits: Refits
-) -> tuple[CandidateSet, frozenset[CandidateKey], tuple[str, ...]]:
+) -> tuple[Sequence[Group], frozenset[CandidateKey], tuple[str, ...]]:
     """The groups with layers side by side, in the group of the best single candidate; what was tried; notes."""
-    candidate_set = CandidateSet(groups)
-    single = [place for place, (_, key) in enumerate(candidate_set.entries) if is_single(key[1])]
+    keys = keys_of(groups)
+    single = [place for place, (_, key) in enumerate(keys) if is_single(key[1])]
     if not single:
-        return candidate_set, frozenset(), ()
-    sums = candidate_set.sums("choosing")
-    costs = [candidate.cost for candidate in candidate_set.candidates()]
-    part = UnitSums(sums.sums[single], sums.counts[single])
-    best = single[pick(part, [costs[place] for place in single], within=0.0).best]
-    group, key = candidate_set.entries[best]
-    made = with_concatenations(group, key, refits.device, refits.seed, refits.listener)
-    return CandidateSet([made.group if one is group else one for one in groups]), made.tried, made.notes
-
-
-def _crossed(found: Refitted, within: float, seed: int) -> ChoiceEvidence:
-    """What a choice on test classes is made on, cross-fitted."""
-    candidate_set = CandidateSet(found.groups)
-    choosing, costs = candidate_set.sums("choosing"), [candidate.cost for candidate in candidate_set.candidates()]
-
-    def sums_of(fold: int) -> UnitSums:
-        return CandidateSet(found.by_fold[fold]).sums("choosing") if found.by_fold else choosing
-
-    folds = folds_of(range(choosing.sums.shape[1]), seed=seed)
-    crossed = cross_fitted(sums_of, folds, lambda sums: pick(sums, costs, within=within).place)
-    return ChoiceEvidence("test", choosing, crossed=crossed)
+        return groups, frozenset(), ()
+    group, key = keys[candidate_set(groups, {}, refits.seed).best(single)]
+    found = with_concatenations(group, key, refits.device, refits.seed, refits.listener)
+    return [found.group if one is group else one for one in groups], found.tried, found.notes
 
 
 def _notes_of(group: Group) -> list[str]:

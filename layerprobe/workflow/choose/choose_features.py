@@ -12,18 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.measure.choosing_folds import FLATTERED
-from layerprobe.ranking.sampled_cosines import SampledCosines, sampled_cosines
-from layerprobe.statistics.choice import CrossFitted, cross_fitted, folds_of, greedy, pick
+from layerprobe.ranking.sampled_cosines import sampled_cosines
+from layerprobe.statistics.choice import folds_of, greedy
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener
 from layerprobe.system.threads import OfEach, in_threads
-from layerprobe.values.choice import Choice
+from layerprobe.values.choice import FOLDS, Choice
 from layerprobe.values.keys import NO_REDUCTION, concatenated_key
 from layerprobe.values.scores import Subject
+from layerprobe.workflow.choose.candidate_set import CandidateSet
 from layerprobe.workflow.choose.choose_time import counted, say_how_long
-from layerprobe.workflow.choose.choosing import ChoiceEvidence, made_choice
+from layerprobe.workflow.choose.choosing import choose_among, require_points
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features, read_given
 from layerprobe.workflow.choose.measured_features import CandidateHits, RowSplits, measured, searches
 
@@ -114,14 +115,11 @@ def _chosen(  # noqa: PLR0913 - as `choose`, the file to be named, and who hears
     file: Path | None = None,
     listener: Listener | None = None,
 ) -> Choice:
-    if not within >= 0:
-        raise RecipeError(f"within = {within:g}: it is how much worse a choice may be", fix="Give 0 points or more")
+    require_points(within)
     row_splits, notes = _terms(given, seed, seen, file)
     row_splits, left_out = _without_collapsed(row_splits, file)
     given = row_splits.given
-    said = {
-        name: _said(given, rows) for name, rows in (("test", row_splits.test), (row_splits.split, row_splits.choosing))
-    }
+    said = {"test": _said(given, row_splits.test), row_splits.split: _said(given, row_splits.choosing)}
     say_how_long(row_splits, listener)
     with in_threads() as of_each:
         places = range(len(given.features))
@@ -129,31 +127,18 @@ def _chosen(  # noqa: PLR0913 - as `choose`, the file to be named, and who hears
         with counted(listener, "ranking", len(places) * each_layer) as told:
             layers = of_each(lambda place: measured(row_splits, [place], told=told), places)
         singles = [found for layer in layers for found in layer]
-        joints = _joints(row_splits, singles, within, seed, of_each)
-        asked = list(dict.fromkeys(joint for of_fold in joints.values() for joint in of_fold))
+        joints = _joints(row_splits, singles, _candidate_set(row_splits, singles, said, seed), of_each, seed)
+        every = list(dict.fromkeys(joint for of_fold in joints.values() for joint in of_fold))
+        total = sum(searches(row_splits, whitened) for _, whitened in every)
         # A set of layers is larger than each of them: its folds are computed at once, not several sets.
-        with counted(
-            listener, "ranking layers side by side", sum(searches(row_splits, each[1]) for each in asked)
-        ) as told:
-            found = {joint: measured(row_splits, joint[0], [joint[1]], of_each, told) for joint in asked}
-    everything = [*singles, *(each for joint in joints[None] for each in found[joint])]
-    test: UnitSums | None = None
-    if len(row_splits.test):
-        test = unit_sums(np.stack([each.test for each in everything]), given.labels[row_splits.test])
-    evidence = ChoiceEvidence(
-        row_splits.split,
-        _cells(everything, row_splits.labels, None),
-        test,
-        _crossed(row_splits, singles, joints, found, within) if row_splits.crossed else None,
-        notes=(*notes, *left_out),
-    )
-    return made_choice(
-        [each.candidate for each in everything],
-        evidence,
-        lambda candidate, split: Subject("", "", None, candidate.epoch or 0, split, candidate.ranked, said[split]),
-        within=within,
-        seed=seed,
-    )
+        with counted(listener, "ranking layers side by side", total) as told:
+            found = [
+                replace(each, only_without=frozenset(fold for fold in joints if joint in joints[fold]))
+                for joint in every
+                for each in measured(row_splits, joint[0], [joint[1]], of_each, told)
+            ]
+    candidate_set = _candidate_set(row_splits, [*singles, *found], said, seed)
+    return choose_among(candidate_set, (*notes, *left_out), within=within, seed=seed)
 
 
 def _said(given: GivenFeatures, rows: NDArray[np.intp]) -> tuple[str, ...]:
@@ -223,66 +208,55 @@ def _folds(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
 
 
 def _joints(
-    row_splits: RowSplits, singles: Sequence[CandidateHits], within: float, seed: int, of_each: OfEach
+    row_splits: RowSplits, singles: Sequence[CandidateHits], candidate_set: CandidateSet, of_each: OfEach, seed: int
 ) -> dict[int | None, list[Joint]]:
     """The layers that are put side by side where a fold is left out; None: where none is."""
     folds: list[int | None] = [None, *(np.unique(row_splits.folds).tolist() if row_splits.crossed else [])]
-    layers = list(row_splits.given.features)
+    given, labels = row_splits.given, row_splits.labels
+    layers = list(given.features)
     if len(layers) < 2:
         return {fold: [] for fold in folds}
-    groups = None if row_splits.given.groups is None else row_splits.given.groups[row_splits.choosing]
-    tried = sampled_cosines(
-        [values[row_splits.choosing] for values in row_splits.given.features.values()], row_splits.labels, groups, seed
+    groups = None if given.groups is None else given.groups[row_splits.choosing]
+    sample = sampled_cosines([values[row_splits.choosing] for values in given.features.values()], labels, groups, seed)
+
+    def without(fold: int | None) -> list[Joint]:
+        """Greedily, from the best single layer on the other folds, in its reduction."""
+        best = singles[candidate_set.best(range(len(singles)), fold)]
+        sampled = row_splits.folds[sample.queries] != fold
+
+        def value_of(members: tuple[int, ...]) -> float:
+            possible = concatenated_key([layers[place] for place in members]) is not None and sampled.any()
+            return float(sample.hits(members)[sampled].mean()) if possible else math.nan
+
+        sets = greedy(best.members, range(len(layers)), value_of)
+        return [(tuple(sorted(members)), best.candidate.ranked.reduction != NO_REDUCTION) for members in sets]
+
+    return dict(zip(folds, of_each(without, folds), strict=True))
+
+
+def _candidate_set(
+    row_splits: RowSplits, found: Sequence[CandidateHits], said: Mapping[str, tuple[str, ...]], seed: int
+) -> CandidateSet:
+    """What was measured as candidates; those of some folds only come last.
+
+    Args:
+        said: split -> the notes of its scores.
+    """
+    labels = row_splits.labels
+    always = [each for each in found if each.found_without(None)]
+
+    def without(fold: int) -> UnitSums:
+        every = unit_sums(np.stack([each.without(fold) for each in found]), labels)
+        there = np.array([each.found_without(fold) for each in found])
+        return UnitSums(np.where(there[:, None], every.sums, np.nan), every.counts)
+
+    test = row_splits.given.labels[row_splits.test]
+    return CandidateSet(
+        [each.candidate for each in found],
+        row_splits.split,
+        lambda candidate, split: Subject("", "", None, candidate.epoch or 0, split, candidate.ranked, said[split]),
+        unit_sums(np.stack([each.hits for each in always]), labels),
+        unit_sums(np.stack([each.test for each in always]), test) if len(test) else None,
+        folds_of(labels, seed=seed) if row_splits.crossed else None,
+        {fold: without(fold) for fold in range(FOLDS)} if row_splits.crossed else {},
     )
-    sets = of_each(lambda fold: _joints_without(fold, row_splits, singles, tried, within), folds)
-    return dict(zip(folds, sets, strict=True))
-
-
-def _joints_without(
-    fold: int | None, row_splits: RowSplits, singles: Sequence[CandidateHits], tried: SampledCosines, within: float
-) -> list[Joint]:
-    """Greedily, from the best single layer on the other folds, in its reduction."""
-    layers = list(row_splits.given.features)
-    kept = row_splits.folds != fold
-    cells = _cells(singles, row_splits.labels, fold, kept)
-    best = singles[pick(cells, [each.candidate.cost for each in singles], within=within / 100).best]
-    sampled = kept[tried.queries]
-
-    def value_of(members: tuple[int, ...]) -> float:
-        possible = concatenated_key([layers[place] for place in members]) is not None and sampled.any()
-        return float(tried.hits(members)[sampled].mean()) if possible else math.nan
-
-    sets = greedy(best.members, range(len(layers)), value_of)
-    return [(tuple(sorted(members)), best.candidate.ranked.reduction != NO_REDUCTION) for members in sets]
-
-
-def _cells(
-    candidates: Sequence[CandidateHits],
-    labels: NDArray[np.int64],
-    fold: int | None,
-    kept: NDArray[np.bool_] | None = None,
-) -> UnitSums:
-    """(C, U) hits of each class, by what was fitted without a fold; only those of the rows kept."""
-    values = np.stack([each.without(fold) for each in candidates])
-    return unit_sums(values, labels) if kept is None else unit_sums(values[:, kept], labels[kept])
-
-
-def _crossed(
-    row_splits: RowSplits,
-    singles: Sequence[CandidateHits],
-    joints: Mapping[int | None, Sequence[Joint]],
-    found: Mapping[Joint, Sequence[CandidateHits]],
-    within: float,
-) -> CrossFitted:
-    """What choosing on the other folds gives on each; layers are put side by side without looking at it, too."""
-    everything = [*singles, *(each for of_joint in found.values() for each in of_joint)]
-    joint_of = [None] * len(singles) + [joint for joint, of_joint in found.items() for _ in of_joint]
-    costs = [each.candidate.cost for each in everything]
-
-    def cells_of(fold: int) -> UnitSums:
-        cells = _cells(everything, row_splits.labels, fold)
-        there = [joint is None or joint in joints[fold] for joint in joint_of]
-        return UnitSums(np.where(np.array(there)[:, None], cells.sums, np.nan), cells.counts)
-
-    _, first = np.unique(row_splits.labels, return_index=True)
-    return cross_fitted(cells_of, row_splits.folds[first], lambda cells: pick(cells, costs, within=within / 100).place)

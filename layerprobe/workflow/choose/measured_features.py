@@ -62,6 +62,7 @@ class CandidateHits:
         hits: (Q,) on the rows that are chosen on; of a reduction that is fitted on these, out of fold.
         test: (T,) on the test rows; none where there are none.
         refitted: fold -> (Q,) with a reduction that was fitted without this fold; empty where that changes nothing.
+        only_without: the folds without which it was found, None for all of them together; empty: always.
     """
 
     candidate: Candidate
@@ -69,10 +70,15 @@ class CandidateHits:
     hits: Hits
     test: Hits
     refitted: Mapping[int, Hits] = field(default_factory=dict)
+    only_without: frozenset[int | None] = frozenset()
 
-    def without(self, fold: int | None) -> Hits:
+    def found_without(self, fold: int | None) -> bool:
+        """Whether it is a candidate where a fold is left out."""
+        return not self.only_without or fold in self.only_without
+
+    def without(self, fold: int) -> Hits:
         """(Q,) what a choice on the other folds may look at, and what judges it on this one."""
-        return self.hits if fold is None else self.refitted.get(fold, self.hits)
+        return self.refitted.get(fold, self.hits)
 
 
 def searches(row_splits: RowSplits, whitened: bool) -> int:

@@ -234,10 +234,11 @@ def test_layers_that_are_all_of_one_vector_are_refused_by_name(tmp_path: Path) -
         choose_file(tmp_path / "f.npz")
 
 
-def test_points_below_0_are_refused() -> None:
+@pytest.mark.parametrize("within", [-1, 101, float("nan")])
+def test_points_that_are_not_from_0_to_100_are_refused(within: float) -> None:
     layers, labels = some_layers()
-    with pytest.raises(Exception, match="how much worse a choice may be"):
-        choose(layers, labels, within=-1)
+    with pytest.raises(RecipeError, match=r"not a number of points from 0 to 100"):
+        choose(layers, labels, within=within)
 
 
 def test_rows_that_can_find_none_of_their_class_are_counted(tmp_path: Path) -> None:

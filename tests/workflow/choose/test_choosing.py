@@ -5,14 +5,14 @@ import pytest
 from numpy.typing import NDArray
 
 from layerprobe.statistics.bootstrap import intervals
-from layerprobe.statistics.choice import CrossFitted, cross_fitted, optimism
+from layerprobe.statistics.choice import optimism
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import NumericError
-from layerprobe.values.choice import Candidate
-from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.choice import Candidate, Choice
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Subject
-from layerprobe.workflow.choose.choosing import BEST_ON_TEST, ChoiceEvidence, made_choice
+from layerprobe.workflow.choose.candidate_set import CandidateSet
+from layerprobe.workflow.choose.choosing import BEST_ON_TEST, choose_among
 
 Array = NDArray[np.float64]
 
@@ -39,9 +39,25 @@ def cells_of(means: list[float], units: int = 20, seed: int = 0) -> UnitSums:
     return UnitSums(table, np.full(table.shape, 20.0))
 
 
+def chosen(
+    candidates: list[Candidate],
+    choosing: UnitSums,
+    test: UnitSums | None = None,
+    *,
+    split: str = "validation",
+    folds: NDArray[np.int64] | None = None,
+    by_fold: dict[int, UnitSums] | None = None,
+    notes: tuple[str, ...] = (),
+    within: float = 1.0,
+    seed: int = 0,
+) -> Choice:
+    candidate_set = CandidateSet(candidates, split, subject_of, choosing, test, folds, by_fold or {})
+    return choose_among(candidate_set, notes, within=within, seed=seed)
+
+
 def test_the_chosen_one_is_told_on_the_choosing_classes_and_on_test() -> None:
     choosing, test = cells_of([0.9, 0.7]), cells_of([0.6, 0.65], seed=1)
-    choice = made_choice([EARLY, LATE], ChoiceEvidence("validation", choosing, test), subject_of)
+    choice = chosen([EARLY, LATE], choosing, test)
     assert choice.test is not None
     assert choice.best_on_test is not None
     assert choice.run == "try"
@@ -56,22 +72,22 @@ def test_the_chosen_one_is_told_on_the_choosing_classes_and_on_test() -> None:
 
 
 def test_what_is_shipped_is_the_chosen_candidate() -> None:
-    ship = made_choice([EARLY, WHITE], ChoiceEvidence("validation", cells_of([0.7, 0.9])), subject_of).ship
+    ship = chosen([EARLY, WHITE], cells_of([0.7, 0.9])).ship
     assert (ship.layer, ship.pool, ship.reduction, ship.epoch) == ("fc6", "none", "l2+whiten:16:0.5+l2", 10)
     assert (ship.dim, ship.bytes_per_image) == (16, 64)
 
 
 def test_a_cheaper_one_within_a_point_is_chosen_and_the_better_one_is_equivalent() -> None:
     cells = cells_of([0.905, 0.9])
-    fine = made_choice([EARLY, LATE], ChoiceEvidence("validation", cells), subject_of, within=3)
-    strict = made_choice([EARLY, LATE], ChoiceEvidence("validation", cells), subject_of, within=0.1)
+    fine = chosen([EARLY, LATE], cells, within=3)
+    strict = chosen([EARLY, LATE], cells, within=0.1)
     assert (fine.chosen.layer, fine.equivalent, fine.within) == ("fc6", ("pool5.1",), 3)
     assert (strict.chosen.layer, strict.equivalent) == ("pool5.1", ())
 
 
 def test_the_scores_have_the_intervals_of_their_means() -> None:
     choosing, test = cells_of([0.9, 0.7]), cells_of([0.6, 0.65], seed=1)
-    choice = made_choice([EARLY, LATE], ChoiceEvidence("validation", choosing, test), subject_of, seed=4)
+    choice = chosen([EARLY, LATE], choosing, test, seed=4)
     expected = [intervals(cells, seed=4)[0] for cells in (choosing, test)]
     assert choice.test is not None
     for score, interval in zip((choice.chosen, choice.test), expected, strict=True):
@@ -80,9 +96,7 @@ def test_the_scores_have_the_intervals_of_their_means() -> None:
 
 
 def test_the_best_on_test_says_that_it_was_chosen_by_looking() -> None:
-    choice = made_choice(
-        [EARLY, LATE], ChoiceEvidence("train", cells_of([0.9, 0.7]), cells_of([0.6, 0.65])), subject_of
-    )
+    choice = chosen([EARLY, LATE], cells_of([0.9, 0.7]), cells_of([0.6, 0.65]), split="train")
     assert choice.test is not None
     assert choice.best_on_test is not None
     assert choice.best_on_test.notes == (BEST_ON_TEST, "interval over few classes: 20", "of test")
@@ -90,8 +104,8 @@ def test_the_best_on_test_says_that_it_was_chosen_by_looking() -> None:
 
 
 def test_a_clear_choice_is_settled_and_a_close_one_is_not() -> None:
-    clear = made_choice([EARLY, LATE], ChoiceEvidence("validation", cells_of([0.9, 0.7])), subject_of)
-    close = made_choice([EARLY, LATE], ChoiceEvidence("validation", cells_of([0.9, 0.9])), subject_of, within=0)
+    clear = chosen([EARLY, LATE], cells_of([0.9, 0.7]))
+    close = chosen([EARLY, LATE], cells_of([0.9, 0.9]), within=0)
     assert (clear.settled, clear.shares) == (True, {"pool5.1": 1.0})
     assert not close.settled
     assert sum(close.shares.values()) == pytest.approx(1)
@@ -99,9 +113,7 @@ def test_a_clear_choice_is_settled_and_a_close_one_is_not() -> None:
 
 
 def test_with_fewer_than_ten_classes_the_best_mean_is_chosen_and_never_settled() -> None:
-    choice = made_choice(
-        [EARLY, LATE], ChoiceEvidence("validation", cells_of([0.9, 0.899], units=9)), subject_of, within=5
-    )
+    choice = chosen([EARLY, LATE], cells_of([0.9, 0.899], units=9), within=5)
     assert (choice.chosen.layer, choice.settled, choice.equivalent) == ("pool5.1", False, ())
     assert choice.notes == (
         "chosen on validation: 9 classes, 2 candidates",
@@ -111,28 +123,20 @@ def test_with_fewer_than_ten_classes_the_best_mean_is_chosen_and_never_settled()
 
 
 def test_with_fewer_than_ten_classes_even_a_clear_choice_is_not_settled() -> None:
-    choice = made_choice([EARLY, LATE], ChoiceEvidence("validation", cells_of([0.9, 0.5], units=9)), subject_of)
+    choice = chosen([EARLY, LATE], cells_of([0.9, 0.5], units=9))
     assert (choice.shares, choice.settled) == ({"pool5.1": 1.0}, False)
 
 
 def test_the_notes_say_how_it_was_chosen() -> None:
-    evidence = ChoiceEvidence("validation", cells_of([0.9, 0.7]), notes=("classes that were held out",))
-    assert made_choice([EARLY, LATE], evidence, subject_of).notes == (
+    assert chosen([EARLY, LATE], cells_of([0.9, 0.7]), notes=("classes that were held out",)).notes == (
         "chosen on validation: 20 classes, 2 candidates",
         "the cheapest at most 1 point worse than the best with 95 %, by the paired error",
         "classes that were held out",
     )
 
 
-def test_clusters_of_classes_are_named_as_the_units() -> None:
-    evidence = ChoiceEvidence("validation", cells_of([0.9, 0.7]), kind=IntervalKind(cluster="parent"))
-    choice = made_choice([EARLY, LATE], evidence, subject_of)
-    assert choice.notes[0] == "chosen on validation: 20 clusters of classes (parent), 2 candidates"
-    assert choice.chosen.notes[0] == "clusters: parent"
-
-
 def test_without_test_classes_nothing_is_said_of_test() -> None:
-    choice = made_choice([EARLY], ChoiceEvidence("validation", cells_of([0.9])), subject_of)
+    choice = chosen([EARLY], cells_of([0.9]))
     assert (choice.test, choice.best_on_test, choice.regret, choice.optimism) == (None, None, None, None)
 
 
@@ -140,8 +144,7 @@ def test_cross_fitting_tells_what_the_other_folds_chose_as_the_figure_on_test() 
     # Units 0 to 9 are better in the first, 10 to 19 in the second: the other fold's choice is the wrong one, 0.2.
     means = np.repeat([[0.8, 0.2], [0.2, 0.81]], 10, axis=1)
     cells, folds = UnitSums(20 * means, np.full(means.shape, 20.0)), np.repeat([0, 1], 10)
-    crossed = cross_fitted(cells, folds, lambda others: int(others.means.argmax()))
-    choice = made_choice([EARLY, LATE], ChoiceEvidence("test", cells, crossed=crossed), subject_of)
+    choice = chosen([EARLY, LATE], cells, split="test", folds=folds, within=0)
     assert choice.test is not None
     assert choice.best_on_test is not None
     assert choice.test.value == pytest.approx(0.2)
@@ -159,36 +162,42 @@ def test_cross_fitting_tells_what_the_other_folds_chose_as_the_figure_on_test() 
     ((1, 2, 1), ["0 of 3 folds choose the same: the figure on test is of what each of them chose"]),
 ])  # fmt: skip
 def test_cross_fitting_says_where_folds_choose_something_else(places: tuple[int, ...], said: list[str]) -> None:
-    cells = cells_of([0.9, 0.5])
-    crossed = CrossFitted(places, UnitSums(cells.sums[:1], cells.counts[:1]))
-    notes = made_choice([EARLY, LATE], ChoiceEvidence("test", cells, crossed=crossed), subject_of).notes
-    assert [note for note in notes if "choose the same" in note] == said
+    # The third candidate is found in some folds only: it is not among those that can be shipped.
+    folds, counts = np.arange(21) % 3, np.full((3, 21), 20.0)
+    by_fold = {fold: UnitSums(np.where(np.arange(3)[:, None] == place, 18.0, 2.0) * np.ones(21), counts)
+               for fold, place in enumerate(places)}  # fmt: skip
+    choosing = cells_of([0.9, 0.5], units=21)
+    choice = chosen([EARLY, LATE, WHITE], choosing, split="test", folds=folds, by_fold=by_fold)
+    assert [note for note in choice.notes if "choose the same" in note] == said
+    assert choice.test is not None
+    assert choice.test.value == pytest.approx(0.9)
+    assert set(choice.shares) == {"pool5.1"}
 
 
 def test_optimism_is_that_of_the_test_classes_over_five_folds() -> None:
     choosing, test = cells_of([0.9, 0.7]), cells_of([0.6, 0.6], seed=1)
-    choice = made_choice([EARLY, LATE], ChoiceEvidence("validation", choosing, test), subject_of, seed=2)
+    choice = chosen([EARLY, LATE], choosing, test, seed=2)
     folds = np.random.default_rng(2).permutation(np.arange(20) % 5)
     assert choice.optimism == optimism(test, folds)
-    few = made_choice([EARLY, LATE], ChoiceEvidence("validation", choosing, cells_of([0.6, 0.6], units=9)), subject_of)
+    few = chosen([EARLY, LATE], choosing, cells_of([0.6, 0.6], units=9))
     assert few.optimism is None
 
 
 def test_candidates_without_a_valid_number_are_left_out_and_counted() -> None:
     cells = cells_of([0.7, 0.9])
     cells.sums[1, 0] = np.nan
-    choice = made_choice([EARLY, LATE], ChoiceEvidence("validation", cells, cells), subject_of)
+    choice = chosen([EARLY, LATE], cells, cells)
     assert choice.best_on_test is not None
     assert (choice.chosen.layer, choice.best_on_test.layer) == ("pool5.1", "pool5.1")
     assert "left out, without a valid number: 1 of the candidates" in choice.notes
     with pytest.raises(NumericError, match="no candidate has a valid number"):
-        made_choice([LATE], ChoiceEvidence("validation", UnitSums(cells.sums[1:], cells.counts[1:])), subject_of)
+        chosen([LATE], UnitSums(cells.sums[1:], cells.counts[1:]))
 
 
 def test_a_chosen_one_that_is_nan_on_test_has_no_figure_and_no_regret() -> None:
     test = cells_of([0.7, 0.9])
     test.sums[0, 0] = np.nan
-    choice = made_choice([EARLY, LATE], ChoiceEvidence("validation", cells_of([0.9, 0.7]), test), subject_of)
+    choice = chosen([EARLY, LATE], cells_of([0.9, 0.7]), test)
     assert choice.test is not None
     assert (choice.test.value, choice.regret) == (None, None)
     assert "NaN" in choice.test.notes

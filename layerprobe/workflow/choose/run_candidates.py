@@ -1,0 +1,117 @@
+"""Groups of runs -> the candidates among them: their costs, their hits by class, and their names."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from layerprobe import store
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.statistics.choice import folds_of
+from layerprobe.statistics.units import UnitSums, stacked
+from layerprobe.system.errors import DataError
+from layerprobe.values.choice import Candidate, Choice
+from layerprobe.values.keys import LayerKey, RankedLayer, members_of
+from layerprobe.values.scores import Score, Subject, shared_notes
+from layerprobe.workflow.choose.candidate_set import CandidateSet
+from layerprobe.workflow.choose.candidates import CandidateKey, Group, Part
+from layerprobe.workflow.choose.cut import cut_after
+from layerprobe.workflow.run.runs import Run
+
+
+def candidate_set(groups: Sequence[Group], by_fold: Mapping[int, Sequence[Group]], seed: int) -> CandidateSet:
+    """The candidates of groups of runs, in the order of `keys_of`; cross-fitted where test classes are chosen on.
+
+    Args:
+        by_fold: fold -> the groups with hits by fits without that fold.
+        seed: of the folds.
+    """
+    first = groups[0].runs[0]
+    choosing = _sums(groups, "choosing")
+    crossed, several = first.split == "test", len(groups) > 1
+
+    def subject_of(candidate: Candidate, split: str) -> Subject:
+        part: Part = "choosing" if split == first.split else "test"
+        return _subject(group_of(groups, candidate.run), candidate, split, part)
+
+    return CandidateSet(
+        [candidate for group in groups for candidate in _candidates(group, group.name if several else "")],
+        first.split,
+        subject_of,
+        choosing,
+        None if crossed or first.test is None else _sums(groups, "test"),
+        folds_of(range(choosing.sums.shape[1]), seed=seed) if crossed else None,
+        {fold: _sums(of_fold, "choosing") for fold, of_fold in by_fold.items()},
+    )
+
+
+def keys_of(groups: Sequence[Group]) -> list[tuple[Group, CandidateKey]]:
+    """The group and the key of every candidate."""
+    return [(group, key) for group in groups for key in group.keys]
+
+
+def group_of(groups: Sequence[Group], name: str) -> Group:
+    """The group of a name, or the only one."""
+    return next((group for group in groups if group.name == name), groups[0])
+
+
+def of_groups(choice: Choice, groups: Sequence[Group]) -> Choice:
+    """A choice whose scores count their trainings, as every mean over seeds does, and with what can be cut."""
+
+    def counted(score: Score) -> Score:
+        trainings = len(group_of(groups, score.run).runs)
+        return score if trainings == 1 else replace(score, n=trainings)
+
+    return replace(
+        choice,
+        chosen=counted(choice.chosen),
+        test=choice.test and counted(choice.test),
+        best_on_test=choice.best_on_test and counted(choice.best_on_test),
+        cut=cut_after(group_of(groups, choice.run).runs[0].record, LayerKey(choice.ship.layer, choice.ship.pool)),
+    )
+
+
+def _sums(groups: Sequence[Group], part: Part) -> UnitSums:
+    return stacked([group.sums(group.keys, part) for group in groups])
+
+
+def _candidates(group: Group, name: str) -> list[Candidate]:
+    run, order = group.runs[0].run, group.runs[0].record.layer_order
+    dims = _Dims(run)
+    return [
+        Candidate(epoch, ranked, dims.of(ranked), _position(ranked.layer, order), name) for epoch, ranked in group.keys
+    ]
+
+
+def _subject(group: Group, candidate: Candidate, split: str, part: Part) -> Subject:
+    """What is scored of a candidate: of several trainings the experiment."""
+    first, key = group.runs[0], (candidate.epoch or 0, candidate.ranked)
+    seed = first.record.seed if len(group.runs) == 1 else None
+    said = [candidate_run.queries(part).said for candidate_run in group.runs]
+    notes = shared_notes([own.get(key) or shared_notes(own.values() or [()]) for own in said])
+    return Subject(group.name, str(first.record.experiment), seed, key[0], split, candidate.ranked, notes)
+
+
+def _position(layer: LayerKey, order: Sequence[str]) -> int:
+    """The position of a layer in the network; of `A+B` that of the last of them."""
+    names = [layer.layer] if layer.layer in order else layer.layer.split("+")
+    return max((order.index(name) for name in names if name in order), default=len(order))
+
+
+class _Dims:
+    """How long the features of a run's layers are, as any of its feature files says."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.known: dict[LayerKey, int] = {}
+        for path in sorted(run.feature_file(0, "test").parent.glob("*.h5")):
+            with contextlib.suppress(DataError):
+                self.known |= store.read_dims(path)
+
+    def of(self, ranked: RankedLayer) -> int:
+        members = members_of(ranked.layer, self.known)
+        if not members:
+            fix = f"Run layerprobe probe {self.run.name} --layers {ranked.layer.layer} --pool {ranked.layer.pool}"
+            raise DataError(f"the features of {ranked.layer} are gone", file=self.run.folder, fix=fix)
+        return parse_chain(ranked.reduction).dim(sum(self.known[member] for member in members))
