@@ -140,7 +140,7 @@ def near_miss(name: str, known: Iterable[str]) -> str:
     """A fix such as `Did you mean 'pool5.3'? Known: fc6, pool5.3`; it asks only where a known name is near."""
     import difflib  # slow to import, and rarely needed
 
-    known = list(known)
+    known = list(dict.fromkeys(known))
     folded = {other.casefold(): other for other in known}
     near = difflib.get_close_matches(name.casefold(), folded, n=1)
     question = f"Did you mean {folded[near[0]]!r}? " if near else ""

@@ -21,6 +21,10 @@ def test_an_unknown_name_has_the_near_miss() -> None:
     assert str(error) == "unknown layer 'pool5.4'. Did you mean 'pool5.3'? Known: fc6, pool5.2, pool5.3."
 
 
+def test_a_name_is_listed_once() -> None:
+    assert str(UnknownNameError("layer", "xyz", ["fc6", "fc6"])) == "unknown layer 'xyz'. Known: fc6."
+
+
 def test_case_is_the_nearest_miss() -> None:
     assert "Did you mean 'netA'?" in str(UnknownNameError("recipe", "neta", ["netA", "netF"]))
 

@@ -1,13 +1,10 @@
-"""Every name of a measured layer that a command prints can be pasted into `compare` and `plot --layers`.
-
-Layers side by side that `choose` alone has ranked have no scores, so that no plot knows them.
-"""
+"""Every name of a measured layer that a command prints can be pasted into `compare` and `plot --layers`."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +16,11 @@ from layerprobe.summary.table import summary_tables
 from layerprobe.system.encoding import encoded
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.values.scores import Score, Subject
+from layerprobe.values.scores import Subject
 from layerprobe.workflow.choose.choice_text import choice_lines
 from layerprobe.workflow.choose.choose import ChooseRequest, choose_runs
 from layerprobe.workflow.compare.compare import CompareRequest, compare
+from layerprobe.workflow.plot.concatenated import concatenated_scores
 from layerprobe.workflow.report.report import made_report
 from layerprobe.workflow.run.facts import score_tables
 from layerprobe.workflow.run.runs import Run
@@ -54,11 +52,12 @@ def write(cache: Path, name: str, layers: list[RankedLayer], seed: int = 0) -> R
     return write_run(cache, name, ranked_on, epochs=(1, 2), features=dict.fromkeys(ranked_on, FEATURES), seed=seed)
 
 
-def pasted(cache: Path, name: str, scores: Sequence[Score]) -> Subject:
-    """What a name means in `compare`; where it is scored, `plot --layers` finds it, too."""
+def pasted(cache: Path, name: str, run: Run) -> Subject:
+    """What a name means in `compare`; `plot --layers` finds the same."""
     (one,) = compare(CompareRequest(cache, name, name))
-    found, known = one.a.subject, [score.ranked_layer for score in scores]
-    assert found.ranked not in known or found.ranked in (asked_layers([name], known) or [])
+    found, scores = one.a.subject, run.scores()
+    known = [score.ranked_layer for score in [*scores, *concatenated_scores(run, scores)]]
+    assert found.ranked in (asked_layers([name], known) or [])
     return found
 
 
@@ -89,14 +88,14 @@ def printed(run: Run, layers: list[RankedLayer]) -> set[str]:
 @pytest.mark.parametrize("layers", [LAYERS[:2], LAYERS[:4], LAYERS[:6], LAYERS], ids=["maps", "raw", "reduced", "all"])
 def test_every_name_that_is_printed_can_be_pasted(tmp_path: Path, layers: list[RankedLayer]) -> None:
     run = write(tmp_path, "netA", layers)
-    meant = {pasted(tmp_path, name, run.scores()).ranked for name in printed(run, layers)}
+    meant = {pasted(tmp_path, name, run).ranked for name in printed(run, layers)}
     assert meant >= set(layers)
 
 
 def test_the_names_of_a_choice_among_trainings_can_be_pasted(tmp_path: Path) -> None:
     runs = [write(tmp_path, f"s{seed}", LAYERS[:4], seed) for seed in (0, 1)]
     choice = choose_runs(runs, ChooseRequest(), Silent())
-    assert {pasted(tmp_path, name, runs[0].scores()).run for name in choice.shares} == {"s0"}
+    assert {pasted(tmp_path, name, runs[0]).run for name in choice.shares} == {"s0"}
 
 
 def test_the_names_of_a_choice_among_experiments_can_be_pasted(tmp_path: Path) -> None:
@@ -105,5 +104,5 @@ def test_the_names_of_a_choice_among_experiments_can_be_pasted(tmp_path: Path) -
     choice = choose_runs(runs, ChooseRequest(), Silent())
     assert len(choice.shares) > 1
     for name in choice.shares:
-        found = pasted(tmp_path, name, runs[0].scores())
+        found = pasted(tmp_path, name, runs[0])
         assert name.startswith(f"{found.run}#{found.epoch}:")

@@ -18,6 +18,7 @@ from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Matrix, Score, shared_notes
 from layerprobe.values.seeds import facts_over_seeds, over_seeds, trainings
 from layerprobe.values.views import Curve, Histogram, Neighbours, Reductions
+from layerprobe.workflow.plot.concatenated import concatenated_scores
 from layerprobe.workflow.plot.dims import stored_reductions
 from layerprobe.workflow.plot.gallery_sizes import stored_curves
 from layerprobe.workflow.plot.matrices import COMPARED, comparable, layers_of, matrices_of
@@ -79,6 +80,8 @@ def drawn(kind: str, runs: Sequence[Run], options: PlotOptions = _DEFAULTS) -> D
     scores = scores_of(runs)
     if not scores:
         raise DataError("no scores", file=runs[0].scores_file, fix="Run layerprobe probe first")
+    if any("+" in name.partition("/")[0] for name in options.layers or ()):
+        scores += [score for run in runs for score in concatenated_scores(run, scores)]
     return registered.draw(StoredRuns(runs, scores), options)
 
 
