@@ -36,7 +36,7 @@ def choose(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN ... | FEATURES]", help="Runs (default: the most recent), or a file of features, .npz or .h5."
+            metavar="[RUN ... | FEATURES]", help="Runs (default: the most recent), or a .npz or .h5 file of features."
         ),
     ] = None,
     model: Model = None,
@@ -44,14 +44,14 @@ def choose(
     data: ModelData = None,
     settings: ModelSettings = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Random seed: of --weights none, or of the folds of FEATURES.")
+        int | None, typer.Option("--seed", min=0, help="Random seed of --weights none, or of the folds of FEATURES.")
     ] = None,
     name: ModelRun = None,
     epochs: Annotated[
-        str, typer.Option("--epochs", metavar="all|last|0,5", help="Candidate epochs; all: those that were probed.")
+        str, typer.Option("--epochs", metavar="all|last|0,5", help="Candidate epochs; all: every probed one.")
     ] = "all",
     within: Annotated[
-        float, typer.Option("--within", metavar="POINTS", help="Largest loss of Recall@1 for a cheaper candidate.")
+        float, typer.Option("--within", metavar="POINTS", help="How much worse a cheaper candidate may be, in points.")
     ] = 1.0,
     device: Device = "auto",
     workers: Workers = None,
@@ -62,11 +62,11 @@ def choose(
 ) -> None:
     """Choose the layer to ship without looking at the test classes.
 
-    Candidates are all probed layers, epochs, pools and reductions. The cheapest one that is not worse than the best is
-    chosen: on validation classes; without these on training classes that the network has not seen; else on test classes
-    by cross-fitting. Runs of one experiment are averaged.
+    Candidates are all probed layers, epochs, pools and reductions, and concatenated layers. The cheapest one that is
+    at most --within points worse than the best is chosen: on validation classes; without these on training classes that
+    the network has not seen; else on test classes by cross-fitting. Runs of one experiment are averaged.
 
-    With --model, a pretrained model is measured on the images of --data first. FEATURES needs no model: an .npz has
+    With --model, a pretrained model is first measured on the images of --data. FEATURES needs no model: a .npz has
     `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer.
     """
     from layerprobe.workflow.choose.choice_text import choice_lines, next_step
@@ -78,14 +78,14 @@ def choose(
         require_absent(given)
         if file := _file_of(runs or []):
             if epochs != "all":
-                raise RecipeError(f"--epochs {epochs}: {file} is of one epoch", fix="Leave it out, or name a run")
+                raise RecipeError(f"--epochs {epochs}: {file} has one epoch only", fix="Leave it out, or name a run")
             from layerprobe.workflow.choose.choose_features import choose_file
 
             choice = choose_file(file, within=within, seed=seed or 0, listener=terminal)
             terminal.result(choice, *choice_lines(choice))
             return
         require_absent({"--seed": seed})
-    from layerprobe.workflow.choose.choose import ChooseRequest, choose_runs  # a file does without what it imports
+    from layerprobe.workflow.choose.choose import ChooseRequest, choose_runs  # not needed for a file
 
     request = ChooseRequest(epochs, within, device)
     if model is None:
@@ -96,22 +96,21 @@ def choose(
     else:
         from layerprobe.workflow.choose.choose_model import choose_model
 
-        asked = given | {"--seed": seed}
         named = runs[0] if runs else None
-        frozen = frozen_request(model, named, asked, cache=cache, device=device, workers=workers)
+        frozen = frozen_request(model, named, given | {"--seed": seed}, cache=cache, device=device, workers=workers)
         run, choice = choose_model(frozen, request, terminal)
         found = [run]
     terminal.result(choice, *choice_lines(choice))
-    having = next(run for run in found if choice.run in (run.name, run.read().experiment))
-    if having.read().from_python:
-        terminal.say(f"next: layerprobe summary {having.name}{cache_flag(cache)}")
+    chosen = next(run for run in found if choice.run in (run.name, run.read().experiment))
+    if chosen.read().from_python:
+        terminal.say(f"next: layerprobe summary {chosen.name}{cache_flag(cache)}")
     else:
-        terminal.say(f"{next_step(choice, having.name)}{cache_flag(cache)}")
+        terminal.say(f"{next_step(choice, chosen.name)}{cache_flag(cache)}")
 
 
 def _file_of(words: list[str]) -> Path | None:
-    """The file of features that is named; None where runs are, or nothing."""
+    """The file of features among the words; None if they name runs, or nothing."""
     files = [word for word in words if word.endswith((".npz", ".h5"))]
     if files and len(words) > 1:
-        raise RecipeError(f"{files[0]} beside {len(words) - 1} more", fix="Name one file of features, or runs")
+        raise RecipeError(f"{files[0]} and {len(words) - 1} more", fix="Name one file of features, or runs")
     return Path(files[0]) if files else None

@@ -1,4 +1,4 @@
-"""Choice: which layer to ship, how sure that is, and what it costs; filled in by `layerprobe choose`."""
+"""The result of `layerprobe choose`: which layer to ship, how sure that is, and what it costs."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from dataclasses import dataclass, field
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
 from layerprobe.values.scores import Score
 
-SETTLED_SHARE = 0.6  # of the resamples that choose the same candidate: below it, the choice is not settled
+SETTLED_SHARE = 0.6  # of resamples that choose the same candidate; below it the choice is not settled
 FOLDS = 5  # of cross-fitting
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What could be shipped: a layer at an epoch, pooled, reduced and searched in one way.
+    """A layer at an epoch that can be shipped, with its pool, reduction and similarity.
 
     Args:
-        epoch: 0 = before any step; None for features that come without one.
+        epoch: 0 = before any step; None for features without an epoch.
         dim: numbers, or bits, of an image's vector.
-        place: of the layer in the network; of `A+B` that of its last layer.
-        run: the run's name, or the experiment's, where several are chosen among; else empty.
+        position: of the layer in the network; of `A+B` that of its last layer.
+        run: the run's or the experiment's name if several compete; else empty.
     """
 
     epoch: int | None
     ranked: RankedLayer
     dim: int
-    place: int
+    position: int
     run: str = ""
 
     @property
     def bytes_per_image(self) -> int:
-        """Four for each number; packed bits an eighth for each."""
+        """4 for each number, 1/8 for each bit."""
         return -(-self.dim // 8) if self.ranked.similarity == "hamming" else 4 * self.dim
 
     @property
     def steps(self) -> int:
-        """How many reductions its chain has."""
+        """The number of reductions in its chain."""
         return 0 if self.ranked.reduction == NO_REDUCTION else self.ranked.reduction.count("+") + 1
 
     @property
     def cost(self) -> tuple[int, int, int, int]:
-        """A lower one is cheaper: fewest bytes an image, then the earlier layer, the shorter chain and the epoch."""
-        return (self.bytes_per_image, self.place, self.steps, self.epoch or 0)
+        """A lower one is cheaper: bytes an image, then position, then length of the chain, then epoch."""
+        return (self.bytes_per_image, self.position, self.steps, self.epoch or 0)
 
 
 def candidate_names(candidates: Sequence[Candidate], run: str) -> list[str]:
-    """`pool5.2@max`, or `netA#16:pool5.2@max` where candidates differ in their run or epoch.
+    """`pool5.2@max`, or `netA#16:pool5.2@max` if candidates differ in run or epoch.
 
     Args:
-        run: of candidates that name none.
+        run: of candidates without one.
     """
     names = layer_names(candidate.ranked for candidate in candidates)
     if len({(candidate.run, candidate.epoch) for candidate in candidates}) == 1:
@@ -59,12 +59,12 @@ def candidate_names(candidates: Sequence[Candidate], run: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Ship:
-    """What to ship.
+    """The layer to ship.
 
     Args:
         layer: its name, or `A+B`.
         reduction: none, or the chain of reductions.
-        epoch: whose weights; None for features that come without one.
+        epoch: of the weights; None for features without an epoch.
         dim: numbers, or bits, of an image's vector.
     """
 
@@ -83,11 +83,7 @@ class Ship:
 
 @dataclass(frozen=True)
 class TruncationSavings:
-    """How much of the network comes after a layer, and need not be run or stored to use it.
-
-    Args:
-        parameters: of the network's parameters, the share after the layer, in [0, 1].
-    """
+    """The shares of the network's parameters and multiply-adds after a layer, in [0, 1]: not needed to use it."""
 
     parameters: float
     operations: float
@@ -95,24 +91,24 @@ class TruncationSavings:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which candidate is chosen, without looking at the test classes, and how good it is there.
+    """The candidate chosen without looking at the test classes, and its score there.
 
     Args:
-        run: the run's name; the experiment's where several runs are chosen among; empty for features without a run.
+        run: the run's name; the experiment's of several trainings; empty for features without a run.
         chosen: the candidate on the classes that it was chosen on.
-        test: the same on test classes, which it was not chosen on; of cross-fitting, what the choice on the other folds
-            gives on each fold. None where there are no test classes.
-        best_on_test: the candidate of the highest score on test: chosen by looking. None likewise.
-        regret: best_on_test - test, a share; None likewise.
-        optimism: by how much the score of best_on_test is too high as it was chosen on the same classes: it less what
-            the best on four folds of the test classes gives on the fifth. None likewise, or below 10 classes.
-        shares: candidate -> share of the resamples of classes that choose it, the largest first; those never chosen are
-            left out.
-        settled: whether the chosen one's share is at least 60 %.
-        equivalent: candidates that could be chosen as well: at most `within` worse than the best by the same rule, the
-            cheapest first.
+        test: the same on test classes; if cross-fitted, each fold by the choice on the other folds. None without test
+            classes.
+        best_on_test: the candidate with the highest score on test, chosen there. None without test classes.
+        regret: best_on_test - test, a share; None without test classes.
+        optimism: selection bias of best_on_test: its score minus what the best on four folds of the test classes
+            reaches on the fifth. None without test classes, or with fewer than 10.
+        shares: candidate -> share of the resamples of classes that choose it, the largest first; without those that are
+            never chosen.
+        settled: whether the share of the chosen candidate is at least 60 %.
+        equivalent: the other candidates that are at most `within` worse than the best by the same rule, the cheapest
+            first.
         within: how much worse than the best a cheaper candidate may be, in points.
-        cut: how much of the network the layer leaves out; None where the network is not known.
+        cut: what comes after the layer in the network; None if that is not known.
     """
 
     run: str

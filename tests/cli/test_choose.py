@@ -42,7 +42,7 @@ def test_a_person_reads_what_to_ship_and_what_to_do_next(choose: Command) -> Non
         "  on test: R@1 75.0 %",
         "  best on test, chosen by looking: held#2:c1@max, 100.0 %",
     ]
-    assert "  regret: +25.0 points (the best on test less the chosen)" in out
+    assert "  regret: +25.0 points (best on test minus chosen)" in out
     assert err == "next: layerprobe probe held --epochs 2 --layers c2@max --export-index\n"
 
 
@@ -89,7 +89,7 @@ def test_what_is_not_settled_says_so_and_what_would_settle_it(choose: Command, t
     layers = {"validation": {C1: first, C2: second}, "test": {C1: GOOD, C2: FAIR}}
     write_run(tmp_path / "cache", "open", layers)
     _, out, err = choose("open", "--within", "0")
-    assert "  not settled: none has 60 %" in out
+    assert "  not settled: none reaches 60 %" in out
     assert err.startswith("more trainings (--seed) or classes would settle it; next: layerprobe probe open ")
 
 
@@ -127,20 +127,18 @@ def test_train_rows_of_a_file_do_not_choose(choose: Command, tmp_path: Path) -> 
     code, out, _ = choose("f.npz")
     assert code == 0
     assert "  chosen on test, all folds: R@1 " in out
-    assert "half-whitening is fitted on train, which does not choose" in out
+    assert "half-whitening is fitted on train; nothing is chosen there" in out
     code, out, err = choose("train.npz")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(
-        "error: train.npz: all rows are of train, and the network may have been trained on them. Give"
-    )
+    assert err.startswith("error: train.npz: all are train rows, on which the network may have been trained. Give")
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         (["gone.npz"], 3, "gone.npz: no such file"),
-        (["gone.npz", "held"], 2, "gone.npz beside 1 more. Name one file of features, or runs"),
-        (["f.npz", "--epochs", "0"], 2, "--epochs 0: f.npz is of one epoch"),
+        (["gone.npz", "held"], 2, "gone.npz and 1 more. Name one file of features, or runs"),
+        (["f.npz", "--epochs", "0"], 2, "--epochs 0: f.npz has one epoch only"),
         (["held", "--weights", "none"], 2, "--weights is for a model that is named by --model"),
         (["--model", "timm:resnet18"], 2, "needs images. Add --data"),
     ],

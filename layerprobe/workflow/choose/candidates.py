@@ -1,8 +1,7 @@
-"""Stored ranks of runs -> what can be chosen among: each candidate's hits, on the classes to choose on and on test.
+"""Stored ranks of runs -> the hits of each candidate, on the classes to choose on and on test.
 
-candidate_run = open_candidates(run, epochs)          # a run's hits, on both splits
-groups = grouped(runs)                   # the trainings of one experiment together
-group.sums(group.keys, "choosing")          # (C, U) hits of each candidate by class
+groups = grouped([open_candidates(run, "all") for run in runs])   # trainings of one experiment together
+groups[0].sums(groups[0].keys, "choosing")                        # (C, U) hits of each candidate by class
 """
 
 from __future__ import annotations
@@ -36,29 +35,37 @@ Hits = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class StoredHits:
-    """What is stored of a run's split.
+    """The hits stored of a run's split.
 
     Args:
-        hits: epoch and layer -> (Q,) Recall@1 of each query.
-        said: epoch and layer -> what its score says.
+        last: the split at the last epoch; all epochs have its queries.
+        hits: candidate -> (Q,) Recall@1 of each query.
+        score_notes: candidate -> the notes of its stored score.
+        notes: what was skipped.
     """
 
-    place: RankedSplit
+    last: RankedSplit
     hits: Mapping[CandidateKey, Hits]
-    said: Mapping[CandidateKey, tuple[str, ...]]
+    score_notes: Mapping[CandidateKey, tuple[str, ...]]
     notes: tuple[str, ...] = ()
 
+    @property
+    def labels(self) -> NDArray[np.int32]:
+        """(Q,) classes."""
+        return self.last.stored.labels
+
     def sums(self, keys: Sequence[CandidateKey]) -> UnitSums:
-        """(C, U) the hits of candidates, by class."""
-        return unit_sums(np.stack([self.hits[key] for key in keys]), self.place.stored.labels)
+        """(C, U) hits of candidates by class."""
+        return unit_sums(np.stack([self.hits[key] for key in keys]), self.labels)
 
 
 @dataclass(frozen=True, eq=False)
 class CandidateRun:
-    """A run that is chosen among.
+    """A run whose layers are candidates.
 
     Args:
-        test: those of test; None where the run has no such split; the same as `choosing` where that is chosen on.
+        split: whose classes are chosen on.
+        test: None without test classes; `choosing` if that is of test.
     """
 
     run: Run
@@ -69,12 +76,12 @@ class CandidateRun:
 
     @property
     def fold(self) -> int | None:
-        """Which of the folds of its training classes it held out; None where it held out none of several."""
+        """The fold of the training classes that it held out; None without folds."""
         data = self.record.data
         return int(data["validation_fold"]) if data.get("validation_folds") and self.split == "validation" else None
 
-    def queries(self, part: Part) -> StoredHits:
-        """Those of a part; `test` is asked for only where there is one."""
+    def stored(self, part: Part) -> StoredHits:
+        """The hits of a part; `test` is asked for only if there is one."""
         found = self.choosing if part == "choosing" else self.test
         if found is None:
             raise ValueError(f"{self.run.name} has no test classes")
@@ -82,21 +89,21 @@ class CandidateRun:
 
     @property
     def keys(self) -> list[CandidateKey]:
-        """What is stored of both, by epoch and in network order."""
+        """The candidates stored of both parts, by epoch and in network order."""
         both = [key for key in self.choosing.hits if self.test is None or key in self.test.hits]
         order = network_order((ranked for _, ranked in both), self.record.layer_order)
-        places = {ranked: place for place, ranked in enumerate(order)}
-        return sorted(both, key=lambda key: (key[0], places[key[1]]))
+        positions = {ranked: position for position, ranked in enumerate(order)}
+        return sorted(both, key=lambda key: (key[0], positions[key[1]]))
 
     @property
     def untested(self) -> list[CandidateKey]:
-        """What is stored of the choosing split alone."""
+        """The candidates stored of `choosing` alone."""
         return [] if self.test is None else [key for key in self.choosing.hits if key not in self.test.hits]
 
     def with_hits(self, part: Part, hits: Mapping[CandidateKey, Hits]) -> CandidateRun:
-        """The run with the hits of further candidates, or with other ones."""
-        queries = self.queries(part)
-        changed = replace(queries, hits={**queries.hits, **hits})
+        """The run with added or replaced hits."""
+        stored = self.stored(part)
+        changed = replace(stored, hits={**stored.hits, **hits})
         if self.choosing is self.test:
             return replace(self, choosing=changed, test=changed)
         return replace(self, choosing=changed) if part == "choosing" else replace(self, test=changed)
@@ -110,7 +117,7 @@ class CandidateRun:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs that are chosen among as one: the trainings of an experiment, under several seeds or of several folds.
+    """The trainings of one experiment, of several seeds or folds, chosen among as one.
 
     Args:
         runs: at least one.
@@ -131,93 +138,99 @@ class Group:
 
     @property
     def keys(self) -> list[CandidateKey]:
-        """What all of its runs have, in the first one's order."""
+        """The candidates of all runs, in the first one's order."""
         others = [set(candidate_run.keys) for candidate_run in self.runs[1:]]
         return [key for key in self.runs[0].keys if all(key in other for other in others)]
 
     @property
     def folds(self) -> dict[int | None, list[CandidateRun]]:
-        """Fold -> the runs that held it out, ascending; a single one where there are no folds."""
+        """Fold -> the runs that held it out, ascending; one entry without folds."""
         found: dict[int | None, list[CandidateRun]] = defaultdict(list)
         for candidate_run in self.runs:
             found[candidate_run.fold].append(candidate_run)
         return dict(sorted(found.items(), key=lambda item: item[0] or 0))
 
     def sums(self, keys: Sequence[CandidateKey], part: Part) -> UnitSums:
-        """(C, U) the hits of candidates by class: means over seeds, each class from the runs that held it out."""
+        """(C, U) hits of candidates by class: means over seeds, each class from the runs that held it out."""
         if part == "test":
-            return mean_of([candidate_run.queries(part).sums(keys) for candidate_run in self.runs])
+            return mean_of([candidate_run.stored(part).sums(keys) for candidate_run in self.runs])
         return side_by_side(
             [mean_of([candidate_run.choosing.sums(keys) for candidate_run in fold]) for fold in self.folds.values()]
         )
 
 
 def open_candidates(run: Run, epochs: str) -> CandidateRun:
-    """What is stored of a run to choose a layer by."""
+    """Read the stored hits of a run.
+
+    Args:
+        epochs: all, which are all ranked ones; last; or numbers separated by commas.
+    """
     record = run.read()
     every = range(record.epochs_done + 1)
-    asked = named_epochs(epochs, {"all": lambda: every, "last": lambda: every[-1:]}, every, run.name)
-    split = split_to_choose_on(run, record, asked)
+    named = named_epochs(epochs, {"all": lambda: every, "last": lambda: every[-1:]}, every, run.name)
+    split = split_to_choose_on(run, record, named)
     if split == "test" and "test" not in record.manifests:
         raise DataError(f"{run.name} has no classes to choose a layer on", file=run.folder, fix="Give a split test")
     splits = list(dict.fromkeys([split, *(["test"] if "test" in record.manifests else [])]))
-    found = _ranked(run, record, splits) if "all" in epochs else asked
-    queries = {name: _queries(run, name, found, chosen_on=name == split) for name in splits}
-    candidate_run = CandidateRun(run, record, split, queries[split], queries.get("test"))
-    if queries[split].notes and not queries[split].hits:
-        what = f"no layer can be chosen: {'; '.join(queries[split].notes)}"
+    ranked = _ranked_on_all(run, record, splits) if "all" in epochs else named
+    stored = {name: _stored_hits(run, name, ranked, chosen_on=name == split) for name in splits}
+    candidate_run = CandidateRun(run, record, split, stored[split], stored.get("test"))
+    if stored[split].notes and not stored[split].hits:
+        what = f"no layer can be chosen: {'; '.join(stored[split].notes)}"
         raise DataError(what, file=run.folder, fix="Probe other layers or epochs")
     if not candidate_run.keys:
-        fix = probe_fix(run, record, found[-1], ",".join(splits))
+        fix = probe_fix(run, record, ranked[-1], ",".join(splits))
         raise DataError(f"no layer is ranked on {' and '.join(splits)}", file=run.folder, fix=fix)
     return candidate_run
 
 
-def _ranked(run: Run, record: RunRecord, splits: Sequence[str]) -> list[int]:
+def _ranked_on_all(run: Run, record: RunRecord, splits: Sequence[str]) -> list[int]:
     """The epochs that are ranked on all of some splits."""
     each = {split: ranked_epochs(run, split) for split in splits}
     both = sorted(set.intersection(*map(set, each.values())))
     if not both:
-        lacks = [split for split in splits if not each[split]] or list(splits)
-        have = [epoch for epochs in each.values() for epoch in epochs]
-        fix = probe_fix(run, record, max(have, default=record.epochs_done), ",".join(lacks))
+        missing = [split for split in splits if not each[split]] or list(splits)
+        ranked = [epoch for epochs in each.values() for epoch in epochs]
+        fix = probe_fix(run, record, max(ranked, default=record.epochs_done), ",".join(missing))
         raise DataError(f"no epoch is ranked on {' and '.join(splits)}", file=run.folder, fix=fix)
     return both
 
 
-def _queries(run: Run, split: str, epochs: Sequence[int], *, chosen_on: bool) -> StoredHits:
-    """The hits of what is scored and ranked: ranks whose scores have left scores.csv hold no longer.
+def _stored_hits(run: Run, split: str, epochs: Sequence[int], *, chosen_on: bool) -> StoredHits:
+    """The hits of what is scored and ranked: ranks without a score in scores.csv are stale.
 
-    Where a layer is chosen on them, those of layers that have collapsed to one vector are left out.
+    Args:
+        chosen_on: skip layers that have collapsed to one vector.
     """
-    scored = {
+    score_notes = {
         (score.epoch, score.ranked_layer): IntervalKind.without(score.notes)
         for score in run.scores()
         if score.split == split and is_recall(score.metric)
     }
-    places = [open_ranked_split(run, epoch, split) for epoch in epochs]
-    last, hits, notes = places[-1], {}, []
-    for place in places:
-        if place.stored.ids != last.stored.ids or not np.array_equal(place.stored.labels, last.stored.labels):
-            notes.append(
-                f"{run.name}, {split}, epoch {place.epoch}: left out, as it has other images than the last one"
-            )
+    opened = [open_ranked_split(run, epoch, split) for epoch in epochs]
+    last, hits, notes = opened[-1], {}, []
+    for at_epoch in opened:
+        stored, epoch = at_epoch.stored, at_epoch.epoch
+        prefix = f"{run.name}#{epoch}:"
+        if stored.ids != last.stored.ids or not np.array_equal(stored.labels, last.stored.labels):
+            notes.append(f"skipped: {split} of epoch {epoch} of {run.name}: not the images of epoch {last.epoch}")
             continue
-        held = {ranked: ranks for ranked, ranks in place.stored.ranks.items() if (place.epoch, ranked) in scored}
-        for ranked, ranks in held.items():
+        for ranked, ranks in stored.ranks.items():
+            if (epoch, ranked) not in score_notes:
+                continue
             if ranks.open([1]).any():
-                notes.append(f"{run.name}, {place.name(ranked)}: left out, as its ranks are not exact for K = 1")
-            elif chosen_on and _is_one_vector(ranks):
-                notes.append(f"{run.name}, {place.name(ranked)}, epoch {place.epoch}: left out, as it has collapsed")
+                notes.append(f"skipped: {prefix}{at_epoch.name(ranked)}: its ranks are not exact for K = 1")
+            elif chosen_on and _has_collapsed(ranks):
+                notes.append(f"skipped: {prefix}{at_epoch.name(ranked)}: collapsed to one vector")
             else:
-                hits[place.epoch, ranked] = ranks.hits(1)
-        invalid = [ranked for ranked in place.stored.invalid if (place.epoch, ranked) in scored]
-        notes += [f"{run.name}, {place.name(x)}, epoch {place.epoch}: {place.stored.invalid[x]}" for x in invalid]
-    return StoredHits(last, hits, scored, tuple(dict.fromkeys(notes)))
+                hits[epoch, ranked] = ranks.hits(1)
+        invalid = [ranked for ranked in stored.invalid if (epoch, ranked) in score_notes]
+        notes += [f"skipped: {prefix}{at_epoch.name(x)}: {stored.invalid[x]}" for x in invalid]
+    return StoredHits(last, hits, score_notes, tuple(dict.fromkeys(notes)))
 
 
-def _is_one_vector(ranks: Ranks) -> bool:
-    """Whether everything is as close to each query as the nearest of its class, as where all features are the same."""
+def _has_collapsed(ranks: Ranks) -> bool:
+    """Whether everything is as close to each query as the nearest of its class, as if all features were equal."""
     paired = ranks.tied_positives > 0
     return ranks.tied_share == 1 and not ranks.closer[paired].any()
 
@@ -226,7 +239,7 @@ def grouped(runs: Sequence[CandidateRun]) -> list[Group]:
     """The trainings of each experiment together, in the order in which they are named."""
     experiments = experiments_of(candidate_run.run for candidate_run in runs)
     if experiments.notes:
-        raise RecipeError(experiments.notes[0], fix="Choose among those of one experiment")
+        raise RecipeError(experiments.notes[0], fix="Choose among runs of one experiment")
     found: dict[str, list[CandidateRun]] = defaultdict(list)
     for candidate_run in runs:
         found[experiments.names[candidate_run.run]].append(candidate_run)
@@ -243,14 +256,14 @@ def _require_comparable(one: Group, other: Group) -> None:
     first = one.runs[0]
     fix = "Choose among runs of one data set that hold out the same classes"
     if one.folds.keys() != other.folds.keys():
-        raise RecipeError(f"{one.run_names} and {other.run_names} hold out other folds of classes", fix=fix)
+        raise RecipeError(f"{one.run_names} and {other.run_names} hold out different folds of classes", fix=fix)
     for candidate_run in other.runs:
-        names = f"{first.run.name} and {candidate_run.run.name}"
+        a, b = first.run.name, candidate_run.run.name
         if first.split != candidate_run.split:
-            what = f"{names}: one is chosen on {first.split}, the other on {candidate_run.split}"
+            what = f"{a} would be chosen on {first.split}, {b} on {candidate_run.split}"
             raise RecipeError(what, fix=fix)
         if (first.test is None) != (candidate_run.test is None):
-            raise RecipeError(f"{names}: only one of them has test classes", fix=fix)
-        require_same_queries(one.folds[candidate_run.fold][0].choosing.place, candidate_run.choosing.place)
+            raise RecipeError(f"only one of {a} and {b} has test classes", fix=fix)
+        require_same_queries(one.folds[candidate_run.fold][0].choosing.last, candidate_run.choosing.last)
         if first.test is not None and candidate_run.test is not None:
-            require_same_queries(first.test.place, candidate_run.test.place)
+            require_same_queries(first.test.last, candidate_run.test.last)

@@ -9,11 +9,11 @@ from layerprobe.values.choice import SETTLED_SHARE, Choice, Ship
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import Score, note_text
 
-_SHOWN = 4  # candidates whose shares are shown
+_SHOWN = 4  # candidates whose shares are printed
 
 
 def choice_lines(choice: Choice) -> list[str]:
-    """What to ship, on what that rests, how good it is on test, and how sure the choice is; a line each."""
+    """What to ship, chosen on which classes, its value on test, and how sure the choice is; a line each."""
     chosen = choice.chosen
     head = f"{choice.run}: ship" if choice.run else "ship"
     folds = ", all folds" if chosen.split == "test" else ""
@@ -25,7 +25,7 @@ def choice_lines(choice: Choice) -> list[str]:
     ]
     if choice.cut is not None:
         parameters, operations = _percent(choice.cut.parameters), _percent(choice.cut.operations)
-        lines.append(f"  after it come {parameters} of the network's parameters and {operations} of its multiply-adds")
+        lines.append(f"  after the layer: {parameters} of the network's parameters, {operations} of its multiply-adds")
     return [*lines, *choice.notes, *_notes(choice)]
 
 
@@ -49,7 +49,7 @@ def next_step(choice: Choice, run: str) -> str:
 
 
 def _notes(choice: Choice) -> list[str]:
-    """What the scores say that the choice does not."""
+    """The notes of the scores that are not among those of the choice."""
     own = [(chosen.split, chosen.notes) for chosen in (choice.chosen, choice.test) if chosen is not None]
     found = [(split, [note for note in notes if note not in choice.notes]) for split, notes in own]
     return [f"{split}: {note_text(notes)}" for split, notes in dict(found).items() if notes]
@@ -58,15 +58,15 @@ def _notes(choice: Choice) -> list[str]:
 def _on_test(choice: Choice) -> list[str]:
     test, best = choice.test, choice.best_on_test
     if test is None or best is None:
-        return ["  no test classes: how good it is there is not known"]
-    place = f"{best.run}#{best.epoch}:" if best.run else ""
-    how = ", each fold by the choice on the others" if choice.chosen.split == "test" else ""
+        return ["  no test classes, so no value on test"]
+    prefix = f"{best.run}#{best.epoch}:" if best.run else ""
+    how = ", cross-fitted" if choice.chosen.split == "test" else ""
     lines = [
         f"  on test{how}: {test.metric} {_value(test)}",
-        f"  best on test, chosen by looking: {place}{best.ranked_layer}, {_value(best)}",
+        f"  best on test, chosen by looking: {prefix}{best.ranked_layer}, {_value(best)}",
     ]
     if choice.regret is not None:
-        lines.append(f"  regret: {_points(choice.regret)} (the best on test less the chosen)")
+        lines.append(f"  regret: {_points(choice.regret)} (best on test minus chosen)")
     if choice.optimism is not None:
         lines.append(f"  optimism: {_points(choice.optimism)} (selection bias of the best on test)")
     return lines
@@ -79,9 +79,10 @@ def _sureness(choice: Choice) -> list[str]:
     lines = [f"  chosen in resamples of the classes: {', '.join(shown)}{others}"]
     if choice.settled:
         return [*lines, "  settled"]
-    few = f": none has {100 * SETTLED_SHARE:.0f} %" if max(choice.shares.values()) < SETTLED_SHARE else ""
+    few = f": none reaches {100 * SETTLED_SHARE:.0f} %" if max(choice.shares.values()) < SETTLED_SHARE else ""
     also = ", ".join(choice.equivalent[:_SHOWN])
-    return [*lines, f"  not settled{few}", *([f"  as good by the same rule, and not cheaper: {also}"] if also else [])]
+    lines.append(f"  not settled{few}")
+    return [*lines, f"  equivalent by the same rule, but not cheaper: {also}"] if also else lines
 
 
 def _value(score: Score) -> str:

@@ -1,4 +1,4 @@
-"""choose --model: a model from elsewhere and a folder of images -> which layer to ship, in one call."""
+"""choose --model: a pretrained model and a folder of images -> which layer to ship."""
 
 from __future__ import annotations
 
@@ -23,15 +23,13 @@ from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
 from layerprobe.workflow.train.frozen import FrozenRequest, frozen_run
 
-_LAYERS = ("*",)
-_CPU = torch.device("cpu")
-
 
 def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listener) -> tuple[Run, Choice]:
     """Measure a model on images, as `layerprobe probe --model` does, and choose one of its layers.
 
-    Candidates are all its layers with their default pools, as they are and half-whitened: `l2+whiten:D:0.5+l2`, D = 128
-    or what is less of the layer's dimensions and the rank of what is fitted. What is stored is not computed again.
+    Candidates are all its layers with their default pools, raw and half-whitened: `l2+whiten:D:0.5+l2`, where D is the
+    minimum of 128, the layer's dimensions and the rank of the features that it is fitted on. What is stored is not
+    computed again.
 
     Returns:
         The model's run, and the choice.
@@ -39,35 +37,34 @@ def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listen
     run = frozen_run(frozen, listener)
     record = run.read()
     split = split_to_choose_on(run, record, range(record.epochs_done + 1))
-    asked = ProbeRequest(
-        layers=_LAYERS, epochs=request.epochs, device=request.device, workers=frozen.workers, reduce=(NO_REDUCTION,)
+    raw = ProbeRequest(
+        layers=("*",), epochs=request.epochs, device=request.device, workers=frozen.workers, reduce=(NO_REDUCTION,)
     )
-    scores = probe(run, asked, listener)
-    plain = list(dict.fromkeys(score.ranked_layer for score in scores if score.value is not None))
+    scores = probe(run, raw, listener)
+    layers = list(dict.fromkeys(score.ranked_layer for score in scores if score.value is not None))
     fitted_on = FITTED_ON if FITTED_ON in record.manifests else split
     epoch = max((score.epoch for score in scores), default=0)
-    dims = _dims(run, epoch, fitted_on, [ranked.layer for ranked in plain], int(record.seed))
-    further = [replace(ranked, reduction=half_whitened(dims[ranked.layer])) for ranked in plain if ranked.layer in dims]
-    if fitted_on == FITTED_ON:
-        for reduction in dict.fromkeys(ranked.reduction for ranked in further):
-            layers = tuple(_expression(ranked.layer) for ranked in further if ranked.reduction == reduction)
-            probe(run, replace(asked, layers=layers, reduce=(reduction,)), listener)
-    return run, choose_runs([run], request, listener, [] if fitted_on == FITTED_ON else further)
+    dims = _whitened_dims(run, epoch, fitted_on, [ranked.layer for ranked in layers])
+    further = [
+        replace(ranked, reduction=half_whitened(dims[ranked.layer])) for ranked in layers if ranked.layer in dims
+    ]
+    if fitted_on != FITTED_ON:
+        return run, choose_runs([run], request, listener, further)
+    for reduction in dict.fromkeys(ranked.reduction for ranked in further):
+        expressions = tuple(str(ranked.layer) for ranked in further if ranked.reduction == reduction)
+        probe(run, replace(raw, layers=expressions, reduce=(reduction,)), listener)
+    return run, choose_runs([run], request, listener)
 
 
-def _dims(run: Run, epoch: int, split: str, layers: Sequence[LayerKey], seed: int) -> Mapping[LayerKey, int]:
-    """How many dimensions half-whitening leaves of each layer, the same in all folds; none where it does not apply."""
+def _whitened_dims(run: Run, epoch: int, split: str, layers: Sequence[LayerKey]) -> Mapping[LayerKey, int]:
+    """The dimensions that half-whitening leaves of each layer in all folds, without those that it does not suit."""
     path = run.feature_file(epoch, split)
     labels, _ = store.read_index(path)
-    _, places = np.unique(labels, return_inverse=True)
-    folds = folds_of(labels, seed=seed)[places]
+    _, classes = np.unique(labels, return_inverse=True)
+    folds = folds_of(labels, seed=int(run.read().seed))[classes]
     found = {}
     for layer in layers:
-        blocks = Blocks(store.read_features(path, layer), _CPU)
+        blocks = Blocks(store.read_features(path, layer), torch.device("cpu"))
         if fitted := half_whitening(blocks, folds, [None, *np.unique(folds).tolist()]):
             found[layer] = fitted.dim
     return found
-
-
-def _expression(layer: LayerKey) -> str:
-    return str(layer)

@@ -1,4 +1,4 @@
-"""How far a choice among given features is, and how long it takes, by some of its queries."""
+"""The progress of a choice among given features, and its estimated duration."""
 
 from __future__ import annotations
 
@@ -17,66 +17,64 @@ from layerprobe.reductions.half_whitening import MOST_DIMENSIONS
 from layerprobe.system.progress import Listener
 from layerprobe.system.threads import in_threads
 from layerprobe.system.wording import as_duration
-from layerprobe.workflow.choose.measured_features import SIMILARITY, RowSplits
+from layerprobe.workflow.choose.measured_features import SIMILARITY
+from layerprobe.workflow.choose.row_splits import RowSplits
 
-_FEW, _MANY = 64, 1024  # queries that are timed: the difference is theirs, the rest the gallery's
-_LONG = 10.0  # seconds: of a shorter choice nothing is said
+_FEW, _MANY = 64, 1024  # queries that are timed: their difference is the time of queries, the rest the gallery's
+_LONG = 10.0  # seconds; the duration of a shorter choice is not printed
 
 
 @contextmanager
 def counted(listener: Listener | None, name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show how many rankings are done as long as the block lasts.
-
-    Yields:
-        A function to be told of some more, from any thread.
-    """
+    """Show progress in rankings; yields a function that advances it, from any thread."""
     if listener is None:
         yield lambda _: None
         return
     lock = Lock()
     with listener.task(name, total, "rankings") as task:
 
-        def tell(count: int) -> None:
+        def advance(count: int) -> None:
             with lock:
                 task.advance(count)
 
-        yield tell
+        yield advance
 
 
-def say_how_long(division: RowSplits, listener: Listener | None) -> None:
-    """Say about how long the rankings of single layers take, where that is long.
+def say_how_long(row_splits: RowSplits, listener: Listener | None) -> None:
+    """Print about how long the rankings of single layers take, if that is long.
 
-    Some queries of the widest layer are timed in the whole gallery, as they are and with as many dimensions as are left
-    after half-whitening; layers between the two take a time between these.
+    Some queries of the widest layer are timed in the whole gallery, raw and with the dimensions left by half-whitening;
+    the times of other layers are interpolated.
     """
-    rows, dims = len(division.choosing), [values.shape[1] for values in division.given.features.values()]
+    rows, dims = len(row_splits.choosing), [values.shape[1] for values in row_splits.given.features.values()]
     if listener is None or rows <= _MANY:
         return
     threads = min(torch.get_num_threads(), len(dims))
     widest, narrow = max(dims), min(max(dims), MOST_DIMENSIONS)
-    values = list(division.given.features.values())[dims.index(widest)]
-    values = values if rows == len(values) else values[division.choosing]
-    with in_threads():  # as the choice does, one thread for each ranking
-        slow, fast = (_seconds(division, values[:, :width]) for width in (widest, narrow))
-    of_test = (len(division.test) / rows) ** 2
+    values = list(row_splits.given.features.values())[dims.index(widest)]
+    values = values if rows == len(values) else values[row_splits.choosing]
+    with in_threads():  # one thread for each ranking, as in the choice
+        slow, fast = (_seconds(row_splits, values[:, :width]) for width in (widest, narrow))
+    of_test = (len(row_splits.test) / rows) ** 2
     slope = (slow - fast) / max(1, widest - narrow)
-    as_it_is = sum(fast + slope * (dim - narrow) for dim in dims)
-    seconds = (as_it_is * (1 + of_test) + fast * len(dims) * (_fits(division) + of_test)) / threads
+    raw = sum(fast + slope * (dim - narrow) for dim in dims)
+    seconds = (raw * (1 + of_test) + fast * len(dims) * (_fits(row_splits) + of_test)) / threads
     if seconds >= _LONG:
+        layers = f"{len(dims)} layer{'s' * (len(dims) > 1)}"
         listener.say(
-            f"ranking {rows:,} rows by {len(dims)} layer{'s' * (len(dims) > 1)}, as they are and half-whitened: about"
-            f" {as_duration(seconds)}; layers side by side come after it"
+            f"ranking {rows:,} rows in {layers}, raw and half-whitened: about {as_duration(seconds)};"
+            " concatenated layers follow"
         )
 
 
-def _seconds(division: RowSplits, values: NDArray[Any]) -> float:
-    """The time of one ranking of all rows among themselves, half of whose pairs are computed."""
+def _seconds(row_splits: RowSplits, values: NDArray[Any]) -> float:
+    """The time of ranking all rows among themselves, which computes half of the pairs."""
     rows = len(values)
-    gallery = Features(values, division.labels, [str(row) for row in range(rows)])
+    gallery = Features(values, row_splits.labels, [str(row) for row in range(rows)])
     taken = []
     for count in (_FEW, _MANY):
         some = np.linspace(0, rows - 1, count).astype(np.intp)
-        queries = Features(values[some], division.labels[some], [gallery.ids[row] for row in some.tolist()])
+        queries = Features(values[some], row_splits.labels[some], [gallery.ids[row] for row in some.tolist()])
         started = time.perf_counter()
         rank(queries, gallery, SIMILARITY, ks=[1])
         taken.append(time.perf_counter() - started)
@@ -84,8 +82,8 @@ def _seconds(division: RowSplits, values: NDArray[Any]) -> float:
     return few + max(0.0, many - few) / (_MANY - _FEW) * rows / 2
 
 
-def _fits(division: RowSplits) -> float:
-    """How often half-whitened rows are ranked, in units of rows that search each other."""
-    if division.fitted_on is not None:
+def _fits(row_splits: RowSplits) -> float:
+    """How often half-whitened rows are ranked, in rankings of all rows among themselves."""
+    if row_splits.fitted_on is not None:
         return 1.0
-    return float(len(np.unique(division.folds))) if division.crossed else 2.0
+    return float(len(np.unique(row_splits.folds))) if row_splits.crossed else 2.0

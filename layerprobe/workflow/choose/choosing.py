@@ -31,7 +31,7 @@ def choose_among(
     """Choose a candidate, and score it on test.
 
     Args:
-        notes: of the source of the candidates.
+        notes: on the source of the candidates.
         within: how much worse than the best a cheaper candidate may be, in points.
         seed: of resamples and folds.
 
@@ -73,11 +73,11 @@ def choose_among(
 
 
 def _agreement(crossed: CrossFitted | None, place: int) -> tuple[str, ...]:
-    """How many folds choose what is shipped, unless all do: the figure on test is not of that candidate alone."""
+    """How many folds choose what is shipped, unless all do: the value on test is not of that candidate alone."""
     if crossed is None or set(crossed.places) == {place}:
         return ()
     same, count = crossed.places.count(place), len(crossed.places)
-    return (f"{same} of {count} folds choose the same: the figure on test is of what each of them chose",)
+    return (f"{same} of {count} folds choose the same: the value on test is that of what each of them chose",)
 
 
 def _row(sums: UnitSums, place: int) -> UnitSums:
@@ -117,17 +117,17 @@ def _largest_first(found: Mapping[str, float]) -> dict[str, float]:
 
 
 def _rule_notes(candidate_set: CandidateSet, within: float) -> tuple[str, ...]:
-    """By what rule it was chosen, on how many classes and among how many candidates."""
+    """The rule, the number of classes and of candidates."""
     sums = candidate_set.choosing
     count = len(sums.sums)
     invalid = count - int(np.isfinite(sums.sums).all(1).sum())
     among = f"{count:,} candidate{'' if count == 1 else 's'}"
     lines = [f"chosen on {candidate_set.split}: {_KIND.units_text(sums.units)}, {among}"]
     if invalid:
-        lines.append(f"left out, without a valid number: {invalid:,} of the candidates")
+        lines.append(f"skipped: {invalid:,} of the candidates without a valid number")
     if sums.units < FEWEST_UNITS:
-        lines.append(f"not settled: with fewer than {FEWEST_UNITS} {_KIND.units_text()} the best mean is chosen")
+        lines.append(f"not settled: fewer than {FEWEST_UNITS} {_KIND.units_text()}, so the highest mean is chosen")
     else:
         points = f"{within:g} point{'' if within == 1 else 's'}"
-        lines.append(f"the cheapest at most {points} worse than the best with 95 %, by the paired error")
+        lines.append(f"rule: the cheapest at most {points} worse than the best, with 95 % confidence (paired)")
     return tuple(lines)

@@ -1,4 +1,4 @@
-"""Layers side by side as further candidates: those that a greedy search adds to the best single one."""
+"""Concatenated layers as further candidates: those that a greedy search adds to the best single layer."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _STOPPED = "ranking stopped; what is stored is whole, the same command goes on"
 
 @dataclass(frozen=True, eq=False)
 class Concatenated:
-    """What trying layers side by side gave.
+    """A group with its concatenated candidates.
 
     Args:
-        tried: all that was tried, found or not.
+        tried: every concatenation that was ranked, better or not.
     """
 
     group: Group
@@ -45,78 +45,78 @@ class Concatenated:
 def with_concatenations(
     group: Group, best: CandidateKey, device: torch.device, seed: int, listener: Listener
 ) -> Concatenated:
-    """The runs with the layers side by side that are better than their parts on the classes that are chosen on.
+    """Add the concatenated layers that are better than their parts on the classes that are chosen on.
 
-    To the best single candidate is added, at its epoch, the one other layer that raises its recall most, and to these
-    a third. That is done of the raw features and, where the best candidate has a reduction, with that. With L layers
-    at that epoch at most 2 (2 L - 3) sets are ranked in each run; only sets that are better than the one before are
-    ranked on test, and become candidates. All ranks are stored, so that they are counted once.
+    To the best single candidate is added, at its epoch, the other layer that raises its recall most, and to these two a
+    third: of raw features, and with the reduction of the best candidate if it has one. With L layers at that epoch at
+    most 2 (2 L - 3) sets are ranked in each run; only sets that are better than the one before are ranked on test, and
+    become candidates. All ranks are stored, so that they are computed once.
     """
     epoch, ranked = best
     layers = list(dict.fromkeys(one.layer for number, one in group.keys if number == epoch and is_single(one)))
-    ways = [RankedLayer(ranked.layer, NO_REDUCTION, group.runs[0].choosing.place.similarity), ranked]
+    raw = RankedLayer(ranked.layer, NO_REDUCTION, group.runs[0].choosing.last.similarity)
     known = set(group.keys)
-    ways = [way for way in dict.fromkeys(ways) if (epoch, way) in known and not _takes_classifier(way)]
-    steps = len(ways) * max(0, 2 * len(layers) - 3) * len(group.runs)
+    starts = [
+        (epoch, start)
+        for start in dict.fromkeys([raw, ranked])
+        if (epoch, start) in known and not parse_chain(start.reduction).needs_classifier
+    ]
+    steps = len(starts) * max(0, 2 * len(layers) - 3) * len(group.runs)
     with _ranking(device, seed, listener, steps) as ranking:
         try:
             for candidate_run in group.runs:
                 ranking.require(candidate_run, best)
         except DataError as error:
-            return Concatenated(group, notes=(f"no layers side by side are tried: {error.message}",))
+            return Concatenated(group, notes=(f"no concatenated layers are tried: {error.message}",))
         tried: set[CandidateKey] = set()
-        found = group
-        for way in ways:
-            found, also = _grown(found, (epoch, way), layers, ranking)
+        grown = group
+        for start in starts:
+            grown, also = _grown(grown, start, layers, ranking)
             tried |= also
-    return Concatenated(found, frozenset(tried))
+    return Concatenated(grown, frozenset(tried))
 
 
 def is_single(ranked: RankedLayer) -> bool:
-    """Whether a layer is none of several side by side."""
+    """Whether a layer is not a concatenation."""
     return "+" not in ranked.layer.layer
-
-
-def _takes_classifier(ranked: RankedLayer) -> bool:
-    return parse_chain(ranked.reduction).needs_classifier
 
 
 def _grown(
     group: Group, start: CandidateKey, layers: Sequence[LayerKey], ranking: _Ranking
 ) -> tuple[Group, set[CandidateKey]]:
-    """The runs with what the greedy search found from a layer in one way, and all that it tried."""
-    epoch, way = start
+    """The group with what the greedy search found from a layer, in its reduction; and all that it tried."""
+    epoch, first = start
     hits: dict[CandidateKey, list[Hits]] = {}
 
     def key_of(members: tuple[int, ...]) -> CandidateKey | None:
-        key = concatenated_key([layers[place] for place in sorted(members)])
-        return None if key is None else (epoch, RankedLayer(key, way.reduction, way.similarity))
+        key = concatenated_key([layers[member] for member in sorted(members)])
+        return None if key is None else (epoch, RankedLayer(key, first.reduction, first.similarity))
 
-    def value_of(members: tuple[int, ...]) -> float:
+    def recall_of(members: tuple[int, ...]) -> float:
         key = key_of(members)
         if key is None:
             return math.nan
         if key != start and key not in hits:
-            counted = [ranking.hits(candidate_run, "choosing", key, start) for candidate_run in group.runs]
-            if any(one is None for one in counted):
+            in_runs = [ranking.hits(candidate_run, "choosing", key, start) for candidate_run in group.runs]
+            if any(own is None for own in in_runs):
                 return math.nan
-            hits[key] = [one for one in counted if one is not None]
-        return float(_with(group, "choosing", key, hits.get(key)).sums([key], "choosing").means[0])
+            hits[key] = [own for own in in_runs if own is not None]
+        return float(_with_hits(group, "choosing", key, hits.get(key)).sums([key], "choosing").means[0])
 
-    alone = (layers.index(way.layer),)
-    path = [] if value_of(alone) >= _PERFECT else greedy(alone, range(len(layers)), value_of)
-    found = group
+    alone = (layers.index(first.layer),)
+    path = [] if recall_of(alone) >= _PERFECT else greedy(alone, range(len(layers)), recall_of)
+    grown = group
     for key in (key_of(members) for members in path):
         if key is None:
             continue
-        found = _with(found, "choosing", key, hits[key])
-        if found.runs[0].test is not None:
-            tested = [ranking.hits(candidate_run, "test", key, start) for candidate_run in group.runs]
-            found = _with(found, "test", key, [one for one in tested if one is not None])
-    return found, set(hits)
+        grown = _with_hits(grown, "choosing", key, hits[key])
+        if grown.runs[0].test is not None:
+            in_runs = [ranking.hits(candidate_run, "test", key, start) for candidate_run in group.runs]
+            grown = _with_hits(grown, "test", key, [own for own in in_runs if own is not None])
+    return grown, set(hits)
 
 
-def _with(group: Group, part: Part, key: CandidateKey, hits: Sequence[Hits] | None) -> Group:
+def _with_hits(group: Group, part: Part, key: CandidateKey, hits: Sequence[Hits] | None) -> Group:
     if not hits or len(hits) < len(group.runs):
         return group
     pairs = zip(group.runs, hits, strict=True)
@@ -125,9 +125,9 @@ def _with(group: Group, part: Part, key: CandidateKey, hits: Sequence[Hits] | No
 
 @dataclass(eq=False)
 class _Ranking:
-    """Ranks layers of runs from stored features where their ranks are not stored, and stores them at the end.
+    """Ranks layers of runs from stored features unless their ranks are stored, and stores them at the end.
 
-    Runs are locked when the first of their layers is ranked.
+    A run is locked when the first of its layers is ranked.
     """
 
     device: torch.device
@@ -149,7 +149,7 @@ class _Ranking:
             search.require_stored(key[1])
 
     def hits(self, candidate_run: CandidateRun, part: Part, key: CandidateKey, like: CandidateKey) -> Hits | None:
-        """(Q,) Recall@1 of each query; None where a layer has no valid number."""
+        """(Q,) Recall@1 of each query; None if a layer has no valid number."""
         self.stop.raise_if_asked(_STOPPED)
         split, ranked = candidate_run.split if part == "choosing" else "test", key[1]
         search, stored = self._search(candidate_run, key[0], split)
@@ -169,8 +169,8 @@ class _Ranking:
 
     def write(self) -> None:
         """Store the new ranks."""
-        for (search, like), found in self._new.items():
-            store.add_ranks(search.rank_file, found, dict.fromkeys(found, like))
+        for (search, like), ranks in self._new.items():
+            store.add_ranks(search.rank_file, ranks, dict.fromkeys(ranks, like))
 
     def _search(self, candidate_run: CandidateRun, epoch: int, split: str) -> tuple[StoredSearch, store.StoredRanks]:
         key = (candidate_run.run.name, epoch, split)
@@ -187,7 +187,7 @@ class _Ranking:
 
 @contextmanager
 def _ranking(device: torch.device, seed: int, listener: Listener, steps: int) -> Iterator[_Ranking]:
-    with stoppable() as stop, ExitStack() as locks, listener.task("layers side by side", steps, "sets") as task:
+    with stoppable() as stop, ExitStack() as locks, listener.task("concatenated layers", steps, "sets") as task:
         ranking = _Ranking(device, seed, stop, task.advance, locks)
         try:
             yield ranking

@@ -1,4 +1,4 @@
-"""How much of a run's network a layer leaves out."""
+"""How much of a run's network need not be run or stored to use a layer."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from layerprobe.values.records import RunRecord
 
 
 def cut_after(record: RunRecord, layer: LayerKey) -> TruncationSavings | None:
-    """What need not be run or stored to use a layer; of `A+B` after the last of them.
+    """What comes after a layer; of `A+B` after the last of them.
 
     Returns:
-        None where run.json does not say it: of a run from Python, or of an ensemble.
+        None if run.json does not say it: of a run from Python, or of an ensemble.
     """
     cuts = record.network.cuts if record.network else {}
     names = [layer.layer] if layer.layer in cuts else layer.layer.split("+")

@@ -1,4 +1,4 @@
-"""Features that somebody brings along, as arrays or in a file, with the class of each row: checked, in one value."""
+"""A user's features, as arrays or in a file, with the class of each row -> one checked value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from layerprobe.values.scores import SPLITS
 
 LABELS, SPLIT, GROUP = _OWN = ("labels", "split", "group")
 NPZ, H5 = SUFFIXES = (".npz", ".h5")
-_ROWS = 4096  # looked through at once
+_ROWS = 4096  # checked at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +32,12 @@ class GivenFeatures:
     """The features of one or more layers for the same N images.
 
     Args:
-        features: layer -> (N, D), finite; the layers in the order of the network.
+        features: layer -> (N, D), finite; in network order.
         labels: (N,) int64 class of each image.
-        splits: train, validation or test for each image; None where they are not divided.
-        groups: (N,) int64 group of each image: items of one class and group are taken out of each other's results.
+        splits: (N,) train, validation or test; None for a single split.
+        groups: (N,) int64 group of each image: images of one class and group are removed from each other's results.
             None: no groups.
-        epoch: that they are of; None where that is not known.
+        epoch: None if unknown.
     """
 
     features: Mapping[LayerKey, NDArray[Any]]
@@ -48,11 +48,11 @@ class GivenFeatures:
     notes: tuple[str, ...] = ()
 
     def rows_of(self, split: str) -> NDArray[np.intp]:
-        """The rows of a split, ascending; none where they are not divided."""
+        """The rows of a split, ascending."""
         return np.flatnonzero(self.splits == split) if self.splits is not None else np.arange(0)
 
     def lone(self, rows: NDArray[np.intp]) -> int:
-        """How many of some rows can find no other one of their class among them."""
+        """The number of lone queries among some rows: without another one of their class to find."""
         _, place, found = np.unique(self.labels[rows], return_inverse=True, return_counts=True)
         taken_out = np.ones_like(place)
         if self.groups is not None:
@@ -61,12 +61,12 @@ class GivenFeatures:
             taken_out = together[pair.ravel()]
         count = int((found[place] == taken_out).sum())
         if count == len(rows):
-            what = f"none of {count:,} rows has another of its class to find"
+            what = f"none of {count:,} rows has another row of its class to find"
             raise DataError(what, fix="Give two rows or more of a class; check labels, and group if there is one")
         return count
 
     def collapsed(self, rows: NDArray[np.intp]) -> list[LayerKey]:
-        """The layers in which some rows are all one vector, or multiples of it, which the cosine cannot tell apart."""
+        """The layers in which some rows are all one vector or multiples of it, which have equal cosines."""
         return [layer for layer, values in self.features.items() if _are_one_vector(values, rows)]
 
 
@@ -76,14 +76,14 @@ def given_features(
     """Check features in memory.
 
     Args:
-        features: name of a layer -> (N, D) real numbers, in the order of the network.
-        labels: (N,) whole numbers or texts, the class of each row.
-        splits: (N,) texts; None for one split.
-        groups: (N,) whole numbers or texts, an empty one shares its group with none; None for no groups.
+        features: name of a layer -> (N, D) real numbers, in network order.
+        labels: (N,) integers or strings, the class of each row.
+        splits: (N,) strings; None for a single split.
+        groups: (N,) integers or strings; each empty string is a group of its own. None for no groups.
     """
     if not isinstance(features, Mapping) or not features:
-        what = "there is no array of features" if isinstance(features, Mapping) else "features are no mapping"
-        raise DataError(what, file=file, fix="Give an array (N, D) for each layer, by the layer's name")
+        what = "no array of features" if isinstance(features, Mapping) else "features is not a mapping"
+        raise DataError(what, file=file, fix="Give an array (N, D) for each layer, by its name")
     classes = _one_a_row(labels, LABELS, file)
     texts = None if splits is None else _one_a_row(splits, SPLIT, file)
     groups = None if groups is None else _one_a_row(groups, GROUP, file)
@@ -108,8 +108,8 @@ def read_given(path: Path) -> GivenFeatures:
     """Read features from a file.
 
     Args:
-        path: a .npz with `labels` (N,), `split` and `group` if there are any, and every other array (N, D) a layer; or
-            a .h5, a feature file that layerprobe wrote.
+        path: a .npz with `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer; or a .h5
+            feature file that layerprobe wrote.
     """
     if path.suffix not in SUFFIXES:
         raise RecipeError("features are read from .npz and .h5", file=path, fix="Save them by numpy.savez")
@@ -132,12 +132,12 @@ def _read_npz(path: Path) -> GivenFeatures:
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of an npz file, in its order; nothing in it is unpickled."""
+    """All arrays of a .npz file in its order, without unpickling anything."""
     fix = "Save it by numpy.savez(PATH, labels=labels, NAME=features)"
     found: dict[str, NDArray[Any]] = {}
     name = ""
     try:
-        with zipfile.ZipFile(path) as archive:  # numpy would read other formats, too
+        with zipfile.ZipFile(path) as archive:  # np.load reads other formats, too
             for entry in archive.infolist():
                 name = entry.filename.removesuffix(".npy")
                 _require_claim(archive, entry)
@@ -148,7 +148,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     except PermissionError as error:
         raise DataError.unreadable(error, file=path) from error
     except (OSError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
-        raise DataError("not a readable npz file: truncated, damaged or of another kind", file=path, fix=fix) from error
+        raise DataError("not a readable .npz file: truncated, damaged or another format", file=path, fix=fix) from error
     except (ValueError, NotImplementedError, RuntimeError) as error:
         if "Object arrays" in str(error):
             what = f"array {name} holds Python objects, which are not read: they could run code"
@@ -158,12 +158,12 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _require_claim(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
-    """Check that an array has as many bytes as its header claims; by the header, numpy would take its memory."""
+    """Check that an array has as many bytes as its header claims, by which numpy allocates memory."""
     with archive.open(entry) as stream:
         if (version := np.lib.format.read_magic(stream)) == (1, 0):
             shape, _, kind = np.lib.format.read_array_header_1_0(stream)
         else:
-            shape, _, kind = np.lib.format.read_array_header_2_0(stream)  # also of version 3, but for names of fields
+            shape, _, kind = np.lib.format.read_array_header_2_0(stream)  # also reads version 3, except names of fields
         if not kind.hasobject and stream.tell() + math.prod(shape) * kind.itemsize != entry.file_size:
             raise ValueError(f"version {version}: {shape} of {kind} in {entry.file_size} bytes")
 
@@ -173,7 +173,7 @@ def _read_h5(path: Path) -> GivenFeatures:
     dims = store.read_dims(path)
     layers = sorted(dims, key=lambda layer: _natural(str(layer)))
     if not layers:
-        raise DataError("it has no features", file=path, fix="Run layerprobe probe, which writes them")
+        raise DataError("no features in it", file=path, fix="Run layerprobe probe, which writes them")
     require_memory(len(labels) * sum(dims.values()) * np.dtype(np.float32).itemsize, path)
     given = given_features({str(layer): store.read_features(path, layer) for layer in layers}, labels, file=path)
     features = dict(zip(layers, given.features.values(), strict=True))
@@ -182,15 +182,15 @@ def _read_h5(path: Path) -> GivenFeatures:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """Sorts `conv2` before `conv10`."""
+    """A key that sorts `conv2` before `conv10`."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 def _one_a_row(values: Any, name: str, file: Path | None) -> NDArray[Any]:
-    """(N,) whole numbers or texts."""
+    """(N,) integers or strings."""
     found = _array(values)
     if found.ndim != 1 or not len(found):
-        raise DataError(f"{name} has the shape {found.shape}", file=file, fix="Give one for each row, (N,)")
+        raise DataError(f"{name} has shape {found.shape}, not (N,)", file=file, fix="Give one value for each row")
     if found.dtype.kind == "f":
         found = _whole(found, name, file)
     if found.dtype.kind == "O" and all(isinstance(value, str) for value in found.tolist()):
@@ -198,18 +198,18 @@ def _one_a_row(values: Any, name: str, file: Path | None) -> NDArray[Any]:
     if found.dtype.kind == "S":
         found = np.char.decode(found, "utf-8", "surrogateescape")
     if found.dtype.kind not in "iubU" or (name == SPLIT and found.dtype.kind != "U"):
-        expected = "texts" if name == SPLIT else "whole numbers or texts"
+        expected = "strings" if name == SPLIT else "integers or strings"
         raise DataError(f"{name} holds {found.dtype}", file=file, fix=f"Give {expected}, one for each row")
     return found
 
 
 def _whole(values: NDArray[np.floating], name: str, file: Path | None) -> NDArray[np.int64]:
-    """(N,) floats as whole numbers, if they are exact: beyond a float's digits, neighbours are one number."""
+    """(N,) floats as integers, if they are exact: above the limit, neighbouring integers are one float."""
     limit = 2.0 ** min(np.finfo(values.dtype).nmant + 1, 63)
     for row in np.flatnonzero(~((np.abs(values) < limit) & (values == np.trunc(values))))[:1]:
-        most = f"{limit:,.0f} (up to there {values.dtype} is exact)"
-        what = f"{name}[{row}] is {values[row]:g}, not a whole number below {most}"
-        raise DataError(what, file=file, fix="Give whole numbers or texts, one for each row")
+        most = f"{limit:,.0f} (below it {values.dtype} is exact)"
+        what = f"{name}[{row}] is {values[row]:g}, not an integer below {most}"
+        raise DataError(what, file=file, fix="Give integers or strings, one for each row")
     return values.astype(np.int64)
 
 
@@ -218,7 +218,7 @@ def _table(values: Any, name: str, count: int, file: Path | None) -> NDArray[Any
     found = _array(values)
     if found.ndim != 2 or 0 in found.shape:
         fix = "Pool maps and tokens first, to one vector (D,) for each image"
-        raise DataError(f"array {name} has the shape {found.shape}, not (N, D)", file=file, fix=fix)
+        raise DataError(f"array {name} has shape {found.shape}, not (N, D)", file=file, fix=fix)
     if len(found) != count:
         raise _unlike(f"array {name}", len(found), count, file)
     if found.dtype.kind not in "biuf" or found.dtype.itemsize > 8:
@@ -229,13 +229,13 @@ def _table(values: Any, name: str, count: int, file: Path | None) -> NDArray[Any
         bad += int((~np.isfinite(found[start : start + _ROWS])).any(1).sum())
     if bad:
         what = f"array {name}: {NotFiniteError(bad, count).message}"
-        raise NumericError(what, file=file, fix="Leave it out, or compute these rows again")
+        raise NumericError(what, file=file, fix="Remove the array, or compute these rows again")
     # torch takes neither other byte orders nor negative strides.
     return np.ascontiguousarray(found, found.dtype.newbyteorder("="))
 
 
 def _are_one_vector(values: NDArray[Any], rows: NDArray[np.intp]) -> bool:
-    """Whether some rows have one direction, up to the rounding of their type; zero vectors are one, too."""
+    """Whether some rows have one direction, up to rounding of their type; zero vectors are one, too."""
     rounding = 4 * float(np.finfo(values.dtype if values.dtype.kind == "f" else np.float64).eps)
     blocks = (values[rows[start : start + _ROWS]].astype(np.float64) for start in range(0, len(rows), _ROWS))
     first = unit(torch.from_numpy(values[rows[:1]].astype(np.float64)))
@@ -259,7 +259,7 @@ def _split_names(texts: NDArray[np.str_], file: Path | None) -> NDArray[np.str_]
 
 
 def _group_numbers(groups: NDArray[Any]) -> NDArray[np.int64]:
-    """(N,) a number for each group; every empty text has one of its own."""
+    """(N,) a number for each group, and for every empty string."""
     _, numbers = np.unique(groups, return_inverse=True)
     found: NDArray[np.int64] = numbers.astype(np.int64)
     return found if groups.dtype.kind != "U" else np.where(groups == "", -1 - np.arange(len(groups)), found)
@@ -279,4 +279,4 @@ def _require_classes(given: GivenFeatures, classes: NDArray[Any], file: Path | N
             if other != name:
                 called = classes[np.flatnonzero(given.labels == label)[0]]
                 what = f"class {called} is in {other} and {name}, but no class may be in two splits"
-                raise DataError(what, file=file, fix="Put all rows of a class into one split, or leave split out")
+                raise DataError(what, file=file, fix="Put all rows of a class into one split, or give no splits")

@@ -1,4 +1,4 @@
-"""Given features -> which queries each candidate finds the class of, with nothing fitted on what it is judged by."""
+"""Given features -> each candidate's Recall@1 of each query, by fits on other queries."""
 
 from __future__ import annotations
 
@@ -19,39 +19,11 @@ from layerprobe.system.threads import OfEach, in_turn
 from layerprobe.values.choice import Candidate
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, concatenated_key
 from layerprobe.values.retrieval import SearchRules
-from layerprobe.workflow.choose.given_features import GivenFeatures
+from layerprobe.workflow.choose.row_splits import Rows, RowSplits
 
 SIMILARITY = "cosine"
 _CPU = torch.device("cpu")
-
-Rows = NDArray[np.intp]
 Hits = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class RowSplits:
-    """On which rows candidates are compared, fitted and judged.
-
-    Args:
-        split: what the rows that are chosen on are called: validation, train or test.
-        choosing: (Q,) those rows.
-        fitted_on: the rows that reductions are fitted on; None: on those that are chosen on, out of fold.
-        test: (T,) the rows that the choice is judged by; none where there are none, or where it is cross-fitted.
-        folds: (Q,) the fold of each row that is chosen on.
-    """
-
-    given: GivenFeatures
-    split: str
-    choosing: Rows
-    fitted_on: Rows | None
-    test: Rows
-    folds: NDArray[np.int64]
-    crossed: bool
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """(Q,) classes of the rows that are chosen on."""
-        return self.given.labels[self.choosing]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +32,9 @@ class CandidateHits:
 
     Args:
         hits: (Q,) on the rows that are chosen on; of a reduction that is fitted on these, out of fold.
-        test: (T,) on the test rows; none where there are none.
-        refitted: fold -> (Q,) with a reduction that was fitted without this fold; empty where that changes nothing.
-        only_without: the folds without which it was found, None for all of them together; empty: always.
+        test: (T,) on the test rows.
+        refitted: fold -> (Q,) with a reduction that was fitted without this fold; empty if `hits` holds for all folds.
+        only_without: the folds without which it was found, None for without none; empty: always.
     """
 
     candidate: Candidate
@@ -77,12 +49,12 @@ class CandidateHits:
         return not self.only_without or fold in self.only_without
 
     def without(self, fold: int) -> Hits:
-        """(Q,) what a choice on the other folds may look at, and what judges it on this one."""
+        """(Q,) by a fit without a fold."""
         return self.refitted.get(fold, self.hits)
 
 
 def searches(row_splits: RowSplits, whitened: bool) -> int:
-    """How many rankings `measured` makes of a layer, as it is or half-whitened."""
+    """How many rankings `measured` makes of a layer, raw or half-whitened."""
     of_test = 1 if len(row_splits.test) else 0
     return of_test + (len(np.unique(row_splits.folds)) if whitened and row_splits.fitted_on is None else 1)
 
@@ -92,17 +64,19 @@ def measured(
     members: Sequence[int],
     reductions: Sequence[bool] = (False, True),
     of_each: OfEach = in_turn,
-    told: Callable[[int], None] = lambda _: None,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> list[CandidateHits]:
-    """Measure a layer, or several side by side.
+    """Measure a layer, or several concatenated.
 
     Args:
-        members: places of the layers among the given ones, ascending.
+        members: indices of the layers, ascending.
+        reductions: whether half-whitened, for each candidate; none of a layer that cannot be half-whitened.
+        advance: is told of rankings that are done.
     """
     layers = [list(row_splits.given.features)[member] for member in members]
     layer, arrays = concatenated_key(layers), [row_splits.given.features[each] for each in layers]
     if layer is None:
-        raise ValueError(f"{layers} cannot be side by side")
+        raise ValueError(f"{layers} cannot be concatenated")
     values = arrays[0] if len(arrays) == 1 else side_by_side(arrays)
     found = []
     for whitened in reductions:
@@ -110,12 +84,12 @@ def measured(
         if whitened:
             fitted = _fitted(row_splits, values, of_each)
             if fitted is None:
-                told(searches(row_splits, whitened))
+                advance(searches(row_splits, whitened))
                 continue
             reduction, dim = fitted.name, fitted.dim
-            parts = _through(row_splits, values, fitted, of_each, told)
+            parts = _half_whitened(row_splits, values, fitted, of_each, advance)
         else:
-            hits, test = (_as_it_is(row_splits, values, rows, told) for rows in (row_splits.choosing, row_splits.test))
+            hits, test = (_raw(row_splits, values, rows, advance) for rows in (row_splits.choosing, row_splits.test))
             parts = hits, test, {}
         candidate = Candidate(row_splits.given.epoch, RankedLayer(layer, reduction, SIMILARITY), dim, max(members))
         found.append(CandidateHits(candidate, tuple(members), *parts))
@@ -126,41 +100,40 @@ def _fitted(row_splits: RowSplits, values: NDArray[Any], of_each: OfEach) -> Hal
     if row_splits.fitted_on is not None:
         rows = values[row_splits.fitted_on]
         return half_whitening(Blocks(rows, _CPU), np.zeros(len(rows), np.int64))
-    left: list[int | None] = [*np.unique(row_splits.folds).tolist(), *([None] if len(row_splits.test) else [])]
-    return half_whitening(Blocks(values[row_splits.choosing], _CPU), row_splits.folds, left, of_each)
+    left_out: list[int | None] = [*np.unique(row_splits.folds).tolist(), *([None] if len(row_splits.test) else [])]
+    return half_whitening(Blocks(values[row_splits.choosing], _CPU), row_splits.folds, left_out, of_each)
 
 
-def _through(
-    row_splits: RowSplits, values: NDArray[Any], fitted: HalfWhitening, of_each: OfEach, told: Callable[[int], None]
+def _half_whitened(
+    row_splits: RowSplits, values: NDArray[Any], fitted: HalfWhitening, of_each: OfEach, advance: Callable[[int], None]
 ) -> tuple[Hits, Hits, dict[int, Hits]]:
     def hits_of(search: Refitting, fold: int | None, rows: Rows | None = None) -> Hits:
-        found = search.hits(fitted.fits[fold], rows)
-        told(1)
-        return found
+        hits = search.hits(fitted.fits[fold], rows)
+        advance(1)
+        return hits
 
     search = _search(row_splits, values, row_splits.choosing)
     test = hits_of(_search(row_splits, values, row_splits.test), None) if len(row_splits.test) else np.zeros(0)
     if row_splits.fitted_on is not None:
         return hits_of(search, None), test, {}
     folds = np.unique(row_splits.folds).tolist()
-    rows = {fold: np.flatnonzero(row_splits.folds == fold) for fold in folds}
-    # Cross-fitting asks what the other folds' queries find, too: the choice is made on them.
-    asked = dict.fromkeys(folds) if row_splits.crossed else rows
-    found = dict(zip(folds, of_each(lambda fold: hits_of(search, fold, asked[fold]), folds), strict=True))
+    own = {fold: np.flatnonzero(row_splits.folds == fold) for fold in folds}
+    # Cross-fitting needs the hits of the other folds' queries, too: the choice is made on them.
+    rows = dict.fromkeys(folds) if row_splits.crossed else own
+    found = dict(zip(folds, of_each(lambda fold: hits_of(search, fold, rows[fold]), folds), strict=True))
     hits = np.zeros(len(row_splits.choosing))
     for fold in folds:
-        hits[rows[fold]] = found[fold][rows[fold]] if row_splits.crossed else found[fold]
+        hits[own[fold]] = found[fold][own[fold]] if row_splits.crossed else found[fold]
     return hits, test, found if row_splits.crossed else {}
 
 
-def _as_it_is(row_splits: RowSplits, values: NDArray[Any], rows: Rows, told: Callable[[int], None]) -> Hits:
+def _raw(row_splits: RowSplits, values: NDArray[Any], rows: Rows, advance: Callable[[int], None]) -> Hits:
     if not len(rows):
         return np.zeros(0)
     search = _search(row_splits, values, rows)
-    ranks = rank(
-        Features(search.queries.values, search.queries.labels, ()), None, SIMILARITY, ks=[1], rules=search.rules
-    )
-    told(1)
+    queries = Features(search.queries.values, search.queries.labels, ())
+    ranks = rank(queries, None, SIMILARITY, ks=[1], rules=search.rules)
+    advance(1)
     return ranks.hits(1)
 
 

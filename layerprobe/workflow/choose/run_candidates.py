@@ -20,8 +20,8 @@ from layerprobe.workflow.choose.cut import cut_after
 from layerprobe.workflow.run.runs import Run
 
 
-def candidate_set(groups: Sequence[Group], by_fold: Mapping[int, Sequence[Group]], seed: int) -> CandidateSet:
-    """The candidates of groups of runs, in the order of `keys_of`; cross-fitted where test classes are chosen on.
+def candidate_set_of(groups: Sequence[Group], by_fold: Mapping[int, Sequence[Group]], seed: int) -> CandidateSet:
+    """The candidates of groups of runs, in the order of `keys_of`; cross-fitted if test classes are chosen on.
 
     Args:
         by_fold: fold -> the groups with hits by fits without that fold.
@@ -57,7 +57,7 @@ def group_of(groups: Sequence[Group], name: str) -> Group:
 
 
 def of_groups(choice: Choice, groups: Sequence[Group]) -> Choice:
-    """A choice whose scores count their trainings, as every mean over seeds does, and with what can be cut."""
+    """The choice with the number of trainings as the n of its scores, as in every mean over seeds, and with `cut`."""
 
     def counted(score: Score) -> Score:
         trainings = len(group_of(groups, score.run).runs)
@@ -85,10 +85,10 @@ def _candidates(group: Group, name: str) -> list[Candidate]:
 
 
 def _subject(group: Group, candidate: Candidate, split: str, part: Part) -> Subject:
-    """What is scored of a candidate: of several trainings the experiment."""
+    """What is scored of a candidate; without a seed if the group has several trainings."""
     first, key = group.runs[0], (candidate.epoch or 0, candidate.ranked)
     seed = first.record.seed if len(group.runs) == 1 else None
-    said = [candidate_run.queries(part).said for candidate_run in group.runs]
+    said = [candidate_run.stored(part).score_notes for candidate_run in group.runs]
     notes = shared_notes([own.get(key) or shared_notes(own.values() or [()]) for own in said])
     return Subject(group.name, str(first.record.experiment), seed, key[0], split, candidate.ranked, notes)
 
@@ -100,7 +100,7 @@ def _position(layer: LayerKey, order: Sequence[str]) -> int:
 
 
 class _Dims:
-    """How long the features of a run's layers are, as any of its feature files says."""
+    """The dimensions of a run's layers, from all its feature files."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

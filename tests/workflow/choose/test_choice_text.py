@@ -14,9 +14,9 @@ SHIP = Ship("c1", "max", "l2+binary", 2, 100, 13)
 CHOICE = Choice("a", CHOSEN, TEST, BEST, SHIP, 0.03, 0.012, {"#2:c1": 0.55, "#2:c2": 0.45}, False, ("#2:c2",))
 
 
-def test_what_is_not_settled_names_what_is_as_good() -> None:
+def test_what_is_not_settled_names_what_is_equivalent() -> None:
     lines = choice_lines(CHOICE)
-    assert lines[-2:] == ["  not settled: none has 60 %", "  as good by the same rule, and not cheaper: #2:c2"]
+    assert lines[-2:] == ["  not settled: none reaches 60 %", "  equivalent by the same rule, but not cheaper: #2:c2"]
     settled = choice_lines(replace(CHOICE, settled=True, shares={"#2:c1": 0.9}))
     assert settled[-2:] == ["  chosen in resamples of the classes: #2:c1 90 %", "  settled"]
 
@@ -25,13 +25,13 @@ def test_regret_and_optimism_stand_apart_and_the_best_on_test_is_labelled() -> N
     assert choice_lines(CHOICE)[2:6] == [
         "  on test: R@1 80.0 %",
         "  best on test, chosen by looking: a#2:c2@max, 83.0 %",
-        "  regret: +3.0 points (the best on test less the chosen)",
+        "  regret: +3.0 points (best on test minus chosen)",
         "  optimism: +1.2 points (selection bias of the best on test)",
     ]
 
 
 def test_what_can_be_cut_is_said_where_it_is_known() -> None:
-    line = "  after it come 33 % of the network's parameters and 0.08 % of its multiply-adds"
+    line = "  after the layer: 33 % of the network's parameters, 0.08 % of its multiply-adds"
     assert line in choice_lines(replace(CHOICE, cut=TruncationSavings(0.3326, 0.00083)))
     assert not any("multiply" in line for line in choice_lines(CHOICE))
 
@@ -63,7 +63,7 @@ def test_the_two_figures_of_a_cross_fitted_choice_are_told_apart() -> None:
     crossed = replace(CHOICE, chosen=replace(CHOSEN, split="test"))
     assert choice_lines(crossed)[1:3] == [
         "  chosen on test, all folds: R@1 90.0 %",
-        "  on test, each fold by the choice on the others: R@1 80.0 %",
+        "  on test, cross-fitted: R@1 80.0 %",
     ]
 
 

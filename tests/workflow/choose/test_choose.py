@@ -46,8 +46,8 @@ def test_a_test_split_of_many_more_classes_is_told(classes: int, told: bool, tmp
     few = {C1: FAIR[: 4 * classes], C2: GOOD[: 4 * classes]}
     found = chosen(write_run(tmp_path, "a", {"validation": few, "test": {C1: FAIR, C2: FAIR}}))
     note = (
-        f"validation has {classes} classes and test 20: a difference grows with the classes searched,"
-        " so that validation shows less of it"
+        f"validation has {classes} classes and test 20: differences grow with the number of classes searched,"
+        " so validation understates them"
     )
     assert (note in found.notes) == told
 
@@ -76,7 +76,7 @@ def test_without_training_classes_the_choice_is_cross_fitted(tmp_path: Path) -> 
     assert found.test is not None
     assert (found.ship.layer, found.chosen.split, found.test.value) == ("c2", "test", 1)
     assert "cross-fitted, 5 folds" in found.chosen.notes
-    assert "the whole gallery is searched in every fold" in found.notes
+    assert "every fold searches the whole gallery" in found.notes
 
 
 def test_trainings_of_one_experiment_are_one_candidate_by_their_mean(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_each_class_is_judged_by_the_run_that_held_it_out(tmp_path: Path) -> Non
     found = chosen(*folds)
     assert found.notes[0] == "chosen on validation: 20 classes, 2 candidates"
     assert (found.ship.layer, found.chosen.value) == ("c1", 1)
-    assert "each class is judged by the runs that held it out" in found.notes
-    alone = "of folds 0 to 1 only 0: name the runs of all to choose on every class"
+    assert "each class is scored by the runs that held it out" in found.notes
+    alone = "missing of 2 folds: 1; name their runs to choose on every class"
     assert alone in chosen(folds[0]).notes
     assert alone not in found.notes
 
@@ -133,8 +133,8 @@ def test_runs_of_one_recipe_on_other_images_are_not_chosen_among_as_one(tmp_path
     ("other", "data", "message"),
     [
         ({"validation": {C1: hits(*[4] * 12)}, "test": {C1: FAIR}}, {}, "48 and 80 images|80 and 48 images"),
-        ({"train": {C1: FAIR}, "test": {C1: FAIR}}, {"seen": False}, "one is chosen on validation, the other on train"),
-        (HELD_OUT, {"validation_folds": 2, "validation_fold": 1}, "hold out other folds"),
+        ({"train": {C1: FAIR}, "test": {C1: FAIR}}, {"seen": False}, "a would be chosen on validation, b on train"),
+        (HELD_OUT, {"validation_folds": 2, "validation_fold": 1}, "hold out different folds"),
     ],
 )
 def test_runs_that_choose_on_other_classes_are_refused(
@@ -150,7 +150,7 @@ def test_runs_that_choose_on_other_classes_are_refused(
 def test_what_is_not_ranked_on_test_is_no_candidate_and_named(tmp_path: Path) -> None:
     found = chosen(write_run(tmp_path, "a", {"validation": {C1: FAIR, C2: GOOD}, "test": {C1: FAIR}}))
     assert found.ship.layer == "c1"
-    assert "skipped: ranked on validation and not on test in a: c2@max" in found.notes
+    assert "skipped: ranked on validation but not on test in a: c2@max" in found.notes
 
 
 def test_a_layer_that_has_collapsed_is_named_and_not_shipped_where_chance_is_the_best(tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_a_layer_that_has_collapsed_is_named_and_not_shipped_where_chance_is_the
     run = write_run(tmp_path, "one", layers, features=dict.fromkeys(layers, features))
     choice = chosen(run)
     assert choice.ship.layer == "c2"
-    assert "one, c1@max, epoch 2: left out, as it has collapsed" in choice.notes
+    assert "skipped: one#2:c1@max: collapsed to one vector" in choice.notes
     dead = write_run(tmp_path, "two", {split: {C1: GOOD} for split in layers}, features=dict.fromkeys(layers, features))
-    with pytest.raises(DataError, match="no layer can be chosen: two, c1@max, epoch 2: left out, as it has collapsed"):
+    with pytest.raises(DataError, match="no layer can be chosen: skipped: two#2:c1@max: collapsed to one vector"):
         chosen(dead)
 
 

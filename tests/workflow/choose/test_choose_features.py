@@ -130,7 +130,7 @@ def test_classes_that_may_have_been_seen_do_not_choose_but_fit_what_test_chooses
     assert (choice.chosen.value, choice.test.value) == (max(raw.mean(), white.mean()), judged.mean())
     assert "cross-fitted, 5 folds" in choice.notes
     assert FLATTERED not in choice.notes
-    assert any("train, which does not choose" in note for note in choice.notes)
+    assert any("nothing is chosen there" in note for note in choice.notes)
 
 
 def test_a_layer_that_knows_the_training_classes_by_heart_is_chosen_only_as_unseen() -> None:
@@ -147,7 +147,7 @@ def test_training_rows_alone_are_refused_where_they_may_have_been_seen(tmp_path:
     layers, labels = some_layers()
     splits = np.full(len(labels), "train")
     np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, split=splits)
-    with pytest.raises(RecipeError, match=r"f.npz: all rows are of train, .* leave the splits out"):
+    with pytest.raises(RecipeError, match=r"f.npz: all are train rows, .* leave the splits out"):
         choose_file(tmp_path / "f.npz")
     assert choose({"b": layers["b"]}, labels, splits=splits, seen=False).ship.layer == "b"
 
@@ -224,13 +224,13 @@ def test_a_layer_of_one_vector_is_named_and_not_shipped_where_it_would_be_the_be
     choice = choose({**collapsed, "wrong": wrong}, labels)
     assert choice.ship.layer == "wrong"
     assert not any(name in candidate for name in collapsed for candidate in choice.shares)
-    assert "left out, as all rows are one vector by the cosine: dead, zero, single, scaled" in choice.notes
+    assert "skipped: collapsed to one vector: dead, zero, single, scaled" in choice.notes
 
 
 def test_layers_that_are_all_of_one_vector_are_refused_by_name(tmp_path: Path) -> None:
     dead = np.ones((60, 4), np.float32)
     np.savez(tmp_path / "f.npz", dead=dead, gone=0 * dead, labels=np.arange(60) % 20)
-    with pytest.raises(DataError, match=r"f.npz: all rows are one vector in every layer: dead, gone\. Give"):
+    with pytest.raises(DataError, match=r"f.npz: every layer has collapsed to one vector: dead, gone\. Give"):
         choose_file(tmp_path / "f.npz")
 
 
@@ -250,5 +250,5 @@ def test_rows_that_can_find_none_of_their_class_are_counted(tmp_path: Path) -> N
     np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, group=mates)
     number = 1 + (labels == 2).sum()
     assert f"{number} lone queries count as misses" in choose_file(tmp_path / "f.npz").chosen.notes
-    with pytest.raises(DataError, match="rows has another of its class to find"):
+    with pytest.raises(DataError, match="rows has another row of its class to find"):
         choose({"b": layers["b"]}, np.arange(len(labels)))

@@ -77,5 +77,5 @@ def test_the_time_is_said_before_from_some_queries(tmp_path: Path, monkeypatch: 
     assert sizes == [4, 8] * 2
     # A ranking: 6 s of the sample of 4, and 100 queries, half of whose pairs are computed. 3 layers, 1 + 5 times each.
     assert (6 + 50) * 3 * 6 == 1008
-    said = "ranking 100 rows by 3 layers, as they are and half-whitened: about 16 min 48 s; layers side by side"
-    assert listener.heard == [f"{said} come after it"]
+    said = "ranking 100 rows in 3 layers, raw and half-whitened: about 16 min 48 s; concatenated layers follow"
+    assert listener.heard == [said]

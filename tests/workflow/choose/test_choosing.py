@@ -117,7 +117,7 @@ def test_with_fewer_than_ten_classes_the_best_mean_is_chosen_and_never_settled()
     assert (choice.chosen.layer, choice.settled, choice.equivalent) == ("pool5.1", False, ())
     assert choice.notes == (
         "chosen on validation: 9 classes, 2 candidates",
-        "not settled: with fewer than 10 classes the best mean is chosen",
+        "not settled: fewer than 10 classes, so the highest mean is chosen",
     )
     assert choice.chosen.low is None
 
@@ -130,7 +130,7 @@ def test_with_fewer_than_ten_classes_even_a_clear_choice_is_not_settled() -> Non
 def test_the_notes_say_how_it_was_chosen() -> None:
     assert chosen([EARLY, LATE], cells_of([0.9, 0.7]), notes=("classes that were held out",)).notes == (
         "chosen on validation: 20 classes, 2 candidates",
-        "the cheapest at most 1 point worse than the best with 95 %, by the paired error",
+        "rule: the cheapest at most 1 point worse than the best, with 95 % confidence (paired)",
         "classes that were held out",
     )
 
@@ -158,8 +158,8 @@ def test_cross_fitting_tells_what_the_other_folds_chose_as_the_figure_on_test() 
 
 @pytest.mark.parametrize(("places", "said"), [
     ((0, 0, 0), []),
-    ((0, 1, 0), ["2 of 3 folds choose the same: the figure on test is of what each of them chose"]),
-    ((1, 2, 1), ["0 of 3 folds choose the same: the figure on test is of what each of them chose"]),
+    ((0, 1, 0), ["2 of 3 folds choose the same: the value on test is that of what each of them chose"]),
+    ((1, 2, 1), ["0 of 3 folds choose the same: the value on test is that of what each of them chose"]),
 ])  # fmt: skip
 def test_cross_fitting_says_where_folds_choose_something_else(places: tuple[int, ...], said: list[str]) -> None:
     # The third candidate is found in some folds only: it is not among those that can be shipped.
@@ -189,7 +189,7 @@ def test_candidates_without_a_valid_number_are_left_out_and_counted() -> None:
     choice = chosen([EARLY, LATE], cells, cells)
     assert choice.best_on_test is not None
     assert (choice.chosen.layer, choice.best_on_test.layer) == ("pool5.1", "pool5.1")
-    assert "left out, without a valid number: 1 of the candidates" in choice.notes
+    assert "skipped: 1 of the candidates without a valid number" in choice.notes
     with pytest.raises(NumericError, match="no candidate has a valid number"):
         chosen([LATE], UnitSums(cells.sums[1:], cells.counts[1:]))
 

@@ -53,7 +53,7 @@ def recall(values: NDArray[np.floating], labels: NDArray[np.int64]) -> float:
     return float((labels[alike.argmax(1)] == labels).mean())
 
 
-def test_layers_that_are_better_together_are_chosen_side_by_side(tmp_path: Path) -> None:
+def test_layers_that_are_better_together_are_chosen_concatenated(tmp_path: Path) -> None:
     features = features_of()
     run = write(tmp_path, features=features)
     found = chosen(run)
@@ -126,4 +126,4 @@ def test_where_features_are_gone_nothing_is_tried_and_the_choice_says_so(tmp_pat
     run.feature_file(2, "validation").unlink()
     found = chosen(run)
     assert "+" not in found.ship.layer
-    assert any(note.startswith("no layers side by side are tried: ") for note in found.notes)
+    assert any(note.startswith("no concatenated layers are tried: ") for note in found.notes)

@@ -28,20 +28,24 @@ def saved(folder: Path, **arrays: Any) -> Path:
     ("arrays", "message", "kind"),
     [
         ({"a": GOOD}, "no array `labels`: it has a. Save the class", DataError),
-        ({"labels": LABELS}, "there is no array of features. Give an array", DataError),
+        ({"labels": LABELS}, "no array of features. Give an array", DataError),
         ({"a": GOOD[:3], "labels": LABELS}, "array a has 3 rows and labels 4. Give one label", DataError),
         ({"a": GOOD, "labels": LABELS, "split": np.array(["test"])}, "split has 1 rows and labels 4", DataError),
-        ({"a": GOOD * np.nan, "labels": LABELS}, "a: 4 of 4 feature rows hold NaN or Inf. Leave it", NumericError),
+        (
+            {"a": GOOD * np.nan, "labels": LABELS},
+            "a: 4 of 4 feature rows hold NaN or Inf. Remove the array",
+            NumericError,
+        ),
         ({"a": GOOD, "labels": LABELS * 0}, "labels have 1 class; Recall@1 needs 2. Give rows of 2", DataError),
         ({"a": GOOD.astype(object), "labels": LABELS}, "array a holds Python objects, which are not read", DataError),
         ({"a": GOOD[..., None], "labels": LABELS}, r"shape \(4, 3, 1\), not \(N, D\). Pool maps", DataError),
         ({"a": GOOD.astype(str), "labels": LABELS}, "array a holds <U.*. Give real numbers", DataError),
-        ({"a": GOOD, "labels": LABELS + 0.5}, r"labels\[0\] is 0.5, .* Give whole numbers or texts", DataError),
-        ({"a": GOOD, "labels": LABELS * 1e20}, r"labels\[2\] is 1e\+20, not a whole number", DataError),
-        ({"a": GOOD, "labels": [0, 0, 1, np.inf]}, r"labels\[3\] is inf, not a whole number", DataError),
-        ({"a": GOOD, "labels": [0, np.nan, 1, 1]}, r"labels\[1\] is nan, not a whole number", DataError),
-        ({"a": GOOD, "labels": LABELS * 1j}, "labels holds complex128. Give whole numbers or texts", DataError),
-        ({"a": GOOD, "labels": LABELS, "group": LABELS * np.nan}, r"group\[0\] is nan, not a whole number", DataError),
+        ({"a": GOOD, "labels": LABELS + 0.5}, r"labels\[0\] is 0.5, .* Give integers or strings", DataError),
+        ({"a": GOOD, "labels": LABELS * 1e20}, r"labels\[2\] is 1e\+20, not an integer", DataError),
+        ({"a": GOOD, "labels": [0, 0, 1, np.inf]}, r"labels\[3\] is inf, not an integer", DataError),
+        ({"a": GOOD, "labels": [0, np.nan, 1, 1]}, r"labels\[1\] is nan, not an integer", DataError),
+        ({"a": GOOD, "labels": LABELS * 1j}, "labels holds complex128. Give integers or strings", DataError),
+        ({"a": GOOD, "labels": LABELS, "group": LABELS * np.nan}, r"group\[0\] is nan, not an integer", DataError),
         ({"a": GOOD, "labels": LABELS, "split": ["tset"] * 4}, "Did you mean 'test'", LayerprobeError),
         (
             {"a": GOOD, "labels": [0, 1, 0, 1], "split": ["test", "test", "train", "train"]},
@@ -68,7 +72,7 @@ def test_a_bad_file_is_told_in_one_line(
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 truncated", b"\x80\x04\x95 a pickle"])
 def test_what_is_no_npz_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "f.npz").write_bytes(content)
-    with pytest.raises(DataError, match="not a readable npz file: truncated, damaged or of another kind"):
+    with pytest.raises(DataError, match="not a readable .npz file: truncated, damaged or another format"):
         read_given(tmp_path / "f.npz")
 
 
@@ -84,7 +88,7 @@ def test_numbers_that_a_float_cannot_tell_apart_are_no_labels() -> None:
     for kind, most in ((np.float64, 2**53), (np.float32, 2**24)):
         whole = np.array([0, 0, most - 1, most - 1], kind)
         assert given_features({"a": GOOD}, whole).labels.tolist() == [0, 0, 1, 1]
-        with pytest.raises(DataError, match=r"labels\[2\] is .*, not a whole number below"):
+        with pytest.raises(DataError, match=r"labels\[2\] is .*, not an integer below"):
             given_features({"a": GOOD}, np.array([0, 0, most, most + 1], kind))
 
 

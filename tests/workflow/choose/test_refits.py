@@ -65,7 +65,7 @@ def test_where_features_are_gone_a_fitted_reduction_is_left_out(tmp_path: Path) 
     found = choose_runs([run], ChooseRequest("0", device="cpu"), Silent())
     assert found.ship.reduction == "none"
     assert FLATTERED not in found.notes
-    assert any(note.startswith(f"a#0:c1@max/{CHAIN} left out: ") for note in found.notes)
+    assert any(note.startswith(f"skipped: a#0:c1@max/{CHAIN}: ") for note in found.notes)
 
 
 def test_cross_fitting_fits_without_the_fold_that_is_judged(tmp_path: Path) -> None:
