@@ -27,7 +27,7 @@ Member = tuple[str, ClassId]  # an image's path below the folder, and its class
 
 @dataclass(frozen=True, eq=False)
 class Annotations:
-    """What annotation files say, before any image is looked for.
+    """The content of annotation files, before any image is opened.
 
     Args:
         splits: name -> its images, in the files' order.
@@ -62,7 +62,7 @@ def find_folder(root: Path, places: Iterable[str], needed: str, *, layout: str) 
 
 
 def read_rows(path: Path, columns: Mapping[str, Callable[[str], Any]], *, above: int = 0) -> list[tuple[Any, ...]]:
-    """The rows of a text file whose cells are separated by white space; blank lines are left out.
+    """The rows of a text file whose cells are separated by white space; blank lines are skipped.
 
     Args:
         path: UTF-8, with or without byte order mark, any line ends.

@@ -25,7 +25,7 @@ def class_batches(  # noqa: PLR0913 - the rules in which the papers' samplers di
     """The batches of an epoch, each of p classes with k images.
 
     Vo & Hays, section 3.3: m = pk with p, k > 1. As in their released code, classes are drawn without replacement, with
-    probabilities proportional to their sizes, and classes of one image are left out. p is batch_size // k. If k does
+    probabilities proportional to their sizes, and classes of one image are skipped. p is batch_size // k. If k does
     not divide batch_size, batches are smaller: 75 with k = 37 gives 74 images, 75 with k = 12 gives 72.
 
     Args:
@@ -76,7 +76,7 @@ def shuffled_batches(labels: LabelArray, *, batch_size: int, seed: int, epoch: i
         epoch: from 1.
 
     Returns:
-        N // batch_size arrays (batch_size,) of indices; the N % batch_size images at the end are left out.
+        N // batch_size arrays (batch_size,) of indices; the N % batch_size images at the end are dropped.
     """
     _require_enough(labels, batch_size)
     order = np.random.default_rng([seed, epoch]).permutation(len(labels))

@@ -158,7 +158,7 @@ def _numbers(root: Path) -> list[tuple[int, Path]]:
 
 
 def _cells(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of a csv file without a header; blank lines are left out."""
+    """Line number and cells of a csv file without a header; blank lines are skipped."""
     try:
         require_file(path)
         with path.open(encoding="utf-8-sig", newline="") as stream:

@@ -30,7 +30,7 @@ def load(root: Path, *, allow_partial: bool = False) -> Dataset:
 
     A name such as `0002_c1s1_000451_03.jpg` says which person the image shows and which camera took it; the latter is
     the column `camera`. The queries are the split `test`, which is searched in the split `gallery`. Images of the
-    person -1 are junk, neither right nor wrong for any query: they are left out, and `notes` says how many. Those of
+    person -1 are junk, neither right nor wrong for any query: they are excluded, and `notes` says how many. Those of
     the person 0 are distractors, wrong for every query: they stay in the gallery, as a class that no query has.
 
     By `data.group = "camera"`, the default here, images of a query's person that its own camera took are taken out of

@@ -1,4 +1,4 @@
-"""By which rules `read_image` turns an image into RGB, told from its header."""
+"""The rules by which `read_image` turns an image into RGB, read from its header."""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ class Split:
         fingerprint: text that changes when the pixels may have changed (a hash of the files' sizes); part of the
             manifest.
         digests: (N, 2) hash of each image's content, 128 bits in two numbers; None until the files are read.
-        test_view: turns an image into what the network is tested on; None: the image itself.
-        test_image: i -> what the network is tested on, instead of `test_view` of the image, where it is made from the
+        test_view: turns an image into the network's test input; None: the image itself.
+        test_image: i -> the network's test input, instead of `test_view` of the image, where it is made from the
             original in a way of its own.
-        train_view: turns an image into what the network is trained on, by a random generator; None: an augmentation
+        train_view: turns an image into the network's training input, by a random generator; None: an augmentation
             that is chosen by name.
         columns: what else is known of the images: name -> N texts, such as the camera of each.
     """
@@ -81,7 +81,7 @@ class Dataset:
         class_ids: the data set's own id of each class, as text; empty where it has none.
         rules: kind of rule by which some images are turned into RGB -> how many files it concerns; empty until the
             files are read.
-        search_rules: split -> what is right for its images and what is taken out of their results, where the class
+        search_rules: split -> the right and the excluded results of its images, where the class
             alone does not say.
         search_notes: split -> what every result under its rules has to say.
     """

@@ -56,7 +56,7 @@ def own_rate(
 
 
 def several_classes(num_classes: int) -> int:
-    """The value; ValueError for a single class, which has no other to be told from."""
+    """The value; ValueError for a single class, since a loss needs another class."""
     if num_classes < 2:
         raise ValueError(f"num_classes is {num_classes}; telling classes apart needs at least 2")
     return num_classes

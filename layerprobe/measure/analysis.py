@@ -128,7 +128,7 @@ class Scored:
 
     Args:
         values: metric -> (Q,) what each query adds to it; NaN where the metric leaves the query out.
-        redrawn: metric -> its interval for another draw of classes, where that is asked for and there is one.
+        redrawn: metric -> its interval for another draw of classes, if requested and available.
         refused: why there are no scores, where the layer cannot take the reduction; else None.
     """
 
@@ -225,7 +225,7 @@ def searched(
 def score_metric(
     metric: Metric, names: Sequence[str], given: Retrieval, subject: Subject, notes: Sequence[str] = ()
 ) -> Scored:
-    """What one metric gives of a layer, a score for each of its numbers that was asked for.
+    """The scores of a layer by one metric, one for each of its requested numbers.
 
     Returns:
         No value, and the reason as the note, where the metric is not defined on these features.

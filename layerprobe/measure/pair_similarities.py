@@ -32,7 +32,7 @@ class Labelled:
 
     Args:
         labels: (N,) class indices.
-        notes: what a reader must know of the split.
+        notes: caveats.
     """
 
     features: NDArray[np.floating]

@@ -1,4 +1,4 @@
-"""Stored features -> what a layer's metrics are without each unit, for intervals of another draw of classes."""
+"""Stored features -> a layer's metrics without each unit, for intervals over new classes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# With more units, so many random groups of them are left out: an interval nearly as good, and tables of 2 MB.
+# With more units, this many random groups of them are left out: an interval nearly as good, and tables of 2 MB.
 MOST_UNITS = 500
 # Metrics that are computed again without each unit: so many groups at most.
 MOST_COMPUTED = 50

@@ -27,7 +27,7 @@ def spectrum(features: NDArray[np.floating], *, run: str, epoch: int, split: str
         features: (N, D).
 
     Returns:
-        Directions without variance are left out: singular values that are at most max(N, D) times float64's epsilon of
+        Directions without variance are excluded: singular values that are at most max(N, D) times float64's epsilon of
         the largest. With NaN or Inf, or where all features are zero, one place without a value, and the reason as a
         note.
     """

@@ -49,7 +49,7 @@ class Prototypes(QueryMetric):
         self.n = n
 
     def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
-        """What it is the mean of: (Q,) in [0, 1]; NaN for queries of classes that are left out, or in all draws.
+        """What it is the mean of: (Q,) in [0, 1]; NaN for queries of classes that are excluded, or in all draws.
 
         Raises:
             DataError: fewer than two classes have enough images, no query is left; or the search has lists of right
@@ -81,7 +81,7 @@ class Prototypes(QueryMetric):
         return {f"few-shot@{self.n}": hits / np.maximum(often, 1)}
 
     def notes_on(self, retrieval: Retrieval) -> Sequence[str]:
-        """How many classes are left out for too few images; nothing where none is."""
+        """How many classes are skipped for too few images; empty if none is."""
         searched = retrieval.labels if retrieval.gallery_labels is None else retrieval.gallery_labels
         out = len(np.union1d(searched, retrieval.labels)) - len(self._classes(retrieval)[0])
         return [f"{out} classes of fewer than {self._least(retrieval)} images left out"] if out else []

@@ -88,9 +88,9 @@ def _hits(indices: IntArray, weights: FloatArray, searched: IntArray, labels: In
     """Each query's probability that its class is drawn among those with most votes.
 
     Args:
-        indices: (Q, k) rows of what is searched, -1 where there is none.
+        indices: (Q, k) rows of the searched items, -1 where there is none.
         weights: (Q, k), 0 there.
-        searched: (G,) classes of what is searched.
+        searched: (G,) classes of the searched items.
         labels: (Q,) classes of the queries.
     """
     classes, of_item = np.unique(searched, return_inverse=True)

@@ -34,7 +34,7 @@ class Metric(ABC):
         """
 
     def notes_on(self, retrieval: Retrieval) -> Sequence[str]:  # noqa: ARG002 - for those that override it
-        """What is left out of a layer."""
+        """What of a layer is skipped."""
         return ()
 
 
@@ -43,7 +43,7 @@ class QueryMetric(Metric):
 
     @abstractmethod
     def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
-        """Name -> (Q,) what its number is the mean of; NaN for queries that are left out.
+        """Name -> (Q,) what its number is the mean of; NaN for queries that are excluded.
 
         Raises:
             DataError: see `__call__`, like NumericError.
@@ -58,7 +58,7 @@ def means_of(values: Mapping[str, FloatArray]) -> dict[str, float]:
     """The mean over the queries of each metric.
 
     Args:
-        values: metric -> (Q,), NaN for queries that are left out; one query at least is not.
+        values: metric -> (Q,), NaN for queries that are excluded; one query at least is not.
     """
     return {name: float(of_metric[~np.isnan(of_metric)].mean()) for name, of_metric in values.items()}
 

@@ -2,7 +2,7 @@
 
 A query has R positives: the other items of its class among those searched, or those that the search's rules
 (`SearchRules`) make right; what they take out has no place in the ranking. Every measure is a mean over the queries,
-and 1 where all positives come first. A query without a positive counts 0, is left out, or is an error, as for Recall@K
+and 1 where all positives come first. A query without a positive counts 0, is excluded, or is an error, as for Recall@K
 (pytorch-metric-learning leaves it out).
 
 Tied items count with the expected value under a random order of them. Groups of ties are formed from the closest
@@ -41,17 +41,17 @@ class PrecisionAtPositives(QueryMetric):
     Presence of Tied Scores, ECIR 2008.
 
     Args:
-        lone: queries without a positive count 0, are left out of the mean, or are an error.
+        lone: queries without a positive count 0, are excluded from the mean, or are an error.
     """
 
     def __init__(self, lone: Lone = "miss") -> None:
         self.lone = lone
 
     def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
-        """What the three are the means of: (Q,) in [0, 1] each, NaN for queries that are left out.
+        """What the three are the means of: (Q,) in [0, 1] each, NaN for queries that are excluded.
 
         Raises:
-            DataError: lone queries where they are an error, or nothing else where they are left out.
+            DataError: lone queries where they are an error, or nothing else where they are excluded.
             NumericError: a row holds NaN or Inf.
         """
         values, positives = precision_of_queries(retrieval)
@@ -70,7 +70,7 @@ class ReciprocalRank(QueryMetric):
         self.lone = lone
 
     def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
-        """What it is the mean of: (Q,) in [0, 1], NaN for queries that are left out.
+        """What it is the mean of: (Q,) in [0, 1], NaN for queries that are excluded.
 
         Raises:
             DataError: see `PrecisionAtPositives`.
@@ -141,7 +141,7 @@ class _Groups:
     """Groups of ties around the positives of some queries, each named by its closest positive.
 
     Args:
-        similarities: (B, G) float64, what is taken out at -inf.
+        similarities: (B, G) float64, excluded items at -inf.
         same: (B, G) whether an item is right, unless it is taken out.
         windows: (B,) tie windows.
     """

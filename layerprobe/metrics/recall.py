@@ -33,7 +33,7 @@ def chance_recall(  # noqa: PLR0913 - what is searched, and by which rules
     Args:
         labels: (Q,) class of each query.
         k: at least 1 and below the gallery's size (Q without a gallery).
-        gallery_labels: (G,) classes of what is searched; None for the other queries.
+        gallery_labels: (G,) classes of the searched items; None for the other queries.
         ids: Q names, used with `gallery_ids` only.
         gallery_ids: G different names; a query does not find the item of its name. None: no query is among them.
         rules: which items are right, or taken out, where the class does not say; None: the classes alone.
@@ -67,13 +67,13 @@ def positives_and_negatives(
 
     Args:
         labels: (Q,) class of each query.
-        gallery_labels: (G,) classes of what is searched; None for the other queries.
+        gallery_labels: (G,) classes of the searched items; None for the other queries.
         ids: see `chance_recall`, like the others.
         gallery_ids: G different names.
         rules: which items are right, or taken out.
 
     Returns:
-        (Q,) and (Q,); neither counts the query itself, nor what is taken out.
+        (Q,) and (Q,); neither counts the query itself, nor excluded items.
 
     Raises:
         ValueError: labels that are not a vector, or rules that do not fit them.

@@ -19,7 +19,7 @@ Counts = NDArray[np.int64]
 
 THINNED_NOTE = "thinned by image"  # what every score in a smaller gallery says
 
-# A sum of at most this much is left out.
+# A sum of at most this is dropped.
 _NOTHING = 1e-15
 _FIRST_TERMS = 64
 _NUMBERS_AT_ONCE = 2**20

@@ -39,8 +39,8 @@ def block_names(module: nn.Module) -> list[str]:
     A block has at least two weight matrices or kernels. A stack is a Sequential, ModuleList or ModuleDict of at least
     two blocks, or of nothing but one that is no Sequential. Stacks may lie in stages, and these in stages. What is in a
     container called `blocks` is a block whatever it holds. Stems, patch embeddings, downsampling between stages and
-    heads are left out, and a table says what the blocks are of a few models that do not show it. In this order, where
-    there are no stacks:
+    heads are skipped, and a table names the blocks of a few models whose structure does not show them. In this order,
+    where there are no stacks:
 
     1. the model's own children, if two of them are blocks (GoogLeNet);
     2. the blocks of the only child with parameters, stem and head aside;
@@ -65,7 +65,7 @@ def block_names(module: nn.Module) -> list[str]:
 def part_names(module: nn.Module, blocks: Sequence[str]) -> list[str]:
     """The parts of a model's blocks that may serve as layers: attentions, activations and MLPs.
 
-    Attention in windows is left out, since its output has no row for an image; so are gates (squeeze and excitation).
+    Windowed attention is skipped, since its output has no row for an image; so are gates (squeeze and excitation).
     An activation may be one module that a block calls several times.
 
     Returns:

@@ -39,7 +39,7 @@ class Inception(nn.Module):
 def convolution(
     name: str, channels: tuple[int, int], size: int, *, stride: int = 1, batch_norm: bool = False
 ) -> Stages:
-    """A convolution with a bias, padded so that its stride alone changes the size; `name_bn` if asked for; a ReLU."""
+    """A convolution with a bias, padded so that its stride alone changes the size; `name_bn` if requested; a ReLU."""
     stages: Stages = [(name, nn.Conv2d(*channels, size, stride, size // 2))]
     if batch_norm:
         stages.append((f"{name}_bn", nn.BatchNorm2d(channels[1])))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from layerprobe.nets.checkpoint_files import FileWeights
 from layerprobe.system.errors import DataError, NumericError, UnknownNameError
 
-# What wrappers put before the names of what they wrap: several devices, torch.compile.
+# Prefixes of wrappers: several devices, torch.compile.
 _WRAPPERS = ("module", "_orig_mod")
 # Buffers that follow from a network's settings, or that nothing reads; versions of a library differ in storing them.
 _DERIVED = (
@@ -25,7 +25,7 @@ _DERIVED = (
 _CLASSIFIERS = {
     "aux_head", "classif", "classifier", "fc", "head", "head_dist", "heads", "heads_dist", "last_linear", "logits",
 }  # fmt: skip
-_NAMED = 4  # so many tensors stand in a note or an error
+_NAMED = 4  # tensors named in a note or an error
 
 Shape = tuple[int, ...]
 Translate = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
@@ -50,7 +50,7 @@ def with_versions(tensors: Mapping[str, Tensor], module: nn.Module) -> OrderedDi
 
 @dataclass(frozen=True, eq=False)
 class TargetNetwork:
-    """The network whose tensors are looked for in a file.
+    """A network whose tensors are searched in a file.
 
     Args:
         name: of the network, for errors.
@@ -73,7 +73,7 @@ class TargetNetwork:
 
     @cached_property
     def places(self) -> Mapping[str, str]:
-        """Names as they may stand in a file after the prefix, without wrappers -> the network's names."""
+        """Names in a file after the prefix, without wrappers -> the network's names."""
         return {self.below(_bare(key)): key for key in self.own} | {_bare(key): key for key in self.own}
 
     def below(self, name: str) -> str:
@@ -89,7 +89,7 @@ class Fit:
         prefix: what stands before the network's names in the file, such as `state_dict.model`; empty for nothing.
         tensors: the network's names -> tensors of the shape that it has there.
         left: names -> the other tensors under the prefix, such as a classifier or a head of another shape.
-        notes: which prefix was taken off, and what of the file lies elsewhere.
+        notes: the removed prefix, and the tensors elsewhere in the file.
     """
 
     prefix: str
@@ -109,7 +109,7 @@ def fitted(weights: FileWeights | Mapping[str, Tensor], module: nn.Module, *, na
         weights: what `read_checkpoint` read, or names -> tensors.
 
     Returns:
-        The module's names -> tensors; the notes name the prefix and what of the file is not used.
+        The module's names -> tensors; the notes name the prefix and the unused tensors.
     """
     own = shapes(module)
     found = fit(weights, TargetNetwork(name, own))
@@ -188,7 +188,7 @@ def _under(prefix: str, tensors: Mapping[str, Tensor], wanted: TargetNetwork) ->
 
 
 def _of_part(found: Mapping[str, dict[str, Tensor]], given: FileWeights) -> Mapping[str, dict[str, Tensor]]:
-    """The prefixes in the part that was asked for."""
+    """The prefixes in the requested part."""
     if not given.part:
         return found
     part = _bare(given.part)

@@ -1,4 +1,4 @@
-"""The layers and the epoch that a plot was asked for."""
+"""The requested layers and epoch of a plot."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _named(name: str, known: Sequence[RankedLayer]) -> list[RankedLayer]:
 
 
 def of_layers(scores: Sequence[Score], names: Sequence[str] | None) -> list[Score]:
-    """The scores of the layers asked for; all without names."""
+    """The scores of the requested layers; all without names."""
     asked = asked_layers(names, [score.ranked_layer for score in scores])
     return [score for score in scores if asked is None or score.ranked_layer in asked]
 
 
 def asked_epoch(scores: Sequence[Score], epoch: int | None) -> int:
-    """The epoch asked for; None means the last."""
+    """The requested epoch; None: the last."""
     known = sorted({score.epoch for score in scores})
     if epoch not in (None, *known):
         raise RecipeError(f"no scores of epoch {epoch}", fix=f"There are those of {', '.join(map(str, known))}")

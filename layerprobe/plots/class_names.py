@@ -35,7 +35,7 @@ def shortened(name: str, width: float, size: float) -> str:
 
 
 def in_lines(name: str, width: float, size: float, count: int) -> list[str]:
-    """A name wrapped to a width in at most `count` lines; what is left over is shortened.
+    """A name wrapped to a width in at most `count` lines; the rest is shortened.
 
     Args:
         size: of the font, in points.

@@ -85,7 +85,7 @@ def draw(
 
     Runs with at most six layers in all share a panel, where each has its colour; else each has a panel, or one for each
     split if it has more than six layers. A band around a curve is its interval; where both splits share a panel, only
-    the test curves have one. Reduced layers are drawn only if asked for, or if the run has no unreduced one.
+    the test curves have one. Reduced layers are drawn only if requested, or if the run has no unreduced one.
 
     Args:
         data: run -> the data its scores were measured on; chance levels on which the runs agree are drawn.
@@ -286,7 +286,7 @@ def curves_csv(
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw a few layers, or those asked for."""
+    """Draw a few layers, or the requested ones."""
     scores, embeddings = source.scores, source.embeddings()
     layers = asked_layers(options.layers, [score.ranked_layer for score in scores])
     data = source.data(dict.fromkeys(score.run for score in scores))

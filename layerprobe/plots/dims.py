@@ -68,7 +68,7 @@ def _signs(reductions: Sequence[Reductions], *, by_size: bool) -> list[str]:
 
 
 def _chains(reductions: Sequence[Reductions], names: Mapping[Reducer, str]) -> list[str]:
-    """The chain of reductions that each name stands for."""
+    """The chain of reductions of each name."""
     lines = []
     for reducer, name in names.items():
         own = [sized for each in reductions for sized in each.values if reducer_of(sized) == reducer]
@@ -106,7 +106,7 @@ def _without_interval_notes(notes: Iterable[str]) -> list[str]:
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw the layers at equal dimensions, or those asked for."""
+    """Draw the layers at equal dimensions, or the requested ones."""
     reductions = source.reductions(options)
     return Drawing(draw(reductions, data=source.data(each.run for each in reductions)), table(reductions))
 

@@ -15,7 +15,7 @@ from layerprobe.system.wording import visible
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.views import Reductions
 
-_FIGURE, _LEFT = 4.6, 0.75  # inches of a figure of one panel, and of what is left of its axes
+_FIGURE, _LEFT = 4.6, 0.75  # inches: width of a figure of one panel, left margin of its axes
 _LEAST, _MOST, _HEIGHT = 2.4, 9.0, 3.0
 _LAYER = 0.17  # inches of width for each layer, at least
 _APART = 0.13  # of the distance of two layers, between two points of one layer

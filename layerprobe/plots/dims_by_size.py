@@ -14,7 +14,7 @@ from layerprobe.plots.reducers import Reducer, reducer_of
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.views import Reductions, Sized
 
-_FIGURE, _LEFT = 4.6, 0.75  # inches of a figure of one panel, and of what is left of its axes
+_FIGURE, _LEFT = 4.6, 0.75  # inches: width of a figure of one panel, left margin of its axes
 _NARROW, _HEIGHT = 2.1, 2.6
 _BAND = 0.15
 _BETWEEN = 0.06  # inches between the numbers at two ticks

@@ -33,7 +33,7 @@ _LINE = 1.25  # line spacing, in font sizes
 _COLUMN = 1.04  # where labels begin, in widths of the axes
 _GAP = 3  # points between a label and its line
 _MARGIN = 0.06  # of the range of values, at both ends of an axis
-_DATA_SHARE = 0.75  # of an axis: what the values must fill for the chance level to be shown too
+_DATA_SHARE = 0.75  # share of an axis that the values must fill for the chance level to be shown
 
 _DARK = 1.05 / 4.5 - 0.05  # luminance whose contrast to white is 4.5
 

@@ -151,7 +151,7 @@ def _draw_curve(axes: Axes, curve: Curve, style: fig.Style, name: str) -> None:
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw the recalls of a few layers, or of those asked for."""
+    """Draw the recalls of a few layers, or of the requested ones."""
     curves = source.gallery_sizes(options)
     return Drawing(draw(curves, data=source.data(curve.run for curve in curves)), table(curves))
 

@@ -55,7 +55,7 @@ def draw(
     """Draw a panel for each run, all with the same colours; beside each row stands its gap at the last epoch.
 
     The first layer is at the bottom. If there is room, all cells show their numbers instead. A cell without a value on
-    either split is grey, and a note gives the reason. Reduced layers are drawn only if asked for, or if the run has no
+    either split is grey, and a note gives the reason. Reduced layers are drawn only if requested, or if the run has no
     unreduced one.
 
     Args:
@@ -99,7 +99,7 @@ def draw(
 
 
 def _shown(scores: Sequence[Score], layers: Collection[RankedLayer] | None) -> list[Score]:
-    """The scores of the two splits, of the unreduced layers or of those asked for."""
+    """The scores of the two splits, of the unreduced layers or of the requested ones."""
     own = unreduced(scores) if layers is None else [score for score in scores if score.ranked_layer in layers]
     # All of them where neither split is there, for the error message.
     return [score for score in own if score.split in (_SEEN, _UNSEEN)] or own
@@ -221,7 +221,7 @@ def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None =
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw the unreduced layers, or those asked for."""
+    """Draw the unreduced layers, or the requested ones."""
     scores = source.scores
     layers = asked_layers(options.layers, [score.ranked_layer for score in scores])
     data = source.data(dict.fromkeys(score.run for score in scores))

@@ -172,7 +172,7 @@ def histograms_csv(histograms: Sequence[Histogram]) -> str:
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw the histograms of a few layers, or of those asked for."""
+    """Draw the histograms of a few layers, or of the requested ones."""
     histograms = source.histograms(options)
     data = source.data(histogram.run for histogram in histograms)
     return Drawing(draw(histograms, data=data), histograms_csv(histograms))

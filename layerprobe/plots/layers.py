@@ -172,7 +172,7 @@ def _draw_splits(axes: Axes, series: Series, last: int, start: str) -> list[fig.
 
 
 def _draw_intervals(axes: Axes, layers: Series) -> None:
-    """Draw a bar for each interval; those of the splits stand beside each other."""
+    """Draw a bar for each interval; those of the splits are side by side."""
     found = [layer[0] for layer in layers.values() if layer]
     splits = [split for split in _SPLITS if any(split in point.intervals for point in found)]
     left, right = axes.get_xlim()
@@ -213,7 +213,7 @@ def _panel(score: Score, together: bool) -> object:
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw the last epoch, or the one asked for, beside epoch 0."""
+    """Draw the last epoch, or the requested one, beside epoch 0."""
     scores = source.scores
     if options.epoch is not None:
         scores = [score for score in scores if score.epoch in (0, asked_epoch(scores, options.epoch))]

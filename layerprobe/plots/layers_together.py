@@ -153,7 +153,7 @@ def _kind(run: str, style: fig.Style) -> dict[str, object]:
 def _draw_intervals(
     axes: Axes, runs: Mapping[str, Series], names: Sequence[str], styles: Mapping[str, fig.Style]
 ) -> None:
-    """Draw a bar for each interval; those of the runs stand beside each other."""
+    """Draw a bar for each interval; those of the runs are side by side."""
     left, right = axes.get_xlim()
     beside = _BAR / 72 * (right - left) / fig.size_of(axes)[0]
     for number, (run, layers) in enumerate(runs.items()):

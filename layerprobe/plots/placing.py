@@ -1,4 +1,4 @@
-"""Where labels stand: none covers another, and if possible none covers what it does not name."""
+"""Positions of labels: none overlaps another, and if possible none covers a point that it does not name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def placed(
         sizes: (N, 2) width and height of the labels in points.
 
     Returns:
-        The lower left corners; None for a label that is left out.
+        The lower left corners; None for an omitted label.
     """
     places = [_around(point, size) for point, size in zip(points, sizes, strict=True)]
     samples = Samples.of(obstacles.paths)
@@ -76,10 +76,10 @@ def placed(
 def _settled(
     order: Sequence[int], points: FloatArray, places: Sequence[FloatArray], own: Sequence[FloatArray]
 ) -> tuple[float, dict[int, FloatArray]]:
-    """Place some labels one after another until none of them moves any more.
+    """Place labels one after another until none moves.
 
     Args:
-        points: (N, 2) what is named.
+        points: (N, 2) the labelled points.
         places: N times (C, 4), the boxes to choose from.
         own: N times (C,), how bad each of them is in itself.
 

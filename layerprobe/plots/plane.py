@@ -106,7 +106,7 @@ def draw_chance(axes: Axes, floors: Mapping[str, float], scored: Collection[str]
 
 
 def draw_diagonal(axes: Axes, window: Window, paths: Sequence[Sequence[fig.Place]]) -> None:
-    """Draw the line test = train as far as it is in view, with its name where the least of the paths is.
+    """Draw the line test = train as far as it is in view, with its name where the paths are sparsest.
 
     Args:
         paths: at least one, in data coordinates.

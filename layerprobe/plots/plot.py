@@ -54,7 +54,7 @@ class PlotSource(Protocol):
         """At least one."""
 
     def data(self, runs: Iterable[str]) -> Mapping[str, DataFacts]:
-        """Run, or mean of trainings, as the values name it -> what it was measured on."""
+        """Run, or mean of trainings, as the values name it -> its data."""
 
     def embeddings(self) -> Mapping[str, RankedLayer]:
         """Run, or mean of trainings -> its embedding layer, where that is known and measured."""

@@ -161,7 +161,7 @@ def spectra_csv(curves: Sequence[Curve]) -> str:
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw the spectra of a few layers, or of those asked for."""
+    """Draw the spectra of a few layers, or of the requested ones."""
     curves = source.spectra(options)
     return Drawing(draw(curves, data=source.data(curve.run for curve in curves)), spectra_csv(curves))
 

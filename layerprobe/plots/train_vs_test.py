@@ -58,7 +58,7 @@ def draw(
 
     A few layers are in colour, the others pale and named where there is room. The bars through the points of the last
     epoch are their intervals. Several runs with at most six paths in all share a panel. Reduced layers are drawn only
-    if asked for, or if the run has no unreduced one.
+    if requested, or if the run has no unreduced one.
 
     Args:
         data: run -> the data its scores were measured on; chance levels on which the runs agree are drawn.
@@ -304,7 +304,7 @@ def table(
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw a few layers, or those asked for."""
+    """Draw a few layers, or the requested ones."""
     scores, embeddings = source.scores, source.embeddings()
     layers = asked_layers(options.layers, [score.ranked_layer for score in scores])
     data = source.data(dict.fromkeys(score.run for score in scores))

@@ -94,7 +94,7 @@ def _interval(score: Score) -> Interval | None:
 def of_one_kind(found: Sequence[Point], shown: Callable[[Point, str], bool]) -> tuple[list[Point], ShownKind]:
     """The points with the intervals to draw, and the kind of these intervals; none if they are of different kinds.
 
-    Ranges over trainings take precedence over other intervals. The points' notes lose what the kind says of all.
+    Ranges over trainings take precedence over other intervals. The points' notes lose those that the kind implies.
 
     Args:
         shown: whether the figure draws the interval of a point on a split.
@@ -183,7 +183,7 @@ def search_name(point: Point | Score) -> str:
 
 
 def unreduced(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[Score]:
-    """The scores of unreduced layers and of the layers asked for; all scores of a run without unreduced layers.
+    """The scores of the unreduced and the requested layers; all scores of a run without unreduced layers.
 
     In figures with a line for each layer, lines for each of its reductions could not be read.
     """
@@ -196,7 +196,7 @@ def unreduced(scores: Sequence[Score], layers: Collection[RankedLayer] | None = 
 
 
 def omitted(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[str]:
-    """A note on the reductions that `unreduced` leaves out, if any."""
+    """A note on the reductions that `unreduced` skips, if any."""
     kept = {score.reduction for score in unreduced(scores, layers)}
     left_out = [name for name in dict.fromkeys(score.reduction for score in scores) if name not in kept]
     which = "it" if len(left_out) == 1 else f"one of {len(left_out)} reductions"

@@ -92,8 +92,8 @@ def items_of(features: ArrayLike | Tensor | Table, labels: Any, name: str, simil
     Args:
         features: (N, D), or (N, ceil(D / 8)) uint8 of packed bits for hamming.
         labels: (N,) integers.
-        name: what the features are called in an error.
-        similarity: what the features are to be compared by.
+        name: of the features in an error.
+        similarity: the features are compared by it.
 
     Raises:
         ValueError: of another shape or type.

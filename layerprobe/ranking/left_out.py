@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from layerprobe.ranking.relevance import Relevance
 
 
-def left_out_recall(  # noqa: PLR0913 - what is searched, by which rules, and what is left out
+def left_out_recall(  # noqa: PLR0913 - the items, the rules, and the units left out
     features: ArrayLike | Tensor,
     labels: ArrayLike | Tensor,
     units: ArrayLike,
@@ -57,7 +57,7 @@ def left_out_recall(  # noqa: PLR0913 - what is searched, by which rules, and wh
         similarity: cosine, dot, euclidean or hamming.
         ids: Q names.
         gallery_ids: G names.
-        lone: queries without a positive are misses, left out of the mean, or an error.
+        lone: queries without a positive are misses, excluded from the mean, or an error.
         rules: of the search.
 
     Returns:
@@ -120,22 +120,22 @@ def left_out_means(  # noqa: PLR0913 - as left_out_recall
         units: (Q,) integers; no class is divided between two units.
         values: of queries, in [0, 1]: (M, Q) from their ranks; each query's depend on its own counts alone.
         deepest: a query's values are the same for all counts of closer negatives from here on; None where they are not.
-        gallery: (G, D) what is searched; None for the queries themselves.
+        gallery: (G, D) the searched items; None for the queries themselves.
         gallery_labels: (G,) integers; needed with a gallery.
         gallery_units: (G,) integers, likewise.
         similarity: cosine, dot, euclidean or hamming, with the ties of `nearest_positive_ranks`.
         ids: Q names, used with `gallery_ids` only.
         gallery_ids: G different names; an item with the query's name is no neighbour of it.
-        lone: queries without a positive stay in the mean, are left out of it, or are an error.
+        lone: queries without a positive stay in the mean, are excluded from it, or are an error.
         rules: which items are taken out, where the class does not say; None: none but the query itself.
 
     Returns:
-        (M, U, U), units in ascending order: [m, u, i] is what the queries of unit i add to the mean over all queries
-        outside unit u, 0 for i = u; so the sum over i is that mean. NaN where no query is left.
+        (M, U, U), units in ascending order: [m, u, i] is the contribution of the queries of unit i to the mean over all
+        queries outside unit u, 0 for i = u; so the sum over i is that mean. NaN where no query is left.
 
     Raises:
         NotFiniteError: a row holds NaN or Inf; with the number of rows.
-        DataError: lone queries where they are an error, or nothing else where they are left out.
+        DataError: lone queries where they are an error, or no other queries where they are excluded.
         ValueError: a class in two units, lists of right items, or arguments that do not fit together.
     """
     if rules is not None and rules.positives is not None:
@@ -238,7 +238,7 @@ class _Counts:
 
 
 def _counts(similarities: Tensor, relevance: Relevance, windows: Tensor, layout: _Layout) -> _Counts:
-    """Count the negatives of queries by unit, from similarities (B, G) with what is taken out at -inf."""
+    """Count the negatives of queries by unit, from similarities (B, G) with excluded items at -inf."""
     import torch
 
     device = similarities.device
@@ -251,7 +251,7 @@ def _counts(similarities: Tensor, relevance: Relevance, windows: Tensor, layout:
     closer, through = (negatives > high) & (negatives > -torch.inf), (negatives >= low) & paired
     order, ends = torch.from_numpy(layout.order).to(device), torch.from_numpy(layout.ends).to(device)
     by_unit = [_by_unit(mask, order, ends) for mask in (closer, through & ~closer)]
-    # A lone query misses whatever is left out.
+    # A lone query misses whichever unit is left out.
     rows, units = torch.nonzero((by_unit[0] + by_unit[1] > 0) & paired, as_tuple=True)
     entries = [part[rows, units] for part in by_unit]
     before, tied = closer.sum(1), (through & ~closer).sum(1)

@@ -1,6 +1,6 @@
 """Nearest neighbours of every query, equal to what float64 brute force finds, whichever library searches.
 
-The backend proposes candidates in float32, some more than are asked for. They are compared in float64, and a rigorous
+The backend proposes candidates in float32, a few more than k. They are compared in float64, and a rigorous
 bound of the float32 rounding tells whether an item that was not proposed could belong among them; where one could, that
 query is compared with the whole gallery in float64. An offset common to all features costs no digits, since it is
 subtracted before rounding.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Backend = Literal["auto", "torch", "faiss"]
 
-# Candidates beyond the k asked for, in case rounding changed the order, and for near ties.
+# Candidates beyond k, in case rounding changed the order, and for near ties.
 _SPARE = 16
 # Similarities or numbers of vectors held at once: 32 MiB in float64.
 _CELLS = 2**22
@@ -53,8 +53,8 @@ def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's par
 ) -> Neighbours:
     """The `k` nearest items of every query, closest first.
 
-    Without a gallery the queries are searched among themselves, each without itself: the query is left out by its
-    index, so that exact duplicates of it are found. In a gallery nothing is left out, unless `ids` and `gallery_ids`
+    Without a gallery the queries are searched among themselves, each without itself: it is excluded by its
+    index, so that its exact duplicates are found. In a gallery nothing is excluded, unless `ids` and `gallery_ids`
     are given: then an item with the query's id is the query and no neighbour of it.
 
     Ties: the closest item left, and all that are tied with it, come next, in the order of their indices; and so on. At
@@ -73,13 +73,13 @@ def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's par
         features: (Q, D) array or tensor on any device, of any real type; for hamming uint8 of packed bits, 8
             dimensions a byte.
         k: at least 1 and below the gallery's size (Q without a gallery).
-        gallery: (G, D) what is searched, likewise; None for the queries themselves.
+        gallery: (G, D) the searched items, likewise; None for the queries themselves.
         backend: what proposes candidates. "auto" takes faiss where it can be imported, unless the features lie on a GPU
             and faiss has none; otherwise torch.
         similarity: cosine (a zero vector has 0 with everything), dot, euclidean or hamming.
         ids: Q names, used with `gallery_ids` only.
         gallery_ids: G different names.
-        rules: what else is left out: items of the query's class and group, and ignored ones. `positives` say what is
+        rules: further excluded items: those of the query's class and group, and ignored ones. `positives` say what is
             right and change nothing here.
         labels: (Q,) integers, the class of each query; needed with groups only.
         gallery_labels: (G,) those of the gallery.
@@ -90,7 +90,7 @@ def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's par
 
     Raises:
         NumericError: a row holds NaN or Inf; with the number of rows.
-        EnvironmentFault: faiss was asked for and cannot be imported.
+        EnvironmentFault: faiss was requested and cannot be imported.
         ValueError: shapes, types, ids or rules that do not fit together, a k out of range, an unknown similarity or
             backend.
     """
@@ -168,9 +168,9 @@ class _Search:
     """A gallery that blocks of queries are searched in.
 
     Args:
-        gallery: what is searched.
+        gallery: the searched items.
         form: what makes it comparable.
-        k: neighbours asked for.
+        k: number of neighbours.
         product: how its float32 sums are rounded.
         rounded: the gallery for that product.
         find: proposes candidates: all of the gallery, or more than k.

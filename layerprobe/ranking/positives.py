@@ -28,7 +28,7 @@ class Chosen:
     Args:
         vectors: gives the float64 vectors (B, D) of a slice or of an index.
         labels: (N,) int64, ascending.
-        index: (N,) where each row stands in its set.
+        index: (N,) index of each row in its set.
     """
 
     vectors: Callable[[Any], Tensor]
@@ -48,7 +48,7 @@ def positive_similarities(
 
     Args:
         queries: the same object as `gallery` where the rows are the same.
-        gallery: what is searched.
+        gallery: the searched items.
         relevance: of the queries, by their index, in the gallery's set; without listed positives.
         form: of the vectors.
         share: which of the groups of classes to take.

@@ -18,8 +18,8 @@ class Product:
 
     Args:
         name: as a benchmark prints it.
-        dtype: what the factors are rounded to.
-        result: what the sums of float32 are rounded to, once.
+        dtype: the factors are rounded to it.
+        result: sums in float32 are rounded to it once.
         unit: relative error of one step of that sum.
         parts: how many numbers of `dtype` a bias is split into, to have more digits than the products.
         tile: rows and columns of a block that suit the caches.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Resolve = Iterable[int] | Literal["all"] | None
 
-# Version of what the counts mean and how they are made; stored ranks of another version are not used.
+# Version of the definition and computation of the counts; stored ranks of another version are not used.
 ENGINE = 2
 # With fewer items than this every count is made exact; with more, those that a Recall@K needs.
 RESOLVE_ALL_BELOW = 20_000
@@ -80,7 +80,7 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
         features: (Q, D) array, tensor on any device, or table on disk that is read in slices (an HDF5 data set), of any
             real type; for hamming uint8 of packed bits, 8 dimensions a byte.
         labels: (Q,) integers, the class of each.
-        gallery: (G, D) what is searched, likewise; None for the queries themselves.
+        gallery: (G, D) the searched items, likewise; None for the queries themselves.
         gallery_labels: (G,) integers.
         similarity: cosine (a zero vector has 0 with everything), dot (higher is closer), euclidean (squared distance)
             or hamming (bits that differ). Tied within 1e-12 for cosine; for dot within 1e-12 |q| max|g|; for euclidean
@@ -182,7 +182,7 @@ def _numpy(counts: Tensor) -> NDArray[np.int64]:
 
 
 def _completed(search: Search, known: Ranks, ks: frozenset[int] | None, memory: int | None) -> Ranks:
-    """Known ranks, with the open counts that are asked for made exact."""
+    """Known ranks, with the requested open counts made exact."""
     open_ = np.flatnonzero(known.open(ks))
     if not len(open_):
         return known

@@ -46,7 +46,7 @@ def recall_at_k(  # noqa: PLR0913 - the public signature
         labels: (Q,) integers, the class of each.
         ks: each at least 1 and below the gallery's size; that is Q without a gallery, so that K = Q - 1 takes in all
             but the query.
-        gallery: (G, D) what is searched, likewise; None for the queries themselves.
+        gallery: (G, D) the searched items, likewise; None for the queries themselves.
         gallery_labels: (G,) integers; needed with a gallery.
         similarity: cosine, dot (higher is closer), euclidean, or hamming (bits that differ).
         ids: Q names. An item of the gallery with the query's name is the query, and no neighbour of it; without names

@@ -55,7 +55,7 @@ _NO_PAIRS = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 @dataclass(frozen=True, eq=False)
 class Relevance:
-    """What is right for each query and what is taken out of its results; every other item is wrong.
+    """The right and the excluded items of each query; every other item is wrong.
 
     Args:
         labels: (Q,) class of each query.
@@ -150,7 +150,7 @@ class Relevance:
         return len(self.gallery_labels) - right - wrong
 
     def take_out(self, similarities: Tensor) -> None:
-        """Put what is taken out at -inf, in the similarities (Q, G) of all queries to the whole gallery."""
+        """Set excluded items to -inf in the similarities (Q, G) of all queries to the whole gallery."""
         import torch
 
         device = similarities.device

@@ -26,7 +26,7 @@ class SampledCosines:
 
     Args:
         queries: (S,) rows of the items.
-        cosines: layer -> (S, N) float32; -inf for what is no result of a query.
+        cosines: layer -> (S, N) float32; -inf for items excluded from a query's results.
         right: (S, N) whether an item is of the query's class.
     """
 

@@ -1,4 +1,4 @@
-"""Count negatives: all pairs in low precision, then those that it leaves unclear in float64."""
+"""Count negatives: all pairs in low precision, then the undecided ones in float64."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def count_symmetric(targets: Targets, form: Form, product: Product, share: slice
     Args:
         targets: all items.
         form: of the vectors.
-        product: what the similarities are computed by.
+        product: how the similarities are computed.
         share: which of the pairs of tiles to take.
-        exactly: compute in float64 what the product leaves unclear.
+        exactly: compute undecided pairs in float64.
 
     Returns:
         int64 (2, Q): negatives that surely are closer than the nearest positive; negatives tied with it, or where not

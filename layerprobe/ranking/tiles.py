@@ -42,7 +42,7 @@ class Thresholds:
         Args:
             nearest: (Q,) float64 similarity to the nearest positive, less the query's constant.
             margin: (Q,) float64 tie window and tolerance.
-            product: what the similarities are computed by.
+            product: how the similarities are computed.
         """
         paired = nearest.isfinite()
         low, high = (
@@ -58,7 +58,7 @@ class Thresholds:
 def cuts(count: int, size: int) -> list[slice]:
     """Slices of at most `size` that cover `count` rows, as even as possible."""
     number = -(-count // size)
-    # Multiples of 256 are counted faster; the last slice takes what is left.
+    # Multiples of 256 are counted faster; the last slice takes the rest.
     step = -(-count // number)
     step += -step % _EXACT_IN_BFLOAT16 if size % _EXACT_IN_BFLOAT16 == 0 else 0
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]

@@ -188,7 +188,7 @@ def comparable(
 
     Args:
         features: (Q, D), any real type; for hamming uint8 of packed bits, 8 dimensions a byte.
-        gallery: (G, D) what is searched; None for the queries themselves.
+        gallery: (G, D) the searched items; None for the queries themselves.
         similarity: cosine (a zero vector has 0 with everything), dot (higher is closer), euclidean (squared distance)
             or hamming (bits that differ). Tied within 1e-12 for cosine; for dot within 1e-12 |q| max|g|; for euclidean
             within 1e-12 / 2 (|q| + max|g|)^2, lengths from the gallery's mean and the similarity half the negative
@@ -258,7 +258,7 @@ def similarity_blocks(items: Comparable, relevance: Relevance) -> Iterator[tuple
         relevance: of all queries.
 
     Yields:
-        The queries and their (B, G) float64 similarities, new memory each; what is taken out is at -inf.
+        The queries and their (B, G) float64 similarities, new memory each; excluded items are -inf.
     """
     rows = max(1, _BLOCK // len(items.gallery))
     for start in range(0, len(items.queries), rows):

@@ -132,7 +132,7 @@ class Recipe:
     def identity(self, *, with_seed: bool = True) -> str:
         """Hex hash of all that decides the trained weights; without the seed and validation fold, of the experiment.
 
-        A key at the default that it was first released with is left out, so that a key that a later version adds
+        A key at the default of its first release is omitted, so that a key that a later version adds
         renames no run.
         """
         found = {name: getattr(self, name).without_defaults() for name in _DECIDING if getattr(self, name) is not None}

@@ -16,17 +16,17 @@ from layerprobe.values.keys import NO_REDUCTION
 if TYPE_CHECKING:
     from torch import Tensor
 
-ON_GALLERY = "@gallery"  # ends the name of a chain that is fitted on what is searched
+ON_GALLERY = "@gallery"  # ends the name of a chain that is fitted on the searched items
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Reductions in the order in which they are applied, each to what the one before gave.
+    """Reductions in the order in which they are applied, each to the output of the one before.
 
     Args:
         text: its name; `none` for no reduction.
         parts: the reductions.
-        on_gallery: whether it is fitted, without labels, on what is searched; else on the training split.
+        on_gallery: whether it is fitted, without labels, on the searched items; else on the training split.
     """
 
     text: str
@@ -59,7 +59,7 @@ class Chain:
         return self.parts[-1].similarity if self.parts else None
 
     def members(self) -> tuple[str, ...]:
-        """The names of the chains whose mean it stands for, as `random:64x5` does; else its own."""
+        """The names of the chains that it is the mean of, as for `random:64x5`; else its own."""
         if not any(part.members for part in self.parts):
             return (self.text,)
         end = ON_GALLERY if self.on_gallery else ""
@@ -75,7 +75,7 @@ class Chain:
         return folded(lambda before, part: part.dim(before), self.parts, dim)
 
     def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None = None) -> Reduce:
-        """Learn what each part needs, from what the parts before it give.
+        """Fit each part on the output of the parts before it.
 
         Args:
             batches: see `Reduction.fit`.
@@ -113,11 +113,11 @@ def _in_turn(steps: Iterable[Reduce]) -> Reduce:
 
 
 def parse_chain(text: str) -> Chain:
-    """The chain that a name stands for.
+    """The chain of a name.
 
     Args:
         text: `none`, or names of reductions with `+` between, such as `pca:64+l2`; with `@gallery` at its end it is
-            fitted on what is searched.
+            fitted on the searched items.
 
     Raises:
         UnknownNameError: no such reduction; with the near miss.

@@ -24,7 +24,9 @@ class Reduction(Protocol):
     draws: bool  # whether it draws at random
     needs_classifier: bool  # whether it takes the weights of the loss's classifier
     similarity: str | None  # the only one that its result can be searched by; None for any
-    members: tuple[str, ...]  # the names of the draws whose mean it stands for; empty for what is applied itself
+    members: tuple[
+        str, ...
+    ]  # the names of the draws whose mean it stands for; empty for a reduction that is applied itself
 
     def dim(self, dim: int) -> int:
         """The number of dimensions that features of `dim` dimensions have afterwards.
@@ -34,16 +36,16 @@ class Reduction(Protocol):
         """
 
     def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:
-        """Learn what the reduction needs.
+        """Fit the reduction.
 
         Args:
             batches: (B, D) float64 features to fit on, which may be gone through several times; nothing is read from
-                disk unless they are asked for. Every batch is on the device on which features will be reduced.
+                disk until they are used. Every batch is on the device on which features will be reduced.
             dim: D.
             seed: of the run, for a reduction that draws.
             classifier_weight: (C, D) of the classifier that was trained on this layer, on the same device; None if
                 there is none.
 
         Raises:
-            NotApplicableError: it cannot be fitted on these, such as for a rank below the dimensions asked for.
+            NotApplicableError: it cannot be fitted on these, such as for a rank below the requested dimensions.
         """

@@ -1,4 +1,4 @@
-"""The galleries of some runs, cut to what a page may hold, with their pictures."""
+"""The galleries of some runs, truncated to the size of a page, with their pictures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class UncutGallery:
         found: (E, L, Q, K) places among the items, nearest first; -1 where there is none.
         right: (E, L, Q, K) bool, whether it is a right answer.
         picture: gives the small picture of an item; None where its image cannot be read.
-        notes: what a reader must know.
+        notes: caveats.
     """
 
     run: str
@@ -86,7 +86,7 @@ def within(wanted: Sequence[UncutGallery], limit: int = LIMIT) -> tuple[tuple[Ga
     The galleries take turns, one query each, until the next one would be too much.
 
     Returns:
-        A gallery for each, with a note where queries are left out, and the pictures.
+        A gallery for each, with a note where queries are omitted, and the pictures.
     """
     cuts, pictures, cost = [_Cut(each) for each in wanted], _Pictures(), 0
     for turn in range(max((len(each.queries) for each in wanted), default=0)):

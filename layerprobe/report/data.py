@@ -16,7 +16,7 @@ from layerprobe.values.metric_names import is_fraction
 from layerprobe.values.scores import SPLITS, Score, note_text
 
 SCHEMA = 1
-_BANDS = "intervals"  # what they are called in a line that says why there are none
+_BANDS = "intervals"  # their name in the line that says why there are none
 _STARTS = {b"\xff\xd8": "jpeg", b"\x89P": "png"}  # first bytes of a picture's file -> its kind
 
 

@@ -1,4 +1,4 @@
-"""Packages that models come from: imported when they are asked for, and silent."""
+"""Packages that models come from: imported when needed, and silent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def version(distribution: str, extra: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Show nothing of what libraries log and warn of; what they raise is raised, but for too little memory as that."""
+    """Hide what libraries log and their warnings; their errors are raised, a lack of memory as such."""
     root, before = logging.getLogger(), logging.root.manager.disable
     # `logging.warning`, which open_clip calls, gives the root logger a handler for good where it has none.
     nothing = logging.NullHandler()

@@ -1,4 +1,4 @@
-"""timm: `timm:NAME`, such as `timm:vit_small_patch14_dinov2.lvd142m`; the classifier is left out."""
+"""timm: `timm:NAME`, such as `timm:vit_small_patch14_dinov2.lvd142m`; the classifier is removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all mo
 
 
 def _configuration(name: str) -> Any:
-    """What timm says of a model, by its name with or without a tag."""
+    """Timm's description of a model, by its name with or without a tag."""
     timm = imported("timm", "timm")
     architecture, _, tag = name.partition(".")
     if not timm.is_model(architecture) or ":" in name or "/" in name:

@@ -1,4 +1,4 @@
-"""Which of many layers cannot be told apart from the best of them."""
+"""The layers that are not significantly different from the best of many."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from layerprobe.values.intervals import FEWEST_UNITS
 _MOST = 2**25  # numbers of a table of all pairs: 256 MiB
 
 
-def not_told_apart(cells: UnitSums, best: int, *, resamples: int = RESAMPLES, seed: int = 0) -> tuple[int, ...] | None:
-    """The means that are not told apart from the best one, by simultaneous 95 % bands.
+def indistinguishable_from_best(
+    cells: UnitSums, best: int, *, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[int, ...] | None:
+    """The means that are not significantly different from the best one, by simultaneous 95 % bands.
 
-    The bands are those of the differences of every two of the means (`bootstrap.bands`), not only of the differences to
-    the best: that one was chosen by its luck among others. In simulation, of 14 equal means over 60 classes, bands of
-    the differences to the best alone tell some mean apart wrongly in 23 % of the sets, bands of all pairs in 4 %. Of
-    two means they say what `bootstrap.differences` says.
+    The bands are those of the differences of all pairs of means (`bootstrap.bands`), not only of the differences to the
+    best, which was selected for its high value. In simulation, of 14 equal means over 60 classes, bands of the
+    differences to the best alone find a false difference in 23 % of the sets, bands of all pairs in 4 %. For two means
+    they agree with `bootstrap.differences`.
 
     Args:
         cells: of C means over the same queries.
-        best: place of the best one.
+        best: index of the best one.
         resamples: draws of units, as for `bands`.
         seed: of the draws.
 
     Returns:
-        Places, ascending; None where nothing can be said: of a single mean, of fewer than 10 units, or where the table
-        of all pairs would be larger than memory should hold.
+        Indices, ascending; None for a single mean, for fewer than 10 units, and where the table of all pairs would
+        exceed 256 MiB.
     """
     count, units = cells.sums.shape
     pairs = list(combinations(range(count), 2))

@@ -7,14 +7,15 @@ The interval is a bootstrap-t (Efron & Tibshirani, 1993, chapter 12). A draw of 
 m* = sum of drawn sums / sum of drawn counts. Its standard error s* is that of the ratio, linearised: with
 e = sum - m* count for each drawn unit, s*^2 = sum(e^2) / sum(count)^2. The 2.5 and 97.5 % points of t* = (m* - m) / s*
 give the interval m - t*_{97.5} s to m - t*_{2.5} s. So t* holds what few units cost, and the skewness of a recall near
-100 %; percentiles of m* know nothing of either.
+100 %; percentiles of m* account for neither.
 
 The interval of a difference is symmetric, m -+ |t*|_{95} s. Where few classes differ, the skewness seen is chance: with
-two points of t*, layers of equal recall near 95 % were told apart in 7 to 10 % of simulated comparisons.
+two points of t*, layers of equal recall near 95 % differed significantly in 7 to 10 % of simulated comparisons.
 
 s* is at least a share of s. Without that, draws whose units happen to have nearly equal means make ends that say
 nothing. For differences the share is 1 - 2.2 / sqrt(2 U): of normal units, where s* has a relative spread of about
-1 / sqrt(2 U), it raises 1 draw in 70. With 0.3, layers of equal recall near 95 % were told apart in less than 3 %.
+1 / sqrt(2 U), it raises 1 draw in 70. With 0.3, layers of equal recall near 95 % differed significantly in less than 3
+%.
 
 How often the intervals hold the truth: benchmarks/README.md, "Coverage".
 """
@@ -46,7 +47,7 @@ def intervals(
 
     Args:
         cells: of the means, in whatever unit.
-        bounds: what the means can be; the ends are cut there.
+        bounds: range of the means; the ends are clipped to it.
         resamples: draws of units, at least 100.
         seed: of the draws.
 
@@ -80,7 +81,7 @@ def bands(
         cells: of the means.
         symmetric: for differences: the largest |t*| counts, as in `differences`, so that of a single one both say the
             same.
-        bounds: what the means can be; the ends are cut there. (-1, 1) for differences of shares.
+        bounds: range of the means; the ends are clipped to it. (-1, 1) for differences of shares.
         resamples: draws of units, at least 100.
         seed: of the draws.
 

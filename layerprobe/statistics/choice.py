@@ -166,7 +166,7 @@ def optimism(cells: UnitSums, folds: ArrayLike) -> float | None:
     equal this is a noisy number, and on average a little high: a fold's choice is made on fewer units.
 
     Args:
-        cells: of C means over the same queries. Those with NaN among their sums are left out.
+        cells: of C means over the same queries. Those with NaN among their sums are excluded.
         folds: (U,) the fold of each unit.
 
     Returns:

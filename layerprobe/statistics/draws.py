@@ -2,7 +2,7 @@
 
 Recall@K falls as classes are added, so that splits are comparable only at equal numbers of classes and of images a
 class. Which images are drawn follows from the seed, the split's name and the number of the draw: it is the same for all
-layers and epochs, and nothing of it has to be stored.
+layers and epochs, and need not be stored.
 """
 
 from __future__ import annotations

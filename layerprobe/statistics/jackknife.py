@@ -1,4 +1,4 @@
-"""Intervals from what a mean becomes without each unit: of another draw of classes, queries and gallery included.
+"""Intervals from the mean without each unit: over new classes, queries and gallery included.
 
 A bootstrap would hold a class twice in the gallery, where its items find each other's copies. Leaving out does not.
 
@@ -69,8 +69,9 @@ def jackknife(values: ArrayLike, left_out: ArrayLike) -> list[Difference]:
 
     Args:
         values: (C,) of all units.
-        left_out: (C, U, U): [c, u, i] is what the queries of unit i add to the value without unit u; the sum over i is
-            that value. Units may be groups of units of about one size. For a difference: that of the two tables.
+        left_out: (C, U, U): [c, u, i] is the contribution of the queries of unit i to the value without unit u; the sum
+            over i is that value. Units may be groups of units of about one size. For a difference: that of the two
+            tables.
 
     Returns:
         C values with the interval value +- t sqrt(variance), t of Student's distribution with U - 1 degrees of freedom,

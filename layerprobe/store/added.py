@@ -24,10 +24,10 @@ from layerprobe.values.retrieval import Ranks
 
 
 def add_values(path: Path, values: Mapping[RankedLayer, Mapping[str, NDArray[np.float64]]]) -> None:
-    """Put values of each query into a rank file, beside or in place of those it has; all else stays as it is.
+    """Put values of each query into a rank file, beside or in place of those it has; all else is unchanged.
 
     Args:
-        values: layer that has ranks there -> metric -> (N,); NaN where a query is left out.
+        values: layer that has ranks there -> metric -> (N,); NaN where a query is excluded.
     """
     added = sum(len(new) for of_layer in values.values() for new in of_layer.values())
     with reading(path):
@@ -48,7 +48,7 @@ def add_values(path: Path, values: Mapping[RankedLayer, Mapping[str, NDArray[np.
 
 
 def add_ranks(path: Path, ranks: Mapping[RankedLayer, Ranks | str], like: Mapping[RankedLayer, RankedLayer]) -> None:
-    """Put ranks into a rank file, in place of those it has of the same layers; all else stays as it is.
+    """Put ranks into a rank file, in place of those it has of the same layers; all else is unchanged.
 
     Args:
         ranks: layer, such as `A+B` -> its ranks, or why it has none.

@@ -95,7 +95,7 @@ def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> s
 
 
 def stale_note(path: Path, key: FeatureKey) -> str:
-    """The reason why an existing file is not used, like `transform is not what it was`; empty if there is none."""
+    """The reason why an existing file is not used, such as `transform is not what it was`; empty if there is none."""
     if not path.exists():
         return ""
     try:

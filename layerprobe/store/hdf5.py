@@ -134,7 +134,7 @@ def _elsewhere(file: h5py.File, name: str) -> DataError:
 
 
 def damaged(path: object, what: str) -> DataError:
-    """The error of a file that cannot be used as it is."""
+    """The error of a file that cannot be used."""
     return DataError(what, file=path, fix="Delete it; layerprobe probe computes it again")
 
 

@@ -46,7 +46,7 @@ class RankKey:
         search_sha256: hash of what decides which items each query may find: rows, labels, groups, lists of pairs, the
             rule for lone queries.
         tie_window: similarities that differ by at most this are tied.
-        reduction: what the reduction was fitted on, and its seed; empty if nothing was fitted.
+        reduction: the images that it was fitted on, and its seed; empty if nothing was fitted.
     """
 
     queries: FeatureKey
@@ -136,7 +136,7 @@ def write_ranks(
 
 
 def write_entry(group: h5py.Group, key: Mapping[str, str | int], ranks: Ranks | None, invalid: str = "") -> None:
-    """Write what the ranks of a layer are made from, and the ranks, or why there are none."""
+    """Write the provenance of a layer's ranks, and the ranks, or the reason why there are none."""
     set_attributes(group, {**key, "invalid": invalid})
     if ranks is not None:
         set_attributes(group, {"lone": ranks.lone, "zero": ranks.zeros})
@@ -185,7 +185,7 @@ def stale_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> set[Ran
     with stale_passed(), opened(path, holds="labels") as file:
         for ranked, group in ranked_groups(file):
             facts = key_of(ranked).facts()
-            # An entry of an earlier format does not say what it was made from.
+            # An entry of an earlier format has no provenance.
             if attribute(group, "queries") and any(attribute(group, name) != str(facts[name]) for name in facts):
                 found.add(ranked)
     return found
@@ -212,7 +212,7 @@ def read_stored_ranks(path: Path) -> StoredRanks:
 
 
 def read_chance(path: Path) -> float | None:
-    """What `write_ranks` was told of a random order's Recall@1; None where it was told nothing."""
+    """Recall@1 of a random order, as passed to `write_ranks`; None if it was not passed."""
     with opened(path, holds="labels") as file:
         text = attribute(file, "chance")
         return float(text) if text else None
@@ -242,7 +242,7 @@ def _subgroups(group: h5py.Group) -> Iterator[tuple[str, h5py.Group]]:
 def _contents(
     file: h5py.File, group: h5py.Group, count: int
 ) -> tuple[Ranks | None, str, dict[str, NDArray[np.float64]]]:
-    """Ranks or the reason why there are none, and values; errors of HDF5 and of `Ranks` are raised as they are."""
+    """Ranks or the reason why there are none, and values; errors of HDF5 and of `Ranks` pass through."""
     place = group.name
     metrics = dict(_subgroups(group)).get("values", ())
     values = {metric: _vector(file, f"{place}/values/{metric}", count, np.float64) for metric in metrics}

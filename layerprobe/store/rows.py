@@ -1,4 +1,4 @@
-"""The rows of a feature or rank file: images, their labels, and the classes that the labels stand for."""
+"""The rows of a feature or rank file: images, their labels, and the classes of the labels."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def write_rows(file: h5py.File, rows: Rows) -> None:
 
 
 def require_rows(file: h5py.File) -> None:
-    """Check that labels, ids and classes are those that were written.
+    """Check that labels, ids and classes are as written.
 
     HDF5's own checksums are right again whenever a program changes them. A file of an earlier version has no hash to
     compare.

@@ -99,8 +99,8 @@ class SplitCells:
 
     Args:
         raw: Recall@1 of all its queries in its whole gallery.
-        equal: Recall@1 on equal terms, as far as it is stored.
-        faults: layer and epoch -> what a reader must know of it, also where it has no value.
+        equal: stored Recall@1 on equal terms.
+        faults: layer and epoch -> caveats on it, also where it has no value.
     """
 
     raw: Cells

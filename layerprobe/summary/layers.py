@@ -1,11 +1,11 @@
-"""Rows of a summary: what is known of each layer, from the recalls of a run's epochs."""
+"""Rows of a summary: one layer each, from the recalls of a run's epochs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from layerprobe.statistics.best_of_many import not_told_apart
+from layerprobe.statistics.best_of_many import indistinguishable_from_best
 from layerprobe.statistics.bootstrap import RESAMPLES, between, intervals
 from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
 from layerprobe.summary.processed import BestPostProcessing
@@ -67,7 +67,7 @@ class GapOnset:
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """What a summary says of a layer.
+    """A layer's row of a summary.
 
     Args:
         levels: split -> its recall at the layer's last epoch.
@@ -75,7 +75,7 @@ class LayerSummary:
         gap_over_start: that gap - the gap of epoch 0; None where epoch 0 is not measured, or not a start.
         opening: None where the last of these differences has no interval, or there is none.
         best_epochs: split -> the epoch of its highest recall, the first of equals; on test it is chosen on test.
-        faults: split -> what a reader must know of the last epoch.
+        faults: split -> caveats on the last epoch.
         broken: split -> how many earlier epochs have collapsed or no value.
     """
 
@@ -97,9 +97,9 @@ class RunSummary:
     Args:
         units: split -> how many units are resampled.
         terms: the equal terms; None where nothing is known on any.
-        alike: the layers that are not told apart from the best of `main` at the end, on its split; None where that is
-            unknown.
-        notes: what a reader must know of the whole.
+        alike: the layers that are not significantly different from the best of `main` at the end, on its split; None
+            where that is unknown.
+        notes: caveats.
         sections: the layers after reductions; empty where none is measured.
         processed: each layer after its best post-processing; None where no reduction is measured.
         label_free: how numbers that need no labels order the layers, at the last epoch that has any.
@@ -119,7 +119,7 @@ class RunSummary:
 
     @property
     def main(self) -> tuple[LayerSummary, ...]:
-        """The layers as they are; all of them where none is measured without a reduction."""
+        """The unreduced layers; all layers where every one is reduced."""
         return unreduced(self.layers)
 
 
@@ -161,10 +161,10 @@ def layer_summaries(
 
 
 def alike_layers(layers: Sequence[LayerSummary], splits: Mapping[str, SplitCells]) -> tuple[RankedLayer, ...] | None:
-    """The layers that are not told apart from the best at their ends, on the split on which that is chosen.
+    """The layers not significantly different from the best at their ends, on the split on which that is chosen.
 
     Returns:
-        None as for `not_told_apart`, or where no layer has a value.
+        None as for `indistinguishable_from_best`, or where no layer has a value.
     """
     best = best_layer(end_values(layers))
     if best is None:
@@ -172,7 +172,7 @@ def alike_layers(layers: Sequence[LayerSummary], splits: Mapping[str, SplitCells
     ends = [(layer.ranked, layer.levels[best.split].epoch) for layer in layers if best.split in layer.levels]
     places = [place for place in ends if place in splits[best.split].raw]
     names = [ranked for ranked, _ in places]
-    found = not_told_apart(splits[best.split].raw.of(places), names.index(layers[best.place].ranked))
+    found = indistinguishable_from_best(splits[best.split].raw.of(places), names.index(layers[best.place].ranked))
     return None if found is None else tuple(names[place] for place in found)
 
 
@@ -229,7 +229,7 @@ class _Gaps:
     over_start: Mapping[bool, Mapping[LayerEpoch, Difference]]
 
     def opening(self, ranked: RankedLayer, last: int) -> GapOnset | None:
-        """When a layer's gap began to exceed that of epoch 0; None where its last epoch says nothing of it."""
+        """When a layer's gap began to exceed that of epoch 0; None where that is unknown for its last epoch."""
         raw, equal = ({place for place in self.over_start[kind] if place[0] == ranked} for kind in (False, True))
         on_equal_terms = raw == equal
         if (ranked, last) not in raw or self.over_start[on_equal_terms][ranked, last].interval is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from layerprobe.statistics.best_of_many import not_told_apart
+from layerprobe.statistics.best_of_many import indistinguishable_from_best
 from layerprobe.statistics.bootstrap import differences, intervals
 from layerprobe.summary.cells import Cells
 from layerprobe.summary.reduced import PostProcessing
@@ -36,8 +36,8 @@ class BestPostProcessing:
 
     Args:
         split: on which it was chosen; None where none can be chosen.
-        alike: those that are not told apart from the best one there; None if unknown.
-        notes: what a reader must know of the choice, or why there is none and what it would take.
+        alike: those that are not significantly different from the best one there; None if unknown.
+        notes: caveats.
     """
 
     split: str | None = None
@@ -50,7 +50,7 @@ class BestPostProcessing:
 def best_reductions(values: Mapping[RankedLayer, float], ways: Iterable[PostProcessing]) -> dict[LayerKey, RankedLayer]:
     """Each layer after the reduction with its highest value, which may be none; the first of equal ones.
 
-    Means over random draws take no part: none of these could be used.
+    Means over random draws are skipped: they cannot be used.
 
     Args:
         values: reduced and unreduced layers -> Recall@1 on the split to choose on.
@@ -88,7 +88,7 @@ def post_processing(
     ends = _test_values(chosen, splits.get("test", Cells()), epoch)
     found = [Processed(ranked, means[ranked], *ends[ranked]) for ranked in chosen]
     values = [layer.value for layer in found]
-    near = not_told_apart(cells.of([(ranked, epoch) for ranked in chosen]), values.index(max(values)))
+    near = indistinguishable_from_best(cells.of([(ranked, epoch) for ranked in chosen]), values.index(max(values)))
     alike = None if near is None else tuple(chosen[place].layer for place in near)
     return BestPostProcessing(choose_on, epoch, tuple(found), alike)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from layerprobe.statistics.best_of_many import not_told_apart
+from layerprobe.statistics.best_of_many import indistinguishable_from_best
 from layerprobe.statistics.bootstrap import intervals
 from layerprobe.summary.cells import Cells
 from layerprobe.values.best import Best, best_layer
@@ -45,8 +45,8 @@ class Reduced:
         epoch: of all values; the last one at which a reduced layer is measured.
         ways: in the order of columns; those without a reduction first.
         values: split -> layer -> its Recall@1.
-        alike: way -> layers that are not told apart from the best one, on the split on which that is chosen; None where
-            that is unknown.
+        alike: way -> layers that are not significantly different from the best one, on the split on which that is
+            chosen; None where that is unknown.
     """
 
     dim: int | None
@@ -128,5 +128,5 @@ def _alike(section: Reduced, way: PostProcessing, splits: Mapping[str, Cells]) -
         return None
     there = [layer for layer in section.layers if way.of(layer) in section.values[best.split]]
     cells = splits[best.split].of([(way.of(layer), section.epoch) for layer in there])
-    found = not_told_apart(cells, there.index(section.layers[best.place]))
+    found = indistinguishable_from_best(cells, there.index(section.layers[best.place]))
     return None if found is None else tuple(there[place] for place in found)

@@ -44,7 +44,7 @@ def reduced_table(summary: RunSummary, section: Reduced) -> TextTable:
 
 
 def processed_table(summary: RunSummary, found: BestPostProcessing) -> TextTable:
-    """A row for each layer: the post-processing chosen for it, where it was chosen, and what it gives on test."""
+    """A row for each layer: the post-processing chosen for it, where it was chosen, and its recall on test."""
     layers = [layer.ranked.layer for layer in found.layers]
     names = layer_names(layer.ranked for layer in found.layers)
     values: dict[str, list[float | None]] = {

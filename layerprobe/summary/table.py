@@ -39,7 +39,7 @@ class _Column:
 
 
 def summary_tables(summary: RunSummary) -> list[TextTable]:
-    """The layers as they are; those of an equal dimension, and after other reductions; and after the best of them."""
+    """The unreduced layers; those of an equal dimension, and after other reductions; and after the best of them."""
     found = [summary_table(replace(summary, layers=summary.main))]
     for section in summary.sections:
         table = reduced_table(summary, section)
@@ -55,8 +55,8 @@ def summary_tables(summary: RunSummary) -> list[TextTable]:
 def summary_table(summary: RunSummary) -> TextTable:
     """A row for each layer: its recalls, its gap, the gap less that of epoch 0, and the epochs that matter.
 
-    Values are percent and differences points, with their 95 % interval in brackets. What all layers share stands in the
-    heading; a column that says nothing is left out. Columns on equal terms say `14x20`. A layer that a column's terms
+    Values are percent and differences points, with their 95 % interval in brackets. What all layers share is in the
+    heading; an empty column is omitted. Columns on equal terms say `14x20`. A layer that a column's terms
     are not stored of has no value there.
     """
     layers = summary.layers
@@ -90,7 +90,7 @@ def summary_table(summary: RunSummary) -> TextTable:
 
 
 def summary_values(summary: RunSummary) -> dict[str, Any]:
-    """The fields of JSON: fractions, and None for what is not known."""
+    """The fields of JSON: fractions, and None for unknown values."""
     return {
         "run": summary.run,
         "interval": summary.kind.text,

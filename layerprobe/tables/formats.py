@@ -109,7 +109,7 @@ def _with_ends(cell: str, ends: tuple[str, str] | None, between: str) -> str:
 
 
 def _right(table: TextTable) -> frozenset[int]:
-    """The columns whose cells stand at the right: of numbers, but those that have intervals behind them."""
+    """The right-aligned columns: numbers, except those followed by intervals."""
     return table.numbers - table.intervals.keys()
 
 

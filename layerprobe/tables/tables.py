@@ -60,7 +60,7 @@ def layer_table(
 
     Args:
         untrained: the run's scores of epoch 0, where the others are of a later one.
-        alike: the layers that are not told apart from the best on its split; None if unknown.
+        alike: the layers that are not significantly different from the best on its split; None if unknown.
     """
     if len({(score.run, score.epoch) for score in scores}) != 1:
         raise ValueError("a layer table shows the scores of one run and one epoch")
@@ -180,7 +180,7 @@ def _kind(scores: Sequence[Score | None]) -> ShownKind:
 def _intervals(
     columns: Sequence[Sequence[Score | None]], first: int, kind: ShownKind
 ) -> dict[int, tuple[Ends | None, ...]]:
-    """The ends of the intervals of neighbouring columns, `first` the place of the first; those without any left out."""
+    """The ends of the intervals of neighbouring columns from `first` on; columns without any are omitted."""
     ends = (
         {} if kind.kind is None else {place: tuple(map(_ends, column)) for place, column in enumerate(columns, first)}
     )

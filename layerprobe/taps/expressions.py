@@ -70,7 +70,7 @@ def find_taps(expressions: Sequence[str], measured: Measured, *, pools: Sequence
             model's final norm. Globs over paths, and `modules`, leave out what cannot be tapped.
         pools: for expressions without a pool: max, avg, gem (cube root of the mean cube) or grid:s (s x s adaptive
             maxima, C * s * s numbers), of tokens those of the patches; cls and cls+avg, where there is a class token.
-            A pool that a layer cannot have is left out there, if it can have another one. None: max for maps, cls and
+            A pool that a layer cannot have is excluded there, if it can have another one. None: max for maps, cls and
             avg for tokens. A vector has one tap, with the pool `none`, whatever is asked.
     """
     found: dict[tuple[int, bool, str], Tap] = {}
@@ -92,7 +92,7 @@ def unpooled(
 
 
 def execution_order(names: Iterable[str], measured: Measured) -> list[str]:
-    """Sort layers by the order in which the network runs them; names that it does not have are left out."""
+    """Sort layers by the order in which the network runs them; names that it does not have are excluded."""
     found = {}
     for name in names:
         plain, normed = _without_normed(name)
@@ -210,7 +210,7 @@ def _path(target: str, measured: Measured) -> str | None:
 
 
 def _globbed(target: str, measured: Measured) -> tuple[list[str], bool]:
-    """The module paths that a glob names, and whether those that cannot be tapped are left out."""
+    """The module paths that a glob names, and whether those that cannot be tapped are excluded."""
     net = measured.net
     if target == MODULES:
         return [plain_path(path) for path in {**net.layers, **net.parts}.values()], True

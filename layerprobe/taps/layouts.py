@@ -1,4 +1,4 @@
-"""Which axis of a module's output is what, told from the shapes that dry forwards gave."""
+"""Which axis of a module's output is what, distinguished from the shapes that dry forwards gave."""
 
 from __future__ import annotations
 

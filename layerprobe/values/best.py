@@ -43,11 +43,11 @@ def best_layer(values: Mapping[str, Values]) -> Best | None:
 def best_text(
     best: Best, names: Sequence[str], values: Mapping[str, Values], alike: Sequence[str] | None = None
 ) -> str:
-    """`best on validation: c5, 93.8 %, first of 2 equal; on test 68.8 %; not told apart from it: c3, c4`.
+    """`best on validation: c5, 93.8 %, first of 2 equal; on test 68.8 %; not significantly different: c3, c4`.
 
     Args:
         values: split -> values of the layers.
-        alike: names of those that are not told apart from the best on its split; None if unknown.
+        alike: names of those that are not significantly different from the best on its split; None if unknown.
     """
     how = " (chosen on test)" if best.split == "test" else ""
     equal = f", first of {best.equals} equal" if best.equals > 1 else ""
@@ -60,9 +60,13 @@ def best_text(
 
 
 def apart_text(best: Best, alike: Sequence[str]) -> str:
-    """`not told apart from it: c3, c4`, or `told apart from all others`."""
+    """`not significantly different: c3, c4`, or `significantly better than all others`."""
     where = "" if best.split == "test" else f" on {best.split}"
-    return f"not told apart from it{where}: {', '.join(alike)}" if alike else f"told apart from all others{where}"
+    return (
+        f"not significantly different{where}: {', '.join(alike)}"
+        if alike
+        else f"significantly better than all others{where}"
+    )
 
 
 def worse_text(names: Sequence[str], before: Values, trained: Values, metric: str, start: str = "untrained") -> str:

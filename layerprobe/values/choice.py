@@ -1,4 +1,4 @@
-"""The result of `layerprobe choose`: which layer to ship, how sure that is, and what it costs."""
+"""The result of `layerprobe choose`: the layer to ship, its uncertainty and its costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run needs before it is begun."""
+"""Estimated time, memory and disk space of a run."""
 
 from __future__ import annotations
 

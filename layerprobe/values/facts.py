@@ -30,8 +30,8 @@ class DataFacts:
 
     Args:
         name: of the data set, with its folder's where it has one; empty where it is unknown.
-        splits: split -> what is known of it, in the order train, validation, test.
-        start: what the network of epoch 0 is: untrained; pretrained, where its weights come from elsewhere; or just
+        splits: split -> its facts, in the order train, validation, test.
+        start: the network of epoch 0: untrained; pretrained, if its weights come from elsewhere; or just
             `epoch 0`, where the epochs are the files of somebody else's training.
         held_out: whether the run trained on the training classes alone, so that the others are new to it.
     """
@@ -43,7 +43,7 @@ class DataFacts:
 
     @property
     def starts_training(self) -> bool:
-        """Whether epoch 0 is known to be what the training started from."""
+        """Whether epoch 0 is known to be the start of the training."""
         return self.start != EPOCH_0
 
 
@@ -65,13 +65,13 @@ def level_text(percent: float) -> str:
 
 
 def run_lines(runs: Mapping[str, DataFacts], splits: Collection[str] | None = None) -> list[str]:
-    """A figure's caption: the data set, what is searched, and the queries, classes and chance level of each split.
+    """A figure's caption: the data set, the gallery, and the queries, classes and chance level of each split.
 
     Runs that were measured on the same data share a line where others were not.
 
     Args:
         runs: run -> what its scores were measured on.
-        splits: those that the figure shows; None for all.
+        splits: shown in the figure; None for all.
     """
     return _by_run({run: _caption(facts, splits) for run, facts in runs.items()})
 
@@ -80,8 +80,8 @@ def image_lines(runs: Mapping[str, DataFacts], splits: Collection[str] | None = 
     """The caption of a figure of images that are not searched: the data set, and the images and classes of each split.
 
     Args:
-        runs: run -> what was measured.
-        splits: those that the figure shows; None for all.
+        runs: run -> its data.
+        splits: shown in the figure; None for all.
     """
     return _by_run({run: _caption(facts, splits, searched=False) for run, facts in runs.items()})
 

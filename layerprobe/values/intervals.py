@@ -31,7 +31,7 @@ def estimand_of(name: str) -> Estimand:
 
 @dataclass(frozen=True)
 class Interval:
-    """A 95 % interval, in the unit of what it belongs to."""
+    """A 95 % interval, in the unit of its value."""
 
     low: float
     high: float
@@ -42,11 +42,11 @@ class Difference:
     """A difference of two means of the same queries, or of several such differences.
 
     Args:
-        value: in the unit of what was compared.
+        value: in the unit of the compared numbers.
         low: lower end of its 95 % interval; None where there are too few units for one, or all have the same mean.
         high: upper end; None likewise.
         p: of the hypothesis that it is 0, two-sided and not corrected for other comparisons; below 0.05 where the
-            interval leaves out 0. None without an interval.
+            interval excludes 0. None without an interval.
     """
 
     value: float
@@ -80,7 +80,7 @@ class OverSeeds:
 
 @dataclass(frozen=True)
 class IntervalKind:
-    """What the intervals of a table or figure say; those of different kinds never stand in one.
+    """How the intervals of a table or figure are made; intervals of different kinds are never mixed.
 
     Args:
         estimand: `gallery`: other queries of classes like these, searched in the same gallery; `redraw`: another draw
@@ -95,7 +95,7 @@ class IntervalKind:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a score says of an interval that is not made by default."""
+        """The note of a score with an interval of another than the default kind."""
         if self.trainings:
             return (_TRAININGS,)
         redraw = (_REDRAW,) if self.estimand == "redraw" else ()
@@ -121,7 +121,7 @@ class IntervalKind:
         return tuple(note for note in notes if note not in self.notes)
 
     def notes_on(self, units: int) -> tuple[str, ...]:
-        """What a score says of its interval: how it is made, unless by default, and whether units are (too) few."""
+        """The note of a score on its interval: its kind, unless default, and whether units are (too) few."""
         name = _UNITS[self.cluster is not None]
         if units < FEWEST_UNITS:
             return (f"{_NONE}{units} {name}, at least {FEWEST_UNITS} are needed",)
@@ -151,7 +151,7 @@ class ShownKind:
     """Which intervals a table or figure shows: those of one kind, or none at all.
 
     Args:
-        kind: what they say; None where none is shown.
+        kind: of the intervals; None where none is shown.
         mixed: whether that is because those at hand are of different kinds.
     """
 
@@ -171,6 +171,6 @@ class ShownKind:
         return () if self.kind is None else (f"{shown_as}: {self.kind.text}",)
 
     def further(self, notes: Iterable[str]) -> tuple[str, ...]:
-        """The notes of a score without those that the line says for all of them."""
+        """The notes of a score without those that the line states for all scores."""
         notes = tuple(notes)
         return notes if self.mixed else IntervalKind.of(notes).further(notes)

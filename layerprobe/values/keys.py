@@ -1,7 +1,7 @@
 """What a result belongs to: a layer with its pool, and a ranking of it; and how both are spelled.
 
 For people a layer is `[RUN#epoch:]LAYER[@pool][/reduction][~similarity]`: printed with its pool except for a vector
-(`fc6`), with run and epoch, and with the similarity, where rows differ in them. Input may omit what is unambiguous.
+(`fc6`), with run and epoch, and with the similarity, where rows differ in them. Input may omit unambiguous parts.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def members_of(layer: LayerKey, stored: Collection[LayerKey]) -> tuple[LayerKey,
 
 
 def concatenated_key(members: Sequence[LayerKey]) -> LayerKey | None:
-    """The layer that some layers are side by side: `A+B`, with the pool of those that are no vectors.
+    """The concatenation of some layers: `A+B`, with the pool of those that are not vectors.
 
     Returns:
         None where they have different pools, or one layer is among them twice.
@@ -111,7 +111,7 @@ def concatenated_layers(text: str, stored: Collection[LayerKey], layer_order: Se
 
 @dataclass(frozen=True, order=True)
 class RankedLayer:
-    """A layer as it is searched: its features, their reduction and similarity. As text `pool5.3@max/l2+pca:64+l2`.
+    """A layer as it is ranked: its features, their reduction and similarity. As text `pool5.3@max/l2+pca:64+l2`.
 
     Args:
         reduction: none, or the chain of reductions.
@@ -147,7 +147,7 @@ def names_by_layer(rows: Iterable[RankedLayer]) -> dict[RankedLayer, str]:
 def named(text: str, known: Iterable[RankedLayer]) -> list[RankedLayer]:
     """The layers that `LAYER[@pool][/reduction][~similarity]` names, in the order of `known`; each part may be a glob.
 
-    Without `/reduction` a name means the layer as it is, and all its reductions where there is no such; without a pool
+    Without `/reduction` a name means the unreduced layer, and all its reductions if that is not known; without a pool
     or a similarity, all that there are. `A+B` may name its layers in any order. A `RUN#epoch:` before it is ignored.
     """
     rest, _, similarity = _PREFIX.sub("", text).partition("~")

@@ -21,7 +21,7 @@ class Agreement:
     Args:
         metric: effective-rank, two-nn or hubness.
         epoch: 0 = before any step.
-        recall: what it is compared with: R@1, or another R@K where that is not measured.
+        recall: compared with it: R@1, or another R@K if R@1 is not measured.
         correlation: Spearman's rank correlation, in [-1, 1], equal values sharing their mean rank; None of fewer than 4
             layers, and where all values of one of the two numbers are equal.
     """
@@ -68,7 +68,7 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 
 def agreement_lines(found: Sequence[Agreement]) -> list[str]:
-    """A line for each metric, epoch, reduction and similarity, with its splits, and one that says what it is.
+    """A line for each metric, epoch, reduction and similarity, with its splits, and a definition.
 
     `two-nn at epoch 20: rank correlation with R@1 on train -0.60, on test 0.81, over 6 layers`
     """

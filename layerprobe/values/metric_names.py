@@ -43,7 +43,7 @@ class Recall:
 
 @cache
 def recall_of(metric: str) -> Recall | None:
-    """The Recall@K that a name stands for, in a whole gallery, a smaller one or on equal terms; None for another."""
+    """The Recall@K of a name, in a whole gallery, a smaller one or on equal terms; None for another metric."""
     found = _RECALL.fullmatch(metric)
     if found is None:
         return None

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 Pool = Literal["max", "avg", "gem"]  # taps have grid:s, too, for any s
 POOLS: tuple[Pool, ...] = get_args(Pool)
 TOKEN_POOLS = ("cls", "cls+avg")  # of tokens with a class token: it, and it followed by the mean of the patches
-NO_POOL = "none"  # what a vector has, which needs none
+NO_POOL = "none"  # of a vector
 
 _GEM_POWER = 3
 _GEM_FLOOR = 1e-6

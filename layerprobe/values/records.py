@@ -1,4 +1,4 @@
-"""RunRecord: what run.json says of a run."""
+"""RunRecord: the content of run.json."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class RunRecord:
 
     @property
     def similarity(self) -> str:
-        """What features are searched by unless told otherwise."""
+        """The default similarity."""
         return str(self.recipe.get("probe", {}).get("similarity", "cosine"))
 
     def as_json(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class RunRecord:
         """The record in run.json.
 
         Raises:
-            ValueError: a field is missing or of another type, with its name and what is expected.
+            ValueError: a field is missing or of another type, with its name and the expected type.
         """
         if fault := _fault(value):
             raise ValueError(fault)

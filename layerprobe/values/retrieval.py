@@ -146,13 +146,13 @@ class Ranks:
         Args:
             k: at least 1; the caller sees to it that it is below the gallery's size.
             ties: see `hits`.
-            lone: lone queries count as misses, are left out of the mean, or are an error.
+            lone: lone queries count as misses, are excluded from the mean, or are an error.
 
         Returns:
             A fraction in [0, 1].
 
         Raises:
-            DataError: a query is lone where that is an error, or all are where they are left out.
+            DataError: a query is lone where that is an error, or all are where they are excluded.
             ValueError: see `hits`, or an unknown rule for lone queries.
         """
         counted = counted_queries(self.tied_positives > 0, lone)
@@ -164,13 +164,13 @@ def counted_queries(paired: NDArray[np.bool_], lone: Lone) -> NDArray[np.bool_]:
 
     Args:
         paired: (Q,) queries with a positive; the others are lone.
-        lone: lone queries stay in the mean, where they score 0 ("miss"), are left out, or are an error.
+        lone: lone queries stay in the mean, where they score 0 ("miss"), are excluded, or are an error.
 
     Returns:
         (Q,)
 
     Raises:
-        DataError: a query is lone where that is an error, or all are where they are left out.
+        DataError: a query is lone where that is an error, or all are where they are excluded.
         ValueError: an unknown rule.
     """
     if lone not in LONE_RULES:
@@ -207,8 +207,8 @@ class SearchRules:
         groups: (Q,) group of each query, such as the camera that took it. Items of its class *and* group are taken out.
             None: no groups.
         gallery_groups: (G,) group of each item searched; None where the queries are searched among themselves.
-        ignored: (P, 2) pairs of a query's row and a row of what is searched, none twice: taken out, whatever their
-            class.
+        ignored: (P, 2) pairs of a query's row and a row of the searched items, without duplicates: excluded, whatever
+            their class.
         positives: (P, 2) such pairs: exactly these items are right for a query, whatever their class, and every other
             item is wrong. None: the items of its class are right.
     """
@@ -223,7 +223,7 @@ class SearchRules:
 
         Args:
             rows: (Q',) of the queries, each once; they are called by their places here.
-            items: (G',) rows of what is searched, each once, likewise; None for all.
+            items: (G',) rows of the searched items, each once, likewise; None for all.
         """
         searched = self.groups if self.gallery_groups is None else self.gallery_groups
         if searched is not None and items is not None:
@@ -289,11 +289,11 @@ class Retrieval:
     Args:
         features: (Q, D) of the queries, finite.
         labels: (Q,) int64 class of each.
-        gallery: (G, D) what is searched; None: the other queries.
+        gallery: (G, D) the searched items; None: the other queries.
         gallery_labels: (G,) int64; None without a gallery.
         similarity: cosine, dot, euclidean or hamming.
         own: (Q,) index in the gallery of the item that is the query, -1 where none is.
-        count: gives the ranks; called at most once, when they are first asked for.
+        count: returns the ranks; called at most once, at their first use.
         classifier: the one that was trained on this layer; None if there is none.
         rules: which items are right, or taken out, where the class does not say; None: the classes alone. Only metrics
             that rank follow them.

@@ -34,7 +34,7 @@ class Score:
         metric: R@1, MAP@R ...
         value: a fraction; None where there is no valid number, with the reason in `notes`.
         low: lower end of the 95 % interval, of `kind`; None if there is none.
-        notes: what a reader must know of the number.
+        notes: caveats.
     """
 
     run: str
@@ -79,7 +79,7 @@ class Subject:
 
     Args:
         epoch: 0 = before any step.
-        ranked: the layer, what was done to its features, and how they are compared.
+        ranked: the layer, the reduction and the similarity of its features.
     """
 
     run: str
@@ -120,12 +120,12 @@ class Subject:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Numbers by two lists of names, for what a Score cannot hold: how alike pairs of layers are.
+    """Numbers by two lists of names, for values that a Score cannot hold: similarities of pairs of layers.
 
     Args:
-        column_axis: what the columns are: layer, or epoch.
+        column_axis: kind of the columns: layer, or epoch.
         values: (R, C) numbers; None where there is no valid one, with the reason in `notes`; never NaN.
-        notes: what a reader must know of the numbers.
+        notes: caveats.
     """
 
     run: str

@@ -44,7 +44,7 @@ class Section(BaseModel):
     # SPEC or a loss that changes the default of one of its own options has the same attribute.
     first_released: ClassVar[Mapping[str, Any]] = {}
 
-    # Strict: the text "15" is not the number 15. Sections are read as JSON, where an array may stand for a tuple.
+    # Strict: the text "15" is not the number 15. Sections are read as JSON, where a tuple is an array.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def without_defaults(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Network(Section):
 
 
 class SourceNetwork(Network):
-    """A network of `registry.SOURCES`: it has no head unless asked for, and says where its weights come from."""
+    """A network of `registry.SOURCES`: it has no head by default, and states the origin of its weights."""
 
     fc: tuple[Annotated[int, Field(ge=1, le=65536)], ...] = ()
     weights: str
@@ -149,7 +149,7 @@ class Train(Section):
     @field_validator("keep", mode="before")
     @classmethod
     def _one_problem(cls, value: Any) -> Any:
-        # A union that fails is told as a problem for each of its types.
+        # A union that fails yields a problem for each of its types.
         if value not in ("all", "last") and (type(value) is not int or value < 1):
             raise PydanticCustomError("keep", 'input should be "all", "last" or a whole number above 0')
         return value
@@ -163,7 +163,7 @@ class Ensemble(Section):
 
 
 class Probe(Section):
-    """What `probe` measures unless told otherwise; no part of a run's identity."""
+    """Defaults of `probe`; no part of a run's identity."""
 
     layers: tuple[str, ...] = Field(("*",), min_length=1)
     pool: tuple[str, ...] | None = Field(None, min_length=1)  # None: what suits each layer

@@ -16,7 +16,7 @@ _Cell = tuple[object, ...]
 def over_seeds(scores: Sequence[Score]) -> list[Score]:
     """Put the mean over the trainings of an experiment in the place of their scores.
 
-    `low` and `high` are the lowest and the highest training. A number that not all trainings have is left out, and a
+    `low` and `high` are the lowest and the highest training. A number that not all trainings have is skipped, and a
     note says which. Where one training has no valid value, the mean has none.
 
     Returns:
@@ -107,7 +107,7 @@ def _kind(score: Score) -> tuple[str, str]:
 
 
 def _left_out(scores: Sequence[Score], shared: Set[_Cell]) -> list[str]:
-    """A note that names the epochs of which nothing is left, and counts the numbers that are left out at others."""
+    """A note that names the epochs without any number left, and counts the skipped numbers of other epochs."""
     kept = {score.epoch for score in scores if _cell(score) in shared}
     alone = [score for score in scores if _cell(score) not in shared]
     epochs = sorted({score.epoch for score in alone} - kept)

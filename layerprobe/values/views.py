@@ -16,13 +16,13 @@ class Histogram:
 
     Args:
         epoch: 0 = before any step.
-        pairs: what the pairs have in common: `same class` or `different class`.
+        pairs: `same class` or `different class`.
         edges: B + 1 ascending numbers, the ends of the bins.
         counts: B numbers of pairs.
         median: of the similarities; None where there is no pair.
         above: share of the pairs that are more similar than the median pair of the same class, of those as similar the
             half; None where there is no pair of either kind.
-        notes: what a reader must know of the counts.
+        notes: caveats.
     """
 
     run: str
@@ -49,13 +49,13 @@ class Curve:
     Args:
         epoch: 0 = before any step.
         ranked: the layer with its reduction and similarity.
-        measure: what the values are: R@1, or `share of the variance`.
+        measure: of the values: R@1, or `share of the variance`.
         places: P ascending numbers.
         values: P fractions; None where there is no valid number, with the reason in `notes`.
         low: P lower ends of 95 % intervals, None where a value has none; empty where there are none at all.
         high: the upper ends.
         n: number of images; of a mean over trainings the number of these.
-        notes: what a reader must know of the values.
+        notes: caveats.
     """
 
     run: str
@@ -100,13 +100,13 @@ class Sized:
 
 @dataclass(frozen=True)
 class Reductions:
-    """The layers of a run as they are, and after reductions.
+    """The layers of a run, unreduced and reduced.
 
     Args:
         epoch: of all values; 0 = before any step.
         values: in the order of layers in the network, then of reductions, `none` first.
         chosen_on: the split on which the best post-processing of each layer was chosen; None if unknown.
-        notes: what a reader must know of that choice.
+        notes: caveats.
     """
 
     run: str
@@ -136,7 +136,7 @@ class FoundItem:
 
     Args:
         similarity: to the query; of hamming minus the number of different bits, so that the nearest is largest.
-        right: whether it is a right answer: of the query's class, or what the data set's lists say.
+        right: whether it is a right answer: of the query's class, or in the data set's lists.
     """
 
     item: Item
@@ -152,7 +152,7 @@ class Neighbours:
         epoch: 0 = before any step.
         ranked: the layer with its reduction and similarity.
         found: K items or fewer, nearest first.
-        notes: why this query is shown, and what a reader must know.
+        notes: why this query is shown, and caveats.
     """
 
     run: str

@@ -336,14 +336,14 @@ def test_the_layers_not_told_apart_from_the_best_are_named(make_scores: MakeScor
 
     figure = draw(scores, indistinguishable=indistinguishable)
     assert given == [[score for score in scores if score.epoch == 5]]
-    assert "best: fc6; not told apart from it: pool5.1, pool5.3" in notes(figure)
-    assert "told apart" not in notes(draw(scores, indistinguishable=lambda *_: None))
+    assert "best: fc6; not significantly different: pool5.1, pool5.3" in notes(figure)
+    assert "significantly" not in notes(draw(scores, indistinguishable=lambda *_: None))
 
 
 def test_of_many_layers_not_told_apart_from_the_best_the_number_is_said(make_scores: MakeScores) -> None:
     scores = make_scores([f"c{place}" for place in range(13)], [5])
     near = [score.ranked_layer for score in scores if score.layer not in ("c0", "c12")]
-    assert "best: c12; not told apart from it: 11 of the 12 others" in notes(
+    assert "best: c12; not significantly different: 11 of the 12 others" in notes(
         draw(scores, indistinguishable=lambda *_: near)
     )
 
@@ -352,4 +352,4 @@ def test_each_similarity_has_a_best_of_its_own(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP, [0])
     dot = [replace(score, similarity="dot", value=0.1) for score in scores]
     figure = draw([*scores, *dot], indistinguishable=lambda shown, _: () if shown[0].similarity == "dot" else None)
-    assert notes(figure).splitlines() == ["netA, dot: best: pool5.1~dot; told apart from all others"]
+    assert notes(figure).splitlines() == ["netA, dot: best: pool5.1~dot; significantly better than all others"]

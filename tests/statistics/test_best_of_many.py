@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from layerprobe.statistics.best_of_many import not_told_apart
+from layerprobe.statistics.best_of_many import indistinguishable_from_best
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.units import UnitSums
 
@@ -20,32 +20,32 @@ def test_only_means_that_differ_by_more_than_their_noise_are_told_apart() -> Non
     # sd of a difference 0.14 / sqrt(40) = 0.022: 0.5 is 22 of them; the second and last differ from the best by luck
     values = np.array([[0.1], [0.6], [0.6], [0.6]]) + noise(4, 40)
     best = int(values.mean(1).argmax())
-    assert not_told_apart(cells_of(values), best) == tuple(place for place in (1, 2, 3) if place != best)
+    assert indistinguishable_from_best(cells_of(values), best) == tuple(place for place in (1, 2, 3) if place != best)
 
 
 def test_what_units_have_in_common_does_not_hide_a_difference() -> None:
     # Units differ by far more than the two layers do, but in both alike.
     hard = 10 * noise(1, 40)
     layers = np.array([[0.0], [0.3]]) + noise(2, 40, 1)
-    assert not_told_apart(cells_of(hard + layers), 1) == ()
+    assert indistinguishable_from_best(cells_of(hard + layers), 1) == ()
 
 
 def test_layers_that_hit_the_same_queries_are_not_told_apart() -> None:
     same = noise(1, 12)
-    assert not_told_apart(cells_of(np.concatenate([same, same])), 0) == (1,)
+    assert indistinguishable_from_best(cells_of(np.concatenate([same, same])), 0) == (1,)
 
 
 def test_nothing_is_said_of_a_single_layer_or_of_fewer_than_10_units() -> None:
-    assert not_told_apart(cells_of(noise(1, 40)), 0) is None
-    assert not_told_apart(cells_of(noise(2, 9)), 0) is None
-    assert not_told_apart(cells_of(noise(2, 10)), 0) is not None
+    assert indistinguishable_from_best(cells_of(noise(1, 40)), 0) is None
+    assert indistinguishable_from_best(cells_of(noise(2, 9)), 0) is None
+    assert indistinguishable_from_best(cells_of(noise(2, 10)), 0) is not None
 
 
 def test_the_luck_of_the_best_of_eight_equals_tells_none_of_them_apart() -> None:
     wrong = 0
     for seed in range(100):
         values = noise(8, 60, seed)
-        near = not_told_apart(cells_of(values), int(values.mean(1).argmax()), resamples=1000)
+        near = indistinguishable_from_best(cells_of(values), int(values.mean(1).argmax()), resamples=1000)
         wrong += near is not None and len(near) < 7
     # 5 of 100 are expected; bands of the differences to the best alone are wrong 16 times
     assert wrong <= 9
@@ -59,6 +59,6 @@ def test_two_layers_are_told_apart_where_their_difference_says_so() -> None:
         of_first, of_second = (UnitSums(cells.sums[[row]], cells.counts[[row]]) for row in (0, 1))
         p = differences(of_first.minus(of_second))[0].p
         assert p is not None
-        assert (not_told_apart(cells, 0, resamples=10_000) == ()) == (p < 0.05)
+        assert (indistinguishable_from_best(cells, 0, resamples=10_000) == ()) == (p < 0.05)
         told.add(p < 0.05)
     assert told == {True, False}

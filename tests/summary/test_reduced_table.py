@@ -49,7 +49,7 @@ def test_reductions_of_one_dimension_stand_beside_each_other_and_the_layers_as_t
 
 def test_the_best_layer_of_each_reduction_is_named() -> None:
     _, table, _ = summary_tables(WHOLE)
-    assert "pca:8: best on test (chosen on test): fc6, 62.0 %; not told apart from it: pool5@max" in table.notes
+    assert "pca:8: best on test (chosen on test): fc6, 62.0 %; not significantly different: pool5@max" in table.notes
 
 
 def test_what_a_column_is_the_mean_of_and_fitted_on_is_told() -> None:
@@ -82,8 +82,8 @@ def test_post_processing_shows_what_was_chosen_where_and_what_it_gives_on_test()
     )
     assert table.intervals == {3: (("66.0", "74.0"), None), 4: (None, ("-6.0", "-1.0"))}
     assert (
-        table.notes[0]
-        == "* best on validation: pool5@max, 80.0 %; on test 70.0 %; not told apart from it on validation: fc6/pca:8"
+        table.notes[0] == "* best on validation: pool5@max, 80.0 %; on test 70.0 %; "
+        "not significantly different on validation: fc6/pca:8"
     )
     assert table.notes[-1] == "a note"
 

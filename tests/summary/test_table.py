@@ -121,7 +121,7 @@ def test_the_best_layer_is_marked_and_told_to_be_chosen_on_test() -> None:
 
 @pytest.mark.parametrize(
     ("alike", "told"),
-    [((FC6,), "not told apart from it: fc6"), ((), "told apart from all others")],
+    [((FC6,), "not significantly different: fc6"), ((), "significantly better than all others")],
 )
 def test_layers_that_are_not_told_apart_from_the_best_are_named(alike: tuple[RankedLayer, ...], told: str) -> None:
     assert summary_table(replace(SUMMARY, alike=alike)).notes[0].endswith(f"; {told}")

@@ -337,7 +337,7 @@ def test_a_score_that_has_no_interval_has_no_kind() -> None:
 def test_layers_not_told_apart_from_the_best_are_named_as_rows_are() -> None:
     scores = [score("a", "test", 0.6), score("a", "test", 0.5, pool="avg"), score("b", "test", 0.1)]
     table = layer_table(scores, alike=[scores[1].ranked_layer])
-    assert table.notes[0] == "* best on test (chosen on test): a, 60.0 %; not told apart from it: a@avg"
+    assert table.notes[0] == "* best on test (chosen on test): a, 60.0 %; not significantly different: a@avg"
 
 
 def test_further_metrics_have_their_intervals() -> None:

@@ -45,14 +45,14 @@ def test_a_best_says_where_it_was_chosen_and_what_it_has_on_test() -> None:
 def test_the_layers_not_told_apart_from_the_best_are_named() -> None:
     values = {"validation": [0.9, 0.8, 0.5], "test": [0.3, 0.2, 0.7]}
     best, on_validation = Best(2, "test", 1), Best(0, "validation", 1)
-    assert best_text(best, NAMES, values, ["conv"]).endswith("fc6, 70.0 %; not told apart from it: conv")
+    assert best_text(best, NAMES, values, ["conv"]).endswith("fc6, 70.0 %; not significantly different: conv")
     text = best_text(on_validation, NAMES, values, ["pool5", "fc6"])
-    assert text.endswith("; on test 30.0 %; not told apart from it on validation: pool5, fc6")
+    assert text.endswith("; on test 30.0 %; not significantly different on validation: pool5, fc6")
 
 
 def test_a_best_that_is_told_apart_from_all_others_says_so() -> None:
     text = best_text(Best(2, "test", 1), NAMES, {"test": [0.3, 0.2, 0.7]}, [])
-    assert text == "best on test (chosen on test): fc6, 70.0 %; told apart from all others"
+    assert text == "best on test (chosen on test): fc6, 70.0 %; significantly better than all others"
 
 
 def test_of_what_training_made_worse_the_layer_best_before_is_named() -> None:

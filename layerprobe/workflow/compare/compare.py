@@ -48,7 +48,7 @@ class CompareRequest:
 
 
 def compare(request: CompareRequest) -> list[Comparison]:
-    """The layers of A against those of B; nothing is written.
+    """Compare the layers of A with those of B; nothing is written.
 
     Returns:
         One comparison; with globs those of every pair, corrected together.
@@ -60,7 +60,7 @@ def compare(request: CompareRequest) -> list[Comparison]:
 
 
 def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure: Measure) -> list[Comparison]:
-    """Compare layers of one place with layers of another.
+    """Compare layers of one split with layers of another.
 
     Args:
         pairs: at least one, each a layer of `a` and one of `b`.
@@ -90,8 +90,8 @@ def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure
 def pair_layers(a: tuple[RankedSplit, Reference], b: tuple[RankedSplit, Reference]) -> list[Pair]:
     """The pairs that two references name.
 
-    A glob pairs each of its layers with the other's one; that one is left out, also where it has a second name, by
-    which its stored features are the same. Two globs pair layers of one name.
+    A glob pairs each of its layers with the other reference's single layer. That layer is skipped, also under a second
+    name of the same stored features. Two globs pair layers of one name.
     """
     firsts, seconds = find_layers(*a), find_layers(*b)
     globs = a[1].is_glob, b[1].is_glob
@@ -130,7 +130,7 @@ def invalid_reason(place: RankedSplit, ranked: RankedLayer) -> str:
 
 
 def layer_notes_of(place: RankedSplit, ranked: RankedLayer) -> list[str]:
-    """What is to be said of a layer: that it was fitted on what is searched, has collapsed, and its zero vectors."""
+    """The caveats on a layer: fitted on the searched items, collapsed, zero vectors."""
     notes = dict.fromkeys(note for draw in place.ranked_as(ranked) for note in layer_notes(place.stored.ranks[draw]))
     fitted = [TRANSDUCTIVE] if parse_chain(ranked.reduction).on_gallery else []
     return [f"{place.name(ranked)}: {note}" for note in (*fitted, *notes)]

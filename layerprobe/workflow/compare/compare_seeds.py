@@ -34,7 +34,7 @@ Places = tuple[RankedSplit, RankedSplit]
 
 
 def compare_seeds(request: CompareRequest) -> list[SeedComparison]:
-    """The layers of A against those of B, in every training of their experiments.
+    """Compare the layers of A with those of B in every training of their experiments.
 
     Returns:
         One comparison; with globs those of every pair, corrected together.

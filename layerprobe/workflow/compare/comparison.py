@@ -13,11 +13,11 @@ from layerprobe.workflow.run.references import reference_text
 
 @dataclass(frozen=True)
 class ComparedLayer:
-    """One of the two.
+    """One of the two layers.
 
     Args:
-        name: the layer for people.
-        start: what the network of epoch 0 is, as in `DataFacts`.
+        name: as printed.
+        start: the network of epoch 0, as in `DataFacts`.
     """
 
     subject: Subject
@@ -27,11 +27,11 @@ class ComparedLayer:
 
 @dataclass(frozen=True)
 class Basis:
-    """What a comparison rests on.
+    """The data of a comparison.
 
     Args:
         metric: R@1, MAP@R ...
-        units: how many units are resampled: the classes, or clusters of them.
+        units: number of resampled units: the classes, or clusters of them.
     """
 
     metric: str
@@ -58,7 +58,7 @@ class Comparison:
     Args:
         values: the metric of both; None where one has no valid number, with the reason in `notes`.
         difference: a - b, p corrected for all comparisons; None likewise.
-        notes: what a reader must know.
+        notes: caveats.
     """
 
     a: ComparedLayer
@@ -70,8 +70,8 @@ class Comparison:
 
     @property
     def claimed(self) -> bool:
-        """Whether the two are told apart: p, corrected for all comparisons, is below 0.05."""
-        return is_told(self.difference)
+        """Whether the difference is significant: p, corrected for all comparisons, is below 0.05."""
+        return is_significant(self.difference)
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON has them; `note` says what kind of interval it is, if not the default."""
@@ -85,7 +85,7 @@ class SeedComparison:
     Args:
         trainings: by seed; empty where a layer of one has no valid number, with the reason in `notes`.
         over: a - b over the trainings, both p corrected for all comparisons; None likewise.
-        notes: what a reader must know.
+        notes: caveats.
     """
 
     a: ComparedLayer
@@ -108,8 +108,8 @@ class SeedComparison:
         return row | {"sd": None if over is None else over.sd, "networks": networks, "seeds": seeds}
 
 
-def is_told(difference: Difference | None) -> bool:
-    """Whether a difference is told from 0: its p is below 0.05."""
+def is_significant(difference: Difference | None) -> bool:
+    """Whether a difference is significant: its p is below 0.05."""
     return difference is not None and difference.p is not None and difference.p < 0.05
 
 

@@ -29,7 +29,7 @@ def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> st
         better = "better" if comparison.difference.value > 0 else "worse"
         claim = f"{first} retrieves {classes} {better} than {second} {where}"
     elif comparison.difference.p is not None:
-        claim = f"{first} and {second} are not told apart on {classes} {where}"
+        claim = f"{first} and {second} do not differ significantly on {classes} {where}"
     else:
         claim = f"{first} against {second} on {classes} {where}"
     share = is_fraction(basis.metric)
@@ -40,10 +40,10 @@ def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> st
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> TextTable:
-    """A row for each of several comparisons that were corrected together.
+    """A row for each comparison of a corrected family.
 
     Args:
-        comparisons: at least one; all between the same two places.
+        comparisons: at least one; all between the same two splits.
     """
     first = comparisons[0]
     basis, share = first.basis, is_fraction(first.basis.metric)
@@ -66,7 +66,7 @@ def _row(one: Comparison, share: bool) -> tuple[str, ...]:
     if one.values is None or one.difference is None:
         return (one.a.name, one.b.name, "-", "-", "-", "-", "-", "; ".join(one.notes))
     found = one.difference
-    told = ("a better" if found.value > 0 else "b better") if one.claimed else "not told apart"
+    told = ("a better" if found.value > 0 else "b better") if one.claimed else "not significant"
     ends = "-" if found.low is None or found.high is None else range_text(found.low, found.high, share)
     values = (f"{100 * value:.1f}" if share else f"{value:.3g}" for value in one.values)
     p = "-" if found.p is None else p_text(found.p)
@@ -104,7 +104,7 @@ def classes_text(a: ComparedLayer, b: ComparedLayer) -> str:
 
 
 def network_text(a: ComparedLayer, b: ComparedLayer) -> str:
-    """`in this trained network (netA, epoch 20)`: one training says nothing of another."""
+    """`in this trained network (netA, epoch 20)`: one training is no evidence on another."""
     first, second = a.subject, b.subject
     trained = "trained " if first.epoch > 0 and second.epoch > 0 else ""
     if first.run != second.run:
@@ -152,7 +152,7 @@ def few_text(basis: Basis) -> str:
 
 
 def value_text(value: float, share: bool) -> str:
-    """`85.8 %`, or three digits of what is no share."""
+    """`85.8 %`, or three digits of a number that is no share."""
     return f"{100 * value:.1f} %" if share else f"{value:.3g}"
 
 

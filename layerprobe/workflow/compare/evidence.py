@@ -1,4 +1,4 @@
-"""What the differences of two places' layers rest on: the values of each query, or what they are without each unit."""
+"""The evidence on differences of layers: the values of each query, or the values without each unit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from layerprobe.workflow.run.units import units_of
 
 @dataclass(frozen=True)
 class Measure:
-    """What is compared of two layers.
+    """The compared metric.
 
     Args:
         metric: R@K, or another that is the mean of a value for each query.
@@ -48,8 +48,8 @@ class Evidence:
 
     Args:
         values: (C, 2) the metric of both layers.
-        left_out: (C, U, U) what the queries of each unit add to the difference without each unit, for intervals of
-            another draw; None for those against this gallery.
+        left_out: (C, U, U) contributions of the queries of each unit to the difference without each unit, for
+            intervals over new classes; None for those against this gallery.
     """
 
     values: FloatArray
@@ -118,7 +118,7 @@ def gather(
 def _left_out(
     a: RankedSplit, b: RankedSplit, pairs: Sequence[tuple[RankedLayer, RankedLayer]], measure: Measure
 ) -> FloatArray:
-    """(C, U, U) what the queries of each unit add to each difference without each unit."""
+    """(C, U, U) contributions of the queries of each unit to each difference without each unit."""
     cluster, metric = measure.kind.cluster, measure.metric
     if (a.run, a.epoch) == (b.run, b.epoch):
         firsts = seconds = Redrawn(a, cluster).tables(

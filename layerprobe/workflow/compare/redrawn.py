@@ -28,7 +28,7 @@ from layerprobe.workflow.run.units import require_redrawable, units_of_splits
 
 @dataclass(frozen=True, eq=False)
 class Redrawn:
-    """The stored features of a place, and the units that are left out of it.
+    """The stored features of a split, and its units.
 
     Args:
         cluster: the column whose texts are the units; None for the classes.
@@ -56,7 +56,7 @@ class Redrawn:
         return dataset
 
     def tables(self, layers: Iterable[RankedLayer], metric: str) -> dict[RankedLayer, FloatArray]:
-        """(U, U) what the queries of each unit add to a layer's metric without each unit."""
+        """(U, U) contributions of the queries of each unit to a layer's metric without each unit."""
         recall = recall_of(metric) if is_recall(metric) else None
         if recall is None and metric not in METRICS:
             fix = "Choose a metric of the whole gallery, such as R@1"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.intervals import Difference, OverSeeds
 from layerprobe.values.metric_names import is_fraction
-from layerprobe.workflow.compare.comparison import SeedComparison, is_told
+from layerprobe.workflow.compare.comparison import SeedComparison, is_significant
 from layerprobe.workflow.compare.comparison_text import (
     classes_text,
     corrected_text,
@@ -25,7 +25,7 @@ from layerprobe.workflow.compare.comparison_text import (
 def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = None) -> str:
     """The mean difference over trainings with its spread and its intervals, in a few sentences.
 
-    The claim is about another training: that these networks differ says less.
+    The claim is about another training, not only about these networks.
 
     Args:
         names: what to call them; None for the layers' names, with epoch and run where these differ.
@@ -52,13 +52,13 @@ def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = N
 
 def _claim(over: OverSeeds, first: str, second: str, classes: str, where: str) -> str:
     better = "better" if over.mean > 0 else "worse"
-    if is_told(over.training):
+    if is_significant(over.training):
         return f"{first} retrieves {classes} {better} than {second} {where}"
-    if is_told(over.classes):
+    if is_significant(over.classes):
         return f"{first} retrieves {classes} {better} than {second} {where}, but another training may not show it"
     if over.classes.p is None:
         return f"{first} against {second} on {classes} {where}"
-    return f"{first} and {second} are not told apart on {classes} {where}"
+    return f"{first} and {second} do not differ significantly on {classes} {where}"
 
 
 def _intervals_text(comparison: SeedComparison, over: OverSeeds) -> str:
@@ -109,7 +109,7 @@ def _unsigned(value: float, share: bool) -> str:
 
 
 def seeds_table(comparisons: Sequence[SeedComparison]) -> TextTable:
-    """A row for each of several comparisons that were corrected together.
+    """A row for each comparison of a corrected family.
 
     Args:
         comparisons: at least one with a value.
@@ -140,7 +140,7 @@ def _row(one: SeedComparison, share: bool) -> tuple[str, ...]:
     over = one.over
     if over is None:
         return (one.a.name, one.b.name, "-", "-", "-", "-", "-", "; ".join(one.notes))
-    told = ("a better" if over.mean > 0 else "b better") if is_told(over.training) else "not told apart"
+    told = ("a better" if over.mean > 0 else "b better") if is_significant(over.training) else "not significant"
     ends = (
         "-" if found.low is None or found.high is None else range_text(found.low, found.high, share)
         for found in (over.classes, over.training)

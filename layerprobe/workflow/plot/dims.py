@@ -174,7 +174,7 @@ def shown(
     names: Sequence[str] | None,
     embeddings: Mapping[str, RankedLayer],
 ) -> list[Reductions]:
-    """The layers asked for; else those at an equal dimension, or a few of these where each has a line.
+    """The requested layers; else those at an equal dimension, or a few of these if each has a line.
 
     Args:
         embeddings: run -> its embedding layer, where that is known.
@@ -187,7 +187,7 @@ def shown(
         if not kept:
             there = dict.fromkeys(layer.layer for each in reductions for layer in sorted(_equal(each)))
             fix = f"Choose among {', '.join(there)}, or run layerprobe probe --equal-dim"
-            raise RecipeError(f"--layers {','.join(names or ())}: none of these is at an equal dimension", fix=fix)
+            raise RecipeError(f"--layers {','.join(names or ())}: not measured at an equal dimension", fix=fix)
         return kept
     lines = len(equal_dimensions(reductions)) >= MANY
     return [_kept(each, _few(each, scores, embeddings.get(each.run)) if lines else _equal(each)) for each in reductions]

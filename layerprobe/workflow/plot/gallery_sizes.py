@@ -59,7 +59,7 @@ def last_scores(scores: Sequence[Score]) -> list[Score]:
 def layers_shown(
     runs: Sequence[Sequence[Score]], names: Sequence[str] | None, embeddings: Mapping[str, RankedLayer]
 ) -> list[list[RankedLayer]]:
-    """The layers of each run that were asked for, or are among the `headline_layers` of one run; in network order.
+    """The layers of each run that were requested, or are among the `headline_layers` of one run; in network order.
 
     Args:
         embeddings: run -> its embedding layer, where that is known.
@@ -93,7 +93,7 @@ def stored_curves(
     """The curves of runs, each at its last epoch that has Recall@1 on test; trainings of one experiment as one.
 
     Args:
-        names: the layers asked for; None for a few, the same for all runs.
+        names: the requested layers; None for a few, the same for all runs.
         embeddings: run -> its embedding layer, where that is known.
     """
     last = [last_scores([score for score in scores if score.run == run.name]) for run in runs]

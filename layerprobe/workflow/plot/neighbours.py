@@ -54,7 +54,7 @@ class FoundItems:
 
 @dataclass(frozen=True, eq=False)
 class RunGallery:
-    """A split of a run as it is searched, with its images.
+    """A split of a run with its search and its images.
 
     Args:
         originals: split -> its images in the data set, neither resized nor inverted.
@@ -128,7 +128,7 @@ def neighbours_of(
 ) -> FoundItems:
     """The items nearest to some queries by some layers, as the run's searches find them.
 
-    The query itself and the items that the search rules exclude are left out. Tied items are in the order of their
+    The query itself and the items that the search rules exclude are skipped. Tied items are in the order of their
     rows, as in `nearest_neighbours`.
 
     Args:

@@ -108,7 +108,7 @@ def _shown_layers(
     *,
     like: Sequence[RankedLayer] = (),
 ) -> tuple[RankedLayer, ...]:
-    """The layers asked for; else those of the rule; else those of the first run, or the last two."""
+    """The requested layers; else those of the rule; else those of the first run, or the last two."""
     known = ranked_split.layers
     asked = asked_layers(options.layers, known)
     if asked is not None:

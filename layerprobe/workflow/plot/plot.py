@@ -98,7 +98,7 @@ class StoredRuns:
         return over_seeds(self.scores_of_runs)
 
     def data(self, runs: Iterable[str]) -> Mapping[str, DataFacts]:
-        """Run, or mean of trainings -> what it was measured on."""
+        """Run, or mean of trainings -> its data."""
         facts = {run.name: data_facts(run, self.scores_of_runs) for run in self.runs}
         return facts_over_seeds(facts, {name: self._members.get(name, ()) for name in runs})
 

@@ -32,7 +32,7 @@ class ByOutcome:
 
 @dataclass(frozen=True)
 class Worst:
-    """The queries whose nearest positive has the highest rank by a layer; those without one are left out."""
+    """The queries whose nearest positive has the highest rank by a layer; queries without one are skipped."""
 
     layer: RankedLayer
 

@@ -117,7 +117,7 @@ def shown(
 ) -> Iterator[tuple[RankedLayer, dict[str, Labelled]]]:
     """The layers to show with their features by split, read one after another.
 
-    Reduced layers are shown if asked for, or if there are no others.
+    Reduced layers are shown if requested, or if there are no others.
     """
     epoch = asked_epoch(scores, which.options.epoch)
     # The cosine is taken whatever the similarity of the search: a layer searched by two similarities is shown once.

@@ -33,8 +33,8 @@ class RunClassifier:
     """The classifier of a run's loss, at each epoch.
 
     Args:
-        layer: what the loss takes; None for a model from Python, which has no loss.
-        classes: (C,) those that it was trained on, ascending; None where the data set has no training classes.
+        layer: the input of the loss; None for a model from Python, which has no loss.
+        classes: (C,) training classes, ascending; None if the data set has none.
         device: where it is.
     """
 
@@ -139,7 +139,7 @@ def without_accuracy(
 
 
 def require_classified(request: ProbeRequest, recipe: Recipe, embedding: Tap, taps: Sequence[Layer]) -> None:
-    """Check that the layer whose accuracy is asked for is among those measured."""
+    """Check that the layer whose accuracy is requested is among those measured."""
     named = request.metrics if request.metrics is not None else recipe.probe.metrics
     if "accuracy" in named and embedding.key not in [tap.key for tap in taps]:
         raise RecipeError(f"accuracy is measured on {embedding.key}", fix=f"Add {embedding.layer} to --layers")

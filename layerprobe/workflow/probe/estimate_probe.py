@@ -36,7 +36,7 @@ _FILES = 16  # that are hashed
 def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
     """Time a few images through all that the probe will do before it ranks them, and extend it to all that is missing.
 
-    The images are taken for those that the run began with.
+    The images are assumed to be those of the run.
     """
     opened = open_for_probing(run, request)
     dataset, to_hash = _sampled(opened, request)
@@ -88,7 +88,7 @@ def _estimated(
 
 
 def _images_read(opened: ProbedRun, request: ProbeRequest, dataset: Dataset, images: int) -> float:
-    """How many images are read one after the other; those that processes read beside each other count as one."""
+    """Number of images read in sequence; images that processes read in parallel count as one."""
     workers = from_recipe.choose_workers(request.workers, opened.device)
     in_memory, on_disk = workers == 0 and is_small(dataset), opened.recipe.data.cache == "auto"
     if in_memory or on_disk:  # every image is decoded once, and kept

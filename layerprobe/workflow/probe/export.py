@@ -19,7 +19,7 @@ _STOPPED = "export stopped; the indexes written are whole, the same command goes
 
 
 def export(searches: Searches, selection: Selection, epoch: int, listener: Listener, stop: Stop) -> None:
-    """Write an index and its ids for every selected layer, as it is searched, and stored split of an epoch.
+    """Write an index and its ids for every selected layer and stored split of an epoch.
 
     A layer with features that are not finite gets none, and loses an older one. A mean of draws has none: each of its
     draws is another map.

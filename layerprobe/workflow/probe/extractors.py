@@ -31,7 +31,7 @@ class Extractor(Protocol):
         """How many images will be read for it."""
 
     def extract(self, missing: Missing, tell: Tell) -> None:
-        """Compute and store what is missing of an epoch and split."""
+        """Compute and store the missing features of an epoch and split."""
 
 
 @dataclass(eq=False)
@@ -55,7 +55,7 @@ class RunExtractor:
         return missing.images if missing.taps else 0
 
     def extract(self, missing: Missing, tell: Tell) -> None:
-        """Run the network on the split's images and store what the taps give."""
+        """Run the network on the split's images and store the outputs of the taps."""
         if self._loaded != missing.epoch:
             load_net(self.features.run, missing.epoch, self.net)
             self._loaded = missing.epoch

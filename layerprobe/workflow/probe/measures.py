@@ -36,7 +36,7 @@ class Measures:
 
     @property
     def names(self) -> list[str]:
-        """Every metric asked for."""
+        """All requested metrics."""
         thinned = [] if self.gallery_size is None else [str(Recall(k, self.gallery_size)) for k in self.ks]
         return [*(str(Recall(k)) for k in self.ks), *thinned, *(name for _, names in self.metrics for name in names)]
 
@@ -93,7 +93,7 @@ def build_measures(
 def _build_metrics(
     names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
 ) -> list[tuple[Metric, tuple[str, ...]]]:
-    """Each metric once, with its options; beside it the names under which it was asked for."""
+    """Each metric once, with its options, and the names under which it was requested."""
     factories: dict[Any, list[str]] = {}
     for name in names:
         factories.setdefault(load("metric", METRICS, name), []).append(name)

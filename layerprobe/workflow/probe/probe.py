@@ -1,4 +1,4 @@
-"""probe: a run's checkpoints -> stored features of every layer asked for -> scores."""
+"""probe: a run's checkpoints -> stored features of the requested layers -> scores."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from layerprobe.workflow.run.run_network import embedding_tap, network_facts, wi
 from layerprobe.workflow.run.runs import Run, locked
 
 OTHER_IMAGES = "Restore them, or train a new run"
-_STOPPED = "probing stopped; what is stored is whole, the same command goes on"
+_STOPPED = "probing stopped; stored results are complete, the same command resumes"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Probing:
 def prepare(
     run: Run, request: ProbeRequest, dataset: Dataset | None = None, listener: Listener | None = None
 ) -> Probing:
-    """Resolve what is to be measured of a single run; nothing is extracted."""
+    """Resolve a request for a single run; nothing is extracted."""
     opened = open_for_probing(run, request)
     selection, built = selected(opened, request, dataset, listener)
     features = features_of(opened.run, opened.recipe, built)
@@ -83,7 +83,7 @@ def selected(
 ) -> tuple[Selection, Dataset]:
     """What is measured, and of which data set; arguments and errors of `prepare`."""
     recipe, measured = opened.recipe, opened.measured
-    # A misspelt layer is told before images are decoded.
+    # A misspelt layer is reported before images are decoded.
     taps, embedding = select_taps(request, recipe, measured), embedding_tap(recipe, measured)
     if listener is not None:
         layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
@@ -115,7 +115,7 @@ def known_scores(
 
 
 def keep_layers(run: Run, order: Sequence[str], network: RecordedNetwork) -> None:
-    """Write into run.json what it shall say of the network, and in which order that runs the layers ever measured."""
+    """Write the network and the execution order of all layers ever measured to run.json."""
     record = run.read()
     kept = replace(record, layer_order=tuple(order), network=network)
     if kept != record:
@@ -123,11 +123,11 @@ def keep_layers(run: Run, order: Sequence[str], network: RecordedNetwork) -> Non
 
 
 def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: Stop) -> list[Score]:
-    """Extract what is missing, score what was selected, and write scores.csv after each epoch."""
+    """Extract missing features, score the selection, and write scores.csv after each epoch."""
     selection, features, extractor, scorer = probing.selection, probing.features, probing.extractor, probing.scorer
     keep_layers(features.run, probing.table.layer_order, probing.network)
     if selection.export_index:
-        import_faiss()  # told before the work, not after it
+        import_faiss()  # fails before the work, not after it
     for doubt in doubts_of(selection):
         listener.say(doubt)
     missing = [
@@ -136,7 +136,7 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
     record = features.run.read()
     for item in missing:
         if extractor.images(item):
-            require_kept(features.run, record, item.epoch)  # told before the work, not in the middle of it
+            require_kept(features.run, record, item.epoch)  # fails before the work, not in the middle of it
         if item.taps and (note := features.stale_note(item.epoch, item.split)):
             listener.say(note)
     # One count for both kinds of work: an image run through the network, and an image ranked in all layers.
@@ -235,7 +235,7 @@ def probe(
     listener: Listener,
     prepared: Callable[[Run, ProbeRequest, Dataset | None, Listener | None], Probing] = prepare,
 ) -> list[Score]:
-    """Measure a run as asked and return the scores asked for; scores.csv keeps all of them."""
+    """Measure a run and return the requested scores; scores.csv keeps all scores."""
     with locked(run):
         run.remove_leftovers()
         # Decoding catches the signals itself.

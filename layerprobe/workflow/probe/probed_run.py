@@ -1,4 +1,4 @@
-"""A run as it is opened for probing: its recipe, its network and what the network's layers are."""
+"""A run that is opened for probing: its recipe, its network and the network's layers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from layerprobe.workflow.run.runs import Run
 
 @dataclass(frozen=True, eq=False)
 class ProbedRun:
-    """A run as it is opened for probing.
+    """A run that is opened for probing.
 
     Args:
         net: built from the recipe, on `device`; its weights are those of no epoch yet.
@@ -37,7 +37,7 @@ class ProbedRun:
 
     @functools.cached_property
     def measured(self) -> Measured:
-        """The network's layers, told from dry forwards once."""
+        """The network's layers, from dry forwards, once."""
         return measure_layers(self.net, self.recipe.data.image_size)
 
 
@@ -61,6 +61,6 @@ def _opened(run: Run, record: RunRecord, recipe: Recipe, net: Net, device: torch
 
 
 def decoding_of(opened: ProbedRun, request: ProbeRequest, listener: Listener | None) -> Decoding:
-    """Where the run's decoded images lie, and who makes those that are missing."""
+    """The run's decoded images; missing ones are decoded."""
     in_process = from_recipe.choose_workers(request.workers, opened.device) == 0
     return Decoding(opened.run.folder.parent, listener, request.workers, in_process=in_process)

@@ -1,4 +1,4 @@
-"""Stored features of layers as they are searched: opened, reduced by maps that are fitted once, and checked."""
+"""Stored features of layers: opened, reduced by maps that are fitted once, and checked."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from layerprobe.workflow.run.stored_layers import read_layer
 _ON_DISK = 0  # bytes of features that are read at once: none, they are reduced block by block
 _MAPS = 8  # that are kept: the draws of a reduction, which take turns on each split
 
-# Epoch, split, layer, and the bytes above which features stay on disk (None: none do) -> the features as they are.
+# Epoch, split, layer, and the bytes above which features stay on disk (None: none do) -> the unreduced features.
 OpenLayer = Callable[[int, str, LayerKey, int | None], contextlib.AbstractContextManager[Features]]
 
 
 @dataclass(frozen=True, eq=False)
 class ReducedFeatures:
-    """The features of a run's layers, reduced as they are searched.
+    """The reduced features of a run's layers.
 
     A map that is fitted on training features is fitted once for all splits, and one that is fitted on a gallery once
-    for each gallery, as long as the splits of a layer are asked for one after the other.
+    for each gallery, as long as the splits of a layer are requested in a row.
 
     Args:
         gallery_of: split -> the split that its images are searched in.
@@ -53,7 +53,7 @@ class ReducedFeatures:
     def opened(
         self, epoch: int, split: str, ranked: RankedLayer, memory: int | None = None
     ) -> Iterator[tuple[Features, Features | None]]:
-        """What is searched for and what it is searched in; None for itself.
+        """The features of the queries and of the gallery; None for the queries themselves.
 
         Args:
             memory: bytes of features above which they stay on disk, and are reduced as they are read; None: none do.
@@ -121,7 +121,7 @@ def _open_stored(
 
 
 def are_stored(run: Run, epoch: int, split: str, gallery: str, ranked: RankedLayer) -> bool:
-    """Whether the features are stored that a layer's ranks were made from, and those that its map was fitted on.
+    """Whether the features that a layer's ranks were made from and its map was fitted on are stored.
 
     Args:
         gallery: the split that `split` is searched in.

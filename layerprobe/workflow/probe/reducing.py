@@ -1,4 +1,4 @@
-"""The reductions that are asked for, on what they are fitted, and which layers cannot take them."""
+"""The requested reductions, the split on which they are fitted, and the layers that they do not apply to."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class InapplicableReduction:
 
 
 def asked_chains(texts: Sequence[str], fit: str = FITTED_ON, equal_dim: int | None = None) -> list[Chain]:
-    """The chains that names stand for, each once.
+    """The chains of some names, each once.
 
     Args:
         equal_dim: the dimension to which layers are brought besides, by each of `equal_dimension`; None for none.
@@ -71,7 +71,7 @@ def require_fitting(chains: Sequence[Chain], dataset: Dataset) -> None:
 def left_out(
     taps: Sequence[Layer], chains: Sequence[Chain], classified: LayerKey, unclassified: str
 ) -> list[InapplicableReduction]:
-    """The reductions that layers cannot take, by what is known before anything is fitted.
+    """The inapplicable reductions of layers that are known before anything is fitted.
 
     Args:
         unclassified: why there is no classifier; empty where there is one.
@@ -122,7 +122,7 @@ class _Relu:
 
 
 def after_relu(chain: Chain) -> Chain:
-    """A chain of what a ReLU leaves of the features."""
+    """A chain that follows a ReLU."""
     return replace(chain, parts=(_Relu(), *chain.parts))
 
 

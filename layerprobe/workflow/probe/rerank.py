@@ -1,4 +1,4 @@
-"""Layers ranked anew from what is stored, without images or checkpoints: side by side, or with other fits.
+"""Layers ranked again from stored features, without images or checkpoints: concatenated, or with other fits.
 
 stored = StoredSearch(run, epoch, "validation", torch.device("cpu"))
 stored.ranks(ranked)                         # as the rank file would have them
@@ -31,7 +31,7 @@ _GALLERY = "gallery"  # the split that another one is searched in
 
 @dataclass(frozen=True, eq=False)
 class StoredSearch:
-    """The features of a run's epoch and split, as they are stored, and what they are searched in.
+    """The stored features of a run's epoch and split, and of their gallery.
 
     Args:
         epoch: 0 = before any step.
@@ -60,7 +60,7 @@ class StoredSearch:
         return split if self._itself else _GALLERY
 
     def require_plain(self) -> None:
-        """Check that no groups or lists decide what a query may find: these are not stored with features."""
+        """Check that no groups or lists restrict the results of a query: these are not stored with features."""
         names = dict.fromkeys([self.split, self._gallery_of(self.split)])
         queries, *gallery = [Features(np.empty(0, np.float32), *self._index(name)) for name in names]
         told = store.read_search(self.rank_file)
@@ -69,12 +69,12 @@ class StoredSearch:
             raise DataError(f"groups or lists decide what images of {self.split} may find")
 
     def require_stored(self, ranked: RankedLayer) -> None:
-        """Check that the features of a layer are those that its ranks were made from."""
+        """Check that the ranks of a layer were made from its features."""
         if not are_stored(self.run, self.epoch, self.split, self._gallery_of(self.split), ranked):
             raise DataError(f"the features of {ranked.layer} at epoch {self.epoch} are gone")
 
     def ranks(self, ranked: RankedLayer) -> Ranks | str:
-        """The ranks of a layer; where its features are not finite, why there are none."""
+        """The ranks of a layer, or the reason why there are none: features that are not finite."""
         queries, gallery = self.features(ranked)
         try:
             return rank(queries, gallery, ranked.similarity, ks=[1])
@@ -82,7 +82,7 @@ class StoredSearch:
             return f"NaN ({error.rows} rows)"
 
     def features(self, ranked: RankedLayer) -> tuple[Features, Features | None]:
-        """The features of a layer, reduced, in memory; and those of what is searched, None for itself."""
+        """The features of a layer, reduced, in memory; and those of the searched items, None for itself."""
         with self._stored.opened(self.epoch, self.split, ranked) as found:
             return found
 

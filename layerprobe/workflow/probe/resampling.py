@@ -1,4 +1,4 @@
-"""Intervals of scores: which units are resampled on each split, and what is said of them."""
+"""Intervals of scores: the units that are resampled on each split, and notes on them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Resampling:
     seed: int = 0
 
     def scores(self, split: str, layers: Sequence[Scored]) -> list[Score]:
-        """The scores of some layers with their intervals: from the same draws of units, or those that they bring.
+        """The scores of some layers with their intervals: from the same draws of units, or as given.
 
         Returns:
-            In the order given. Scores that are no means over the queries stay as they are.
+            In the order given. Scores that are no means over the queries are unchanged.
         """
         scores = [(layer, score) for layer in layers for score in layer.scores]
         means = [place for place, (layer, score) in enumerate(scores) if score.metric in layer.values]
@@ -58,7 +58,7 @@ class Resampling:
 
 
 def resampling_of(dataset: Dataset, splits: Sequence[str], kind: IntervalKind) -> Resampling:
-    """The units of some splits and of what they are searched in."""
+    """The units of some splits and of their galleries."""
     names = list(dict.fromkeys([*splits, *(dataset.search_in.get(name, name) for name in splits)]))
     images = {name: (part.labels, part.ids) for name in names for part in (dataset.splits[name],)}
     found = Resampling(units_of_splits(dataset, images, kind.cluster), kind)

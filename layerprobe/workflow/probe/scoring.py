@@ -1,4 +1,4 @@
-"""Scores of an epoch: stored ranks where they hold, new ones where they do not, and the metrics asked for."""
+"""Scores of an epoch: stored ranks if valid, else new ones, and the requested metrics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.run.reduction_draws import draws_of
 
 
-def ranks_for(  # noqa: PLR0913 - what is searched, by which rules, and what is known of it
+def ranks_for(  # noqa: PLR0913 - the items, the rules and the stored ranks
     measures: Measures,
     queries: Features,
     gallery: Features | None,
@@ -43,11 +43,11 @@ def ranks_for(  # noqa: PLR0913 - what is searched, by which rules, and what is 
     known: Ranks | None = None,
     rules: SearchRules | None = None,
 ) -> tuple[Ranks | None, str]:
-    """Ranks that are exact for the K to be measured, or None and the reason why there are none.
+    """Ranks that are exact for the K to be measured, or None with the reason.
 
     Args:
         queries: searched for in `gallery`, or among themselves where that is None.
-        rules: what is right, or taken out, where the class does not say; None: the classes alone.
+        rules: right and excluded items where the class does not decide; None: the classes decide.
     """
     # Every count of a small gallery: a further K costs nothing then.
     few = len((gallery or queries).labels) < RESOLVE_ALL_BELOW
@@ -116,7 +116,7 @@ class Scorer:
     ) -> Scored:
         """The scores of a layer, or the mean of those of its draws; what queries add is put into the entries."""
         found = []
-        # A mean of draws has what is a mean over the queries.
+        # A mean of draws has the metrics that are means over the queries.
         measures = self.measures if len(members) == 1 else self.measures.of_queries
         for member in members:
             entry = entries[member.ranked]
@@ -131,7 +131,7 @@ class Scorer:
         return self._redrawn(members, scored)
 
     def _ranked(self, subject: Subject, key: store.RankKey, entry: store.RankEntry | None) -> store.RankEntry:
-        """A stored entry that holds for the K asked for, or a new one."""
+        """A stored entry that is valid for the requested K, or a new one."""
         known = entry.ranks if entry else None
         if entry and (known is None or not known.open(self.measures.exact).any()):
             return entry
@@ -143,7 +143,7 @@ class Scorer:
                 gallery,
             ):
                 ranks, invalid = ranks_for(self.measures, queries, gallery, similarity, known, rules)
-        except NotFiniteError as error:  # in what a reduction is fitted on, or cuts into bits
+        except NotFiniteError as error:  # in features that a reduction is fitted on, or binarises
             ranks, invalid = None, _not_finite(error)
         return store.RankEntry(key, ranks, invalid, values=entry.values if entry and ranks else {})
 
@@ -165,14 +165,14 @@ class Scorer:
             return further_scores(measures, given, subject, layer_notes(ranks))
 
     def _classifier(self, subject: Subject, dim: int) -> Classifier | None:
-        """The one that was trained on what is searched: on a layer as it is."""
+        """The classifier that was trained on the searched layer, which is not reduced."""
         trained, ranked = self.searches.trained, subject.ranked
         if trained is None or ranked.reduction != NO_REDUCTION:
             return None
         return trained.classifier(subject.epoch, ranked.layer, dim)
 
     def _redrawn(self, members: Sequence[Subject], scored: Scored) -> Scored:
-        """The scores with their intervals for another draw of classes, where these are asked for."""
+        """The scores with their intervals over new classes, if requested."""
         resampling, split = self.resampling, members[0].split
         if resampling.kind.estimand != "redraw" or len(np.unique(resampling.units[split])) < FEWEST_UNITS:
             return scored
@@ -188,7 +188,7 @@ class Scorer:
     def _left_out(
         self, subject: Subject, metrics: Sequence[tuple[Metric, Sequence[str]]]
     ) -> dict[str, NDArray[np.float64]]:
-        """Metric -> (U, U) what the queries of each unit add to it without each unit."""
+        """Metric -> (U, U) contributions of the queries of each unit to it without each unit."""
         units, split = self.resampling.units, subject.split
         with self.searches.reduced.opened(subject.epoch, split, subject.ranked, None) as (queries, gallery):
             return left_out_values(
@@ -205,7 +205,7 @@ class Scorer:
 
 
 def mean_of_draws(subject: Subject, draws: Sequence[Scored], names: Sequence[str]) -> Scored:
-    """The scores of a layer whose reduction stands for several draws: the mean over these, query by query.
+    """The scores of a layer whose reduction is a mean of several draws: the mean over these, query by query.
 
     Args:
         draws: the scores of each, at least two.

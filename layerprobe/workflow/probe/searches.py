@@ -1,4 +1,4 @@
-"""Each split of a run as it is searched: in what, by which rules, under which key, and with which features."""
+"""Each split of a run as it is searched: its gallery, rules, key and features."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Searches:
 
     @functools.cached_property
     def reduced(self) -> ReducedFeatures:
-        """The features of layers as they are searched."""
+        """The reduced features of layers."""
 
         def open_layer(
             epoch: int, split: str, layer: LayerKey, memory: int | None

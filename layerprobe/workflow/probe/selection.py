@@ -1,4 +1,4 @@
-"""What a probe measures: the epochs, splits, layers, K and metrics that were asked for."""
+"""The requested epochs, splits, layers, K and metrics of a probe."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from layerprobe.workflow.run.kept import kept_epochs
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """What `layerprobe probe` was asked for; None takes the recipe's [probe], or everything.
+    """A call of `layerprobe probe`; None takes the recipe's [probe], or everything.
 
     Args:
         pools: max, avg, gem, grid:s, cls or cls+avg.
@@ -40,13 +40,13 @@ class ProbeRequest:
         similarity: cosine, euclidean or dot; binary codes are searched by hamming all the same.
         ks: K of Recall@K.
         device: auto, cpu, cuda or cuda:i.
-        memory: bytes that a ranking may take beside what the process holds; None for as much as it likes.
+        memory: bytes that a ranking may allocate; None for no limit.
         export_index: also write a faiss index of every layer and split of the last of the epochs.
         interval: of which draw intervals are: gallery or redraw.
         cluster: the column whose texts are the units of intervals, or `parent`; None for the classes.
         gallery_size: how many items a query searches in a smaller gallery, thinned by image, in which Recall@K is
             measured too; None for none.
-        fit: on what those are fitted that learn from features: train, or gallery, what is searched.
+        fit: the split on which reductions are fitted: train, or gallery, the searched items.
         equal_dim: the dimension to which layers are also brought, in several ways; None for none.
         model: the run's network as the user names it, as for `Recipe.at`; None where the user names none.
     """
@@ -114,27 +114,27 @@ class Selection:
 
     @property
     def ranked(self) -> list[RankedLayer]:
-        """Every layer as it is searched, by each reduction that it can take."""
+        """Every layer by each applicable reduction."""
         return ranked_layers(self.taps, self.chains, self.unfit, self.similarity)
 
     @property
     def unfit(self) -> list[InapplicableReduction]:
-        """The reductions that layers cannot take, by what is known before anything is fitted."""
+        """The inapplicable reductions of layers that are known before anything is fitted."""
         return left_out(self.taps, self.chains, self.embedding.key, self.unclassified)
 
     @property
     def deciding(self) -> RankedLayer:
-        """What says which epoch is best: the embedding as it is searched."""
+        """The layer that decides which epoch is best: the embedding."""
         return RankedLayer(self.embedding.key, NO_REDUCTION, self.similarity)
 
 
 def ranked_layers(
     taps: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[InapplicableReduction], similarity: str
 ) -> list[RankedLayer]:
-    """Every layer as it is searched, by each reduction but those that it cannot take.
+    """Every layer by each applicable reduction.
 
     Args:
-        similarity: of those that no reduction prescribes.
+        similarity: unless the reduction prescribes one.
     """
     without = {(item.layer, item.reduction) for item in unfit}
     return [
@@ -148,13 +148,13 @@ def ranked_layers(
 def doubts_of(selection: Selection) -> list[str]:
     """What the user should know of a selection before it is measured, in a line each."""
     dropped = ", ".join(map(str, selection.measures.dropped))
-    found = [f"K = {dropped} left out: not so many items to search"] if dropped else []
+    found = [f"K = {dropped} skipped: fewer items to search"] if dropped else []
     found += map(str, selection.unfit)
     return found + outlying_tokens(extracted(selection.taps))
 
 
 def select_taps(request: ProbeRequest, recipe: Recipe, measured: Measured) -> list[Layer]:
-    """The layers asked for."""
+    """The requested layers."""
     layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
     return storable(find_layers(layers, measured, pools=pools))
 
@@ -169,7 +169,7 @@ def storable(taps: list[Layer]) -> list[Layer]:
 
 
 def select_splits(asked: Sequence[str] | None, dataset: Dataset) -> list[str]:
-    """The splits whose items are searched for; a gallery is none of them."""
+    """The splits of queries, without galleries."""
     known = dataset.searched
     for name in asked or ():
         if name not in known:
@@ -177,7 +177,7 @@ def select_splits(asked: Sequence[str] | None, dataset: Dataset) -> list[str]:
     return [name for name in known if name in (asked or known)]
 
 
-def select(  # noqa: PLR0913 - what is asked for, and of what
+def select(  # noqa: PLR0913 - the request and its run
     request: ProbeRequest,
     recipe: Recipe,
     taps: Sequence[Layer],

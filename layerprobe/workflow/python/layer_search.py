@@ -53,7 +53,7 @@ def search(
     entries: dict[str, dict[RankedLayer, store.RankEntry]] = {split: {} for split in dataset.searched}
     reduced: dict[str, dict[RankedLayer, NDArray[Any]]] = {split: {} for split in dataset.splits}
     inapplicable: dict[InapplicableReduction, None] = {}
-    # One layer on all splits, then the next: what is fitted on train is fitted once.
+    # One layer on all splits, then the next: a map fitted on train is fitted once.
     for ranked in track(layers, "ranking"):
         for split in dataset.searched:
             subject, key_of = searches.subject(EPOCH, split, ranked), searches.key_of(EPOCH, split)

@@ -1,4 +1,4 @@
-"""Batches of images and labels from PyTorch's loaders, validated as they are read."""
+"""Batches of images and labels from PyTorch's loaders, validated while they are read."""
 
 from __future__ import annotations
 

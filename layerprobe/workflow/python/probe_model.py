@@ -136,7 +136,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         if cache is not None:
             storable(taps)
         if not taps:
-            raise RecipeError("no layer is asked for", fix='Ask for some, such as layers="*"')
+            raise RecipeError("layers is empty", fix='Name some, such as layers="*"')
         unfit = left_out(taps, chains, taps[0].key, _NO_CLASSIFIER)
         require_some(taps, chains, unfit)
         members = extracted(taps)
@@ -222,7 +222,7 @@ def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> lis
     """The reductions, checked to have a split to fit on."""
     chains = asked_chains(names, fit)
     if not chains:
-        raise RecipeError("no reduction is asked for", fix='reduce="none" takes the features as they are')
+        raise RecipeError("reduce is empty", fix='reduce="none" keeps the features unreduced')
     fitted = [chain.text for chain in chains if chain.fits_on_train]
     if fitted and FITTED_ON not in splits:
         raise RecipeError(

@@ -1,1 +1,1 @@
-"""What stands on the page of some runs. Enter by `report.made_report`; `report_watch` writes it anew as they grow."""
+"""Which values the page of some runs shows. Enter by `report.made_report`; `report_watch` rewrites it as they grow."""

@@ -70,7 +70,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _recipe(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """A line for each section, in the words of TOML; keys without a value are left out."""
+    """A line for each section, as TOML; keys without a value are omitted."""
     lines = []
     for name, section in sections.items():
         found = [f"{key} = {json.dumps(x, ensure_ascii=False)}" for key, x in section.items() if x is not None]

@@ -1,4 +1,4 @@
-"""report: what is stored of some runs -> one page of HTML; nothing of a run is written, and no lock is taken."""
+"""report: stored values of some runs -> one page of HTML; runs are neither written nor locked."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def made_report(runs: Sequence[Run], *, gallery: bool = True, refresh: int | Non
 
 
 def write_report(runs: Sequence[Run], out: Path) -> Report:
-    """Write the page of some runs whole, and say what is on it."""
+    """Write the page of some runs, and summarise it."""
     require_output(out, "html")
     made = made_report(runs)
     write_output(out, render(made).encode())
@@ -81,7 +81,7 @@ def _page(run: Run, scores: Sequence[Score]) -> RunPage:
     embedding = None
     with contextlib.suppress(DataError):  # scores can be shown when the record cannot be read
         embedding = embedding_among(run.read(), layers)
-    few = headline_layers(_told_apart(run, scores, layers, embedding or layers[-1]), _validation(scores), embedding)
+    few = headline_layers(_distinct(run, scores, layers, embedding or layers[-1]), _validation(scores), embedding)
     return RunPage(
         name=run.name,
         data=data_facts(run, scores),
@@ -99,16 +99,16 @@ def _with_best(run: Run, page: RunPage) -> RunPage:
     return replace(page, made=(("best layer", text), *page.made)) if text else page
 
 
-def _told_apart(
+def _distinct(
     run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer], embedding: RankedLayer
 ) -> list[RankedLayer]:
-    """The layers without those that are the embedding by another name."""
+    """The layers without other names of the embedding."""
     same = equal_layers(run.feature_file(max(score.epoch for score in scores), "test"), embedding.layer.layer)
     return [ranked for ranked in layers if ranked.layer not in same]
 
 
 def _validation(scores: Sequence[Score]) -> dict[RankedLayer, float]:
-    """Recall of each layer as it is on validation at the last epoch."""
+    """Validation recall of each unreduced layer at the last epoch."""
     last = max(score.epoch for score in scores)
     place = (last, "validation", METRIC, NO_REDUCTION)
     found = [score for score in scores if (score.epoch, score.split, score.metric, score.reduction) == place]
@@ -125,7 +125,7 @@ def _title(names: Sequence[str]) -> str:
 
 
 def _kept(scores: Mapping[str, Sequence[Score]]) -> tuple[dict[str, list[Score]], list[str]]:
-    """The scores that the page has room for: whole metrics, R@1 first; and a line that says what is left out."""
+    """The scores that the page has room for: complete metrics, R@1 first; and a line on the omitted ones."""
     counts: dict[str, int] = {METRIC: 0}
     for score in (score for own in scores.values() for score in own):
         counts[score.metric] = counts.get(score.metric, 0) + 1
@@ -135,5 +135,5 @@ def _kept(scores: Mapping[str, Sequence[Score]]) -> tuple[dict[str, list[Score]]
             kept.add(metric)
             room -= count
     gone = [metric for metric in counts if metric not in kept]
-    note = f"left out, so that the page stays small: {', '.join(gone)}; scores.csv of each run has them"
+    note = f"omitted to keep the page small: {', '.join(gone)}; scores.csv of each run has them"
     return {run: [s for s in own if s.metric in kept] for run, own in scores.items()}, [note] if gone else []

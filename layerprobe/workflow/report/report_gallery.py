@@ -48,8 +48,8 @@ class _Shown:
     """A run whose gallery is made.
 
     Args:
-        epochs: those that are shown, ascending.
-        notes: what of the run is not shown.
+        epochs: shown ones, ascending.
+        notes: on parts of the run that are not shown.
     """
 
     page: RunPage
@@ -65,7 +65,7 @@ class _Found:
     """What the layers of a run find at an epoch.
 
     Args:
-        rows: (L, Q, K) of what is searched, nearest first; -1 where there is none.
+        rows: (L, Q, K) of the searched items, nearest first; -1 where there is none.
         right: (L, Q, K) whether it is a right answer.
         absent: layers whose features are not stored, or not finite.
     """
@@ -109,9 +109,9 @@ def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Gal
 
     The queries are chosen at the last epoch: those that the layer before the embedding gets right and the embedding
     wrong, the reverse, those whose nearest right item is farthest down by the embedding, and some at random. Runs that
-    search the same images show the same queries, to each its share. A layer whose reduction is fitted or drawn is left
-    out, as that would be done anew at every epoch; so are epochs in between where so many images are searched that all
-    of them would take minutes.
+    search the same images show the same queries, to each its share. A layer whose reduction is fitted or drawn is
+    excluded, as that would be done anew at every epoch; so are epochs in between where so many images are searched that
+    all of them would take minutes.
     """
     shown, notes = [], []
     for run, page in runs:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import query_values
 from layerprobe.recipe.recipe import recorded_recipe
-from layerprobe.statistics.best_of_many import not_told_apart
+from layerprobe.statistics.best_of_many import indistinguishable_from_best
 from layerprobe.statistics.units import unit_sums
 from layerprobe.store import read_stored_ranks
 from layerprobe.system.errors import DataError, LayerprobeError
@@ -67,7 +67,7 @@ def alike_of(scores: Sequence[Score], metric: str, searches: Searches) -> tuple[
     Returns:
         None where nothing can be said: the scores' intervals are not of one kind, or are those of another draw of
         classes, which ranks cannot tell; the ranks are gone, or are others than those of the scores; or as for
-        `not_told_apart`.
+        `indistinguishable_from_best`.
     """
     layers = list(dict.fromkeys(score.ranked_layer for score in scores))
     found = {(score.split, score.ranked_layer): score for score in scores if score.metric == metric}
@@ -98,5 +98,5 @@ def alike_of(scores: Sequence[Score], metric: str, searches: Searches) -> tuple[
     if np.abs(hits.mean(1) - list(rivals.values())).max() > _ROUNDING:
         return None
     names = list(rivals)
-    near = not_told_apart(unit_sums(hits, searched.units), names.index(layers[best.place]))
+    near = indistinguishable_from_best(unit_sums(hits, searched.units), names.index(layers[best.place]))
     return None if near is None else tuple(names[place] for place in near)

@@ -40,7 +40,7 @@ from layerprobe.workflow.run.reduction_draws import draws_of, mean_of_queries, r
 from layerprobe.workflow.run.runs import Run, locked
 from layerprobe.workflow.run.stored_terms import DrawnTerms, Offered, offered_terms, stored_terms
 
-_STOPPED = "drawing stopped; what is stored is whole, the same command goes on"
+_STOPPED = "drawing stopped; stored results are complete, the same command resumes"
 
 Units = Callable[[str], NDArray[np.int64]]
 _Place = tuple[int, str, RankedLayer]  # epoch, split and layer
@@ -51,8 +51,8 @@ class EqualTerms:
     """What a run has on equal terms.
 
     Args:
-        scores: those of the epochs asked for, of every layer whose draws are stored.
-        reasons: why there are no terms, what they leave out, and how features that are gone are brought back; a line
+        scores: those of the requested epochs, of every layer whose draws are stored.
+        reasons: why there are no terms, what they skip, and how removed features are restored; a line
             each.
     """
 
@@ -71,7 +71,7 @@ class _Cell:
     missing: Sequence[RankedLayer]
 
 
-def equal_terms(  # noqa: PLR0913 - what is drawn, on what, and over what its intervals are
+def equal_terms(  # noqa: PLR0913 - the draws and the units of their intervals
     run: Run,
     epochs: Sequence[int],
     listener: Listener,
@@ -86,7 +86,7 @@ def equal_terms(  # noqa: PLR0913 - what is drawn, on what, and over what its in
     classes, each query weighted by how often it was drawn; the draws stay, as the gallery does for other scores.
 
     Args:
-        kind: what the intervals are over, against the gallery; None for the classes.
+        kind: units of the intervals, against the gallery; None for the classes.
         units: split -> (Q,) the unit of each of its images, in the order of the rank file; None for the classes.
     """
     with locked(run), stoppable() as stop:
@@ -158,7 +158,7 @@ def _draw(
     device: torch.device,
     tell: Callable[[Sequence[Rows]], Iterator[Rows]],
 ) -> None:
-    """Rank what is missing of an epoch in every draw, and store it; layers that are done are kept, whatever ends it."""
+    """Rank the missing layers of an epoch in every draw, and store each when it is complete."""
     missing = list(dict.fromkeys(ranked for cell in cells for ranked in cell.missing))
     needed = any(parse_chain(ranked.reduction).needs_classifier for ranked in missing)
     trained = _classifier(run, cells[0].epoch, device) if needed else None
@@ -199,7 +199,7 @@ class _Rating:
 
     Args:
         units: see `equal_terms`.
-        notes: what the Recall@K of each scored layer says.
+        notes: those of the Recall@K of each scored layer.
     """
 
     run: Run

@@ -44,7 +44,7 @@ def _way(reduction: str, similarity: str) -> PostProcessing:
 
 
 def hits_of(stored: StoredRanks, ranked: RankedLayer) -> NDArray[np.float64]:
-    """(Q,) what each query adds to Recall@1 of a layer; of a mean of draws, the mean of what it adds to theirs."""
+    """(Q,) contribution of each query to Recall@1 of a layer; for a mean of draws, the mean of the contributions."""
     members = ranked_as(ranked, stored.ranks)
     return mean_of_queries(members, lambda member: stored.ranks[member].hits(1))
 
@@ -57,7 +57,7 @@ def values_of(stored: StoredRanks, ranked: RankedLayer, metric: str) -> NDArray[
 
 
 def faults_in(stored: StoredRanks, layers: Iterable[RankedLayer]) -> dict[RankedLayer, Faults]:
-    """What a reader must know of each of some layers, as far as they are stored; of a mean of draws, of the worst."""
+    """The caveats on each stored layer; for a mean of draws, those of the worst."""
     found: dict[RankedLayer, Faults] = {}
     for ranked in layers:
         known = [_faults(stored, member) for member in ranked_as(ranked, stored.ranks.keys() | stored.invalid.keys())]
@@ -122,7 +122,7 @@ def usual_dimension(dims: Collection[int]) -> int:
 
 
 def dimension_hint(run: Run, layers: Sequence[RankedLayer], epoch: int, splits: Iterable[str]) -> list[str]:
-    """The command that brings layers of different dimensions to one, where nothing of the kind is stored.
+    """The command that reduces layers to an equal dimension, if no such reduction is stored.
 
     Returns:
         A line, or none: also where features are gone, or the model came from Python.

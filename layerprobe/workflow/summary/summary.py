@@ -44,7 +44,7 @@ Images = tuple[NDArray[np.integer], tuple[str, ...]]  # (Q,) classes and names o
 
 @dataclass(frozen=True)
 class SummaryRequest:
-    """What `layerprobe summary` was asked for.
+    """A call of `layerprobe summary`.
 
     Args:
         epochs: of which draws on equal terms are made where they are not stored: all, or any of last, best and numbers
@@ -71,7 +71,7 @@ def summarise(run: Run, request: SummaryRequest, listener: Listener) -> RunSumma
 
 
 def stored_summary(run: Run, cluster: str | None = None) -> RunSummary:
-    """The summary of what is stored of a run; nothing is drawn, ranked or written.
+    """The summary of a run's stored ranks; nothing is drawn, ranked or written.
 
     Args:
         cluster: the column whose texts are the units of resampling; None for the classes.
@@ -84,7 +84,7 @@ class _Stored:
     """What is stored of a run, and can be summed up.
 
     Args:
-        data: what was measured on; only splits with ranks.
+        data: only splits with ranks.
         splits: split -> its recalls.
         units: split -> (Q,) the units of its queries.
     """
@@ -252,22 +252,22 @@ class _Reading:
     weights: NDArray[np.float64] | None  # (Q,) of the queries on these terms
 
     def cells(self, epochs: Mapping[int, set[RankedLayer]]) -> tuple[SplitCells, list[str]]:
-        """What is stored of the layers of each epoch, and a line for each epoch that is left out."""
+        """The stored ranks of the layers of each epoch, and a line for each skipped epoch."""
         raw, equal, notes = Cells(), Cells(), []
         faults: dict[LayerEpoch, Faults] = {}
         for epoch, layers in epochs.items():
             try:
                 stored = read_stored_ranks(self.run.rank_file(epoch, self.split))
             except (DataError, BusyError):
-                notes.append(f"{self.split}, epoch {epoch}: left out, as its ranks cannot be read; probe it again")
+                notes.append(f"{self.split}, epoch {epoch}: skipped, its ranks cannot be read; probe it again")
                 continue
             if stored.ids != self.images[1] or not np.array_equal(stored.labels, self.images[0]):
-                notes.append(f"{self.split}, epoch {epoch}: left out, as it has other images than the last one")
+                notes.append(f"{self.split}, epoch {epoch}: skipped, it has other images than the last one")
                 continue
             found = faults_in(stored, layers)
             if lost := sorted({str(ranked.layer) for ranked in layers - found.keys()}):
                 why = "as their ranks are not stored; probe them again"
-                notes.append(f"{self.split}, epoch {epoch}: {', '.join(lost)} left out, {why}")
+                notes.append(f"{self.split}, epoch {epoch}: {', '.join(lost)} skipped, {why}")
             faults |= {(ranked, epoch): fault for ranked, fault in found.items()}
             valid = [ranked for ranked, fault in found.items() if not fault.invalid]
             raw = raw.with_epoch(epoch, {ranked: hits_of(stored, ranked) for ranked in valid}, self.units)

@@ -26,7 +26,7 @@ from layerprobe.workflow.train.plan import build_plan, build_targets, split_to_t
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What `layerprobe train` was asked for.
+    """A call of `layerprobe train`.
 
     Args:
         overridden: whether the command line changed the recipe; decides the run's name.
@@ -75,7 +75,7 @@ def build(request: TrainRequest) -> Built:
     loaded = from_recipe.load_dataset(recipe)
     dataset = from_recipe.build_dataset(recipe, loaded=loaded)
     net = _build_net(request)
-    # A misspelt layer, or an image too small for the network, is told before anything is written.
+    # A misspelt layer, or an image too small for the network, is reported before anything is written.
     layers = (*recipe.probe.layers, *(request.probe or ()))
     measured = measure_layers(net, recipe.data.image_size)
     find_layers(layers, measured, pools=recipe.probe.pool)
@@ -128,6 +128,6 @@ def _build_net(request: TrainRequest) -> Net:
     if request.fresh or not run.exists():
         return from_recipe.build_net(recipe, cache=request.cache)
     record = run.read()
-    same = record.net.get("name") == recipe.net.name  # else the change of the recipe is told
+    same = record.net.get("name") == recipe.net.name  # else the change of the recipe is reported
     net = run_network(run, record, recipe) if same else from_recipe.build_net(recipe)
     return replace(net, new_parameters=frozenset(record.new_parameters))

@@ -102,7 +102,7 @@ def _record(request: TrainRequest, members: Sequence[Run]) -> RunRecord:
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """A run of an ensemble, as it is opened for probing: its embedding, its stored features, who extracts them."""
+    """A run of an ensemble that is opened for probing: its embedding, stored features and extractor."""
 
     embedding: Tap
     features: RunFeatures

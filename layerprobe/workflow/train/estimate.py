@@ -25,7 +25,7 @@ _LONG_ENOUGH = 0.5  # seconds of steps that are timed; no further step begins af
 
 
 def require_space(run: Run, built: Built, keep: Keep, *, fresh: bool) -> None:
-    """Check that what a run will write fits on its disk before the first of it is written."""
+    """Check that the disk has room for a run before anything is written."""
     require_writable(run.folder)
     count = _checkpoints(_epochs_left(run, built.trainer, fresh), keep)
     needed, free = _disk(run, built, keep, fresh), free_bytes(run.folder)
@@ -51,7 +51,7 @@ def estimate_training(run: Run, built: Built, keep: Keep, *, fresh: bool) -> Est
 
     for _ in trainer.epochs(after_step=a_few_steps):
         pass
-    # The first step is left out: it also sets things up.
+    # The first step is skipped: it includes the setup.
     step = (marks[-1] - marks[0]) / max(1, len(marks) - 1) if marks else 0.0
     left = _epochs_left(run, trainer, fresh)
     steps = sum(len(trainer.plan.batches(epoch)) for epoch in left if epoch > 0)

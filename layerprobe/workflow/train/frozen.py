@@ -42,7 +42,7 @@ _NEW_RUN = "Use --run NAME for a new run"
 
 @dataclass(frozen=True)
 class FrozenRequest:
-    """What `layerprobe probe --model` was asked for.
+    """A call of `layerprobe probe --model`.
 
     Args:
         model: a source and what follows it, `timm:resnet50`.
@@ -145,7 +145,7 @@ def _sha256(path: Path) -> str:
 
 
 def _require_same(run: Run, recipe: Recipe, known: Sequence[WeightsFile], given: list[tuple[Path, str | None]]) -> None:
-    """Check that a run was begun by this request; its files may have become more."""
+    """Check that this request started the run; its files may have increased."""
     changes = recipe.changes_since(run.read())
     if changes:
         what = f"measures something else: {', '.join(map(str, changes))}"
@@ -210,6 +210,6 @@ def estimate_frozen(request: FrozenRequest, wanted: ProbeRequest) -> tuple[str, 
     given = _given_files(request)
     if given:
         net = from_recipe.build_net(recipe)
-        for path, part in given:  # one that does not fit is told now
+        for path, part in given:  # a mismatch is reported now
             load_file(net, request.model, path, part)
     return run.name, estimate_new_probe(run, recipe, wanted, len(given) or 1)

@@ -27,7 +27,7 @@ def split_to_train(recipe: Recipe, dataset: Dataset) -> Split:
         raise DataError(
             "no training images",
             file=recipe.data.root or recipe.data.name,
-            fix="Put some into the split train, or measure the network as it is with --set train.epochs=0",
+            fix="Put some into the split train, or measure the untrained network with --set train.epochs=0",
         )
     return dataset.splits.get("train") or next(iter(dataset.splits.values()))
 
@@ -77,7 +77,7 @@ def build_plan(recipe: Recipe, targets: LabelArray, *, workers: int) -> Plan:
     return replace(plan, schedule=build_schedule(recipe, plan.steps_per_epoch))
 
 
-def _no_batches(*, seed: int, epoch: int) -> list[NDArray[np.int64]]:  # noqa: ARG001 - as other batches are asked for
+def _no_batches(*, seed: int, epoch: int) -> list[NDArray[np.int64]]:  # noqa: ARG001 - same signature as other batches
     return []
 
 
@@ -97,7 +97,7 @@ def never_reached(recipe: Recipe, plan: Plan, loss: Loss) -> list[str]:
 
 
 def rates_apart(recipe: Recipe) -> list[str]:
-    """What of the loss trains at an absolute learning rate, which a changed `train.learning_rate` leaves as it is."""
+    """Parameters of the loss with an absolute learning rate, which `train.learning_rate` does not change."""
     loss = checked_loss(recipe.loss, [])
     if loss is None:  # `load_recipe` has refused it
         return []

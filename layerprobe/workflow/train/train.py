@@ -108,7 +108,7 @@ def require_same_data(run: Run, recipe: Recipe, decoding: Decoding, *, fix: str)
     """Check that a folder of images that is named in place of a run's holds the same ones; they are read there now."""
     record, root = run.read(), recipe.data.root
     began = record.data.get("root")
-    if root is None or began in (None, root) or recipe.changes_since(record):  # other changes are told as such
+    if root is None or began in (None, root) or recipe.changes_since(record):  # other changes are reported as such
         return
     dataset = from_recipe.build_dataset(recipe, loaded=with_contents(from_recipe.load_dataset(recipe), decoding))
     try:
@@ -122,7 +122,7 @@ def require_same_data(run: Run, recipe: Recipe, decoding: Decoding, *, fix: str)
 
 
 def keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
-    """Take over what a recipe says of measuring into a finished run, so that `probe` follows it.
+    """Copy a recipe's [probe] and [metrics] into a finished run, for later probes.
 
     That is [probe], [metrics], and the keys of [data] that decide which items a query may find.
     """
@@ -143,7 +143,7 @@ def keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
 
 
 def _keep_wanted(run: Run, recipe: Recipe, listener: Listener) -> None:
-    """Remove what a changed `train.keep`, or a kill before the last removal, leaves too much of a finished run."""
+    """Remove files of a finished run that a changed `train.keep` no longer keeps, or that a kill left behind."""
     if not (epochs := unwanted_epochs(run, recipe.train.keep, finished=True)):
         return
     with locked(run):
@@ -247,7 +247,7 @@ def _probing(run: Run, request: TrainRequest, built: Built, listener: Listener) 
     return prepare(run, wanted, built.dataset, listener)
 
 
-def _train_epochs(  # noqa: PLR0913 - what is trained, kept and measured, and who hears of it
+def _train_epochs(  # noqa: PLR0913 - the training, its storage, its measures and its listener
     run: Run, keep: Keep, built: Built, listener: Listener, stop: Stop, probing: Probing | None
 ) -> None:
     trainer = built.trainer

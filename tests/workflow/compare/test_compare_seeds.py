@@ -138,7 +138,8 @@ TOLD, OPEN = Difference(0.012, 0.004, 0.02, 0.003), Difference(0.012, -0.004, 0.
         (
             OPEN,
             OPEN,
-            "pool5.3 and fc6 are not told apart on unseen classes over 3 trainings (s0, s1, s4; epoch 20): R@1",
+            "pool5.3 and fc6 do not differ significantly on unseen classes over 3 trainings "
+            "(s0, s1, s4; epoch 20): R@1",
         ),
     ],
 )

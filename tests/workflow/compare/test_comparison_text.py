@@ -40,7 +40,7 @@ def test_a_difference_is_said_with_its_interval() -> None:
         (Difference(-0.018, -0.03, -0.006, 0.0004), "pool5.3 retrieves unseen classes worse than fc6 in"),
         (Difference(-0.018, -0.03, -0.006, 0.0004), "-1.8 points (95 % interval over 68 classes, against this gallery:"
          " -3.0 to -0.6; p < 0.001)."),
-        (Difference(0.004, -0.01, 0.02, 0.2), "pool5.3 and fc6 are not told apart on unseen classes in this"),
+        (Difference(0.004, -0.01, 0.02, 0.2), "pool5.3 and fc6 do not differ significantly on unseen classes in this"),
     ],
 )  # fmt: skip
 def test_the_claim_follows_the_interval(difference: Difference, words: str) -> None:
@@ -49,7 +49,7 @@ def test_the_claim_follows_the_interval(difference: Difference, words: str) -> N
 
 def test_after_holm_p_decides() -> None:
     several = compared(replace(GAIN, p=0.06), basis=replace(BASIS, comparisons=14))
-    assert "are not told apart" in sentence(several)
+    assert "do not differ significantly" in sentence(several)
     assert "p = 0.060, corrected by Holm for 14 comparisons" in sentence(several)
 
 
@@ -91,7 +91,7 @@ def test_a_table_has_a_row_for_each_and_says_what_was_corrected() -> None:
     table = comparison_table([compared(basis=basis), compared(replace(GAIN, p=0.06), basis=basis), invalid])
     assert table.rows == (
         ("pool5.3", "fc6", "85.8", "84.0", "+1.8", "+0.6 to +3.0", "0.004", "a better"),
-        ("pool5.3", "fc6", "85.8", "84.0", "+1.8", "+0.6 to +3.0", "0.060", "not told apart"),
+        ("pool5.3", "fc6", "85.8", "84.0", "+1.8", "+0.6 to +3.0", "0.060", "not significant"),
         ("pool5.3", "fc6", "-", "-", "-", "-", "-", "netA, pool5.3: NaN (3 rows)"),
     )
     assert table.heading[0] == "netA, epoch 20: R@1 in % on unseen classes, 1,360 queries"

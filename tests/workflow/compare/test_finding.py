@@ -38,7 +38,7 @@ def test_the_layer_before_the_embedding_is_compared_with_it(tmp_path: Path) -> N
     text = finding(inputs_of(run_of(tmp_path)))
     # 9 and 6 of 24 test images, 12 and 9 of 24 training images
     assert "pool5@max, the layer before the embedding," in text
-    assert "and the embedding fc6 are not told apart on unseen classes" in text
+    assert "and the embedding fc6 do not differ significantly on unseen classes" in text
     assert "R@1 37.5 % against 25.0 %, +12.5 points (95 % interval over 12 classes" in text
     assert text.endswith("On the training classes they reach 50.0 % against 37.5 %.")
 

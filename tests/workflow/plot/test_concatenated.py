@@ -39,6 +39,7 @@ def test_a_plot_has_a_layer_that_choose_alone_has_ranked(tmp_path: Path) -> None
     drawing = drawn("curves", [run], PlotOptions(layers=(choice.ship.name,)))
     (row,) = csv.DictReader(io.StringIO(drawing.csv))
     assert choice.test is not None
+    assert choice.test.value is not None
     assert row["layer"] == "c1+c2"
     assert float(row["test R@1"]) == choice.test.value < 1
 

@@ -166,7 +166,7 @@ def test_a_layer_that_is_asked_for_brings_its_reductions_and_a_reduction_only_it
 def test_layers_that_are_at_no_equal_dimension_cannot_be_drawn_alone(tmp_path: Path) -> None:
     run = probed(tmp_path, {"test": {FC6: 5}})
     with pytest.raises(
-        RecipeError, match="--layers raw: none of these is at an equal dimension. Choose among conv0, conv1,"
+        RecipeError, match="--layers raw: not measured at an equal dimension. Choose among conv0, conv1,"
     ):
         stored_reductions([run], many((8,), "raw"), PlotOptions(("raw",)), {})
 

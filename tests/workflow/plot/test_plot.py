@@ -399,4 +399,4 @@ def test_a_plot_that_names_the_best_layer_names_those_not_told_apart_from_it(tmp
     scores = stored(run, 1, "test", {POOL5: ranks_of([*hits[:-1], 0.0]), FC6_RANKED: ranks_of(hits)})
     write_scores(run.scores_file, [replace(score, low=0.5, high=1.0) for score in scores])
     texts = [text.get_text() for text in drawn("layers", [run]).figure.texts]
-    assert "best: fc6; not told apart from it: pool5" in texts[0]
+    assert "best: fc6; not significantly different: pool5" in texts[0]

@@ -83,7 +83,7 @@ def test_a_large_k_is_refused_when_asked_for_and_dropped_from_a_recipe(run: Run)
         probe(run, replace(REQUEST, ks=(1, 16)), Silent())
     listener = Silent()
     scores = probe(run, replace(REQUEST, ks=None), listener)
-    assert "K = 16, 32 left out: not so many items to search" in listener.heard
+    assert "K = 16, 32 skipped: fewer items to search" in listener.heard
     assert {score.metric for score in scores} == {"R@1", "R@2", "R@4", "R@8"}
 
 

@@ -126,7 +126,7 @@ def test_what_is_no_reduction_is_refused() -> None:
         probed("binery")
     with pytest.raises(UnknownNameError, match="unknown split to fit on 'test'"):
         probed("l2", fit="test")
-    with pytest.raises(RecipeError, match="no reduction is asked for"):
+    with pytest.raises(RecipeError, match="reduce is empty"):
         probed()
 
 

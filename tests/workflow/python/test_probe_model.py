@@ -231,7 +231,7 @@ def test_options_reach_a_metric() -> None:
         ({"pools": "agv"}, UnknownNameError, "unknown pool 'agv'. Did you mean 'avg'"),
         ({"device": "gpu"}, RecipeError, "unknown device 'gpu'"),
         ({"device": torch.device("meta")}, RecipeError, "unknown device 'meta'"),
-        ({"layers": []}, RecipeError, "no layer is asked for"),
+        ({"layers": []}, RecipeError, "layers is empty"),
         ({"ks": ()}, RecipeError, "no K of Recall@K is asked for"),
         ({"ks": (0,)}, RecipeError, "K = 0: must be a whole number above 0"),
         ({"ks": (1.5,)}, RecipeError, "K = 1.5: must be a whole number above 0"),

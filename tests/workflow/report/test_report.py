@@ -180,7 +180,7 @@ def test_metrics_for_which_there_is_no_room_are_left_out_whole(monkeypatch: pyte
     monkeypatch.setattr(module, "MOST_SCORES", 10)  # there are 4 of each
     made = made_report([run], gallery=False)
     assert [score.metric for score in made.runs[0].scores] == ["R@1", "R@2"] * 4
-    assert made.notes[0] == "left out, so that the page stays small: mAP; scores.csv of each run has them"
+    assert made.notes[0] == "omitted to keep the page small: mAP; scores.csv of each run has them"
 
 
 def test_a_record_that_says_training_is_believed_while_its_lock_is_held(tmp_path: Path) -> None:

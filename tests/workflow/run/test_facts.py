@@ -156,7 +156,7 @@ def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best(tmp_pa
     ScoreTable(sure).write(run.scores_file)
     (table,) = score_tables(run, sure)
     # 23 of 24 queries
-    assert table.notes[0] == "* best on test (chosen on test): fc6, 95.8 %; not told apart from it: pool5@max"
+    assert table.notes[0] == "* best on test (chosen on test): fc6, 95.8 %; not significantly different: pool5@max"
 
 
 def test_each_reduction_has_a_table_and_a_best_layer_of_its_own(tmp_path: Path) -> None:

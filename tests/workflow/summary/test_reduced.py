@@ -68,7 +68,7 @@ def test_a_mean_of_draws_without_one_of_them_is_left_out(tmp_path: Path) -> None
     written(run, [scores[0], mean_score(run)])
     found = stored_summary(run)
     assert found.sections == ()
-    assert "test, epoch 5: fc6 left out, as their ranks are not stored; probe them again" in found.notes
+    assert "test, epoch 5: fc6 skipped, as their ranks are not stored; probe them again" in found.notes
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_scores_without_ranks_are_told(tmp_path: Path) -> None:
     written(run, scores)
     found = stored_summary(run)
     assert [layer.ranked for layer in found.layers] == [FC6]
-    assert f"test, epoch 5: {POOL5.layer} left out, as their ranks are not stored; probe them again" in found.notes
+    assert f"test, epoch 5: {POOL5.layer} skipped, as their ranks are not stored; probe them again" in found.notes
 
 
 def test_a_run_of_scores_without_any_ranks_of_them_is_told(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_run_of_scores_without_any_ranks_of_them_is_told(tmp_path: Path) -> No
     (score,) = stored(run, 5, "test", {FC6: first_hit(9)})
     written(run, [replace(score, layer="gone")])
     for read in (stored_summary, lambda run: summarise(run, SummaryRequest(), Silent())):
-        with pytest.raises(DataError, match=r"test, epoch 5: gone left out, .* Run layerprobe probe one"):
+        with pytest.raises(DataError, match=r"test, epoch 5: gone skipped, .* Run layerprobe probe one"):
             read(run)
 
 
@@ -163,9 +163,9 @@ def test_epochs_that_cannot_be_read_or_have_other_images_are_left_out(tmp_path: 
     run.rank_file(4, "test").unlink()
     found = stored_summary(run)
     assert found.notes == (
-        "test, epoch 4: left out, as its ranks cannot be read; probe it again",
-        "test, epoch 2: left out, as it has other images than the last one",
-        "test, epoch 1: left out, as it has other images than the last one",
+        "test, epoch 4: skipped, its ranks cannot be read; probe it again",
+        "test, epoch 2: skipped, it has other images than the last one",
+        "test, epoch 1: skipped, it has other images than the last one",
     )
     assert found.layers[0].levels["test"].epoch == 3
 
