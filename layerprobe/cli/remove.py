@@ -53,7 +53,7 @@ def remove(
     terminal, what = Terminal(as_json, quiet), _in_words(planned)
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise RecipeError(f"{what} would be removed, and nobody can be asked", fix="Give --yes")
+            raise RecipeError(f"{what} would be removed; confirmation needs a terminal", fix="Give --yes")
         print(f"Remove {one_line(what)}? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             terminal.result({"removed": [], "parts": parts, "bytes": 0}, "nothing was removed")

@@ -20,7 +20,7 @@ from layerprobe.system.files import require_file
 DEFAULTS: Mapping[str, object] = {"transform": "D1"}
 
 _AGAIN = "Get the file again"
-_COMPLETE = "Complete the copy, or go on with what is there by --set data.allow_partial=true"
+_COMPLETE = "Complete the copy, or use the partial copy by --set data.allow_partial=true"
 
 Member = tuple[str, ClassId]  # an image's path below the folder, and its class
 

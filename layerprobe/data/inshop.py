@@ -50,7 +50,7 @@ def _load(root: Path, counts: Mapping[str, Count], *, allow_partial: bool = Fals
         raise DataError(
             problem,
             file=path,
-            fix="Get the file again, or go on with what is there by --set data.allow_partial=true",
+            fix="Get the file again, or use the partial copy by --set data.allow_partial=true",
         )
     dataset = annotation_files.dataset_of(found, counts, allow_partial=allow_partial)
     return dataset if stated == rows else replace(dataset, notes=(*dataset.notes, f"{_LIST}: {problem}"))

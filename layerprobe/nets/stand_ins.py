@@ -97,7 +97,7 @@ def load_inert(path: Path) -> object:
 
 def _holds_code(path: Path, name: str) -> DataError:
     what = f"holds Python code ({name}); layerprobe does not run it"
-    return DataError(what, file=path, fix="Ask for a safetensors file")
+    return DataError(what, file=path, fix="Convert it to safetensors")
 
 
 def _is_code(name: str) -> bool:

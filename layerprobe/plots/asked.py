@@ -33,7 +33,7 @@ def asked_epoch(scores: Sequence[Score], epoch: int | None) -> int:
     """The requested epoch; None: the last."""
     known = sorted({score.epoch for score in scores})
     if epoch not in (None, *known):
-        raise RecipeError(f"no scores of epoch {epoch}", fix=f"There are those of {', '.join(map(str, known))}")
+        raise RecipeError(f"no scores of epoch {epoch}", fix=f"Known: {', '.join(map(str, known))}")
     return known[-1] if epoch is None else epoch
 
 

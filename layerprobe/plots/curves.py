@@ -144,7 +144,7 @@ def _chosen(
 
 def _left_out(scores: Sequence[Score], chosen: Sequence[Score]) -> list[str]:
     count, of = (len({score.ranked_layer for score in own}) for own in (chosen, unreduced(scores)))
-    few_of = [f"{count} of {of} layers; --layers asks for others."] if count < of else []
+    few_of = [f"{count} of {of} layers; --layers shows others."] if count < of else []
     return few_of + omitted(scores)
 
 

@@ -199,7 +199,7 @@ def recorded_recipe(record: RunRecord, file: Path) -> Recipe:
     """The recipe in a run's record. It fetches no data set, and nothing is asked of the model."""
     if record.from_python:
         raise RecipeError(
-            "measured from Python: the run has no model and no images to go on with",
+            "measured from Python: the run stores neither model nor images",
             file=file,
             fix="Measure it there again, by layerprobe.probe(model, splits, cache=...)",
         )

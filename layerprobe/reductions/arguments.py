@@ -34,5 +34,5 @@ def at_most(name: str, wanted: int, dim: int) -> int:
         NotApplicableError: the features have fewer.
     """
     if wanted > dim:
-        raise NotApplicableError(f"{name}: the features have {dim} dimensions", fix=f"Ask for at most {dim}")
+        raise NotApplicableError(f"{name}: the features have {dim} dimensions", fix=f"Use at most {dim}")
     return wanted

@@ -72,6 +72,6 @@ def leading(name: str, count: int, batches: Iterable[Tensor], dim: int) -> Spect
     """
     found = spectrum_of(moments_of(batches, dim))
     if count > found.rank:
-        fix = f"Ask for at most {found.rank}" if found.rank else "They are all the same: leave it out"
+        fix = f"Use at most {found.rank}" if found.rank else "They are all the same: leave it out"
         raise NotApplicableError(f"{name}: the features that it is fitted on have rank {found.rank}", fix=fix)
     return found.first(count)

@@ -79,7 +79,7 @@ def require_named(model: str, name: str, origin: str) -> None:
     """Refuse to fetch a file of a model that only a run's record names."""
     if not user_named(model):
         what = f"{model} needs {name}, which would be fetched from {origin}, and you have not named this model"
-        raise RecipeError(what, fix=f"If it shall be fetched, add --model {shlex.quote(model)}")
+        raise RecipeError(what, fix=f"To fetch it, add --model {shlex.quote(model)}")
 
 
 def absent(model: str, name: str, origin: str, reason: str, cache: Path | None = None) -> EnvironmentFault:

@@ -55,7 +55,7 @@ class Cells:
     def of(self, places: Sequence[LayerEpoch]) -> UnitSums:
         """The sums of some layers and epochs, in their order."""
         if self.sums is None or not places or not all(place in self.rows for place in places):
-            raise ValueError("nothing is known of one of these layers at one of these epochs")
+            raise ValueError("no hits of a layer at an epoch")
         rows = [self.rows[place] for place in places]
         return UnitSums(self.sums.sums[rows], self.sums.counts[rows])
 

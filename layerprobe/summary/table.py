@@ -212,7 +212,7 @@ def _column_notes(summary: RunSummary, names: Sequence[str]) -> list[str]:
         if layer.gap and not layer.gap.equal and any(other.gap and other.gap.equal for other in summary.layers)
     ]
     if lacking:
-        notes.append(f"nothing on equal terms is stored of {', '.join(lacking)}")
+        notes.append(f"no equal terms stored: {', '.join(lacking)}")
     if summary.terms:
         many = f"{summary.terms.classes} classes of {summary.terms.images} images"
         notes.append(f"{_terms(summary, True)}: on equal terms, {many} of every split")

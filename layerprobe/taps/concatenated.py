@@ -70,7 +70,7 @@ def find_layers(expressions: Sequence[str], measured: Measured, *, pools: Sequen
 def pools_left_out(expressions: Sequence[str], measured: Measured, *, pools: Sequence[str] | None = None) -> list[str]:
     """A line for each pool that `find_layers` leaves out at some layers, with the reason of the first of them."""
     found = unpooled([text for text in expressions if not _is_joint(text, measured)], measured, pools=pools)
-    return [f"{pool} left out of {', '.join(why)}: {next(iter(why.values()))}" for pool, why in found.items()]
+    return [f"{pool} skipped for {', '.join(why)}: {next(iter(why.values()))}" for pool, why in found.items()]
 
 
 def extracted(layers: Iterable[Layer]) -> list[Tap]:

@@ -223,7 +223,7 @@ def _map_channels(rest: Shape, other: Shape | None, counts: _Counts) -> int | Un
         is_map = rows not in counts.alone or (rows * columns, rest[channels]) in counts.normed
         if rows == columns != rest[channels] and is_map:
             return channels
-    return Unclear("which axes are those of a map cannot be told from one image size")
+    return Unclear("cannot determine the axes of a map from one image size")
 
 
 def _token_channels(rest: Shape, other: Shape | None, counts: _Counts) -> int | Unclear:
@@ -241,7 +241,7 @@ def _token_channels(rest: Shape, other: Shape | None, counts: _Counts) -> int | 
     for first, second in (counted, flattened):
         if first != second:
             return 1 if first else 0
-    return Unclear("which axis is that of tokens cannot be told from one image size")
+    return Unclear("cannot determine the axis of tokens from one image size")
 
 
 def _prefix(tokens: int, other: int | None, model: Model, grids: set[int]) -> int | Unclear:
@@ -249,7 +249,7 @@ def _prefix(tokens: int, other: int | None, model: Model, grids: set[int]) -> in
     if other is not None and model.other is not None:
         found = [p for p in range(min(tokens, other)) if _are_grids(tokens - p, other - p, model)]
         if len(found) == 1 and found[0] > _MOST_PREFIX_TOKENS and found[0] != model.prefix_tokens:
-            return Unclear(f"whether {found[0]} of its tokens all stand before the patches cannot be told")
+            return Unclear(f"cannot determine whether {found[0]} of its tokens all precede the patches")
         if len(found) == 1:
             return found[0]
         return Unclear(f"{tokens} and {other} tokens are no square of patches with tokens before it")
@@ -261,7 +261,7 @@ def _prefix(tokens: int, other: int | None, model: Model, grids: set[int]) -> in
         return Unclear(f"{tokens} tokens are a square and {prefix} before it, but {own} by what the model says")
     doubtful = own is None and side < _GRID and side**2 not in grids
     if doubtful or prefix > _MOST_PREFIX_TOKENS:
-        return Unclear(f"how many of {tokens} tokens stand before the patches cannot be told")
+        return Unclear(f"cannot determine how many of {tokens} tokens precede the patches")
     return prefix
 
 

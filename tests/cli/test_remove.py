@@ -57,7 +57,7 @@ def exists(name: str) -> bool:
 def test_without_a_terminal_it_needs_yes(layerprobe: Command) -> None:
     code, out, err = layerprobe("runs", "remove", "tiny")
     assert (code, out) == (2, "")
-    assert err == "error: the run tiny (2 MB) would be removed, and nobody can be asked. Give --yes.\n"
+    assert err == "error: the run tiny (2 MB) would be removed; confirmation needs a terminal. Give --yes.\n"
     assert exists("tiny")
     assert layerprobe("runs", "remove", "tiny", "--yes") == (0, "removed the run tiny (2 MB)\n", "")
     assert not exists("tiny")

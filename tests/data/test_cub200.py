@@ -99,7 +99,7 @@ def test_missing_images_and_every_splits_numbers_are_told_at_once(copy: Path) ->
         f"{copy}: 6 of 24 listed images are missing: {named}, images/120.Bird_120/Bird_99.jpg,"
         " images/120.Bird_120/Bird_98.jpg and 1 more; train has 12 images of 4 classes (3-3 each), expected 12 images"
         " of 4 classes (3-3 each); test has 6 images of 2 classes (3-3 each), expected 12 images of 4 classes (3-3"
-        " each). Complete the copy, or go on with what is there by --set data.allow_partial=true."
+        " each). Complete the copy, or use the partial copy by --set data.allow_partial=true."
     )
 
 

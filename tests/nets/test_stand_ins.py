@@ -221,7 +221,7 @@ def test_an_attack_that_would_run_is_refused_by_name_or_inert(
     assert Path("canary").exists()  # unprotected, the file does what it is made for
     Path("canary").unlink()
     if function:
-        what = f"w.pt: holds Python code ({function}); layerprobe does not run it. Ask for a safetensors file."
+        what = f"w.pt: holds Python code ({function}); layerprobe does not run it. Convert it to safetensors."
         with pytest.raises(DataError, match=re.escape(what)):
             load_inert(Path("w.pt"))
     else:
@@ -239,7 +239,7 @@ def test_code_in_a_plain_pickle_is_named_and_not_run(
     monkeypatch.chdir(tmp_path)
     attack = Call(os.system, "touch canary") if name == "posix.system" else Touching()
     Path("w.pt").write_bytes(pickle.dumps({"w": [1.0], "a": attack}, protocol=protocol))
-    what = f"w.pt: holds Python code ({name}); layerprobe does not run it. Ask for a safetensors file."
+    what = f"w.pt: holds Python code ({name}); layerprobe does not run it. Convert it to safetensors."
     with pytest.raises(DataError, match=re.escape(what)):
         load_inert(Path("w.pt"))
     assert not Path("canary").exists()

@@ -42,7 +42,7 @@ def test_what_is_reduced_does_not_change_how() -> None:
 
 
 def test_more_dimensions_than_there_are_do_not_apply() -> None:
-    with pytest.raises(NotApplicableError, match="pca:13: the features have 12 dimensions. Ask for at most 12"):
+    with pytest.raises(NotApplicableError, match="pca:13: the features have 12 dimensions. Use at most 12"):
         parse_chain("pca:13").dim(12)
 
 

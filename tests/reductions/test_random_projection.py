@@ -58,7 +58,7 @@ def test_several_draws_are_no_function_of_features() -> None:
 
 
 def test_more_directions_than_dimensions_do_not_apply() -> None:
-    with pytest.raises(NotApplicableError, match="random:13x5: the features have 12 dimensions. Ask for at most 12"):
+    with pytest.raises(NotApplicableError, match="random:13x5: the features have 12 dimensions. Use at most 12"):
         parse_chain("random:13x5").dim(12)
 
 

@@ -47,7 +47,7 @@ def test_half_whitening_of_unit_vectors_is_the_one_of_released_code() -> None:
 
 def test_directions_without_variance_are_not_divided_by_it() -> None:
     train = np.hstack([features(90, 5), np.ones((90, 1))])
-    with pytest.raises(NotApplicableError, match="whiten:6:0.5: .* have rank 5. Ask for at most 5"):
+    with pytest.raises(NotApplicableError, match="whiten:6:0.5: .* have rank 5. Use at most 5"):
         fitted("whiten:6:0.5", train, train)
 
 

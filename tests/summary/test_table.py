@@ -89,7 +89,7 @@ def test_a_row_has_percents_points_and_epochs() -> None:
 
 def test_a_column_has_one_kind_of_terms_and_a_line_names_the_layers_without() -> None:
     assert cell(SUMMARY, "gap\n14x20", row=1) == "-"
-    assert "nothing on equal terms is stored of fc6" in summary_table(SUMMARY).notes
+    assert "no equal terms stored: fc6" in summary_table(SUMMARY).notes
 
 
 def test_an_opening_that_never_comes_says_so() -> None:

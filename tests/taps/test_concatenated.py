@@ -50,7 +50,7 @@ def test_side_by_side_follow_the_last_of_their_layers(net: Layers) -> None:
 def test_a_pool_that_globbed_layers_cannot_have_is_said(net: Layers) -> None:
     # Convolution and normalisation go below 0, the ReLU does not; a vector needs no pool.
     measured = measure_layers(Layers(net.module, {"fc6": "fc6"}), 8)
-    below = "gem left out of conv, norm: conv@gem: the layer has values below 0, which GeM would raise to 0"
+    below = "gem skipped for conv, norm: conv@gem: the layer has values below 0, which GeM would raise to 0"
     assert "conv@gem" not in [str(layer.key) for layer in find_layers(["*[!6]@gem", "fc?@gem"], measured)]
     assert pools_left_out(["*[!6]@gem", "fc?@gem"], measured) == [below]
 
@@ -58,7 +58,7 @@ def test_a_pool_that_globbed_layers_cannot_have_is_said(net: Layers) -> None:
 def test_a_pool_is_said_that_a_layer_lacks_beside_another(net: Layers) -> None:
     assert found(net, "pool1", "fc6", pools=("max", "grid:9")) == ["pool1@max", "fc6"]
     assert pools_left_out(["pool1", "fc6", "pool1+pool2"], measure_layers(net, 8), pools=("max", "grid:9")) == [
-        "grid:9 left out of pool1: pool1@grid:9: the map is 8 x 8"
+        "grid:9 skipped for pool1: pool1@grid:9: the map is 8 x 8"
     ]
 
 

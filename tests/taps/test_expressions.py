@@ -145,7 +145,7 @@ def test_a_glob_over_module_paths_leaves_out_what_cannot_be_tapped(vit: Layers) 
     assert named(vit, "blocks.0.attn.*") == [
         "blocks.0.attn.qkv@avg", "blocks.0.attn.norm@avg", "blocks.0.attn.proj@avg", "blocks.0.attn.proj_drop@avg",
     ]  # fmt: skip
-    with pytest.raises(RecipeError, match="which axes are those of a map cannot be told"):
+    with pytest.raises(RecipeError, match="cannot determine the axes of a map"):
         named(vit, "blocks.0.attn.?_norm")
 
 

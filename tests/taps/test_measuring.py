@@ -74,7 +74,7 @@ def test_the_part_that_the_listing_names_is_the_one_that_is_pooled() -> None:
         (lambda x: x.repeat(2, 1, 1, 1), "axis 0 has 2 rows an image, such as its windows"),
         (lambda x: torch.zeros(len(x) ** 2, 3), "axis 0 does not grow by one for each image"),
         (lambda x: x.mean((1, 2, 3)), "neither a map, tokens nor a vector: (2,) with 2 images"),
-        (lambda x: torch.zeros(len(x), 6, 5), "which axis is that of tokens cannot be told from one image size"),
+        (lambda x: torch.zeros(len(x), 6, 5), "cannot determine the axis of tokens from one image size"),
         (lambda x: x if len(x) == 2 else (x, x), "depends on the number of images"),
     ],
 )

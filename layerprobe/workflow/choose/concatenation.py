@@ -26,7 +26,7 @@ from layerprobe.workflow.run.references import open_ranked_split
 from layerprobe.workflow.run.runs import locked
 
 _PERFECT = 1 - 1e-9  # a recall that no further layer can raise
-_STOPPED = "ranking stopped; what is stored is whole, the same command goes on"
+_STOPPED = "ranking stopped; stored results are complete, the same command resumes"
 
 
 @dataclass(frozen=True, eq=False)

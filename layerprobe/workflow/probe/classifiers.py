@@ -134,7 +134,7 @@ def without_accuracy(
     if reason is None or "accuracy" not in named:
         return request
     if listener:
-        listener.say(f"accuracy left out: {reason}")
+        listener.say(f"accuracy skipped: {reason}")
     return replace(request, metrics=tuple(name for name in named if name != "accuracy"))
 
 

@@ -15,7 +15,7 @@ from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import Selection
 from layerprobe.workflow.run.reduction_draws import draws_of
 
-_STOPPED = "export stopped; the indexes written are whole, the same command goes on"
+_STOPPED = "export stopped; the written indexes are complete, the same command resumes"
 
 
 def export(searches: Searches, selection: Selection, epoch: int, listener: Listener, stop: Stop) -> None:
@@ -28,7 +28,7 @@ def export(searches: Searches, selection: Selection, epoch: int, listener: Liste
         for ranked in stop.between(selection.ranked, _STOPPED):
             draws = draws_of(ranked)
             if len(draws) > 1:
-                told = f"it is a mean of draws; ask for one of them, such as {draws[0].reduction}"
+                told = f"it is a mean of draws; name one of them, such as {draws[0].reduction}"
                 listener.say(f"no index of {ranked.layer} by {ranked.reduction} on {split}: {told}")
             else:
                 _write(searches, epoch, split, ranked, listener)

@@ -76,7 +76,7 @@ def build_measures(
             raise RecipeError(f"K = {k!r}: must be a whole number above 0", fix="Choose one such as 1")
     wanted = list(dict.fromkeys((*map(int, ks), *recalls)))
     if not wanted:
-        raise RecipeError("no K of Recall@K is asked for", fix="Choose one such as 1")
+        raise RecipeError("no K of Recall@K is given", fix="Choose one such as 1")
     if not galleries:
         return Measures(wanted, metrics)
     smallest = min(galleries, key=galleries.__getitem__)

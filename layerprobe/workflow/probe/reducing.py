@@ -40,7 +40,7 @@ class InapplicableReduction:
     fix: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        return f"{self.reduction} left out of {self.layer}: {self.reason}"
+        return f"{self.reduction} skipped for {self.layer}: {self.reason}"
 
 
 def asked_chains(texts: Sequence[str], fit: str = FITTED_ON, equal_dim: int | None = None) -> list[Chain]:

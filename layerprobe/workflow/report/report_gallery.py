@@ -160,7 +160,7 @@ def _shown(run: Run, page: RunPage, rows: int) -> _Shown:
     notes = []
     if len(layers) < len(every):
         left_out = f"{len(every) - len(layers)}. {_PANELS} shows them"
-        notes.append(f"Layers with a fitted or drawn reduction are left out: {left_out}")
+        notes.append(f"Layers with a fitted or drawn reduction are not shown: {left_out}")
     if len(epochs) < len(stored):
         notes.append(
             f"{len(epochs)} of {len(stored)} epochs are here: {len(opened.items):,} images are searched at each"

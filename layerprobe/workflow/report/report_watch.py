@@ -40,14 +40,14 @@ def watch_report(runs: Sequence[Run], out: Path, listener: Listener) -> Report:
     seen, shown = None, None
     with stoppable() as stop:
         if not any(map(is_worked_on, runs)):
-            listener.say("nothing works on these runs: the page is written once")
+            listener.say("no process trains or probes these runs: the page is written once")
         while any(map(is_worked_on, runs)):
             if (state := _state(runs)) != seen:
                 shown, seen = _written(runs, out, listener) or shown, state
             time.sleep(_PAUSE)
             if stop and shown:
                 write_output(out, render(replace(shown, refresh=None)).encode())
-            stop.raise_if_asked(f"no longer watched; {out} is whole" if shown else f"{out} was not written yet")
+            stop.raise_if_asked(f"stopped watching; {out} is complete" if shown else f"{out} was not written yet")
     last = made_report(runs)
     write_output(out, render(last).encode())
     return last
@@ -62,7 +62,7 @@ def _written(runs: Sequence[Run], out: Path, listener: Listener) -> Report | Non
     if not having:
         return None
     made = made_report(having, gallery=False, refresh=REFRESH)
-    made = replace(made, notes=(*made.notes, "images and their neighbours are shown when nothing works on the runs"))
+    made = replace(made, notes=(*made.notes, "images and their neighbours are shown once no process uses the runs"))
     write_output(out, render(made).encode())
     listener.say(f"{out}: {_progress(made)}")
     return made

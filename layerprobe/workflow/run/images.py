@@ -118,7 +118,7 @@ def _made(  # noqa: PLR0913 - what, where, and who hears of it
                 # A signal to the whole process group may end a data worker first: that is no fault of the worker.
                 done = begun(entry, digests)
                 stop.raise_if_asked(
-                    f"{split.name}: {done:,} of {len(split):,} images are decoded; the same command goes on from there"
+                    f"{split.name}: {done:,} of {len(split):,} images are decoded; the same command resumes"
                 )
                 raise
     return DecodedPixels(entry, digests)

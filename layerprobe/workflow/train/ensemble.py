@@ -66,7 +66,7 @@ def train_any(request: TrainRequest, listener: Listener) -> Run:
         raise RecipeError(
             f"was trained with another recipe: {', '.join(map(str, changes))}",
             file=run.folder,
-            fix="Ask for the old values, or use --run NAME for a new run, or --fresh to move the old one aside",
+            fix="Use the old values, or use --run NAME for a new run, or --fresh to move the old one aside",
         )
     members = []
     for number in range(1, ensemble.members + 1):

@@ -149,7 +149,7 @@ def _require_same(run: Run, recipe: Recipe, known: Sequence[WeightsFile], given:
     changes = recipe.changes_since(run.read())
     if changes:
         what = f"measures something else: {', '.join(map(str, changes))}"
-        raise RecipeError(what, file=run.folder, fix=f"Ask for the old values. {_NEW_RUN}")
+        raise RecipeError(what, file=run.folder, fix=f"Use the old values. {_NEW_RUN}")
     for epoch, file in enumerate(known):
         if epoch >= len(given) or (Path(file.path), file.part) != given[epoch]:
             found = given[epoch][0] if epoch < len(given) else "no file"

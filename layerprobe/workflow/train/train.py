@@ -161,7 +161,7 @@ def _require_same_recipe(run: Run, recipe: Recipe, built: Built) -> None:
         raise RecipeError(
             f"was trained with another recipe: {', '.join(map(str, changes))}{why}",
             file=run.folder,
-            fix=f"Ask for the old values. {_OTHER_RUN}",
+            fix=f"Use the old values. {_OTHER_RUN}",
         )
 
 
@@ -294,7 +294,7 @@ def _train_epochs(  # noqa: PLR0913 - the training, its storage, its measures an
 
 
 def _where_it_stopped(run: Run, built: Built) -> str:
-    return f"{run.name}: stopped after epoch {built.trainer.epoch}; the same command goes on from there"
+    return f"{run.name}: stopped after epoch {built.trainer.epoch}; the same command resumes"
 
 
 def _append_metrics(run: Run, result: EpochResult) -> None:

@@ -132,7 +132,7 @@ def test_the_embedding_is_what_the_network_gives_to_the_loss_for_runs_and_their_
 
 def test_an_epoch_without_scores_is_told(tmp_path: Path) -> None:
     run = run_with(tmp_path, "one", {"test": [0, 0]})
-    with pytest.raises(RecipeError, match="no scores of epoch 7. There are those of 1"):
+    with pytest.raises(RecipeError, match="no scores of epoch 7. Known: 1"):
         drawn("layers", [run], PlotOptions(epoch=7))
 
 

@@ -87,7 +87,7 @@ def test_the_last_epoch_is_shown_or_the_one_asked_for() -> None:
         assert {
             each.epoch for each in histograms_of(scores, read, shown_layers([scores], PlotOptions(epoch=epoch), {}))
         } == {expected}
-    with pytest.raises(RecipeError, match="no scores of epoch 3. There are those of 1, 4"):
+    with pytest.raises(RecipeError, match="no scores of epoch 3. Known: 1, 4"):
         shown_layers([scores], PlotOptions(epoch=3), {})
 
 

@@ -84,6 +84,6 @@ def test_a_reduced_layer_has_an_index_of_its_own_as_it_is_searched(run: Run) -> 
     np.testing.assert_allclose(stored @ stored.T, unit @ unit.T, atol=1e-5)
     codes = faiss.read_index_binary(str(folder / "epoch-0002.test.fc6@none.l2+binary.hamming.faiss"))
     assert (codes.d, codes.ntotal) == (8, 16)
-    assert "no index of fc6 by random:2x3 on test: it is a mean of draws; ask for one of them, such as random:2" in (
+    assert "no index of fc6 by random:2x3 on test: it is a mean of draws; name one of them, such as random:2" in (
         listener.heard
     )

@@ -104,7 +104,7 @@ def test_a_pool_that_globbed_layers_cannot_have_is_said(run: Run) -> None:
     listener = Silent()
     probe(run, replace(REQUEST, layers=("features.[0-2]@gem",), epochs="0"), listener)
     below = "features.0@gem: the layer has values below 0, which GeM would raise to 0"
-    assert listener.heard[0] == f"gem left out of features.0, features.1: {below}"
+    assert listener.heard[0] == f"gem skipped for features.0, features.1: {below}"
 
 
 def test_accuracy_is_the_classifiers_on_the_embedding_of_trained_classes(request_for: Requests) -> None:

@@ -178,7 +178,7 @@ def test_a_layer_too_short_for_a_chain_is_a_note_where_another_can_take_it(run: 
     scores = probe(run, replace(REQUEST, reduce=("none", "random:9")), listener)
     assert set(r1(scores)) == {"none"}
     assert set(r1(scores, layer="pool5.3")) == {"none", "random:9"}
-    said = "random:9 left out of fc6: random:9: the features have 8 dimensions"
+    said = "random:9 skipped for fc6: random:9: the features have 8 dimensions"
     assert listener.heard.count(said) == 1
 
 
@@ -192,7 +192,7 @@ def test_an_equal_dimension_comes_beside_the_reductions_asked_for(run: Run) -> N
     scores = probe(run, replace(REQUEST, reduce=("none", "l2"), equal_dim=9), listener)
     assert set(r1(scores)) == {"none", "l2"}
     assert list(r1(scores, layer="pool5.3")) == ["none", "l2", "l2+pca:9+l2", "l2+whiten:9:0.5+l2", "random:9x5+l2"]
-    assert sum("left out of fc6" in line and "8 dimensions" in line for line in listener.heard) == 3
+    assert sum("skipped for fc6" in line and "8 dimensions" in line for line in listener.heard) == 3
 
 
 def test_an_equal_dimension_above_that_of_every_layer_is_refused(run: Run) -> None:
@@ -279,7 +279,7 @@ def test_shift_is_for_the_layer_that_the_classifier_multiplies(classified: Run) 
     listener = Silent()
     scores = probe(classified, replace(REQUEST, reduce=("none", "shift")), listener)
     assert {s.layer for s in scores if s.reduction == "shift"} == {"fc6"}
-    said = "shift left out of pool5.3@max: it needs a classifier's weights, which multiply fc6 alone"
+    said = "shift skipped for pool5.3@max: it needs a classifier's weights, which multiply fc6 alone"
     assert listener.heard.count(said) == 1
 
 

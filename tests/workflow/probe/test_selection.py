@@ -176,12 +176,12 @@ def test_accuracy_without_a_classifier_is_left_out_before_the_data_are_read(
     run = train(request_for("train.epochs=0", *settings, recipe=recipe), Silent())
     listener, asked = Silent(), replace(REQUEST, metrics=("uniformity", "accuracy"))
     assert {score.metric for score in probe(run, asked, listener)} == {"R@1", "R@2", "uniformity"}
-    assert listener.heard.count(f"accuracy left out: {reason}") == 1
+    assert listener.heard.count(f"accuracy skipped: {reason}") == 1
     images.rename(images.with_name("gone"))
     listener = Silent()
     with pytest.raises(DataError):
         probe(run, asked, listener)
-    assert listener.heard == [f"accuracy left out: {reason}"]
+    assert listener.heard == [f"accuracy skipped: {reason}"]
 
 
 def test_accuracy_of_another_layer_than_the_classifiers_is_refused(request_for: Requests) -> None:

@@ -112,7 +112,7 @@ def test_without_training_images_nothing_is_fitted_on_them() -> None:
 
 
 def test_what_a_layer_cannot_take_is_told_where_others_can() -> None:
-    with pytest.warns(UserWarning, match="pca:5 left out of 0.0@max"):
+    with pytest.warns(UserWarning, match="pca:5 skipped for 0.0@max"):
         found = probed("pca:5")
     assert {score.layer for score in found.scores} == {"0.1"}
     with pytest.raises(RecipeError, match="no layer can take pca:9"):

@@ -108,7 +108,7 @@ def test_a_maximum_over_tokens_warns() -> None:
 
 def test_a_pool_that_a_globbed_layer_cannot_have_is_said() -> None:
     # of the modules of a block, the ReLU alone has no values below 0
-    said = "gem left out of 0.0.0, 0.0.1, 0.0.3: 0.0.0@gem: the layer has values below 0"
+    said = "gem skipped for 0.0.0, 0.0.1, 0.0.3: 0.0.0@gem: the layer has values below 0"
     with pytest.warns(UserWarning, match=said) as warned:
         result = layerprobe.probe(small_model(), {"test": TEST}, layers="0.0.*@gem", ks=(1,))
     assert {str(score.layer_key) for score in result.scores} == {"0.0.2@gem"}
@@ -232,7 +232,7 @@ def test_options_reach_a_metric() -> None:
         ({"device": "gpu"}, RecipeError, "unknown device 'gpu'"),
         ({"device": torch.device("meta")}, RecipeError, "unknown device 'meta'"),
         ({"layers": []}, RecipeError, "layers is empty"),
-        ({"ks": ()}, RecipeError, "no K of Recall@K is asked for"),
+        ({"ks": ()}, RecipeError, "no K of Recall@K is given"),
         ({"ks": (0,)}, RecipeError, "K = 0: must be a whole number above 0"),
         ({"ks": (1.5,)}, RecipeError, "K = 1.5: must be a whole number above 0"),
         ({"metrics": {"NMI": {"restart": 2}}}, RecipeError, "NMI.*unexpected keyword argument 'restart'"),

@@ -184,5 +184,5 @@ def test_runs_and_plots_know_it_and_probe_says_why_it_cannot_go_on(
     capsys.readouterr()
     for words in (("probe", name), ("layers", name)):
         assert command(monkeypatch, *words, *cache) == 2
-        assert "measured from Python: the run has no model" in capsys.readouterr().err
+        assert "measured from Python: the run stores neither model" in capsys.readouterr().err
     assert command(monkeypatch, "runs", "remove", name, "--yes", *cache) == 0

@@ -97,7 +97,9 @@ def test_every_layer_shows_the_nearest_images_of_every_epoch(run: Run) -> None:
 def test_a_layer_is_shown_in_bits_but_not_by_what_would_be_fitted_anew(run: Run) -> None:
     gallery = gallery_of(run)
     assert gallery.layers == (C3, FC6, BINARY)
-    assert "Layers with a fitted or drawn reduction are left out: 1. layerprobe plot panels shows them" in gallery.notes
+    assert (
+        "Layers with a fitted or drawn reduction are not shown: 1. layerprobe plot panels shows them" in gallery.notes
+    )
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_a_page_without_images_says_that_they_come(run: Run, lock: contextlib.Ex
         lock.close()
 
     watch_report([run], out, Silent(act))
-    coming = "images and their neighbours are shown when nothing works on the runs"
+    coming = "images and their neighbours are shown once no process uses the runs"
     assert coming in pages[0]
     assert coming not in out.read_text(encoding="utf-8")
 
@@ -90,7 +90,7 @@ def test_a_signal_ends_it_and_leaves_a_whole_page_that_is_not_read_again(
     number: signal.Signals, run: Run, lock: contextlib.ExitStack, tmp_path: Path
 ) -> None:
     out = tmp_path / "page.html"
-    with pytest.raises(InterruptedRun, match="no longer watched; .*page.html is whole") as raised:
+    with pytest.raises(InterruptedRun, match="stopped watching; .*page.html is complete") as raised:
         watch_report([run], out, Silent(lambda text: signal.raise_signal(number)))
     assert raised.value.exit_code == 128 + number
     page = out.read_text(encoding="utf-8")
@@ -123,5 +123,5 @@ def test_the_first_scores_are_waited_for(run: Run, lock: contextlib.ExitStack, t
 def test_a_run_that_nobody_works_on_is_written_once(run: Run, tmp_path: Path) -> None:
     listener = Silent()
     watch_report([run], tmp_path / "page.html", listener)
-    assert listener.heard == ["nothing works on these runs: the page is written once"]
+    assert listener.heard == ["no process trains or probes these runs: the page is written once"]
     assert REFRESH not in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -217,7 +217,7 @@ class Signalled(Silent):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_decoding_at_the_next_image(request_for: Make, number: signal.Signals) -> None:
-    message = "train: 3 of 16 images are decoded; the same command goes on from there"
+    message = "train: 3 of 16 images are decoded; the same command resumes"
     with pytest.raises(InterruptedRun, match=rf"^{message} \({number.name}\)") as caught:
         decode(request_for(), Signalled(number))
     assert caught.value.exit_code == 128 + number

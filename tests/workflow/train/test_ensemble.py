@@ -168,4 +168,4 @@ def test_an_ensemble_has_no_classifier_whose_accuracy_could_be_measured(request_
     listener = Silent()
     scores = probe_any(run, request(metrics=("accuracy",), ks=(1,), similarity="euclidean"), listener)
     assert {(score.metric, score.similarity) for score in scores} == {("R@1", "euclidean")}
-    assert "accuracy left out: an ensemble has no classifier" in listener.heard
+    assert "accuracy skipped: an ensemble has no classifier" in listener.heard

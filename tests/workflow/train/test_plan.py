@@ -106,7 +106,9 @@ def test_every_plot_is_drawn_of_a_folder_whose_classes_are_all_in_test(
 
 
 def test_epochs_need_training_images(only_test: Make) -> None:
-    with pytest.raises(DataError, match="no training images. Put some into the split train, or measure the network"):
+    with pytest.raises(
+        DataError, match="no training images. Put some into the split train, or measure the untrained network"
+    ):
         train(only_test("train.epochs=1"), Silent())
 
 

@@ -53,7 +53,7 @@ def weights(run: Run, epoch: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stop_and_resume_end_with_the_bytes_of_a_straight_run(request_for: Requests, workers: int) -> None:
     straight = train(request_for(run="straight"), Silent())
-    with pytest.raises(InterruptedRun, match="stopped after epoch 1; the same command goes on") as caught:
+    with pytest.raises(InterruptedRun, match="stopped after epoch 1; the same command resumes") as caught:
         train(request_for(run="resumed", workers=workers), interrupt_after(1))
     assert caught.value.exit_code == 130
     assert Run(straight.folder.with_name("resumed")).read().state == "interrupted"
@@ -80,7 +80,7 @@ def test_sigterm_ends_a_wait_and_the_run_goes_on_later(request_for: Requests, mo
     monkeypatch.setattr(signals, "_PATIENCE", 0.2)
     monkeypatch.setattr(signals, "_LAST_PATIENCE", 60.0)  # a busy machine may take its time to clean up
     with pytest.raises(
-        InterruptedRun, match=r"tiny: stopped after epoch 0; .* goes on from there \(SIGTERM\)"
+        InterruptedRun, match=r"tiny: stopped after epoch 0; .* resumes \(SIGTERM\)"
     ) as caught:
         train(request_for(), Waiting())
     assert caught.value.exit_code == 143
@@ -127,7 +127,7 @@ def test_a_finished_run_is_not_the_run_of_other_images(
 
 def test_another_recipe_under_the_name_is_refused_with_the_keys(request_for: Requests) -> None:
     train(request_for(), Silent())
-    with pytest.raises(RecipeError, match=r"another recipe: train.learning_rate: 0.01 -> 0.1. Ask for the old values"):
+    with pytest.raises(RecipeError, match=r"another recipe: train.learning_rate: 0.01 -> 0.1. Use the old values"):
         train(request_for("train.learning_rate=0.1"), Silent())
 
 
@@ -502,4 +502,4 @@ def test_probing_while_training_searches_as_the_recipe_says_and_leaves_accuracy_
     settings = ("train.epochs=1", 'probe.similarity="euclidean"', 'probe.metrics=["accuracy"]', "probe.k=[1]")
     run = train(request_for(*settings, probe=("fc6",)), listener)
     assert {(score.metric, score.similarity) for score in run.scores()} == {("R@1", "euclidean")}
-    assert "accuracy left out: smooth_triplet has no classifier" in listener.heard
+    assert "accuracy skipped: smooth_triplet has no classifier" in listener.heard
