@@ -127,7 +127,6 @@ def load(kind: str, registered: Mapping[str, str], name: str) -> Any:
 
     Args:
         kind: what it is called in the error ("loss").
-        registered: one of the tables above.
         name: a key of it. The key of a reduction that ends in a colon takes an argument: `pca:` stands for `pca:D`, and
             D is the first argument of what is returned.
 

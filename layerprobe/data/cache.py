@@ -136,7 +136,6 @@ class DecodedPixels:
     Data workers are sent its path, not its pixels. While one exists in any process, the entry cannot be removed.
 
     Args:
-        entry: where the images are.
         digests: of the files as they are now; None: do not compare them.
     """
 

@@ -29,8 +29,6 @@ class Finding:
 
     Args:
         kind: a word or two that findings are counted by ("truncated").
-        is_error: whether the image or the data set cannot be used as it is; otherwise this is a remark.
-        message: what is wrong, or by what rule the image is read.
         fix: what to do; empty if there is nothing to do.
         id: of the image, as text that can be encoded whatever the file is called.
     """

@@ -25,7 +25,6 @@ class DatasetSpec:
             DataError where no image can be named. None: the error of `load` is all that can be said.
         defaults: keys of [data] whose defaults differ from those that all data sets share.
         argument: what follows the name in `--data NAME:ARGUMENT`, where `load` takes a root.
-        holds: what the data set is.
         layout: what its folder or file looks like, in one line.
         where: its official page, as text; empty where there is none.
         counts: split -> published size of a whole copy; empty where there is none.

@@ -76,7 +76,6 @@ class Dataset:
     Args:
         splits: by name, in the order of reporting: train, validation, test, gallery.
         search_in: split -> the split in which its images are searched for; a split not named is searched in itself.
-        notes: remarks that go with every result on it, such as that images are missing.
         classification: whether the test images are of the training classes; else no class is in two splits.
         class_ids: the data set's own id of each class, as text; empty where it has none.
         rules: kind of rule by which some images are turned into RGB -> how many files it concerns; empty until the

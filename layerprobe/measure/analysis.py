@@ -37,7 +37,6 @@ class Features:
     Args:
         values: (N, D) float32, in memory or left on disk.
         labels: (N,) class indices.
-        ids: N image names.
     """
 
     values: NDArray[np.float32] | Tensor | Table

@@ -46,9 +46,6 @@ class Refitting:
     Args:
         queries: (Q, D) searched for in `gallery`, or among themselves without the query where that is None.
         folds: (Q,) the fold of each query; a class, or a cluster of classes, is in one fold.
-        similarity: cosine, dot, euclidean or hamming.
-        device: where features are reduced and ranked.
-        seed: for a reduction that draws.
         rules: which items are right, or taken out, where the class does not say; None: the classes alone.
     """
 

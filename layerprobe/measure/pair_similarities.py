@@ -32,7 +32,6 @@ class Labelled:
 
     Args:
         labels: (N,) class indices.
-        notes: caveats.
     """
 
     features: NDArray[np.floating]

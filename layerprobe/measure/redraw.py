@@ -111,7 +111,6 @@ def groups_of(
     Args:
         units: (Q,).
         gallery_units: (G,); those without a query become -1. None without a gallery.
-        most: groups at most.
     """
     names, places = np.unique(units, return_inverse=True)
     numbers = np.arange(len(names))

@@ -23,12 +23,9 @@ class Backbone:
     """What one network has of its own: trunk, names of layers, defaults.
 
     Args:
-        name: as registered.
         trunk: draws the trunk's children in execution order, with its initialisation and the names of its weights.
         layers: the papers' names of the trunk's layers -> module paths, in execution order.
         units: what `from_scratch` may name -> the module paths whose parameters and statistics it means.
-        channels: of the trunk's output.
-        pool: what feeds the head unless a recipe names another.
         lists_pool: whether `pool5` is a layer of its own rather than the last map's pool.
         translate: gives the tensors of a weights file the trunk's names.
     """
@@ -70,7 +67,6 @@ class Backbone:
             pool: what feeds the head, `max`, `avg` or `gem`; None for the network's own.
             norm: normalisation of the pool, `layer` or `batch`, without weight and bias; it is the layer `norm5`.
             dropout: its probability after the pool and its norm, as in the released code of Vo & Hays 2019.
-            fc_bias: whether fully connected layers have a bias.
             fc_norm: normalisation of the last fully connected layer's outputs, likewise; it is the layer `norm6` after
                 `fc6`, and the embedding.
             fc_dropout: probability of dropout after the last fully connected layer, as in FCR2, and 0.5 in the code of

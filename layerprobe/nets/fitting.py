@@ -53,7 +53,6 @@ class TargetNetwork:
     """A network whose tensors are searched in a file.
 
     Args:
-        name: of the network, for errors.
         own: its names -> shapes.
         head: names in `own` that a file need not have, nor in this shape.
         root: path of the network in a module around it, whose names `own` has; a file may have the names below it.
@@ -89,7 +88,6 @@ class Fit:
         prefix: what stands before the network's names in the file, such as `state_dict.model`; empty for nothing.
         tensors: the network's names -> tensors of the shape that it has there.
         left: names -> the other tensors under the prefix, such as a classifier or a head of another shape.
-        notes: the removed prefix, and the tensors elsewhere in the file.
     """
 
     prefix: str

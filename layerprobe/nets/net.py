@@ -17,9 +17,7 @@ class Net:
     Args:
         module: (B, 3, H, W) -> (B, D).
         layers: the papers' names -> module paths, in execution order.
-        embedding_dim: D.
         new_parameters: names of the module's parameters that were not loaded from anywhere.
-        notes: what was done to its weights that a user may not expect.
         parts: names of parts of these layers, such as a block's attention -> module paths; not among the layers.
         root: path of the model from elsewhere that the module wraps; module paths that a user writes lie below it.
         image_size: side of the images that this model was built for; None where any will do.

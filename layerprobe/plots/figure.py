@@ -79,13 +79,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of a figure of equal panels, in inches.
-
-    Args:
-        right: room to the right of the axes, for labels.
-        below: room under the axes, for ticks and the axis' name.
-        above: least room over the axes; a title of several lines takes more.
-    """
+    """Sizes of a figure of equal panels, in inches."""
 
     width: float
     height: float

@@ -23,11 +23,7 @@ _NAMED = 10  # of more indistinguishable layers a caption gives the number
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of axes with a tick for each layer, in inches.
-
-    Args:
-        upright: whether the names are rotated, for lack of room.
-    """
+    """Sizes of axes with a tick for each layer, in inches."""
 
     width: float
     names: float

@@ -95,7 +95,6 @@ class Plot:
 
     Args:
         draw: source and options -> figure and CSV.
-        options: the options that it takes.
     """
 
     draw: Callable[[PlotSource, PlotOptions], Drawing]

@@ -27,7 +27,6 @@ class Reducer:
 
     Args:
         chain: with D in place of the number of dimensions, `none` for unreduced layers.
-        similarity: cosine, dot, euclidean or hamming.
     """
 
     chain: str

@@ -20,8 +20,6 @@ class Point:
     """One layer at one epoch: a metric on every split.
 
     Args:
-        reduction: none, or the chain of reductions.
-        similarity: cosine, dot, euclidean or hamming.
         epoch: 0 = before any step.
         values: split -> fraction; None if the value is invalid; only splits that were scored.
         notes: split -> notes on the value, or why it is invalid.

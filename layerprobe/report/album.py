@@ -24,12 +24,10 @@ class UncutGallery:
     Args:
         epochs: E of them, ascending.
         layers: L of them, in network order.
-        items: every image that may be shown.
         queries: Q of them, those that matter most first; `GalleryQuery.item` is a place among the items.
         found: (E, L, Q, K) places among the items, nearest first; -1 where there is none.
         right: (E, L, Q, K) bool, whether it is a right answer.
         picture: gives the small picture of an item; None where its image cannot be read.
-        notes: caveats.
     """
 
     run: str

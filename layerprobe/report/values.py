@@ -22,7 +22,6 @@ class RunPage:
         few: places in `layers` of those that are shown first: the embedding layer, the one before it, the best on
             validation, the first and the middle of the network.
         embedding: place of the embedding layer; None if unknown or not measured.
-        made: how it was made, a heading and a text each: recipe, versions, hashes, seed, command.
     """
 
     name: str
@@ -79,7 +78,6 @@ class Report:
         findings: what was found, a sentence each, with its interval; none where nothing can be said.
         runs: at least one.
         pictures: small JPEG or PNG files, each once, that galleries point at.
-        made: how the page was made, a heading and a text each: command, version, time.
         refresh: seconds after which a browser reads the file again; None where it is not being written again.
     """
 

@@ -81,7 +81,6 @@ class Readout(nn.Module):
     """What a model gives -> (B, D).
 
     Args:
-        name: of the model, for errors.
         pool: `avg` or `max` of a map or of the patches of tokens; None for the mean of a map, for the class token of
             tokens, and where there is none for the mean of their patches. A vector has none.
     """

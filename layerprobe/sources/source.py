@@ -29,11 +29,9 @@ class Foreign:
 
     Args:
         module: images (B, 3, H, W) -> what the model gives; its classifier is taken off.
-        own_input: the images that it was trained on, if they are known.
         image_size: side of the images that it was built for; None for its own.
         final_norms: paths of modules that may be the norm after its last block; the first that is one counts.
         prefix_tokens: how many tokens before the patches it says it has, if it says so.
-        notes: what was done to its weights that a user may not expect.
         files: of a user's own code, path from the file's folder -> SHA-256 of all that was imported from there; the
             file itself under the empty path.
     """
@@ -93,15 +91,10 @@ class Source:
         """The model without its classifier, its output as a vector, and a head.
 
         Args:
-            name: of the model, without the source's own name.
             fc: outputs of fc6, fc7 ..., with a ReLU between two; with none the embedding is the model's output.
             pool: `max` or `avg`, where the model's output is a map or tokens; None: the mean of a map, the class token,
                 else the mean of the tokens. A vector has none.
             norm: as `dropout`, `fc_bias`, `fc_norm` and `fc_dropout` in `nets.assembly.Backbone.build`.
-            dropout: see there.
-            fc_bias: see there.
-            fc_norm: see there.
-            fc_dropout: see there.
             weights: what `read_checkpoint` read, or names -> tensors, with the whole model under one prefix; "model":
                 the library's own; None: everything is drawn.
             from_scratch: fully connected layers that start from their initialisation.

@@ -13,7 +13,6 @@ class FeatureKey:
 
     Args:
         epoch: 0 = before any step.
-        split: train, validation, test or gallery.
         transform: every step from an image file to the network's input, as text.
         manifest_sha256: hash of the split's ids, classes and pixels.
         network: the package that the model comes from, with its version; empty for layerprobe's own networks.

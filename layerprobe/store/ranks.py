@@ -94,7 +94,6 @@ class StoredRanks:
 
     Args:
         labels: (N,) classes of the queries.
-        ids: their N names.
         search_sha256: hash of what decides which items each query may find; empty where nothing is ranked.
         transform: every step from an image file to the network's input; empty likewise.
         ranks: layer -> its ranks; those without any because features were not finite are in `invalid`.

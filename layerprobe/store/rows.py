@@ -26,7 +26,6 @@ class Rows:
 
     Args:
         labels: (N,) class indices.
-        ids: N image names.
         class_names: name of class 0, 1 ...; if empty, no names are stored.
         class_ids: the data set's own ids of these classes; if empty, none are stored.
     """

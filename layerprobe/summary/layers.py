@@ -99,7 +99,6 @@ class RunSummary:
         terms: the equal terms; None where nothing is known on any.
         alike: the layers that are not significantly different from the best of `main` at the end, on its split; None
             where that is unknown.
-        notes: caveats.
         sections: the layers after reductions; empty where none is measured.
         processed: each layer after its best post-processing; None where no reduction is measured.
         label_free: how numbers that need no labels order the layers, at the last epoch that has any.

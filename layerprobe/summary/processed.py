@@ -37,7 +37,6 @@ class BestPostProcessing:
     Args:
         split: on which it was chosen; None where none can be chosen.
         alike: those that are not significantly different from the best one there; None if unknown.
-        notes: caveats.
     """
 
     split: str | None = None

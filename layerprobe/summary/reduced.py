@@ -20,8 +20,6 @@ class PostProcessing:
     """What is done to a layer's features, and how they are then compared.
 
     Args:
-        reduction: none, or the chain of reductions.
-        similarity: cosine, dot, euclidean or hamming.
         dim: numbers, or bits, that any layer has afterwards; None where that depends on the layer.
     """
 

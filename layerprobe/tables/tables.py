@@ -26,7 +26,6 @@ class TextTable:
 
     Args:
         columns: headers of the C columns; a line feed may divide one.
-        rows: C cells each.
         numbers: places of the columns that hold numbers.
         marked: place of the row that stands out; None for none.
         intervals: column -> for each row the ends of its cell's interval, None where it has none.

@@ -22,7 +22,6 @@ class Layout:
     """How an output is read.
 
     Args:
-        kind: map, tokens or vector.
         part: where the tensor is in the output; empty where the output is the tensor.
         shape: of one image: (C, H, W), (T, D) or (D,), whatever the order of the axes.
         in_rows: whether the patches of tokens come row by row, so that they are a map.

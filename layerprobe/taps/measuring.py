@@ -61,7 +61,6 @@ class Call:
 
     Args:
         shape: of its tensor, with a batch of 2; empty where there is none.
-        layout: how the output is read, or why it cannot be.
         negative: whether any of its values was below 0.
     """
 

@@ -28,7 +28,6 @@ class Plan:
 
     Args:
         batches: epoch (from 1) -> that epoch's batches of image indices; the same on every call.
-        new_layers_factor: factor of the learning rate of new layers.
         optimizer: sgd, adam, adamw or rmsprop.
         epsilon: of adam, adamw and rmsprop; None for torch's default.
         weight_decay: added to the gradient, or with adamw applied apart from it.

@@ -19,7 +19,6 @@ class Candidate:
     Args:
         epoch: 0 = before any step; None for features without an epoch.
         dim: numbers, or bits, of an image's vector.
-        position: of the layer in the network; of `A+B` that of its last layer.
         run: the run's or the experiment's name if several compete; else empty.
     """
 
@@ -46,11 +45,7 @@ class Candidate:
 
 
 def candidate_names(candidates: Sequence[Candidate], run: str) -> list[str]:
-    """`pool5.2@max`, or `netA#16:pool5.2@max` if candidates differ in run or epoch.
-
-    Args:
-        run: of candidates without one.
-    """
+    """`pool5.2@max`, or `netA#16:pool5.2@max` if candidates differ in run or epoch."""
     names = layer_names(candidate.ranked for candidate in candidates)
     if len({(candidate.run, candidate.epoch) for candidate in candidates}) == 1:
         return names
@@ -62,8 +57,6 @@ class Ship:
     """The layer to ship.
 
     Args:
-        layer: its name, or `A+B`.
-        reduction: none, or the chain of reductions.
         epoch: of the weights; None for features without an epoch.
         dim: numbers, or bits, of an image's vector.
     """
@@ -95,7 +88,6 @@ class Choice:
 
     Args:
         run: the run's name; the experiment's of several trainings; empty for features without a run.
-        chosen: the candidate on the classes that it was chosen on.
         test: the same on test classes; if cross-fitted, each fold by the choice on the other folds. None without test
             classes.
         best_on_test: the candidate with the highest score on test, chosen there. None without test classes.

@@ -15,7 +15,6 @@ def named_epochs(
     Args:
         words: word -> its epochs, computed only if it is used.
         known: the epochs that a number may name, ascending.
-        run: its name.
 
     Raises:
         RecipeError: neither a word nor a known epoch.

@@ -66,7 +66,6 @@ class OverSeeds:
 
     Args:
         sd: between them, by the number less one; None for a single training.
-        classes: the mean with its interval for these networks: other classes, the same trainings.
         training: the mean with its interval for another training of the same experiment, on other classes. Without an
             interval where `classes` has none, and for a single training.
     """

@@ -43,9 +43,7 @@ class RecordedNetwork:
 
     Args:
         layers: in execution order.
-        embedding: the layer that the loss takes.
         cuts: layer -> shares of the parameters and of the multiply-adds after it.
-        input: the images that a model from elsewhere was trained on.
         files: path from the folder of the user's own file -> SHA-256; the file itself under the empty path.
     """
 
@@ -86,22 +84,18 @@ class RunRecord:
     """run.json. Fields with a default are written only if they differ from it, `notes` always.
 
     Args:
-        state: training, finished, interrupted or failed.
         recipe: sections of the recipe -> keys -> values.
         experiment: hash of the recipe without its seed.
         epochs_done: the last epoch; 0 = before any step.
         hashes: name of a checkpoint -> SHA-256.
         manifests: split -> hash of names, classes and sizes of its images.
         contents: split -> hash of names, classes and contents of its images.
-        new_parameters: names of the parameters that started from random values.
         transform: the steps from an image to the network's input.
         network: None for a model that was measured from Python.
         layer_order: every layer ever measured, in execution order.
-        members: names of the runs of an ensemble.
         checkpoints_removed: epochs. Their hashes stay, so that their features still hold.
         weights_files: one for each epoch of a run that wrote no checkpoints.
         untrained: whether epoch 0 is the network before training.
-        from_python: whether `layerprobe.probe` wrote the run, whose model is not stored.
         touched: when run.json was written, in ISO 8601.
         others: fields that a later version wrote.
     """

@@ -145,7 +145,6 @@ class Ranks:
 
         Args:
             k: at least 1; the caller sees to it that it is below the gallery's size.
-            ties: see `hits`.
             lone: lone queries count as misses, are excluded from the mean, or are an error.
 
         Returns:
@@ -259,7 +258,6 @@ class Neighbours:
         similarities: (Q, k) float64, a higher one is closer: the cosine in [-1, 1], the dot product, minus the
             Euclidean distance, or minus the number of bits that differ. They fall along a row, except among tied items,
             which come in the order of their indices; -inf where the index is -1.
-        similarity: cosine, dot, euclidean or hamming.
         backend: what proposed the candidates, torch or faiss.
     """
 

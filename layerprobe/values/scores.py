@@ -34,7 +34,6 @@ class Score:
         metric: R@1, MAP@R ...
         value: a fraction; None where there is no valid number, with the reason in `notes`.
         low: lower end of the 95 % interval, of `kind`; None if there is none.
-        notes: caveats.
     """
 
     run: str
@@ -79,7 +78,6 @@ class Subject:
 
     Args:
         epoch: 0 = before any step.
-        ranked: the layer, the reduction and the similarity of its features.
     """
 
     run: str
@@ -123,9 +121,7 @@ class Matrix:
     """Numbers by two lists of names, for values that a Score cannot hold: similarities of pairs of layers.
 
     Args:
-        column_axis: kind of the columns: layer, or epoch.
         values: (R, C) numbers; None where there is no valid one, with the reason in `notes`; never NaN.
-        notes: caveats.
     """
 
     run: str

@@ -16,13 +16,10 @@ class Histogram:
 
     Args:
         epoch: 0 = before any step.
-        pairs: `same class` or `different class`.
         edges: B + 1 ascending numbers, the ends of the bins.
-        counts: B numbers of pairs.
         median: of the similarities; None where there is no pair.
         above: share of the pairs that are more similar than the median pair of the same class, of those as similar the
             half; None where there is no pair of either kind.
-        notes: caveats.
     """
 
     run: str
@@ -48,14 +45,11 @@ class Curve:
 
     Args:
         epoch: 0 = before any step.
-        ranked: the layer with its reduction and similarity.
         measure: of the values: R@1, or `share of the variance`.
         places: P ascending numbers.
         values: P fractions; None where there is no valid number, with the reason in `notes`.
         low: P lower ends of 95 % intervals, None where a value has none; empty where there are none at all.
-        high: the upper ends.
         n: number of images; of a mean over trainings the number of these.
-        notes: caveats.
     """
 
     run: str
@@ -106,7 +100,6 @@ class Reductions:
         epoch: of all values; 0 = before any step.
         values: in the order of layers in the network, then of reductions, `none` first.
         chosen_on: the split on which the best post-processing of each layer was chosen; None if unknown.
-        notes: caveats.
     """
 
     run: str
@@ -150,8 +143,6 @@ class Neighbours:
 
     Args:
         epoch: 0 = before any step.
-        ranked: the layer with its reduction and similarity.
-        found: K items or fewer, nearest first.
         notes: why this query is shown, and caveats.
     """
 

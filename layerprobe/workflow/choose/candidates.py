@@ -41,7 +41,6 @@ class StoredHits:
         last: the split at the last epoch; all epochs have its queries.
         hits: candidate -> (Q,) Recall@1 of each query.
         score_notes: candidate -> the notes of its stored score.
-        notes: what was skipped.
     """
 
     last: RankedSplit
@@ -64,7 +63,6 @@ class CandidateRun:
     """A run whose layers are candidates.
 
     Args:
-        split: whose classes are chosen on.
         test: None without test classes; `choosing` if that is of test.
     """
 
@@ -197,11 +195,7 @@ def _ranked_on_all(run: Run, record: RunRecord, splits: Sequence[str]) -> list[i
 
 
 def _stored_hits(run: Run, split: str, epochs: Sequence[int], *, chosen_on: bool) -> StoredHits:
-    """The hits of what is scored and ranked: ranks without a score in scores.csv are stale.
-
-    Args:
-        chosen_on: skip layers that have collapsed to one vector.
-    """
+    """The hits of what is scored and ranked: ranks without a score in scores.csv are stale."""
     score_notes = {
         (score.epoch, score.ranked_layer): IntervalKind.without(score.notes)
         for score in run.scores()

@@ -31,7 +31,6 @@ class ChooseRequest:
     Args:
         epochs: all, which are all ranked ones; last; or numbers separated by commas.
         within: how much worse than the best a cheaper candidate may be, in points of Recall@1, 0 to 100.
-        device: where layers are ranked: auto, cpu, cuda or cuda:i.
     """
 
     epochs: str = "all"

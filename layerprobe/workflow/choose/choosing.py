@@ -31,9 +31,7 @@ def choose_among(
     """Choose a candidate, and score it on test.
 
     Args:
-        notes: on the source of the candidates.
         within: how much worse than the best a cheaper candidate may be, in points.
-        seed: of resamples and folds.
 
     Returns:
         `cut` is None.

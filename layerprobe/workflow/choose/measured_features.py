@@ -71,7 +71,6 @@ def measured(
     Args:
         members: indices of the layers, ascending.
         reductions: whether half-whitened, for each candidate; none of a layer that cannot be half-whitened.
-        advance: is told of rankings that are done.
     """
     layers = [list(row_splits.given.features)[member] for member in members]
     layer, arrays = concatenated_key(layers), [row_splits.given.features[each] for each in layers]

@@ -72,9 +72,7 @@ def row_splits_of(given: GivenFeatures, seed: int, seen: bool, file: Path | None
     """The rows to choose, fit and test on.
 
     Args:
-        seed: of the folds.
         seen: whether the network may have been trained on the train rows.
-        file: named in errors.
     """
     rows = {name: given.rows_of(name) for name in ("train", "validation", "test")}
     held = [name for name, found in rows.items() if len(found)]

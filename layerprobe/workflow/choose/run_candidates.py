@@ -25,7 +25,6 @@ def candidate_set_of(groups: Sequence[Group], by_fold: Mapping[int, Sequence[Gro
 
     Args:
         by_fold: fold -> the groups with hits by fits without that fold.
-        seed: of the folds.
     """
     first = groups[0].runs[0]
     choosing = _sums(groups, "choosing")

@@ -37,7 +37,6 @@ class CompareRequest:
 
     Args:
         a: [RUN[#epoch]:]LAYER[@pool][/reduction][~similarity] or RUN[#epoch]; the layer may be a glob.
-        split: train, validation or test.
     """
 
     cache: Path

@@ -16,7 +16,6 @@ class ComparedLayer:
     """One of the two layers.
 
     Args:
-        name: as printed.
         start: the network of epoch 0, as in `DataFacts`.
     """
 
@@ -58,7 +57,6 @@ class Comparison:
     Args:
         values: the metric of both; None where one has no valid number, with the reason in `notes`.
         difference: a - b, p corrected for all comparisons; None likewise.
-        notes: caveats.
     """
 
     a: ComparedLayer
@@ -85,7 +83,6 @@ class SeedComparison:
     Args:
         trainings: by seed; empty where a layer of one has no valid number, with the reason in `notes`.
         over: a - b over the trainings, both p corrected for all comparisons; None likewise.
-        notes: caveats.
     """
 
     a: ComparedLayer

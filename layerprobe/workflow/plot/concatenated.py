@@ -13,11 +13,7 @@ from layerprobe.workflow.run.runs import Run
 
 
 def concatenated_scores(run: Run, scores: Sequence[Score]) -> list[Score]:
-    """Recall@K of the concatenated layers without a score, for the K of the scores and without intervals.
-
-    Args:
-        scores: those of the run, of any epochs and splits.
-    """
+    """Recall@K of the concatenated layers without a score, for the K of the scores and without intervals."""
     from layerprobe.measure.analysis import score_recall  # it imports torch, which plots of scores do without
 
     by_search: dict[tuple[int, str], list[Score]] = defaultdict(list)

@@ -35,7 +35,6 @@ class RunLayers:
 
     Args:
         layers: epoch -> those measured then, in network order.
-        notes: those of every score of the run's test split, except on intervals.
     """
 
     run: Run

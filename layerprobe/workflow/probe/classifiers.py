@@ -35,7 +35,6 @@ class RunClassifier:
     Args:
         layer: the input of the loss; None for a model from Python, which has no loss.
         classes: (C,) training classes, ascending; None if the data set has none.
-        device: where it is.
     """
 
     run: Run

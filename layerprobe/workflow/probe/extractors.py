@@ -36,12 +36,7 @@ class Extractor(Protocol):
 
 @dataclass(eq=False)
 class RunExtractor:
-    """Extracts layers with the checkpoints of one run.
-
-    Args:
-        net: on `device`; its weights are replaced by those of the epoch.
-        device: where the network runs.
-    """
+    """Extracts layers with the checkpoints of one run."""
 
     features: RunFeatures
     recipe: Recipe

@@ -21,7 +21,6 @@ class Measures:
     """What is measured of each layer.
 
     Args:
-        ks: K of Recall@K.
         memory: bytes that a ranking may take; features that are larger stay on disk.
         dropped: K of the recipe that a split has too few items for.
         gallery_size: how many items a query searches in the smaller gallery that Recall@K is also measured in; None

@@ -26,7 +26,6 @@ class ProbedRun:
 
     Args:
         net: built from the recipe, on `device`; its weights are those of no epoch yet.
-        device: where features are computed.
     """
 
     run: Run

@@ -38,9 +38,6 @@ class ReducedFeatures:
 
     Args:
         gallery_of: split -> the split that its images are searched in.
-        seed: from which random reductions are drawn.
-        device: where features are reduced.
-        trained: the classifier of the run's loss.
     """
 
     open_layer: OpenLayer

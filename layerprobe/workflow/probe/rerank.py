@@ -35,7 +35,6 @@ class StoredSearch:
 
     Args:
         epoch: 0 = before any step.
-        device: where features are reduced and ranked.
     """
 
     run: Run

@@ -23,7 +23,6 @@ class Resampling:
 
     Args:
         units: split -> (Q,) the unit of each of its images; of galleries too.
-        seed: of the draws, so that the same probe gives the same numbers.
     """
 
     units: Mapping[str, NDArray[np.int64]]

@@ -99,11 +99,7 @@ class Scorer:
         key_of: Callable[[RankedLayer], store.RankKey],
         known: Mapping[RankedLayer, store.RankEntry],
     ) -> tuple[Scored, dict[RankedLayer, store.RankEntry]]:
-        """Score a layer; beside its scores its ranks and the values of queries, or those of each of its draws.
-
-        Args:
-            known: entries that hold, of any layers.
-        """
+        """Score a layer; beside its scores its ranks and the values of queries, or those of each of its draws."""
         draws = [self.searches.subject(subject.epoch, subject.split, draw) for draw in draws_of(subject.ranked)]
         try:
             entries = {each.ranked: self._ranked(each, key_of(each.ranked), known.get(each.ranked)) for each in draws}

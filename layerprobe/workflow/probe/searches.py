@@ -57,7 +57,6 @@ class Searches:
     """The searches of a run: its stored features, and the rank files that they fill.
 
     Args:
-        device: where features are reduced and ranked.
         trained: the classifier of the run's loss; None if there is none.
     """
 

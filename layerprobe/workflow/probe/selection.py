@@ -38,10 +38,8 @@ class ProbeRequest:
         pools: max, avg, gem, grid:s, cls or cls+avg.
         epochs: all, last, best, or epochs with commas between.
         similarity: cosine, euclidean or dot; binary codes are searched by hamming all the same.
-        ks: K of Recall@K.
         device: auto, cpu, cuda or cuda:i.
         memory: bytes that a ranking may allocate; None for no limit.
-        export_index: also write a faiss index of every layer and split of the last of the epochs.
         interval: of which draw intervals are: gallery or redraw.
         cluster: the column whose texts are the units of intervals, or `parent`; None for the classes.
         gallery_size: how many items a query searches in a smaller gallery, thinned by image, in which Recall@K is
@@ -85,8 +83,6 @@ class Selection:
 
     Args:
         stored_splits: the splits above and the galleries that they are searched in.
-        measures: K and metrics.
-        reductions: chains of reductions, each applied on its own.
         unclassified: why no layer has a classifier; empty where the embedding has one.
     """
 

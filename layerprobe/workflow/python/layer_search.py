@@ -34,7 +34,6 @@ class SearchResults:
         scores: by split, then in the order of the layers.
         entries: split -> layer -> its ranks; of a mean over draws those of each draw.
         reduced: split or gallery -> layer -> (N, D') its features, where they are reduced.
-        inapplicable: reductions that layers could not take.
     """
 
     scores: Sequence[Score]

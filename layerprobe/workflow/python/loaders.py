@@ -56,7 +56,6 @@ def require_images(images: object, source: str, size: int | None = None) -> Tens
     """The images themselves, if they are floats (B, 3, S, S).
 
     Args:
-        source: named in the error.
         size: required S; None for any.
     """
     fix = "Give floats (B, 3, S, S), resized to squares of one size and normalised as the model takes them"

@@ -20,7 +20,6 @@ class ProbeInputs:
     """What a probe measures: a model, and the images of each split.
 
     Args:
-        model: name of its class.
         weights_sha256: hash of the module; empty where nothing is stored.
         images: split -> hash of each image and its label, in the loader's order; none where nothing is stored.
     """

@@ -44,7 +44,6 @@ class ByLayer(dict[tuple[str, str], T]):
     Those of a reduced layer are `values["test", "blocks.5@avg/l2+pca:8"]`, or `"blocks.5/l2+pca:8"`.
 
     Args:
-        values: by split and layer.
         absent: split and layer -> why it has no value.
     """
 
@@ -86,7 +85,6 @@ class Probed:
     """Scores, ranks and features of a model's layers.
 
     Args:
-        name: of the model in scores, tables and plots.
         scores: as in scores.csv; layers in execution order.
         ranks: `ranks["test", "blocks.5@avg"]` -> rank of each query's nearest item of its class. A reduction follows
             the layer: `ranks["test", "blocks.5@avg/l2+pca:8"]`; a mean over draws has the ranks of each draw,

@@ -49,7 +49,6 @@ class _Shown:
 
     Args:
         epochs: shown ones, ascending.
-        notes: on parts of the run that are not shown.
     """
 
     page: RunPage

@@ -195,12 +195,7 @@ def _notes_on(ranks: Sequence[Ranks]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class _Rating:
-    """Makes scores of stored draws.
-
-    Args:
-        units: see `equal_terms`.
-        notes: those of the Recall@K of each scored layer.
-    """
+    """Makes scores of stored draws."""
 
     run: Run
     record: RunRecord

@@ -50,7 +50,6 @@ class SummaryRequest:
         epochs: of which draws on equal terms are made where they are not stored: all, or any of last, best and numbers
             with commas between. Epoch 0 comes with them.
         cluster: the column whose texts are the units of resampling; None for the classes.
-        device: where draws are ranked: auto, cpu, cuda or cuda:i.
     """
 
     epochs: str = "last,best"

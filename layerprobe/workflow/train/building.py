@@ -56,7 +56,6 @@ class Built:
     """What a run is trained with.
 
     Args:
-        loss: for the classes of the training split.
         features: split -> bytes of the features that `--probe` stores after each epoch; empty without it.
     """
 

@@ -47,7 +47,6 @@ class FrozenRequest:
     Args:
         model: a source and what follows it, `timm:resnet50`.
         weights: model, none, FILE[#PART], a glob of such files, or run:NAME.
-        seed: from which weights are drawn, where none are loaded.
         run: the run's name; None for one made of the model's.
         device: auto, cpu, cuda or cuda:i.
         workers: data worker processes; None chooses.

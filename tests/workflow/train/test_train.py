@@ -79,9 +79,7 @@ def test_sigterm_ends_a_wait_and_the_run_goes_on_later(request_for: Requests, mo
 
     monkeypatch.setattr(signals, "_PATIENCE", 0.2)
     monkeypatch.setattr(signals, "_LAST_PATIENCE", 60.0)  # a busy machine may take its time to clean up
-    with pytest.raises(
-        InterruptedRun, match=r"tiny: stopped after epoch 0; .* resumes \(SIGTERM\)"
-    ) as caught:
+    with pytest.raises(InterruptedRun, match=r"tiny: stopped after epoch 0; .* resumes \(SIGTERM\)") as caught:
         train(request_for(), Waiting())
     assert caught.value.exit_code == 143
     assert request_for().target().read().state == "interrupted"
