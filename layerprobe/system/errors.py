@@ -1,20 +1,15 @@
-"""The errors that a user can mend, each with its exit code. Any other exception is a bug of layerprobe."""
+"""Errors that a user can fix, each with its exit code; any other exception is a bug in layerprobe."""
 
 from __future__ import annotations
 
-import functools
+import copyreg
 from collections.abc import Iterable
 
 from layerprobe.system.wording import visible
 
 
 class LayerprobeError(Exception):
-    """An error that a user can mend, shown in one line: the file, what is wrong, how to mend it.
-
-    Args:
-        message: what is wrong, without the file's name and without a full stop.
-        file: the file or folder that is at fault, if one is.
-    """
+    """An error that a user can fix, shown in one line: `file: message. fix.`; the message has no full stop."""
 
     exit_code = 2
     code = "usage"
@@ -31,20 +26,12 @@ class LayerprobeError(Exception):
         return visible(" ".join(parts))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A data worker's error travels to the main process as a pickle. The attributes bring what subclasses add.
-        return (_rebuild, (type(self), self.message, self.file, self.fix), self.__dict__)
-
-
-def _rebuild(kind: type[LayerprobeError], message: str, file: str | None, fix: str) -> LayerprobeError:
-    return kind(message, file=file, fix=fix)
+        # A data worker's error travels to the main process as a pickle; subclasses' arguments differ, so by attributes.
+        return (copyreg.__newobj__, (type(self),), self.__dict__)  # type: ignore[attr-defined] # not in typeshed
 
 
 class RecipeError(LayerprobeError):
-    """A recipe or command line that cannot be carried out.
-
-    Args:
-        problems: a line for each fault, where there are several; without full stops.
-    """
+    """An invalid recipe or command line; `problems` has a line for each fault where there are several."""
 
     code = "recipe"
 
@@ -54,22 +41,18 @@ class RecipeError(LayerprobeError):
 
 
 class UnknownNameError(LayerprobeError):
-    """A name that is not among the known ones; the error suggests the nearest."""
+    """A name that is not known; the error suggests the nearest one."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, file: object = None) -> None:
         known = list(known)
         super().__init__(f"unknown {kind} {name!r}", file=file, fix=near_miss(name, known))
-        self.arguments = (kind, name, tuple(known))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (functools.partial(UnknownNameError, file=self.file), self.arguments)
 
 
 class DataError(LayerprobeError):
-    """A data set, image, checkpoint or stored file that is missing or bad.
+    """A missing or invalid data set, image, checkpoint or stored file.
 
     Args:
-        kind: the kind of fault, in a word or two, by which `data check` counts ("truncated"); empty where it does not.
+        kind: such as "truncated", by which `data check` counts.
     """
 
     exit_code = 3
@@ -81,7 +64,7 @@ class DataError(LayerprobeError):
 
     @classmethod
     def unreadable(cls, error: OSError, *, file: object = None) -> DataError:
-        """The error of a file or folder that cannot be read: `file`, or the one that the system's error names."""
+        """The error of an unreadable file or folder: `file`, or the one that the system's error names."""
         return cls(
             f"cannot be read ({error.strerror})",
             file=error.filename if file is None else file,
@@ -120,7 +103,7 @@ class BusyError(LayerprobeError):
 
 
 class Bug(LayerprobeError):  # noqa: N818 - it is one
-    """A bug of layerprobe, shown in one line like the errors of users."""
+    """A bug in layerprobe, shown in one line like an error of the user."""
 
     exit_code = 1
     code = "bug"
@@ -137,7 +120,7 @@ class InterruptedRun(LayerprobeError):  # noqa: N818 - an ending, not a fault
 
 
 def near_miss(name: str, known: Iterable[str]) -> str:
-    """A fix such as `Did you mean 'pool5.3'? Known: fc6, pool5.3`; it asks only where a known name is near."""
+    """A fix such as `Did you mean 'pool5.3'? Known: fc6, pool5.3`; the question only if a known name is similar."""
     import difflib  # slow to import, and rarely needed
 
     known = list(dict.fromkeys(known))

@@ -4,7 +4,14 @@ import pickle
 
 import pytest
 
-from layerprobe.system.errors import DataError, LayerprobeError, NumericError, UnknownNameError
+from layerprobe.system.errors import (
+    DataError,
+    InterruptedRun,
+    LayerprobeError,
+    NotFiniteError,
+    NumericError,
+    UnknownNameError,
+)
 
 
 def test_an_error_is_one_line_of_file_reason_and_cure() -> None:
@@ -37,7 +44,8 @@ def test_a_name_far_from_all_has_no_question() -> None:
     "error",
     [
         DataError("empty", file="a", fix="b"), NumericError("NaN"), UnknownNameError("loss", "x", ["softmax"]),
-        UnknownNameError("run", "x", ["netA"], file="cache"),
+        UnknownNameError("run", "x", ["netA"], file="cache"), NotFiniteError(1, 2),
+        InterruptedRun("stopped", signal_number=15),
     ],
 )  # fmt: skip
 def test_an_error_survives_the_way_from_a_worker(error: LayerprobeError) -> None:
