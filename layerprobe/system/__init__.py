@@ -1,4 +1,1 @@
-"""What the machine and the process give: errors, whole files, memory, signals, threads, progress.
-
-Enter by the module of that name.
-"""
+"""Errors, atomic writes, memory, signals, threads, progress and wording; enter by the module of that name."""

@@ -1,4 +1,4 @@
-"""Values as JSON has them."""
+"""Values -> what JSON can hold."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class HasJson(Protocol):
     """A value whose JSON is not that of its fields."""
 
     def as_json(self) -> Mapping[str, Any]:
-        """As JSON has it."""
+        """The value as a dict."""
 
 
 def encoded(value: Any) -> Any:
-    """A value as JSON has it: a dataclass by its fields or its `as_json`, all that is in it likewise."""
+    """A value with each dataclass in it as a dict, of its fields or from `as_json`, and each path as text."""
     if isinstance(value, HasJson):
         return encoded(value.as_json())
     if is_dataclass(value):

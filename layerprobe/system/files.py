@@ -1,4 +1,4 @@
-"""Writing files whole: a file is written under a temporary name, synced to disk, then renamed."""
+"""Atomic writes: a file is written under a temporary name, synced to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -21,17 +21,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The names that `written_whole` writes under until a file is whole.
+# Temporary names of `written_whole`.
 _ASIDE = re.compile(r"\..+\.\d+\.tmp")
 
 
 def disk_fault(error: OSError, path: Path | None = None, needed: int | None = None) -> EnvironmentFault | None:
-    """The error to show where a disk did not take a file; None for an error of another kind.
-
-    Args:
-        needed: its bytes, if they are known.
-    """
-    # A path that is too long cannot be looked up either.
+    """The fault of a disk that refused a file of `needed` bytes; None for an error of another kind."""
+    # The disk of a path that is too long cannot be looked up either.
     disk = "the disk" if path is None or error.errno == errno.ENAMETOOLONG else str(_mount_point(path))
     fix = "Free space, then run the same command again"
     match error.errno:
@@ -59,12 +55,12 @@ def _too_large() -> str:
 
 
 def _mount_point(path: Path) -> Path:
-    whole = path.resolve()
-    return next(folder for folder in (whole, *whole.parents) if folder.is_mount())
+    resolved = path.resolve()
+    return next(folder for folder in (resolved, *resolved.parents) if folder.is_mount())
 
 
 def require_file(path: Path) -> None:
-    """Refuse a pipe, socket or device before it is opened, which could block for ever."""
+    """Refuse a pipe, socket or device before it is opened, which could block forever."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         what = "a pipe, socket or device, not a file"
@@ -72,7 +68,7 @@ def require_file(path: Path) -> None:
 
 
 def require_replaceable(path: Path) -> None:
-    """Refuse what a file that is written whole must not take the place of: by then it would be gone."""
+    """Refuse a path that is not a regular file: an atomic write would replace it."""
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -85,7 +81,7 @@ def require_replaceable(path: Path) -> None:
 
 @contextlib.contextmanager
 def disk_faults_told(path: Path, needed: int | None = None) -> Iterator[None]:
-    """Turn the error of a disk that did not take a file into one that says so."""
+    """Raise the error of a disk that refused a file as an `EnvironmentFault`."""
     try:
         yield
     except OSError as error:
@@ -96,66 +92,59 @@ def disk_faults_told(path: Path, needed: int | None = None) -> Iterator[None]:
 
 
 class SteadyFile(io.FileIO):
-    """A file for a library to write to that never raises.
+    """A file whose writes never raise: the first error is kept in `fault`, and nothing is written after it.
 
-    HDF5 2.0 can crash if it cannot write while it closes a file; torch hides the system's error behind one of its own.
-    The first error is kept in `fault`; after it nothing is written.
+    HDF5 2.0 can crash if a write fails while it closes a file; torch hides the system's error behind its own.
     """
 
     fault: OSError | None = None
 
     def write(self, data: Buffer, /) -> int:
-        """Write all data, or keep the error."""
+        """Write all data, or store the error."""
         rest = memoryview(data).cast("B")
         length = len(rest)
-        with self._kept():
+        with self._stored_fault():
             while self.fault is None and len(rest):
                 rest = rest[super().write(rest) :]
         return length
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Set the file's length, or keep the error."""
-        with self._kept():
+        """Set the file's length, or store the error."""
+        with self._stored_fault():
             if self.fault is None:
                 super().truncate(size)
         return self.tell() if size is None else size
 
     @contextlib.contextmanager
-    def _kept(self) -> Iterator[None]:
+    def _stored_fault(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             self.fault = error
 
     def watched(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items; raise the first error of a write before the next item."""
+        """Yield the items; raise the first write error before the next item."""
         for item in items:
             self.require_written()
             yield item
 
     def require_written(self) -> None:
-        """Raise the first error of a write, if there was one."""
+        """Raise the first write error, if there was one."""
         if self.fault is not None:
             raise self.fault
 
 
 @contextlib.contextmanager
 def written_whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
-    """Write a file whole: the temporary path given is renamed to `path` when the block ends without an error.
+    """Yield a temporary path in the same folder, and rename it to `path` if the block ends without an error.
 
-    So a file with its final name is complete. After an error, a kill or a full disk the old file is still there.
-
-    Args:
-        needed: bytes of the file, to be told where the disk is full.
-
-    Yields:
-        A temporary path in the same folder. The caller writes and closes that file.
+    A file under its final name is complete; after an error, a kill or a full disk the old file is still there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(PermissionError):  # a folder may take files and not be listed
-        remove_leftovers(path.parent, names=re.compile(rf"\.{re.escape(path.name)}\.\d+\.tmp"))
+        _remove_leftovers(path.parent, re.compile(rf"\.{re.escape(path.name)}\.\d+\.tmp"))
     with disk_faults_told(path, needed):
-        aside, descriptor = _begun(path)
+        aside, descriptor = _locked_aside(path)
         try:
             yield aside
             _sync(aside, os.O_RDWR)
@@ -168,11 +157,8 @@ def written_whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
         _sync(path.parent, os.O_RDONLY)
 
 
-def _begun(path: Path) -> tuple[Path, int]:
-    """Create the temporary file of a file and hold its lock, which is free once its writer is gone.
-
-    No process number shows that: on a shared disk the writer may run on another machine.
-    """
+def _locked_aside(path: Path) -> tuple[Path, int]:
+    """Create the temporary file of a file and lock it: the lock of a dead writer is free, even on another machine."""
     import fcntl
 
     number = os.getpid()
@@ -183,9 +169,9 @@ def _begun(path: Path) -> tuple[Path, int]:
         except FileExistsError:  # another writer's, or a link which came with the folder
             number += 1
             continue
-        with contextlib.suppress(OSError):  # a network disk may refuse locks: there nothing is removed
+        with contextlib.suppress(OSError):  # a network disk may refuse locks: nothing is removed there
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if _leads_to(aside, descriptor):  # `remove_leftovers` may have been faster
+        if _leads_to(aside, descriptor):  # another writer may have removed it as a leftover
             return aside, descriptor
         os.close(descriptor)
 
@@ -203,47 +189,34 @@ def write_text(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8", newline="\n")
 
 
-def remove_leftovers(*folders: Path, names: re.Pattern[str] = _ASIDE) -> int:
-    """Remove the temporary files that killed processes left in the folders, and return their number.
-
-    Those that a living process writes to stay: it holds their locks.
-
-    Args:
-        names: of temporary files; by default those that `written_whole` gives them.
-    """
-    leftovers = [
-        path
-        for folder in folders
-        for path in (folder.iterdir() if folder.is_dir() else ())
-        if names.fullmatch(path.name) and path.is_file() and not path.is_symlink()
-    ]
-    return sum(map(_is_removed, leftovers))
+def remove_leftovers(*folders: Path) -> None:
+    """Remove the temporary files that killed processes left in the folders."""
+    for folder in folders:
+        if folder.is_dir():
+            _remove_leftovers(folder, _ASIDE)
 
 
-def _is_removed(leftover: Path) -> bool:
+def _remove_leftovers(folder: Path, names: re.Pattern[str]) -> None:
     import fcntl
 
-    try:
-        descriptor = os.open(leftover, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:  # gone meanwhile, or somebody else's
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if found := _leads_to(leftover, descriptor):
-            leftover.unlink()
-        return found
-    except OSError:  # its writer lives, or the disk has no locks
-        return False
-    finally:
-        os.close(descriptor)
+    for path in [path for path in folder.iterdir() if names.fullmatch(path.name) and path.is_file()]:
+        # A file that is gone, somebody else's, or locked by its living writer stays, as do all on a disk without locks.
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _leads_to(path, descriptor):
+                    path.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def bytes_below(folder: Path) -> int:
-    """Bytes of the files below a folder; a link counts as itself, and a file that vanishes meanwhile as nothing."""
+    """Total size of the files below a folder, in bytes; links are not followed."""
     count = 0
     for parent, _, names in os.walk(folder):
         for name in names:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 count += Path(parent, name).lstat().st_size
     return count
 
@@ -254,11 +227,11 @@ def free_bytes(folder: Path) -> int:
 
 
 def require_writable(folder: Path, *, fix: str = "Choose another --cache") -> None:
-    """Check that files can be put into a folder, which need not exist yet; nothing is written."""
-    place = _existing(folder)
-    # What keeps no files, such as /proc, has a disk of 0 bytes, and lets the system's administrator write.
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK) or not shutil.disk_usage(place).total:
-        raise EnvironmentFault("cannot be written to", file=place, fix=fix)
+    """Check that a folder, which need not exist yet, is writable; nothing is written."""
+    existing = _existing(folder)
+    # A virtual file system such as /proc has 0 bytes, and root may write to it.
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK) or not shutil.disk_usage(existing).total:
+        raise EnvironmentFault("cannot be written to", file=existing, fix=fix)
 
 
 def _existing(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Memory: how much of it is free, and errors that say so where it does not suffice."""
+"""Free memory, and one error for all that libraries raise when they run out of it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from layerprobe.system.wording import as_size
 if TYPE_CHECKING:
     import torch
 
-# Words of the system, torch, oneDNN, HDF5, PIL and C++, where the exception's type does not say it.
+# Messages of the system, torch, oneDNN, HDF5, PIL and C++ whose exception type is a general one.
 _WORDS = (
     "Cannot allocate memory", "CPUAllocator", "MemoryError", "out of memory", "could not create a primitive",
     "memory allocation failed", "unable to allocate", "bad_alloc",
 )  # fmt: skip
 _GROUPS = Path("/sys/fs/cgroup")
-_LITTLE = 2**24  # bytes that are taken without asking how many are free, which costs reading files of the system
+_LITTLE = 2**24  # bytes; fewer are taken without reading the system's files on free memory
 FIX = "Free memory, or run it where there is more"
 
 
 def free_memory() -> int:
-    """Bytes that this process can still take: of the machine, of its control groups, and by `ulimit -v`."""
+    """Bytes that this process can still allocate, on the machine, in its control groups and by `ulimit -v`."""
     import resource  # not needed by `layerprobe --help`, which imports this module
 
     limits = [os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()]
@@ -46,7 +46,7 @@ def free_memory() -> int:
 
 
 def _of_groups(controllers: str, path: str) -> Iterator[int]:
-    """What a control group and those above it leave, of version 2 (no controllers are named) or 1."""
+    """Free bytes in a control group and its parents, of version 2 (no controllers) or 1."""
     if "memory" not in controllers.split(",") and controllers:
         return
     root = _GROUPS / (controllers and "memory")
@@ -56,20 +56,20 @@ def _of_groups(controllers: str, path: str) -> Iterator[int]:
         with contextlib.suppress(OSError, ValueError):  # not mounted here, or `max`: no limit
             limit, used = (int((group / name).read_text(encoding="ascii")) for name in names)
             facts = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
-            # What is cached of files is given back when it is needed.
+            # The page cache is freed on demand.
             yield limit - used + sum(int(facts.get(name, 0)) for name in ("inactive_file", "active_file"))
         if group == root:
             return
 
 
 def require_memory(needed: int, file: object) -> None:
-    """Check that what a file claims to hold fits into memory, before it is read."""
+    """Check that a file's content of `needed` bytes fits into memory, before it is read."""
     if needed > _LITTLE and needed > (free := free_memory()):
         raise EnvironmentFault(f"needs {as_size(needed)} of memory, {as_size(free)} are free", file=file, fix=FIX)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception of Python, numpy, torch, HDF5 or the system says that memory does not suffice."""
+    """Whether an exception of Python, numpy, torch, HDF5 or the system means out of memory."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"  # torch's, of a GPU
@@ -80,7 +80,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def memory_faults_told(file: object = None) -> Iterator[None]:
-    """Turn whatever says that memory does not suffice into one error, which names the file that was read."""
+    """Raise any out-of-memory error as an `EnvironmentFault` that names the file read."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError, KeyError) as error:
@@ -90,7 +90,7 @@ def memory_faults_told(file: object = None) -> Iterator[None]:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Peak memory of this process in bytes; on a GPU, the peak that torch allocated there."""
+    """Peak memory of this process in bytes; on a GPU, of torch's allocations there."""
     import resource
 
     if device.type == "cuda":

@@ -1,8 +1,7 @@
-"""Which models from elsewhere the user has named: no other file is imported, and nothing else is fetched.
+"""The external models that the user has named: no other file is imported, nothing else is fetched.
 
-A received run names a model, too, in its run.json; that is not the user's naming. What the user names holds for this
-process and its children, by an environment variable. Of a Python file it is also kept on a list in the user's state
-folder, with the hashes of all that its import took from its own folder tree.
+A model in the run.json of a received run is not named by the user. Names hold for this process and its children, by an
+environment variable; Python files are also stored in the user's state folder, with the hashes of their modules.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _VARIABLE = "LAYERPROBE_NAMED_MODELS"
 
 @dataclass(frozen=True)
 class NamedFile:
-    """A Python file that was imported, or a folder of Hugging Face's that was read, when the user named it.
+    """A Python file or Hugging Face folder that the user named.
 
     Args:
-        function: of the file, which builds the model; empty for a folder.
-        modules: path, resolved -> SHA-256 of the file and of each module that its import took from its folder tree; of
-            a folder, of its settings.
+        function: builds the model; empty for a folder.
+        modules: resolved path -> SHA-256 of the file and of each module that it imports from its folder tree; of a
+            folder, of its settings.
     """
 
     file: str
@@ -35,19 +34,19 @@ class NamedFile:
 
 
 def name_model(model: str) -> None:
-    """Take a model, such as `timm:resnet50`, for named by the user, here and in child processes."""
+    """Record that the user named a model, such as `timm:resnet50`, for this process and its children."""
     name, known = _resolved(model), _named()
     if name not in known:
         os.environ[_VARIABLE] = json.dumps([*known, name])
 
 
 def user_named(model: str) -> bool:
-    """Whether the user has named a model in this process, or in one that started it."""
+    """Whether the user named a model in this process or a parent."""
     return _resolved(model) in _named()
 
 
 def split_python(name: str) -> tuple[Path, str]:
-    """File and function of `FILE.py:FUNCTION`; the file is not looked at."""
+    """File and function of `FILE.py:FUNCTION`; the file need not exist."""
     file, _, function = name.rpartition(":")
     return _expanded(file), function
 
@@ -59,7 +58,7 @@ def _expanded(path: str) -> Path:
 
 
 def _resolved(model: str) -> str:
-    """The model; the links and `..` of a file or folder resolved."""
+    """The model, with its file or folder resolved."""
     if model.startswith(PYTHON):
         path, function = split_python(model.removeprefix(PYTHON))
         return f"{PYTHON}{os.path.realpath(path)}:{function}"
@@ -70,10 +69,10 @@ def _resolved(model: str) -> str:
 
 def _named() -> list[str]:
     try:
-        found = json.loads(os.environ.get(_VARIABLE, "[]"))
+        names = json.loads(os.environ.get(_VARIABLE, "[]"))
     except ValueError:
         return []
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def run_folder_of(path: Path) -> Path | None:
@@ -82,14 +81,14 @@ def run_folder_of(path: Path) -> Path | None:
 
 
 def named_before(path: Path, function: str) -> list[NamedFile]:
-    """What the user's list has of a file and function, the latest first; nothing where it is missing or not private."""
+    """The entries of a file and function in the user's list, latest first; none if it is missing or not private."""
     with _opened(os.O_RDONLY) as stream:
-        found = [] if stream is None else list(_entries(stream))
-    return [entry for entry in reversed(found) if (entry.file, entry.function) == (str(path), function)]
+        entries = [] if stream is None else list(_entries(stream))
+    return [entry for entry in reversed(entries) if (entry.file, entry.function) == (str(path), function)]
 
 
 def keep_named(named: NamedFile) -> None:
-    """Append a file to the user's list, where one can be kept."""
+    """Append a file to the user's list, if it is writable."""
     import fcntl
 
     with contextlib.suppress(OSError), _opened(os.O_RDWR | os.O_APPEND | os.O_CREAT) as stream:
@@ -98,12 +97,12 @@ def keep_named(named: NamedFile) -> None:
         fcntl.flock(stream, fcntl.LOCK_EX)
         if named in _entries(stream):
             return
-        # What a kill left of a line before ends here.
+        # The leading line feed ends a line that a kill cut short.
         os.write(stream, f"\n{json.dumps(asdict(named))}\n".encode())
 
 
 def list_fault() -> str:
-    """Why the user's list is not used; empty where it is, or can be begun."""
+    """Why the user's list cannot be used; empty if it can."""
     path = _list_file()
     if path is None:
         return "there is no home folder to keep a list in"
@@ -128,7 +127,7 @@ def _list_file() -> Path | None:
 
 @contextlib.contextmanager
 def _opened(flags: int) -> Iterator[int | None]:
-    """The user's list, opened; None if there is none, or others than the user could have written to it."""
+    """The open user's list; None if it is missing or writable by others."""
     path = _list_file()
     descriptor = None if path is None else _open(path, flags)
     try:
@@ -147,8 +146,8 @@ def _open(path: Path, flags: int) -> int | None:
 
 
 def _is_private(descriptor: int) -> bool:
-    found = os.fstat(descriptor)
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    status = os.fstat(descriptor)
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
 def _entries(descriptor: int) -> Iterator[NamedFile]:
@@ -156,7 +155,7 @@ def _entries(descriptor: int) -> Iterator[NamedFile]:
         stream.seek(0)
         lines = stream.read().splitlines()
     for line in lines:
-        with contextlib.suppress(ValueError, TypeError):  # what a kill left of a line
+        with contextlib.suppress(ValueError, TypeError):  # a line that a kill cut short
             entry = NamedFile(**json.loads(line))
             if isinstance(entry.modules, dict):
                 yield entry

@@ -1,4 +1,4 @@
-"""Float32 that is computed as float32, whatever faster way the caller has allowed torch."""
+"""Float32 arithmetic in full precision, whatever the caller allows torch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """No TF32 and no bfloat16 in float32 products and convolutions, and no autocast, as long as the block lasts.
+    """Disable TF32, bfloat16 and autocast in float32 products and convolutions, inside the block.
 
-    GPUs convolve float32 in TF32 unless told; its 10-bit mantissa would change features. The settings belong to the
-    process: another thread that changes them meanwhile changes the results.
+    GPUs convolve float32 in TF32 by default; its 10-bit mantissa would change features. The settings are global to the
+    process: no other thread may change them meanwhile.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""How long work reports its progress, whether a terminal, a log or nobody shows it."""
+"""Progress of long work, shown by a terminal, a log or not at all."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ class Task(Protocol):
     """A piece of work whose number of steps is known."""
 
     def advance(self, steps: int = 1, **figures: float) -> None:
-        """Report that further steps are done; `figures` are shown beside them (loss=0.61)."""
+        """Report that further steps are done, with figures to show (loss=0.61)."""
 
 
 class Listener(Protocol):
-    """Shows progress: a terminal, a log, or nothing at all."""
+    """Shows progress."""
 
     def say(self, text: str) -> None:
         """Show a line of text."""
 
     def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task]:
-        """Begin a task of `total` steps, which are counted in `unit` (images); it lasts as long as the block."""
+        """Show a task of `total` steps, counted in `unit` (images), for the duration of the block."""

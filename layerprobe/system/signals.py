@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a command at its next step, or where it waits; a second signal ends it at once."""
+"""SIGINT and SIGTERM end a command at its next step, or while it waits; a second signal ends it at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from layerprobe.system.errors import InterruptedRun
 
 Item = TypeVar("Item")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_PATIENCE = 3.0  # seconds without work after a signal, which are a wait
+_PATIENCE = 3.0  # seconds without work after a signal that count as waiting
 _LAST_PATIENCE = 2.0  # seconds to clean up after a second signal
 
 
@@ -31,14 +31,14 @@ class Stop:
         return self.signal_number is not None
 
     def raise_if_asked(self, message: str) -> None:
-        """End the command."""
+        """End the command if a signal arrived."""
         if self.signal_number is not None:
             raise InterruptedRun(
                 f"{message} ({signal.Signals(self.signal_number).name})", signal_number=self.signal_number
             )
 
     def between(self, items: Iterable[Item], message: str) -> Iterator[Item]:
-        """The items, as long as nobody asks to stop."""
+        """The items, until a signal arrives."""
         for item in items:
             self.raise_if_asked(message)
             yield item
@@ -46,11 +46,11 @@ class Stop:
 
 @contextlib.contextmanager
 def stoppable(*, at_once: bool = False) -> Iterator[Stop]:
-    """Catch SIGINT and SIGTERM inside the block; the former handlers return after it.
+    """Catch SIGINT and SIGTERM inside the block; the former handlers are restored after it.
 
-    The first signal is noted. What computes ends by itself at its next step, where `Stop` is looked at. What waits, for
-    a disk or for data workers that wait for one, is sent a second signal after 3 seconds. A second signal raises
-    KeyboardInterrupt; where even that ends nothing, the process ends 2 seconds later with 128 + the signal's number.
+    After the first signal, computation ends at its next check of `Stop`; a process that waits for a disk or a data
+    worker is sent a second signal after 3 seconds. A second signal raises KeyboardInterrupt; a process that does not
+    end within 2 more seconds exits with 128 + the signal's number.
 
     The handlers are installed explicitly because a shell starts background commands with SIGINT ignored.
     """
@@ -59,7 +59,7 @@ def stoppable(*, at_once: bool = False) -> Iterator[Stop]:
         yield stop
         return
 
-    def asked(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
+    def handler(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
         again = bool(stop)
         stop.signal_number = stop.signal_number or number
         if again or at_once:
@@ -68,8 +68,8 @@ def stoppable(*, at_once: bool = False) -> Iterator[Stop]:
     arrivals, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
     threading.Thread(target=_insist, args=(arrivals, threading.get_ident()), daemon=True).start()
-    former = {number: signal.signal(number, asked) for number in _SIGNALS}
-    # The interpreter writes a signal's number there when it arrives, even where no Python code can run.
+    former = {number: signal.signal(number, handler) for number in _SIGNALS}
+    # The interpreter writes the number of an arriving signal there, even while no Python code can run.
     former_wakeup = signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     try:
         yield stop
@@ -79,12 +79,12 @@ def stoppable(*, at_once: bool = False) -> Iterator[Stop]:
     finally:
         signal.set_wakeup_fd(former_wakeup)
         os.close(wakeup)
-        for number, handler in former.items():
-            signal.signal(number, handler)
+        for number, previous in former.items():
+            signal.signal(number, previous)
 
 
 def _insist(arrivals: int, main: int) -> None:
-    """In a thread: see that the block ends after a signal."""
+    """In a thread: make the block end after a signal."""
     with open(arrivals, "rb", buffering=0) as stream:
         if not (first := _arrival(stream, None)):
             return
@@ -93,7 +93,7 @@ def _insist(arrivals: int, main: int) -> None:
             used = time.process_time()
             second = _arrival(stream, _PATIENCE)
             if second == 0 and time.process_time() - used < _PATIENCE / 10:
-                signal.pthread_kill(main, first)  # it ends a system call that waits, and arrives here too
+                signal.pthread_kill(main, first)  # it ends a blocking system call, and arrives here too
         deadline = time.monotonic() + _LAST_PATIENCE
         while second is not None and (left := deadline - time.monotonic()) > 0:
             second = _arrival(stream, left)
@@ -104,7 +104,7 @@ def _insist(arrivals: int, main: int) -> None:
 
 
 def _arrival(stream: FileIO, seconds: float | None) -> int | None:
-    """The next signal's number; 0 where none came in time, None where the block has ended."""
+    """The next signal's number; 0 if none came in time, None if the block has ended."""
     while select.select([stream], [], [], seconds)[0]:
         number = stream.read(1)
         if not number:
@@ -115,7 +115,7 @@ def _arrival(stream: FileIO, seconds: float | None) -> int | None:
 
 
 def end_soon(code: int) -> None:
-    """End the process with this code in 3 seconds, if it has not ended by itself: a data worker may wait for a disk."""
+    """Exit with this code in 3 seconds, if the process still runs: a data worker may wait for a disk."""
     timer = threading.Timer(_PATIENCE, os._exit, (code,))
     timer.daemon = True
     timer.start()

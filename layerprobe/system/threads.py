@@ -1,4 +1,4 @@
-"""Several layers or folds at once: a thread each, which computes alone."""
+"""Layers or folds in parallel: a thread for each, with one core."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ Item = TypeVar("Item")
 
 
 class OfEach(Protocol):
-    """Calls a function on each of some items; the results have the items' order."""
+    """Calls a function on each item; the results are in the items' order."""
 
     def __call__(self, function: Callable[[Item], Any], items: Iterable[Item]) -> list[Any]:
         """The results."""
 
 
 def in_turn(function: Callable[[Item], Any], items: Iterable[Item]) -> list[Any]:
-    """One after the other, in this thread."""
+    """Call the function on one item after the other, in this thread."""
     return [function(item) for item in items]
 
 
 @contextmanager
 def in_threads() -> Iterator[OfEach]:
-    """As many threads as torch may use; torch, numpy and scipy use one in each, as long as the block lasts.
+    """As many threads as torch may use, with one core each for torch, numpy and scipy, inside the block.
 
-    Ranking consists of many small products: two layers at once take half the time, two threads for each product more.
-    What is called so must not call this again, as every thread would wait for another.
+    Ranking consists of many small products: two layers at once halve the time, two threads for each product lengthen
+    it. Not reentrant: the threads would wait for each other.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        # Held here: each search sets and restores it for the whole process, and those of two threads would interleave.
-        # Threads of BLAS would spin on the cores that these need.
+        # Each search sets and restores the precision of the whole process: in two threads they would interleave.
+        # BLAS's own threads would spin on the cores that these threads need.
         alone = threadpool_limits(1, user_api="blas")
         with full_precision(torch.device("cpu")), alone, ThreadPoolExecutor(threads) as pool:
             yield lambda function, items: list(pool.map(function, items))

@@ -1,11 +1,11 @@
-"""Sizes, times and names in words, for people."""
+"""Numbers, times and names -> text for people."""
 
 from __future__ import annotations
 
 import re
 import time
 
-# Of a path that is not UTF-8, the bytes as Python has them, but for those that 8-bit terminals take for controls.
+# Python's surrogates for the bytes of a path that is not UTF-8, without those that 8-bit terminals read as controls.
 BYTES = "".join(map(chr, range(0xDCA0, 0xDD00)))
 _LONG_WORD = re.compile(r"[^\s/]{256,}")  # longer than a file's name can be
 _LONG_LINE = 10_000
@@ -30,12 +30,12 @@ def as_moment(seconds: float) -> str:
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    """The text with its control characters replaced: a file's name must not steer a terminal or break a figure.
+    """The text with its control characters, direction overrides and bytes that are not UTF-8 replaced.
 
-    So are the characters that turn the direction of a text round, and bytes that are not UTF-8.
+    A file's name must not steer a terminal or break a figure.
 
     Args:
-        keep: such characters that stay, such as a line feed.
+        keep: characters that stay, such as a line feed.
     """
     if text.isprintable():
         return text
@@ -43,10 +43,7 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def one_line(text: str, *, keep: str = "") -> str:
-    """A text with names in it as a line for people: visible, and no name in it is so long that it floods the screen.
-
-    A word longer than any file's name is cut in its middle, and so is a line of more than 10,000 characters.
-    """
+    """The visible text, with words longer than a file's name, and a line over 10,000 characters, cut in the middle."""
     text = _LONG_WORD.sub(lambda word: _cut(word[0], 255), visible(text, keep=keep))
     return _cut(text, _LONG_LINE) if len(text) > _LONG_LINE else text
 

@@ -1,4 +1,4 @@
-"""A run's folder: its name, its files, its record (run.json) and its lock."""
+"""A run's folder: its files, its record (run.json) and its lock."""
 
 from __future__ import annotations
 
@@ -32,16 +32,13 @@ from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, in_network_order, read_scores
 
 SCHEMA = 1
-# Temporary files of safetensors, which earlier versions let write the checkpoints.
-_OF_SAFETENSORS = re.compile(r"\.tmp[0-9A-Za-z]{6}")
-# Bytes of the 255 that a folder's name may have, so that `~1` of --fresh and the members of ensembles fit, too.
-_LONGEST = 240
+_LONGEST = 240  # of the 255 bytes of a folder's name: the rest is for `~1` of --fresh and the members of ensembles
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder below the cache, and where its files lie."""
+    """A run's folder below the cache, and the paths of its files."""
 
     folder: Path
 
@@ -67,7 +64,7 @@ class Run:
 
     @property
     def written_folders(self) -> tuple[Path, ...]:
-        """Where the holder of the lock writes; plots are anybody's."""
+        """Folders that only the holder of the lock writes to; plots need no lock."""
         return self.folder, *(self.folder / name for name in ("checkpoints", "features", "ranks", "index"))
 
     def checkpoint_file(self, epoch: int) -> Path:
@@ -75,7 +72,7 @@ class Run:
         return self.folder / "checkpoints" / f"epoch-{epoch:04d}.safetensors"
 
     def resume_file(self, *, previous: bool = False) -> Path:
-        """State to go on from."""
+        """State to resume from."""
         return self.folder / "checkpoints" / ("resume.previous.pt" if previous else "resume.pt")
 
     def feature_file(self, epoch: int, split: str) -> Path:
@@ -87,18 +84,18 @@ class Run:
         return self.folder / "ranks" / f"epoch-{epoch:04d}.{split}.h5"
 
     def index_file(self, epoch: int, split: str, ranked: RankedLayer) -> Path:
-        """The faiss index of a layer; its name has the reduction, if any, and the similarity but for the cosine."""
-        # No colon: Windows takes none in a file's name.
+        """The faiss index of a layer; its name has the reduction, if any, and the similarity unless it is cosine."""
+        # Windows allows no colon in a file's name.
         reduction = "" if ranked.reduction == NO_REDUCTION else f".{ranked.reduction.replace(':', '-')}"
         ending = "faiss" if ranked.similarity == "cosine" else f"{ranked.similarity}.faiss"
         return self.folder / "index" / f"epoch-{epoch:04d}.{split}.{ranked.layer.stored}{reduction}.{ending}"
 
     def plot_file(self, kind: str) -> Path:
-        """Where a plot goes unless told."""
+        """Default file of a plot."""
         return self.folder / "plots" / f"{kind}.png"
 
     def exists(self) -> bool:
-        """Whether anything was written under this name."""
+        """Whether there is a record."""
         return self.record_file.is_file()
 
     def read(self) -> RunRecord:
@@ -132,33 +129,29 @@ class Run:
             raise DataError(str(error), file=self.record_file, fix=fix) from error
 
     def write(self, record: RunRecord) -> None:
-        """Write run.json whole, with the present time as `touched`."""
+        """Write run.json, with the present time as `touched`."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         values = {**record.as_json(), "schema": SCHEMA, "touched": now}
         write_text(self.record_file, json.dumps(values, indent=1) + "\n")
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of all its files, under `total`, and of those in each of its folders, under their names."""
-        below = {path.name: bytes_below(path) for path in sorted(self.folder.iterdir()) if path.is_dir()}
-        return {"total": bytes_below(self.folder), **below}
+        """Size in bytes of the run (`total`) and of each of its folders."""
+        folders = {path.name: bytes_below(path) for path in sorted(self.folder.iterdir()) if path.is_dir()}
+        return {"total": bytes_below(self.folder), **folders}
 
     def scores(self) -> list[Score]:
-        """The scores in scores.csv, under the run's present name, which `--fresh` may have changed.
-
-        Returns:
-            Layer after layer as the network runs them, whatever was measured first; each with its epochs ascending.
-        """
+        """The scores in scores.csv in network order, under the run's present name, which `--fresh` may have changed."""
         scores = [
             score if score.run == self.name else replace(score, run=self.name)
             for score in read_scores(self.scores_file)
         ]
         layer_order: tuple[str, ...] = ()
-        with contextlib.suppress(DataError):  # scores can be shown when the record cannot be read
+        with contextlib.suppress(DataError):  # scores can be shown without a readable record
             layer_order = self.read().layer_order
         return in_network_order(scores, layer_order)
 
     def is_held(self) -> bool | None:
-        """Whether a process of this machine holds the run's lock, which is not touched; None where nobody can tell."""
+        """Whether a process of this machine holds the run's lock; None if the system does not tell."""
         try:
             lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
             inode = (self.folder / ".lock").stat().st_ino
@@ -173,17 +166,17 @@ class Run:
         """Append lines to log.txt, under one time."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         path = self.folder / "log.txt"
-        known = b""
+        before = b""
         with contextlib.suppress(FileNotFoundError):
             require_file(path)
-            known = path.read_bytes()
+            before = path.read_bytes()
         text = "\n".join(visible(line, keep=BYTES) for line in lines)
-        # Not appended: a hard link, which came with the folder, would be written to.
+        # Replaced, not appended to: the file of a received folder may be a hard link.
         with written_whole(path) as aside:
-            aside.write_bytes(known + f"{now} {text}\n".encode(errors="surrogateescape"))
+            aside.write_bytes(before + f"{now} {text}\n".encode(errors="surrogateescape"))
 
     def require_no_links(self) -> None:
-        """Check that no link lies below the folder; the folder itself may be one."""
+        """Check that there is no link below the folder; the folder itself may be one."""
         for folder, *names in os.walk(self.folder):
             for path in (Path(folder, name) for name in itertools.chain(*names)):
                 if path.is_symlink():
@@ -196,11 +189,10 @@ class Run:
     def remove_leftovers(self) -> None:
         """Remove the temporary files that killed processes left; for the holder of the lock."""
         remove_leftovers(*self.written_folders)
-        remove_leftovers(self.checkpoint_file(0).parent, names=_OF_SAFETENSORS)
 
 
 def named_run(cache: Path, name: str) -> Run:
-    """The run of a name, whether or not it exists."""
+    """The run of a valid name; it need not exist."""
     if len(name) > _LONGEST:
         raise RecipeError(f"the run's name {name[:20]!r}... has {len(name)} letters", fix=f"Use at most {_LONGEST}")
     if not _NAME.fullmatch(name) or name == "images":
@@ -209,31 +201,31 @@ def named_run(cache: Path, name: str) -> Run:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def list_runs(cache: Path) -> list[tuple[Run, RunRecord]]:
-    """Every readable run and its record, the one touched last first."""
-    found = []
+    """Every readable run and its record, last touched first."""
+    runs = []
     for file in cache.glob("*/run.json"):
         with contextlib.suppress(DataError):
-            found.append((Run(file.parent), Run(file.parent).read()))
-    return sorted(found, key=lambda item: item[1].touched, reverse=True)
+            runs.append((Run(file.parent), Run(file.parent).read()))
+    return sorted(runs, key=lambda item: item[1].touched, reverse=True)
 
 
 def damaged_runs(cache: Path) -> list[tuple[Run, DataError]]:
-    """Every run whose record cannot be read, and why, by name."""
-    found = []
+    """Every run with an unreadable record, and its error, by name."""
+    damaged = []
     for file in sorted(cache.glob("*/run.json")):
         try:
             Run(file.parent).read()
         except DataError as error:
-            found.append((Run(file.parent), error))
-    return found
+            damaged.append((Run(file.parent), error))
+    return damaged
 
 
 def find_run(cache: Path, name: str | None) -> Run:
-    """The run of a name, or without one the run that was touched last."""
+    """The run of a name; the last touched run if there is none."""
     if name is not None and (run := named_run(cache, name)).exists():
         run.require_no_links()
         return run
@@ -273,16 +265,16 @@ def locked(run: Run) -> Iterator[None]:
             f"cannot write: {error.strerror}", file=run.folder, fix="Choose another --cache"
         ) from error
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise DataError("not a file", file=lock, fix="Delete it")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = os.read(descriptor, 1000).decode(errors="replace") or "another process"
             raise BusyError(f"run is in use by {holder}", file=run.folder, fix="Wait for it or end it") from error
-        # A file of two names may be somebody's own: it is locked, and not written to.
-        if found.st_nlink == 1:
+        # A hard link may be to somebody's own file: it is locked, and not written to.
+        if status.st_nlink == 1:
             now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
             os.ftruncate(descriptor, 0)
             with disk_faults_told(lock):
@@ -293,5 +285,5 @@ def locked(run: Run) -> Iterator[None]:
 
 
 def command_line() -> str:
-    """The command as it was typed, to be pasted again."""
+    """The command as typed, quoted for a shell."""
     return shlex.join(["layerprobe", *sys.argv[1:]])

@@ -116,14 +116,13 @@ def test_a_line_is_added_to_the_log_and_to_no_other_name_of_it(tmp_path: Path) -
     assert "two" not in (tmp_path / "precious").read_text()
 
 
-def test_leftovers_of_safetensors_are_removed_from_the_checkpoints_alone(tmp_path: Path) -> None:
+def test_leftovers_are_removed_from_the_folders_that_runs_write_to(tmp_path: Path) -> None:
     run = Run(tmp_path / "netA")
-    for name in ("checkpoints", "features"):
+    for name in ("checkpoints", "features", "plots"):
         (run.folder / name).mkdir(parents=True)
-        (run.folder / name / ".tmpAb3xY9").write_text("half")
-    (run.folder / "features/.epoch-0001.test.h5.4711.tmp").write_text("half")
+        (run.folder / name / ".epoch-0001.test.h5.4711.tmp").write_text("half")
     run.remove_leftovers()
-    assert [path.relative_to(run.folder) for path in run.folder.rglob(".*")] == [Path("features/.tmpAb3xY9")]
+    assert [path.parent.name for path in run.folder.rglob("*.tmp")] == ["plots"]
 
 
 def test_the_run_touched_last_is_the_one_meant(tmp_path: Path) -> None:
@@ -190,7 +189,7 @@ def test_a_record_that_cannot_be_read_says_why(tmp_path: Path, text: str, messag
         ("epochs_done", True, "epochs_done is True, expected a whole number"),
         ("epochs_done", -1, "epochs_done is -1, expected a whole number"),
         ("seed", None, "seed is None, expected a whole number"),
-        ("seed", float("nan"), "not JSON: NaN is no number of JSON"),
+        ("seed", float("nan"), "not JSON: NaN is not a JSON number"),
         ("hashes", [], "hashes is [], expected the hash of each file"),
         ("recipe", {"train": {}}, "recipe is {'train': {}}, expected the sections of a recipe"),
         ("recipe", {"data": {}, "train": {"epochs": "x"}}, "recipe is {'data': {}, 'train': {'epochs': 'x'}}, exp"),
