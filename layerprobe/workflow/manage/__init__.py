@@ -1,4 +1,1 @@
-"""What there is and whether it works: layers, data sets, the cache, the environment, a demonstration.
-
-Enter by the module of the command.
-"""
+"""layers, data, cache, doctor and demo: enter by the module of the command."""

@@ -1,4 +1,4 @@
-"""cache: the decoded images that runs share, listed and removed."""
+"""cache: list and remove the decoded images that runs share."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from layerprobe.system.wording import as_moment
 
 @dataclass(frozen=True)
 class Kept:
-    """The decoded images of one split.
-
-    Args:
-        size: in bytes, on the disk.
-    """
+    """The decoded images of one split; `size` is in bytes on disk."""
 
     id: str
     data: str
@@ -29,16 +25,12 @@ class Kept:
 
 
 def list_images(cache: Path) -> list[Kept]:
-    """All decoded images in a cache, those used last first."""
+    """All decoded images in a cache, last used first."""
     return [_kept(entry) for entry in entries(cache / FOLDER)]
 
 
 def clean_images(cache: Path, ids: Sequence[str] = ()) -> list[Kept]:
-    """Remove decoded images; runs stay, and decode them anew if they need them.
-
-    Returns:
-        What was removed.
-    """
+    """Remove decoded images, by default all that no process uses, and return what was removed."""
     known = {entry.folder.name: entry for entry in entries(cache / FOLDER)}
     for name in ids:
         if name not in known:

@@ -1,4 +1,4 @@
-"""data: which data sets there are, and whether a copy of one is sound."""
+"""data: list the data sets, and check a copy of one."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from layerprobe.values.sections import Data
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check found.
+    """The result of a check.
 
     Args:
-        findings: errors first, then remarks; both in the order of the splits' images.
-        read: number of images that were read; smaller where a signal ended the check.
-        signal_number: the signal that ended the check; None where it was completed.
+        findings: errors, then remarks, both in the order of the splits' images.
+        read: number of images read; less than `images` if a signal ended the check.
     """
 
     data: str
@@ -40,26 +39,26 @@ class Checked:
 
     @property
     def errors(self) -> list[Finding]:
-        """The findings that have to be mended before the data set can be used."""
+        """The findings to fix before the data set can be used."""
         return [finding for finding in self.findings if finding.is_error]
 
     @property
     def remarks(self) -> list[Finding]:
-        """The findings that are worth knowing and need nothing done."""
+        """The findings that need no action."""
         return [finding for finding in self.findings if not finding.is_error]
 
 
 def list_data() -> dict[str, tuple[DatasetSpec, list[str]]]:
-    """Name -> data set and the names of the recipes that are written for it."""
+    """Name -> data set and the names of its recipes."""
     recipes: dict[str, list[str]] = {name: [] for name in registry.DATASETS}
     for recipe, path in list_recipes().items():
-        # A file that is no recipe is reported when it is used.
+        # An invalid file is reported when it is used.
         with contextlib.suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):
             data = tomllib.loads(path.read_text(encoding="utf-8")).get("data")
             name = data.get("name") if isinstance(data, dict) else None
             if isinstance(name, str) and name in recipes:
                 recipes[name].append(recipe)
-    return {name: (_spec(name), found) for name, found in recipes.items()}
+    return {name: (_spec(name), own) for name, own in recipes.items()}
 
 
 def _spec(name: str) -> DatasetSpec:
@@ -68,17 +67,15 @@ def _spec(name: str) -> DatasetSpec:
 
 
 def check_data(data: str, listener: Listener, *, workers: int | None = None) -> Checked:
-    """Read every image of a data set once and report all that is wrong with it.
-
-    A signal ends the check; what was found until then is returned.
+    """Read every image of a data set once and report all faults; a signal ends the check with those found so far.
 
     Args:
-        workers: number of processes that read; 0 reads in this process; None: one a core, at most 8.
+        workers: number of processes; 0: this process; None: one per core, at most 8.
     """
     dataset, problems = _dataset(data)
     images = sum(map(len, dataset.splits.values()))
     pixels: dict[str, list[bytes | None]] = {name: [None] * len(split) for name, split in dataset.splits.items()}
-    found: dict[str, dict[int, tuple[Finding, ...]]] = {name: {} for name in dataset.splits}
+    findings: dict[str, dict[int, tuple[Finding, ...]]] = {name: {} for name in dataset.splits}
     workers = default_workers() if workers is None else workers
     signal_number = None
     with stoppable() as stop, listener.task(f"check {data}", images, "images") as task:
@@ -87,26 +84,26 @@ def check_data(data: str, listener: Listener, *, workers: int | None = None) -> 
                 with contextlib.closing(check.examined(split, workers=workers)) as results:
                     for result in stop.between(results, "interrupted"):
                         pixels[name][result.index] = result.pixels
-                        found[name][result.index] = result.findings
+                        findings[name][result.index] = result.findings
                         task.advance()
         except (InterruptedRun, KeyboardInterrupt):  # the latter: a signal ended a wait
             signal_number = stop.signal_number
     for name, split in dataset.splits.items():
-        for index in sorted(found[name]):
-            problems += [replace(f, split=name, id=check.printable(split.ids[index])) for f in found[name][index]]
+        for index in sorted(findings[name]):
+            problems += [replace(f, split=name, id=check.printable(split.ids[index])) for f in findings[name][index]]
     problems += check.duplicates(dataset, pixels)
     return Checked(
         data,
         tuple(check.counts(dataset)),
         tuple(sorted(problems, key=lambda finding: not finding.is_error)),
         images,
-        sum(map(len, found.values())),
+        sum(map(len, findings.values())),
         signal_number,
     )
 
 
 def _dataset(data: str) -> tuple[Dataset, list[Finding]]:
-    """The data set, and its loader's error if that refuses it; then as much of it as can be named."""
+    """The data set and its loader's error; after an error, the data set without the loader's checks."""
     section = overridden({}, Overrides(data=data), ["data"])["data"]
     name = section["name"]
     spec = _spec(name)

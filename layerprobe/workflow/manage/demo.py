@@ -1,4 +1,4 @@
-"""demo: the whole way on the embedded data, and the finding in one sentence."""
+"""demo: train, probe and plot on the embedded data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECIPE = "quick"
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo came to: its run, last epoch's scores, plots and one sentence."""
+    """The run, its last epoch's scores, plots and finding."""
 
     run: Run
     scores: list[Score]
@@ -33,17 +33,12 @@ class Demo:
 
 
 def demo(cache: Path, listener: Listener) -> Demo:
-    """Train the quick recipe, probe every layer at every epoch and at one dimension at the last, draw every plot."""
+    """Train the quick recipe, probe all layers and epochs, the last also at equal dimension, and draw every plot."""
     request = TrainRequest(recipe=load_recipe(RECIPE), overridden=False, cache=cache)
     run = train(request, listener)
     scores = probe(run, ProbeRequest(), listener)
     last = max(score.epoch for score in scores)
-    _probe_at_one_dimension(run, last, listener)
+    dim = usual_dimension(read_dims(run.feature_file(last, "test")).values())
+    probe(run, ProbeRequest(epochs=str(last), splits=("test",), equal_dim=dim), listener)
     plots = [plot(PlotRequest(kind, [run])) for kind in PLOTS]
-    found = finding(inputs_of(run))
-    return Demo(run, [score for score in scores if score.epoch == last], plots, found)
-
-
-def _probe_at_one_dimension(run: Run, epoch: int, listener: Listener) -> None:
-    dims = read_dims(run.feature_file(epoch, "test")).values()
-    probe(run, ProbeRequest(epochs=str(epoch), splits=("test",), equal_dim=usual_dimension(dims)), listener)
+    return Demo(run, [score for score in scores if score.epoch == last], plots, finding(inputs_of(run)))

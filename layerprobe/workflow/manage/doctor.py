@@ -1,4 +1,4 @@
-"""doctor: checks of the installed packages, devices, disk and pretrained weights."""
+"""doctor: check the installed packages, devices, disk and pretrained weights."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ _PACKAGES = ("layerprobe", "torch", "torchvision", "captum", "h5py", "numpy", "p
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check.
-
-    Args:
-        fix: how to mend it; empty where nothing is wrong.
-    """
+    """The result of one check; `fix` is empty if nothing is wrong."""
 
     subject: str
     found: str
@@ -33,7 +29,7 @@ class Check:
 
 
 def doctor(cache: Path) -> list[Check]:
-    """Check the packages, faiss, the devices, the disk of the cache and the pretrained weights."""
+    """Check the packages, devices, disk of the cache and pretrained weights."""
     return [
         Check("python", f"{platform.python_version()} on {platform.platform()}"),
         *(

@@ -26,7 +26,7 @@ class LayerRow:
 
     Args:
         kind: map, tokens or vector.
-        weights: new, partly new or pretrained; empty where a network without weights was asked for.
+        weights: new, partly new or pretrained; empty for a network without weights.
     """
 
     layer: str
@@ -38,10 +38,9 @@ class LayerRow:
 
 
 def layers(name: str, cache: Path, model: str | None = None) -> list[LayerRow]:
-    """The layers of a network, model from elsewhere, recipe or run, in execution order.
+    """The layers of a network, external model, recipe or run, in execution order.
 
-    A model from elsewhere is built without its weights, for images of its own size. Of a run and a recipe of one name,
-    the run is meant.
+    An external model is built without weights, for images of its own size. A run takes precedence over a recipe.
     """
     runs = [run.name for run, _ in list_runs(cache)]
     if name in runs:
@@ -55,19 +54,15 @@ def layers(name: str, cache: Path, model: str | None = None) -> list[LayerRow]:
     if name in NETS:
         return _rows(load("network", NETS, name)(), _OWN_NETS_SIZE, known=False)
     if is_source(name):
-        return _of_source(name)
+        name_model(name)
+        source, external = load_apart("network", SOURCES, name)
+        own = source.own_input(external)
+        net = source.build(external, image_size=None if own is None else own.size)
+        return _rows(net, net.image_size, known=False)
     if name in list_recipes() or name.endswith(".toml"):
         recipe = load_recipe(str(find_recipe(name)), Overrides(settings=("data.root=.",)))  # no image is read
         return _rows(build_net(recipe, cache=cache), recipe.data.image_size, known=True)
     raise UnknownNameError("network, recipe, run or source", name, [*NETWORKS, *list_recipes(), *runs])
-
-
-def _of_source(name: str) -> list[LayerRow]:
-    name_model(name)
-    source, model = load_apart("network", SOURCES, name)
-    own = source.own_input(model)
-    net = source.build(model, image_size=None if own is None else own.size)
-    return _rows(net, net.image_size, known=False)
 
 
 def _rows(net: Net, image_size: int, *, known: bool) -> list[LayerRow]:
@@ -78,7 +73,7 @@ def _rows(net: Net, image_size: int, *, known: bool) -> list[LayerRow]:
 
 
 def _origin(net: Net, path: str) -> str:
-    """Whether a layer's parameters are new. A layer without any, such as a ReLU, takes those before it."""
+    """Whether a layer's parameters are new; a layer without parameters counts as the one before it."""
     named = list(net.module.named_parameters())
     own = [name for name, _ in named if name.startswith(f"{path}.")]
     if not own:
