@@ -229,7 +229,7 @@ def test_what_contradicts_the_models_own_input_is_refused(
 
 
 def test_a_model_that_does_not_say_its_input_is_refused(frozen: Make, mine: str) -> None:
-    with pytest.raises(RecipeError, match="what images python:.*:build_without takes is not known. Set .* = square"):
+    with pytest.raises(RecipeError, match="the input of python:.*:build_without is not known. Set .* = square"):
         train(frozen(f"{mine}_without"), Silent())
 
 

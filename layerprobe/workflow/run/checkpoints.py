@@ -1,4 +1,4 @@
-"""Weights and resume state on disk: whole, hashed, and never executed."""
+"""Weights and resume state on disk: written atomically, hashed, and never executed."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from layerprobe.system.memory import memory_faults_told, require_memory
 
 
 def save_weights(path: Path, modules: Mapping[str, nn.Module]) -> str:
-    """Write the modules' parameters and buffers as `<key>.<name>` to one safetensors file; returns its sha256."""
+    """Write the modules' tensors as `<key>.<name>` to a safetensors file, and return its SHA-256."""
     tensors = {
         f"{key}.{name}": tensor.detach().to("cpu").contiguous()
         for key, module in modules.items()
         for name, tensor in module.state_dict().items()
     }
-    # safetensors holds the bytes twice while it makes them, and aborts the process where memory does not suffice.
+    # safetensors needs twice the bytes, and aborts the process if memory does not suffice.
     require_memory(2 * sum(tensor.nbytes for tensor in tensors.values()), path)
-    # As bytes: writing to a path, safetensors makes a temporary file of its own, which a kill leaves behind, and hides
-    # the system's error.
+    # Not to a path: a kill would leave safetensors' own temporary file, and it hides the system's error.
     content = safetensors.torch.save(tensors)
     with written_whole(path, needed=len(content)) as aside:
         aside.write_bytes(content)
@@ -36,11 +35,10 @@ def save_weights(path: Path, modules: Mapping[str, nn.Module]) -> str:
 
 
 def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Collection[str]) -> None:
-    """Load what `save_weights` wrote into modules of the same shape.
+    """Load a file of `save_weights` into modules, each of which needs all its tensors.
 
     Args:
-        modules: key -> module; every tensor of each must be there.
-        expected: sha256s that the file may have; empty if none is known.
+        expected: SHA-256s that the file may have; empty: any.
     """
     require_unchanged(path, expected)
     try:
@@ -53,7 +51,7 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Coll
         own = {name.removeprefix(f"{key}."): tensor for name, tensor in tensors.items() if name.startswith(f"{key}.")}
         kinds = {name: tensor.is_complex() for name, tensor in module.state_dict().items()}
         for name, tensor in own.items():
-            if tensor.is_complex() and not kinds.get(name, True):  # of which torch would take the real part
+            if tensor.is_complex() and not kinds.get(name, True):  # torch would load the real part
                 raise DataError(f"{name} holds complex numbers", file=path, fix="Train it again with --fresh")
         try:
             module.load_state_dict(own)
@@ -64,14 +62,11 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Coll
 
 
 def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Collection[str]) -> str:
-    """Write the resume state; keep the one before it as `previous`, if that is known to be whole.
+    """Write the resume state, rename the one before it to `previous`, and return the new file's SHA-256.
 
     Args:
-        known: sha256s of the states that the run's record knows. An unknown file at `path`, left when a run was killed
-            before it wrote its record, is overwritten; kept as `previous` it would replace the last known one.
-
-    Returns:
-        The new file's sha256.
+        known: SHA-256s in the run's record. Any other file at `path`, left by a kill before the record was written, is
+            overwritten: as `previous` it would replace the last known one.
     """
     with written_whole(path) as aside:
         with SteadyFile(aside, "w") as sink:
@@ -84,7 +79,7 @@ def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Coll
 
 
 def load_state(path: Path, *, expected: Collection[str]) -> dict[str, Any]:
-    """Read a resume state; code in the file is never run."""
+    """Read a resume state; code in the file is never executed."""
     require_unchanged(path, expected)
     try:
         with memory_faults_told(path):
@@ -98,7 +93,7 @@ def load_state(path: Path, *, expected: Collection[str]) -> dict[str, Any]:
 
 
 def require_unchanged(path: Path, expected: Collection[str]) -> str:
-    """Check a file's sha256 against those it may have, and return it; if none is given, only that it can be read."""
+    """Return a file's SHA-256 after checking that it is one of those expected, if any."""
     try:
         digest = sha256(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What cannot be measured, such as checkpoints that are damaged: it is told, and all else is measured."""
+"""Damaged checkpoints and inapplicable reductions: they are reported, and all else is measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from layerprobe.workflow.run.runs import Run
 
 
 class PartlyMeasuredError(DataError):
-    """Some epochs could not be measured, because their checkpoints are damaged."""
+    """Epochs with damaged checkpoints, with the scores of the others."""
 
     def __init__(self, message: str, *, file: object = None, fix: str = "", scores: Iterable[Score] = ()) -> None:
         super().__init__(message, file=file, fix=fix)
@@ -23,7 +23,7 @@ class PartlyMeasuredError(DataError):
 
 
 class PartlyReducedError(NotApplicableError):
-    """A reduction that no layer could take, where others were measured."""
+    """A reduction that is applicable to no layer, with the scores of the others."""
 
     def __init__(self, message: str, *, file: object = None, fix: str = "", scores: Iterable[Score] = ()) -> None:
         super().__init__(message, file=file, fix=fix)
@@ -31,7 +31,7 @@ class PartlyReducedError(NotApplicableError):
 
 
 def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listener | None) -> list[int]:
-    """The epochs whose checkpoints are those that the run wrote, or were removed on purpose; the others are told."""
+    """The epochs whose checkpoints are unchanged or were removed on purpose; the others are reported."""
     whole, damaged = [], []
     for epoch in epochs:
         try:
@@ -47,7 +47,7 @@ def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listene
 
 
 def require_measured(run: Run, damaged: Sequence[int], scores: Iterable[Score] = ()) -> None:
-    """End a command that has measured all epochs of a run but the damaged ones, if there are any."""
+    """Raise an error if there are damaged epochs, after all others were measured."""
     if damaged:
         raise PartlyMeasuredError(
             f"not measured: epochs with a damaged checkpoint ({', '.join(map(str, damaged))})",
@@ -58,10 +58,7 @@ def require_measured(run: Run, damaged: Sequence[int], scores: Iterable[Score] =
 
 
 def damaged_epochs(run: Run, listener: Listener) -> list[int]:
-    """The epochs of a run whose checkpoints are not those that it wrote.
-
-    Each is told but the last, which training that goes on tells and replaces.
-    """
+    """The epochs of a run with damaged checkpoints, reported except the last, which resumed training replaces."""
     damaged: list[int] = []
     if not run.exists():
         return damaged

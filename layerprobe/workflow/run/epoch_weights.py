@@ -1,4 +1,4 @@
-"""The weights of a run's epochs: checkpoints that the run wrote, or files of somebody else's training."""
+"""The weights of a run's epochs: its own checkpoints, or the files of another training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from layerprobe.workflow.run.runs import Run
 
 
 def last_weights(run: Run) -> tuple[Path, str | None]:
-    """The file that holds the weights of a run's last epoch, and the part of it that is meant."""
+    """The file with the weights of a run's last epoch, and their part of it."""
     record = run.read()
     if files := record.weights_files:
         _require_same_file(run, record.epochs_done, files[-1])
@@ -29,7 +29,7 @@ def last_weights(run: Run) -> tuple[Path, str | None]:
 
 
 def weights_sha256(run: Run, epoch: int) -> str:
-    """Hash of an epoch's weights."""
+    """Hash of an epoch's weights; DataError if they have changed."""
     record = run.read()
     if files := record.weights_files:
         return files[epoch].weights_sha256
@@ -42,7 +42,7 @@ def weights_sha256(run: Run, epoch: int) -> str:
 
 
 def load_net(run: Run, epoch: int, net: Net) -> None:
-    """Load an epoch's weights into the network, once they are known to be those that the run began with or wrote."""
+    """Load an epoch's weights into the network, after checking their hash."""
     record = run.read()
     files = record.weights_files
     if not files:
@@ -54,12 +54,12 @@ def load_net(run: Run, epoch: int, net: Net) -> None:
 
 
 def _require_same_file(run: Run, epoch: int, file: WeightsFile) -> None:
-    """Check that a file is the one that a run began with: first its size, then its hash."""
+    """Check the size, then the hash, of a file of weights."""
     path = Path(file.path)
     try:
-        with contextlib.suppress(OSError):  # what is not there, or cannot be read, is told by reading it
+        with contextlib.suppress(OSError):  # reading it raises the error
             size = path.stat().st_size
-            if file.size not in (None, size):
+            if file.size != size:
                 raise DataError(f"has {size:,} bytes, and had {file.size:,}", file=path)
         require_unchanged(path, [file.sha256])
     except DataError as error:
@@ -68,16 +68,16 @@ def _require_same_file(run: Run, epoch: int, file: WeightsFile) -> None:
 
 
 def load_file(net: Net, name: str, path: Path, part: str | None) -> tuple[str, ...]:
-    """Load a file of weights into the model, called `name`, that a network wraps; returns the notes about it."""
+    """Load a file of weights into a network's model, and return the notes."""
     model = net.module.get_submodule(net.root)
     fit = fitted(read_checkpoint(path, part), model, name=name)
-    # Not strict: some buffers the model makes itself.
+    # Not strict: the model makes some buffers itself.
     model.load_state_dict(with_versions(fit.tensors, model), strict=False)
     return fit.notes
 
 
 def load_checkpoint(run: Run, epoch: int, modules: Mapping[str, Any]) -> None:
-    """Load an epoch's checkpoint into modules, once it is known to be what the run wrote."""
+    """Load an epoch's checkpoint into modules, after checking its hash."""
     path, record = run.checkpoint_file(epoch), run.read()
     require_kept(run, record, epoch)
     load_weights(path, modules, expected=[record.hashes.get(path.name, "")])

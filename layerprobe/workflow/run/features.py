@@ -1,4 +1,4 @@
-"""The stored features of one run: under which keys they hold, which are missing, and their values."""
+"""The stored features of a run: their keys, those that are missing or stale, and their values."""
 
 from __future__ import annotations
 
@@ -29,12 +29,7 @@ from layerprobe.workflow.run.stored_layers import open_layer, read_layer
 
 @dataclass(frozen=True)
 class Missing:
-    """The layers of an epoch and split whose features are not stored, or no longer hold.
-
-    Args:
-        epoch: 0 = before any step.
-        taps: the layers; may be none.
-    """
+    """The taps of an epoch and split whose features are not stored or stale, and the layers that are stored."""
 
     epoch: int
     split: str
@@ -45,13 +40,12 @@ class Missing:
 
 @dataclass(frozen=True, eq=False)
 class RunFeatures:
-    """The features of one run, in one file for each epoch and split.
+    """The features of a run, in a file for each epoch and split.
 
     Args:
-        weights_sha256: epoch -> hash of the weights that the features are made with; a DataError where these are no
-            longer what the run wrote.
+        weights_sha256: epoch -> hash of its weights; DataError if they have changed.
         manifest_sha256: split -> hash of its images and classes.
-        network: the package that the model comes from, with its version; empty for layerprobe's own networks.
+        network: as from `network_text`.
     """
 
     run: Run
@@ -62,7 +56,7 @@ class RunFeatures:
     network: str = ""
 
     def key(self, epoch: int, split: str) -> store.FeatureKey:
-        """What the features of an epoch and split must be made from."""
+        """The key of valid features of an epoch and split."""
         return store.FeatureKey(
             run=self.run.name,
             epoch=epoch,
@@ -74,46 +68,42 @@ class RunFeatures:
         )
 
     def missing(self, epoch: int, split: str, layers: Sequence[Layer]) -> Missing:
-        """What of some layers has to be extracted; of `A+B` its members."""
+        """The taps to extract for some layers; of `A+B` its members."""
         stored = store.stored_layers(self.run.feature_file(epoch, split), self.key(epoch, split))
         absent = tuple(tap for tap in extracted(layers) if tap.key not in stored)
         return Missing(epoch, split, absent, frozenset(stored), len(self.dataset.splits[split]))
 
     def stale_note(self, epoch: int, split: str) -> str:
-        """Why an existing file is not used, naming it; empty where there is no reason."""
+        """Why an existing file is stale; empty if it is valid."""
         path = self.run.feature_file(epoch, split)
         reason = store.stale_note(path, self.key(epoch, split))
         return f"{path.name} is computed again: {reason}" if reason else ""
 
     def search_sha256(self, split: str) -> str:
-        """Hash of what decides which items the images of a split may find."""
+        """Hash of a split's search rules."""
         dataset, gallery = self.dataset, self.dataset.search_in.get(split, split)
         searched = None if gallery == split else dataset.splits[gallery]
         return search_sha256(dataset.splits[split], searched, dataset.search_rules.get(split))
 
     def of_today(self, scores: Sequence[Score], listener: Listener | None) -> list[Score]:
-        """The scores without those that were measured otherwise than they would be today.
-
-        These are the scores whose stored features were made by other steps from the image, and those whose stored ranks
-        were counted by other groups or lists.
-        """
+        """The scores whose features and ranks have the present transform and search rules; the others are counted."""
 
         @cache
-        def other(epoch: int, split: str) -> str:
-            with contextlib.suppress(DataError, BusyError):  # what is gone says nothing
+        def difference(epoch: int, split: str) -> str:
+            with contextlib.suppress(DataError, BusyError):  # missing features are unknown
                 if store.read_transform(self.run.feature_file(epoch, split)) != self.transform:
                     return "another test transform"
             with contextlib.suppress(DataError, BusyError):
-                counted = store.read_search(self.run.rank_file(epoch, split))
-                if counted and split in self.dataset.searched and counted != self.search_sha256(split):
+                rules = store.read_search(self.run.rank_file(epoch, split))
+                if rules and split in self.dataset.searched and rules != self.search_sha256(split):
                     return "other groups or lists"
             return ""
 
-        left_out = Counter(other(score.epoch, score.split) for score in scores)
-        for reason, count in left_out.items() if listener else ():
+        differences = Counter(difference(score.epoch, score.split) for score in scores)
+        for reason, count in differences.items():
             if reason and listener:
                 listener.say(f"{count} scores of {reason} leave scores.csv: probe their layers and epochs again")
-        return [score for score in scores if not other(score.epoch, score.split)]
+        return [score for score in scores if not difference(score.epoch, score.split)]
 
     def write(
         self,
@@ -121,12 +111,12 @@ class RunFeatures:
         columns: store.Columns,
         batches: Iterable[Mapping[LayerKey, FeatureArray]],
     ) -> None:
-        """Store what was missing beside what is kept."""
+        """Add the missing features to the file."""
         path, key = self.run.feature_file(missing.epoch, missing.split), self.key(missing.epoch, missing.split)
         store.write_features(path, key, self.rows(missing.split), columns, batches)
 
     def rows(self, split: str) -> store.Rows:
-        """The images of a split, as files name them."""
+        """The images of a split, as feature files store them."""
         images = self.dataset.splits[split]
         return store.Rows(images.labels, images.ids, self.dataset.class_names, self.dataset.class_ids)
 
@@ -143,7 +133,7 @@ class RunFeatures:
     def opened(
         self, epoch: int, split: str, layer: LayerKey, device: torch.device, memory: int | None
     ) -> Iterator[Features]:
-        """The features of a layer, on a device, or left on disk where they are larger than the memory."""
+        """The features of a layer, on a device, or on disk if they exceed the memory."""
         images, path = self.dataset.splits[split], self.run.feature_file(epoch, split)
         with open_layer(path, layer) as table:
             if memory is not None and 4 * table.shape[0] * table.shape[1] > memory:
@@ -154,7 +144,7 @@ class RunFeatures:
 
 
 def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
-    """The features of a single run, made with its checkpoints, of images that are hashed."""
+    """The features of a single run of hashed images, made with its checkpoints."""
 
     @cache
     def manifest_sha256(split: str) -> str:

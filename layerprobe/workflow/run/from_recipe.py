@@ -1,4 +1,4 @@
-"""Recipe -> the parts it names: data set, network, loss, device."""
+"""Recipe -> data set, network, loss and device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from layerprobe.workflow.run.runs import find_run
 
 
 def load_dataset(recipe: Recipe) -> Dataset:
-    """The data set that a recipe names, at its original sizes; no image is read."""
+    """The data set of a recipe, in original sizes; no image is read."""
     data = recipe.data
     spec = registry.load("data set", registry.DATASETS, data.name)
     common = {"root": Path(data.root or ""), "image_size": data.image_size}
@@ -44,14 +44,14 @@ def load_dataset(recipe: Recipe) -> Dataset:
 
 
 def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Dataset | None = None) -> Dataset:
-    """The data set as the network takes it: read, resized, inverted, and every split checked.
+    """The data set as the network's input: resized, inverted, split and checked.
 
     Args:
-        decoding: where the hashes of images are kept; and the images of files decoded, unless the data set is small or
-            `data.cache` is "off": all of them, whatever share or classes the recipe takes. None: hash and keep none.
+        decoding: hash all images, and decode those of files unless the data set is small or `data.cache` is "off".
+            None: neither.
     """
     data, dataset = recipe.data, loaded or load_dataset(recipe)
-    # A list that names an image which is not there is told before any image is read.
+    # A list that names a missing image is refused before any image is read.
     searching = read_searching(dataset, group=data.group, positives=data.positives, ignore=data.ignore)
     dataset = with_contents(dataset, decoding) if decoding else dataset
     dataset = read_with(dataset, exif_rotation=data.exif_rotation, padded=data.resize == "fast")
@@ -72,36 +72,33 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Data
             dataset = _with_decoded_views(dataset, decode, describe(kept), describe(framing.tested_as))
         else:
             dataset = decode(dataset, steps=describe(kept))
-    dataset = _parts_of(dataset, recipe, searching)
+    dataset = _with_splits(dataset, recipe, searching)
     return held(inverted(dataset) if data.invert else dataset)
 
 
 def _with_decoded_views(dataset: Dataset, decode: Callable[..., Dataset], kept: str, tested: str) -> Dataset:
-    """The data set with decoded images to train on, where it has any, and decoded images to test on."""
+    """The data set with its images for training and for testing decoded."""
     splits = dataset.splits
     trained = decode(replace(dataset, splits={name: s for name, s in splits.items() if name == "train"}), steps=kept)
     views = {name: replace(split, image=split.test_image or split.image) for name, split in splits.items()}
     stored = decode(replace(dataset, splits=views), steps=tested).splits
-    seen = {**splits, **trained.splits}
-    return replace(dataset, splits={name: replace(s, test_image=stored[name].image) for name, s in seen.items()})
+    all_splits = {**splits, **trained.splits}
+    return replace(dataset, splits={name: replace(s, test_image=stored[name].image) for name, s in all_splits.items()})
 
 
-_NOT_SEEN = "data.seen = false: the weights were not trained on the training classes"
-
-
-def _parts_of(dataset: Dataset, recipe: Recipe, searching: Searching) -> Dataset:
+def _with_splits(dataset: Dataset, recipe: Recipe, searching: Searching) -> Dataset:
     data = recipe.data
     dataset = with_validation(dataset, data.validation_classes)
     dataset = with_validation_fold(dataset, data.validation_folds, data.validation_fold)
     dataset = with_share(dataset, data.share, seed=recipe.train.seed)
-    unseen = () if data.seen else (_NOT_SEEN,)
+    unseen = () if data.seen else ("data.seen = false: the weights were not trained on the training classes",)
     dataset = replace(dataset, notes=(*dataset.notes, *overlaps(dataset), *unseen))
     dataset = with_search_rules(dataset, searching)
     return require_retrieval(dataset, source=data.root or data.name)
 
 
-# Kind of rule -> what it does to images without being asked.
-_DONE = {
+# Kind of image -> how it is read, by default.
+_READ_AS = {
     "transparency": "images with transparent pixels, which are laid on white",
     "animated": "images with several frames or pages, of which the first is read",
     "EXIF rotation": "images that are not rotated as their EXIF data say (data.exif_rotation = true does)",
@@ -111,14 +108,14 @@ _DONE = {
 
 
 def input_notes(recipe: Recipe, dataset: Dataset, net: Net) -> list[str]:
-    """What is done to some images and weights that a user may not expect, and which images are in two splits."""
-    kinds = [kind for kind in _DONE if kind != "EXIF rotation" or not recipe.data.exif_rotation]
-    done = [f"{_DONE[kind]}: {count:,}" for kind in kinds if (count := dataset.rules.get(kind))]
-    return [*net.notes, *done, *overlaps(dataset)]
+    """Notes on how unusual images and weights are read, and on images in two splits."""
+    kinds = [kind for kind in _READ_AS if kind != "EXIF rotation" or not recipe.data.exif_rotation]
+    read_as = [f"{_READ_AS[kind]}: {count:,}" for kind in kinds if (count := dataset.rules.get(kind))]
+    return [*net.notes, *read_as, *overlaps(dataset)]
 
 
 def build_normalise(recipe: Recipe) -> Normalise:
-    """What turns pixels into the network's input."""
+    """The normalisation of pixels to the network's input."""
     return Normalise.of(*_channels(recipe))
 
 
@@ -131,19 +128,18 @@ def _channels(recipe: Recipe) -> tuple[Channels, Channels]:
 
 
 def _scaled_input(recipe: Recipe) -> OwnInput:
-    """The model's own input at the size of the images."""
     own = own_input(recipe)
     if own is None:
         raise RecipeError(
-            f'[data]: transform = "model", but what images {recipe.net.name} takes is not known',
-            fix="Set data.transform = square (or D1, D2, D3), and data.image_size, data.mean and data.std if those of"
-            " ImageNet at 224 px are not right",
+            f'[data]: transform = "model", but the input of {recipe.net.name} is not known',
+            fix="Set data.transform = square (or D1, D2, D3), and data.image_size, data.mean and data.std if they are"
+            " not those of ImageNet at 224 px",
         )
     return own.at(recipe.data.image_size)
 
 
 def transform_text(recipe: Recipe) -> str:
-    """Every step from a file to the network's input, as text that is stored with the features."""
+    """Every step from a file to the network's input, as stored with the features."""
     data = recipe.data
     mean, std = _channels(recipe)
     describe = partial(describe_transform, framing=data.transform)
@@ -161,19 +157,18 @@ def transform_text(recipe: Recipe) -> str:
 
 
 def source_of(name: str) -> tuple[Source, str] | None:
-    """The source of a network from elsewhere, and the model's name there; None for layerprobe's own networks."""
+    """The source of an external model and its name there; None for layerprobe's own networks."""
     return registry.load_apart("network", registry.SOURCES, name) if registry.is_source(name) else None
 
 
 def own_input(recipe: Recipe) -> OwnInput | None:
-    """The images that a model from elsewhere was trained on; None where they are not known. Loads no weights."""
-    return recipe.own_input or own_input_of(recipe.network)
+    """The input that an external model was trained on; None if unknown. No weights are loaded."""
+    return recipe.own_input or _own_input_of(recipe.network)
 
 
 @cache
-def own_input_of(net: str) -> OwnInput | None:
-    """As `own_input`, of the network of this name."""
-    source = source_of(net)
+def _own_input_of(network: str) -> OwnInput | None:
+    source = source_of(network)
     return None if source is None else source[0].own_input(source[1])
 
 
@@ -181,8 +176,7 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
     """Build the network.
 
     Args:
-        cache: folder of all runs, where `weights = "run:NAME"` is looked up. None: load no weights, since those of a
-            checkpoint follow.
+        cache: folder of the run in `weights = "run:NAME"`. None: load no weights, as a checkpoint follows.
     """
     net = recipe.net
     own: dict[str, int] = {}
@@ -206,7 +200,7 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
 
 
 def require_input(recipe: Recipe, net: Net) -> None:
-    """Check that a network which converts its own input gets pixels in the scale that it converts from."""
+    """Check that a network which converts its own input gets pixels in the expected scale."""
     if "transform_input" not in dict(net.module.named_children()):
         return
     name, weights = recipe.net.name, recipe.net.weights
@@ -218,13 +212,13 @@ def require_input(recipe: Recipe, net: Net) -> None:
     pretrained = weights != "none" and not weights.startswith("run:")
     if pretrained and build_normalise(recipe) != Normalise.of("imagenet", "imagenet"):
         raise RecipeError(
-            f"[data]: {name} converts pixels by ImageNet's mean and std to what its weights were trained on",
-            fix="Leave data.mean and data.std out",
+            f"[data]: {name} itself converts pixels normalised by ImageNet's mean and std",
+            fix="Remove data.mean and data.std",
         )
 
 
 def _pretrained(weights: str, net: str, cache: Path) -> FileWeights | Literal["model"] | None:
-    """The tensors of the file that the weights come from, if they come from one; "model" for those of a source."""
+    """The tensors of a weights file; "model" for weights that the source loads."""
     if weights == "none":
         return None
     if weights == "model":
@@ -237,7 +231,7 @@ def _pretrained(weights: str, net: str, cache: Path) -> FileWeights | Literal["m
 
 
 def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:
-    """Build the loss; its parameters are drawn from the recipe's seed alone."""
+    """Build the loss, with parameters drawn from the recipe's seed alone."""
     factory = registry.load("loss", registry.LOSSES, recipe.loss.name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.train.seed)
@@ -249,7 +243,7 @@ def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device that a name stands for: `auto`, `cpu`, `cuda` or `cuda:i`."""
+    """The device of a name: `auto`, `cpu`, `cuda` or `cuda:i`."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, index = name.partition(":")
@@ -265,7 +259,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_workers(workers: int | None, device: torch.device) -> int:
-    """Number of data workers: the given one; by default 0 on the CPU, one per spare core (at most 8) with a GPU."""
+    """Number of data workers, by default 0 on the CPU, and one per spare core (at most 8) with a GPU."""
     if workers is not None:
         return workers
     return 0 if device.type == "cpu" else min(8, max(1, (os.cpu_count() or 1) - 1))

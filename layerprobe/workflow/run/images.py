@@ -1,4 +1,4 @@
-"""The images of a data set hashed and decoded once, into `cache/images/`, for all runs."""
+"""A data set's images, hashed and decoded once into `cache/images/` for all runs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from layerprobe.system.progress import Listener, Task
 from layerprobe.system.signals import Stop, stoppable
 from layerprobe.system.wording import as_size
 
-_SAMPLED = 16  # images from which the size of a split is estimated
+_SAMPLED = 16  # images per split from which its decoded size is estimated
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """Where decoded images are kept, and how they are made.
+    """Where and how images are decoded.
 
     Args:
-        listener: hears of progress; None: use decoded images that are there, and decode none.
-        workers: number of processes that decode; None: one a core, at most 8.
-        in_process: images are read in this process alone, so that a small data set is kept in memory instead.
+        listener: None: use stored decoded images, and decode none.
+        workers: number of processes that decode; None: one per core, at most 8.
+        in_process: only this process reads images: a small data set stays in memory instead.
     """
 
     cache: Path
@@ -39,7 +39,7 @@ class Decoding:
 
 
 def with_contents(dataset: Dataset, decoding: Decoding) -> Dataset:
-    """The data set, as it was loaded, with the hash of each image's content; only files that changed are read."""
+    """The data set with the hash of each image's content; only changed files are read."""
     with stoppable(at_once=True):
         return with_digests(dataset, decoding.cache / FOLDER / CONTENTS, decoding.listener)
 
@@ -47,22 +47,21 @@ def with_contents(dataset: Dataset, decoding: Decoding) -> Dataset:
 def with_decoded(
     dataset: Dataset, decoding: Decoding, *, files: Mapping[str, Files], steps: str, source: str
 ) -> Dataset:
-    """The data set with its images read from `cache/images/`, where they are decoded now if they are not there.
+    """The data set with its images read from `cache/images/`, decoded into it if necessary.
 
-    If decoding ends early, the images decoded so far stay, and the same command goes on from there.
+    If decoding is interrupted, the same command resumes it.
     """
     folder, listener = decoding.cache / FOLDER, decoding.listener
-    found = {name: Entry.of(folder, files[name].paths, steps) for name in dataset.splits}
-    digests = {name: digests_of(dataset.splits[name]) for name in found}
-    stored = {name: DecodedPixels(entry) for name, entry in found.items() if entry.is_whole(digests[name])}
-    missing = [name for name in found if name not in stored]
-    if missing and listener is None:
-        return dataset
-    if missing and listener is not None:
+    entries = {name: Entry.of(folder, files[name].paths, steps) for name in dataset.splits}
+    digests = {name: digests_of(dataset.splits[name]) for name in entries}
+    stored = {name: DecodedPixels(entry) for name, entry in entries.items() if entry.is_whole(digests[name])}
+    if missing := [name for name in entries if name not in stored]:
+        if listener is None:
+            return dataset
         workers = default_workers() if decoding.workers is None else decoding.workers
-        _require_room(dataset, {name: (found[name], digests[name]) for name in missing}, listener)
+        _require_room(dataset, {name: (entries[name], digests[name]) for name in missing}, listener)
         for name in missing:
-            stored[name] = _made(found[name], dataset.splits[name], digests[name], source, listener, workers)
+            stored[name] = _decoded(entries[name], dataset.splits[name], digests[name], source, listener, workers)
     splits = {name: replace(split, image=stored[name]) for name, split in dataset.splits.items()}
     return replace(dataset, splits=splits)
 
@@ -84,14 +83,14 @@ def _require_room(dataset: Dataset, missing: Mapping[str, tuple[Entry, Digests]]
 
 
 def _estimated(dataset: Dataset, name: str) -> int:
-    """Bytes of a split's decoded images, estimated from a few."""
+    """Bytes of a split's decoded images, estimated from a sample."""
     split = dataset.splits[name]
     count = min(_SAMPLED, len(split))
     sampled = [split.image(i * len(split) // count).nbytes for i in range(count)]
     return sum(sampled) * len(split) // count
 
 
-def _made(  # noqa: PLR0913 - what, where, and who hears of it
+def _decoded(  # noqa: PLR0913 - what, where, and progress
     entry: Entry, split: Split, digests: Digests, source: str, listener: Listener, workers: int
 ) -> DecodedPixels:
     def wait() -> None:
@@ -103,9 +102,9 @@ def _made(  # noqa: PLR0913 - what, where, and who hears of it
             )
         listener.say(f"waiting for another process, which uses or decodes the {split.name} images")
 
-    # The lock is outside `stoppable`: while this process waits, a signal may end it at once, as nothing is half done.
+    # The lock is outside `stoppable`: a signal may end the wait at once, as nothing is partly done.
     with entry.locked(wait=wait), stoppable() as stop:
-        if not entry.is_whole(digests):  # it may have been made while this process waited
+        if not entry.is_whole(digests):  # another process may have decoded it meanwhile
             if done := begun(entry, digests):
                 listener.say(f"{split.name}: {done:,} of {len(split):,} images are decoded already")
             try:
@@ -115,7 +114,7 @@ def _made(  # noqa: PLR0913 - what, where, and who hears of it
                     fill(entry, split, stopped, digests=digests, about={"data": source}, workers=workers)
                 stop.raise_if_asked("stopped")  # a signal may have come while the workers ended
             except (LayerprobeError, KeyboardInterrupt):
-                # A signal to the whole process group may end a data worker first: that is no fault of the worker.
+                # A signal to the process group may end a data worker first, whose error is not a fault.
                 done = begun(entry, digests)
                 stop.raise_if_asked(
                     f"{split.name}: {done:,} of {len(split):,} images are decoded; the same command resumes"

@@ -1,4 +1,4 @@
-"""Which layers are not told apart from the best one that a table or figure names, from the ranks of its queries."""
+"""The layers that do not differ significantly from the best one in a table or figure."""
 
 from __future__ import annotations
 
@@ -23,65 +23,57 @@ from layerprobe.workflow.run.reduction_draws import mean_of_queries, ranked_as
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.units import units_of
 
-_ROUNDING = 1e-6  # by which a mean of the ranks' hits may differ from the score
+_ROUNDING = 1e-6  # largest difference between a score and the mean hits of its ranks
 
 
 @dataclass(frozen=True, eq=False)
 class QueryRanks:
-    """How the queries of a split found their classes.
-
-    Args:
-        units: (Q,) what is resampled: the class of each query, or its cluster.
-        ranks: layer -> those of the queries.
-    """
+    """The ranks of Q queries by layer, and their resampled units: (Q,) classes or clusters."""
 
     units: NDArray[np.integer]
     ranks: Mapping[RankedLayer, Ranks]
 
 
-# Epoch, split and the column of the clusters -> the queries; None where they cannot be had.
+# Epoch, split and column of the clusters -> the queries; None if they are unavailable.
 Searches = Callable[[int, str, str | None], QueryRanks | None]
 
 
 def searches_of(run: Run) -> Searches:
-    """The queries that are stored of a run."""
+    """The stored queries of a run."""
 
     def searched(epoch: int, split: str, cluster: str | None) -> QueryRanks | None:
         try:
             stored = read_stored_ranks(run.rank_file(epoch, split))
             if cluster is None:
                 return QueryRanks(stored.labels, stored.ranks)
-            from layerprobe.workflow.run.from_recipe import load_dataset  # it imports torch, which a plot does without
+            from layerprobe.workflow.run.from_recipe import load_dataset  # it imports torch, which plots do not need
 
             dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
             return QueryRanks(units_of(dataset, stored.ids, stored.labels.astype(np.int64), cluster), stored.ranks)
-        except LayerprobeError:  # a table is shown without it
+        except LayerprobeError:  # tables are shown without it
             return None
 
     return searched
 
 
 def alike_of(scores: Sequence[Score], metric: str, searches: Searches) -> tuple[RankedLayer, ...] | None:
-    """The layers that are not told apart from the best one, on the split on which that is chosen.
+    """The layers that do not differ significantly from the best one, on the split that chooses it.
 
-    Returns:
-        None where nothing can be said: the scores' intervals are not of one kind, or are those of another draw of
-        classes, which ranks cannot tell; the ranks are gone, or are others than those of the scores; or as for
-        `indistinguishable_from_best`.
+    None if unknown: the scores' intervals are of several kinds, or generalise to new classes; the ranks are missing or
+    not those of the scores; or `indistinguishable_from_best`
+    returns None.
     """
     layers = list(dict.fromkeys(score.ranked_layer for score in scores))
-    found = {(score.split, score.ranked_layer): score for score in scores if score.metric == metric}
+    own = {(score.split, score.ranked_layer): score for score in scores if score.metric == metric}
     values = {
-        split: [None if (score := found.get((split, layer))) is None else score.value for layer in layers]
+        split: [None if (score := own.get((split, layer))) is None else score.value for layer in layers]
         for split in ("validation", "test")
     }
     best = best_layer(values)
     if best is None:
         return None
     rivals = {layer: value for layer, value in zip(layers, values[best.split], strict=True) if value is not None}
-    kind = ShownKind.of(
-        found[best.split, layer].kind for layer in rivals if found[best.split, layer].low is not None
-    ).kind
+    kind = ShownKind.of(own[best.split, layer].kind for layer in rivals if own[best.split, layer].low is not None).kind
     if kind is None or kind.estimand != "gallery":
         return None
     searched = searches(scores[0].epoch, best.split, kind.cluster)
@@ -98,5 +90,5 @@ def alike_of(scores: Sequence[Score], metric: str, searches: Searches) -> tuple[
     if np.abs(hits.mean(1) - list(rivals.values())).max() > _ROUNDING:
         return None
     names = list(rivals)
-    near = indistinguishable_from_best(unit_sums(hits, searched.units), names.index(layers[best.place]))
-    return None if near is None else tuple(names[place] for place in near)
+    alike = indistinguishable_from_best(unit_sums(hits, searched.units), names.index(layers[best.place]))
+    return None if alike is None else tuple(names[index] for index in alike)

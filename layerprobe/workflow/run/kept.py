@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are kept, and which were removed on purpose."""
+"""The checkpoints that a run keeps, and those that were removed on purpose."""
 
 from __future__ import annotations
 
@@ -12,20 +12,16 @@ from layerprobe.workflow.run.runs import Run, named_run
 
 
 def wanted_epochs(keep: Keep, last: int) -> set[int]:
-    """The epochs whose checkpoints `train.keep` keeps of a run that ends with epoch `last`.
-
-    Args:
-        keep: all; last; or N for the epochs 0, N, 2N ... and the last.
-    """
+    """The epochs whose checkpoints `train.keep` keeps: all, last, or N for the epochs 0, N, 2N ... and the last."""
     if keep == "last":
         return {last}
     return {*range(0, last + 1, 1 if keep == "all" else keep), last}
 
 
 def kept_epochs(run: Run, record: RunRecord) -> list[int]:
-    """The epochs whose checkpoints were not removed, ascending; of an ensemble, those that no member has removed."""
+    """The epochs whose checkpoints were not removed, ascending; of an ensemble, from no member."""
     records = [record, *(named_run(run.folder.parent, name).read() for name in record.members)]
-    removed = {epoch for found in records for epoch in found.checkpoints_removed}
+    removed = {epoch for each in records for epoch in each.checkpoints_removed}
     return [epoch for epoch in range(record.epochs_done + 1) if epoch not in removed]
 
 
@@ -38,16 +34,16 @@ def require_kept(run: Run, record: RunRecord, epoch: int) -> None:
 
 
 def unwanted_epochs(run: Run, keep: Keep, *, finished: bool) -> list[int]:
-    """The epochs whose checkpoints lie in a run's folder although `train.keep` does not keep them."""
+    """The epochs whose checkpoints exist although `train.keep` does not keep them."""
     done: int = run.read().epochs_done
     stay = wanted_epochs(keep, done) | (set() if finished else {done - 1, done})
     return [epoch for epoch in range(done + 1) if epoch not in stay and run.checkpoint_file(epoch).exists()]
 
 
 def remove_checkpoints(run: Run, epochs: Iterable[int]) -> None:
-    """Remove checkpoints and the states that go on from them; for the holder of the lock.
+    """Remove checkpoints and their resume states; for the holder of the lock.
 
-    run.json says so first: what a kill leaves of them is removed by the next call, and none is ever missed.
+    run.json is written first: the next call removes what a kill left.
     """
     record = run.read()
     removed = tuple(sorted({*record.checkpoints_removed, *epochs}))
@@ -57,6 +53,6 @@ def remove_checkpoints(run: Run, epochs: Iterable[int]) -> None:
         names = {state.name for state in states}
         hashes = {name: digest for name, digest in record.hashes.items() if name not in names}
         run.write(replace(record, checkpoints_removed=removed, hashes=hashes))
-    # The states first: `unwanted_epochs` finds again what a kill leaves of the checkpoints.
+    # The states first: `unwanted_epochs` finds the checkpoints that a kill left.
     for path in [*states, *map(run.checkpoint_file, removed)]:
         path.unlink(missing_ok=True)

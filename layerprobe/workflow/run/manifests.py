@@ -1,7 +1,4 @@
-"""By which hashes a run knows its images: of names, classes and sizes, and of names, classes and contents.
-
-`manifests` of run.json has the former, `contents` the latter, to which features and ranks belong.
-"""
+"""Hashes of a run's images: `manifests` of names, classes and sizes; `contents` of names, classes and contents."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ def manifests_of(dataset: Dataset) -> tuple[Mapping[str, str], Mapping[str, str]
 
 
 def require_same_images(record: RunRecord, dataset: Dataset, splits: Sequence[str], *, fix: str) -> None:
-    """Check that the images of some splits are those that a run began with; a split that it does not know passes."""
+    """Check that the images of some splits are those of a run; a split that its record does not have passes."""
     manifests, contents = manifests_of(dataset)
     for name in splits:
         if record.contents.get(name) in (None, contents[name]):
@@ -37,10 +34,9 @@ def require_same_images(record: RunRecord, dataset: Dataset, splits: Sequence[st
 
 
 def have_other_images(one: RunRecord, other: RunRecord, split: str) -> bool:
-    """Whether a split of two runs is known to hold other images or classes.
+    """Whether a split of two runs is known to have other images or classes.
 
-    Images that come from no files are not compared between two recipes: they may be drawn at the size, or given in the
-    scale, of a network.
+    Images without files are not compared between recipes: their size or scale may be that of the network.
     """
     if one.experiment != other.experiment and not (one.data.get("root") and other.data.get("root")):
         return False

@@ -22,7 +22,7 @@ from layerprobe.workflow.run.runs import command_line
 
 
 def made_with(device: object) -> dict[str, Any]:
-    """The fields of a record that say on what machine it was made."""
+    """The fields of a record on versions and machine."""
     return {
         "versions": {
             "layerprobe": __version__,
@@ -36,7 +36,7 @@ def made_with(device: object) -> dict[str, Any]:
 
 
 def record_of(recipe: Recipe, **more: Any) -> RunRecord:
-    """A record of what was typed, with further fields."""
+    """A record of a command, with further fields."""
     empty: dict[str, Any] = {"epochs_done": 0, "hashes": {}, "manifests": {}, "new_parameters": ()}
     return RunRecord(
         command=command_line(),
@@ -49,7 +49,7 @@ def record_of(recipe: Recipe, **more: Any) -> RunRecord:
 
 
 def new_record(recipe: Recipe, dataset: Dataset, net: Net, device: torch.device) -> RunRecord:
-    """run.json of a run that has no epoch yet."""
+    """The record of a training that begins."""
     manifests, contents = manifests_of(dataset)
     record = record_of(
         recipe,

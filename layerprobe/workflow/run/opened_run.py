@@ -1,4 +1,4 @@
-"""open_run: what is stored of a run, for Python."""
+"""open_run: a run's stored scores and features, for Python."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ _FEATURE_FILE = re.compile(r"epoch-(\d+)\.(\w+)\.h5")
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A run whose results are read; nothing is written or computed.
-
-    Args:
-        run: it exists.
-    """
+    """A run whose results can be read; nothing is written or computed."""
 
     run: Run
 
@@ -38,46 +34,46 @@ class OpenedRun:
         """Every score of the run, a row each, with the columns of scores.csv.
 
         Raises:
-            DataError: none is stored.
+            DataError: no scores are stored.
             EnvironmentFault: pandas is not installed.
         """
         return score_frame(self.run.scores())
 
     def features(self, *, epoch: int, split: str, layer: str) -> NDArray[np.float32]:
-        """Stored features of a layer, a row for each image, as `labels` and `ids` have them.
+        """Stored features of a layer, a row for each image, in the order of `labels` and `ids`.
 
         Args:
             epoch: 0 = before any step.
             split: train, validation, test or gallery.
-            layer: `pool5.3@avg`, or `pool5.3` where it is stored with a single pool; `pool5.2+pool5.3` for both side by
-                side, each normalised.
+            layer: `pool5.3@avg`, or `pool5.3` if it is stored with a single pool; `pool5.2+pool5.3` for both
+                concatenated, each L2-normalised.
 
         Returns:
             float32 (N, D)
 
         Raises:
-            DataError: nothing is stored of that epoch and split.
-            UnknownNameError: nothing of that layer.
-            RecipeError: a layer without its pool that is stored with several.
+            DataError: no features of that epoch and split are stored.
+            UnknownNameError: the layer is not stored.
+            RecipeError: the layer is stored with several pools, and none is given.
         """
         path = self._feature_file(epoch, split)
         stored = read_layers(path)
-        joint = concatenated_layers(layer, stored, self.run.read().layer_order)
-        return read_layer(path, find_layer(layer, [*stored, *joint]))
+        concatenated = concatenated_layers(layer, stored, self.run.read().layer_order)
+        return read_layer(path, find_layer(layer, [*stored, *concatenated]))
 
     def labels(self, *, epoch: int, split: str) -> NDArray[np.int32]:
-        """The class of each image, (N,), as an index of the data set's classes."""
+        """(N,) class of each image, as an index of the data set's classes."""
         return read_index(self._feature_file(epoch, split))[0]
 
     def ids(self, *, epoch: int, split: str) -> tuple[str, ...]:
-        """The N images' names: of files the path relative to the data's root."""
+        """Names of the N images; of files, the path relative to the data's root."""
         return read_index(self._feature_file(epoch, split))[1]
 
     def __repr__(self) -> str:
         return f"OpenedRun({str(self.run.folder)!r}; features of {_listed(self._stored()) or 'no epoch'})"
 
     def _stored(self) -> list[tuple[str, int]]:
-        """Splits and epochs of which features are stored."""
+        """Splits and epochs with stored features."""
         files = (_FEATURE_FILE.fullmatch(path.name) for path in self.run.feature_file(0, "test").parent.glob("*.h5"))
         return sorted((found[2], int(found[1])) for found in files if found)
 
@@ -114,10 +110,10 @@ def open_run(path: str | Path) -> OpenedRun:
     (4, 4)
 
     Args:
-        path: of the run, such as cache/netA.
+        path: folder of the run, such as cache/netA.
 
     Raises:
-        DataError: no run lies there, or a link lies below its folder.
+        DataError: the folder is not a run, or contains a link.
     """
     run = Run(Path(path))
     run.read()

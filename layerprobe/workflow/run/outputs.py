@@ -1,4 +1,4 @@
-"""Files that a user names for a page, a figure or its numbers: what may be written there, and writing it."""
+"""Files and streams that a user names for a page, a figure or its numbers."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from layerprobe.system.files import require_replaceable, require_writable, writt
 from layerprobe.workflow.run.runs import Run
 
 _STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
-_LONGEST = 240  # bytes of a name: file systems take 255, and the temporary name is longer
+_LONGEST = 240  # bytes of a name: file systems allow 255, and the temporary name is longer
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,6})")
 
 
 def stream_of(path: Path) -> int | None:
-    """The file descriptor that a path means: `-`, /dev/stdout, /dev/stderr or /dev/fd/N; None for any other path."""
+    """The file descriptor of `-`, /dev/stdout, /dev/stderr or /dev/fd/N; None for any other path."""
     number = _DESCRIPTOR.fullmatch(str(path))
     return int(number[1]) if number else _STANDARD.get(str(path))
 
 
 def require_output(path: Path, *formats: str) -> None:
-    """Check that a file or stream can be written to, before what is to be written is computed."""
+    """Check that a file or stream can be written to, before its content is computed."""
     number = stream_of(path)
     if number is not None:
         _require_open(path, number)
         return
     if any(len(os.fsencode(part)) > _LONGEST for part in path.parts):
         raise LayerprobeError(f"its name is longer than {_LONGEST} bytes", file=path, fix="Choose a shorter one")
-    _require_place(path)
+    _require_outside_runs(path)
     if path.suffix.lower().removeprefix(".") not in formats:
         kind = repr(path.suffix) if path.suffix else "a file without a suffix"
         *others, last = (f".{form}" for form in formats)
@@ -41,10 +41,10 @@ def require_output(path: Path, *formats: str) -> None:
 
 
 def write_output(path: Path, content: bytes) -> None:
-    """Write a file whole, or write to the stream that the path means; a reader that has gone is no error."""
+    """Write a file or stream; a closed pipe is not an error."""
     number = stream_of(path)
     if number is None:
-        _require_place(path)
+        _require_outside_runs(path)
         with written_whole(path, needed=len(content)) as aside:
             aside.write_bytes(content)
         return
@@ -61,7 +61,7 @@ def _require_open(path: Path, number: int) -> None:
     import fcntl
 
     try:
-        # What the caller has opened is inheritable; files that this process opens are not.
+        # The caller's descriptors are inheritable; those that this process opens are not.
         given = os.get_inheritable(number)
         writable = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
     except OSError:
@@ -70,7 +70,7 @@ def _require_open(path: Path, number: int) -> None:
         raise LayerprobeError("is not open to write to", file=path, fix="Name a file, or - for standard output")
 
 
-def _require_place(path: Path) -> None:
+def _require_outside_runs(path: Path) -> None:
     require_replaceable(path)
     folder = path.parent.resolve()  # a linked folder may lie in a run
     for run in (Run(folder), Run(folder.parent)):

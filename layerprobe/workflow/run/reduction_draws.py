@@ -1,4 +1,4 @@
-"""Layers whose scores are means over several draws, as those of `random:64x5` are: the draws that are ranked."""
+"""Reductions of several random draws, such as `random:64x5`: each draw is ranked, and scores are their means."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from layerprobe.values.keys import RankedLayer
 
 
 def draws_of(ranked: RankedLayer) -> tuple[RankedLayer, ...]:
-    """The layers that are ranked in the place of one whose reduction stands for several draws; else itself."""
+    """The ranked layers of a reduction of several draws; for any other, the layer itself."""
     return tuple(replace(ranked, reduction=text) for text in parse_chain(ranked.reduction).members())
 
 
 def ranked_as(ranked: RankedLayer, known: Collection[RankedLayer]) -> tuple[RankedLayer, ...]:
-    """The layers among some that a layer is the mean of: itself, or all its draws; none where one is not there."""
+    """The known layers whose mean a layer is: itself, or all its draws; empty if one is missing."""
     if ranked in known:
         return (ranked,)
     draws = draws_of(ranked)
@@ -28,10 +28,6 @@ def ranked_as(ranked: RankedLayer, known: Collection[RankedLayer]) -> tuple[Rank
 def mean_of_queries(
     layers: Sequence[RankedLayer], value_of: Callable[[RankedLayer], NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """(Q,) what each query adds to a metric of a layer.
-
-    Args:
-        layers: what `ranked_as` gave of it; at least one.
-    """
-    found: NDArray[np.float64] = np.mean([value_of(layer) for layer in layers], axis=0)
-    return found
+    """(Q,) each query's value of a metric, averaged over the layers that `ranked_as` returned."""
+    mean: NDArray[np.float64] = np.mean([value_of(layer) for layer in layers], axis=0)
+    return mean

@@ -1,4 +1,4 @@
-"""A layer of a run in words, such as `netA#20:pool5.3@max/l2+pca:64+l2`, and its stored ranks."""
+"""References such as `netA#20:pool5.3@max/l2+pca:64+l2`, and the stored ranks that they name."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ _HEAD = re.compile(r"(?P<run>[^/:@#]*)(#(?P<epoch>[^/:@#]*))?:")
 
 @dataclass(frozen=True)
 class Reference:
-    """What such words name; `None` where they leave something out.
+    """A parsed reference.
 
     Args:
-        run: None for the run that was used last.
-        epoch: 0 = before any step; None for the last.
-        layer: with its pool where that is given, or a glob; None for the embedding.
-        reduction: none, or the chain of reductions.
-        similarity: None for the run's.
+        run: None: the last used one.
+        epoch: 0 = before any step; None: the last.
+        layer: with its pool if given, or a glob; None: the embedding.
+        similarity: None: the run's.
     """
 
     run: str | None = None
@@ -44,16 +43,12 @@ class Reference:
 
     @property
     def is_glob(self) -> bool:
-        """Whether the layer may be several."""
+        """Whether it may name several layers."""
         return self.layer is not None and is_glob(self.layer)
 
 
 def parse_reference(text: str, *, bare: Literal["run", "layer"] = "run") -> Reference:
-    """Read the words.
-
-    Args:
-        bare: what a text without a colon names.
-    """
+    """Parse a reference; a text without a colon names a `bare`."""
     head = _HEAD.match(text) or (_HEAD.fullmatch(f"{text}:") if bare == "run" else None)
     run, number = (head["run"] or None, head["epoch"]) if head else (None, None)
     if head and not run and number is None:
@@ -72,11 +67,10 @@ def parse_reference(text: str, *, bare: Literal["run", "layer"] = "run") -> Refe
 
 
 def find_reference(cache: Path, text: str) -> tuple[Run, Reference]:
-    """The run that the words name, or else the one that was used last, and the words.
+    """The run that a text names, by default the last used one, and the reference.
 
-    An experiment, as `choose` names several trainings, stands for the one with the lowest seed.
-
-    Without a colon they name a run, if there is one, else a layer of the run that was used last.
+    An experiment stands for its training with the lowest seed. A text without a colon names a run if it exists, else a
+    layer of the last used run.
     """
     if _HEAD.match(text) or (head := _HEAD.fullmatch(f"{text}:")) is None:
         reference = parse_reference(text, bare="layer")
@@ -93,7 +87,7 @@ def find_reference(cache: Path, text: str) -> tuple[Run, Reference]:
 
 
 def _find(cache: Path, name: str | None) -> Run:
-    """The run of a name, or the training with the lowest seed of the experiment of that name."""
+    """The run of a name, or the training with the lowest seed of an experiment."""
     if name is not None and not named_run(cache, name).exists():
         trainings = [(record.seed, run.name, run) for run, record in list_runs(cache) if record.experiment == name]
         if trainings:
@@ -102,18 +96,14 @@ def _find(cache: Path, name: str | None) -> Run:
 
 
 def reference_text(subject: Subject) -> str:
-    """The words for what is scored, nothing left out: `netA#20:pool5.3@max~cosine`."""
+    """The full reference, such as `netA#20:pool5.3@max~cosine`."""
     ranked = subject.ranked
     return f"{subject.run}#{subject.epoch}:{ranked.full_name}"
 
 
 @dataclass(frozen=True, eq=False)
 class RankedSplit:
-    """The stored ranks of a run's epoch and split.
-
-    Args:
-        epoch: 0 = before any step.
-    """
+    """The stored ranks of a run's epoch and split."""
 
     run: Run
     record: RunRecord
@@ -123,33 +113,29 @@ class RankedSplit:
 
     @property
     def similarity(self) -> str:
-        """What the run's features are searched by where no flag says otherwise."""
+        """The run's default."""
         return self.record.similarity
 
     @property
     def layers(self) -> list[RankedLayer]:
-        """All that is stored, in network order; also layers that have no ranks as features were not finite."""
+        """All stored layers, in network order, with those whose features were not finite."""
         return network_order([*self.stored.ranks, *self.stored.invalid], self.record.layer_order)
 
     def ranked_as(self, ranked: RankedLayer) -> tuple[RankedLayer, ...]:
-        """The stored layers that a layer is the mean of: itself, or its draws; none where one is not there."""
+        """The stored layers whose mean a layer is: itself, or all its draws; empty if one is missing."""
         return ranked_as(ranked, [*self.stored.ranks, *self.stored.invalid])
 
     def subject(self, ranked: RankedLayer) -> Subject:
-        """What the values of a layer belong to."""
+        """The subject of a layer's values."""
         return Subject(self.run.name, self.record.experiment, self.record.seed, self.epoch, self.split, ranked)
 
     def name(self, ranked: RankedLayer) -> str:
-        """The layer, with its similarity if that is not the run's."""
+        """The layer, with its similarity unless that is the run's."""
         return str(ranked) if ranked.similarity in (self.similarity, "hamming") else ranked.full_name
 
 
 def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:
-    """Read the stored ranks of a run's epoch and split.
-
-    Args:
-        epoch: None for the last.
-    """
+    """Read the stored ranks of a run's epoch, by default the last, and split."""
     record = run.read()
     done: int = record.epochs_done
     splits = [name for name in SPLITS if name in record.manifests] or list(SPLITS)
@@ -169,64 +155,63 @@ def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:
 
 
 def probe_fix(run: Run, record: RunRecord, epoch: int, split: str, more: str = "") -> str:
-    """How to rank what is not ranked: `Run layerprobe probe netA --epochs 20 --splits test --layers c3`."""
+    """The fix for missing ranks: `Run layerprobe probe netA --epochs 20 --splits test --layers c3`."""
     if record.from_python:
         return "Measure it in Python, by layerprobe.probe(model, splits, cache=...)"
     return f"Run layerprobe probe {run.name} --epochs {epoch} --splits {split}{more and ' ' + more}"
 
 
-def find_layers(place: RankedSplit, reference: Reference) -> list[RankedLayer]:
-    """The ranked layers that a reference names, in network order: one, or more where it is a glob."""
+def find_layers(ranks: RankedSplit, reference: Reference) -> list[RankedLayer]:
+    """The ranked layers of a reference, in network order: one, or several for a glob."""
     chain = parse_chain(reference.reduction)
-    similarity = reference.similarity or chain.similarity or place.similarity
-    drawn = dict.fromkeys(replace(x, reduction=chain.text) for x in place.layers if x.reduction in chain.members())
-    alike = [ranked for ranked in drawn if ranked.similarity == similarity and place.ranked_as(ranked)]
-    text = reference.layer or _embedding(place)
-    found = named(f"{text}/*", alike)
-    if not found:
-        raise _not_ranked(place, reference, text, similarity)
-    if len(found) > 1 and not reference.is_glob:
-        find_layer(text, [ranked.layer for ranked in found])
-    return found
+    similarity = reference.similarity or chain.similarity or ranks.similarity
+    drawn = dict.fromkeys(replace(x, reduction=chain.text) for x in ranks.layers if x.reduction in chain.members())
+    alike = [ranked for ranked in drawn if ranked.similarity == similarity and ranks.ranked_as(ranked)]
+    text = reference.layer or _embedding(ranks)
+    layers = named(f"{text}/*", alike)
+    if not layers:
+        raise _not_ranked(ranks, reference, text, similarity)
+    if len(layers) > 1 and not reference.is_glob:
+        find_layer(text, [ranked.layer for ranked in layers])  # refuses a layer with several pools
+    return layers
 
 
-def _embedding(place: RankedSplit) -> str:
+def _embedding(ranks: RankedSplit) -> str:
     """The embedding layer with its pool."""
-    if place.record.network is None:
+    if ranks.record.network is None:
         raise RecipeError(
-            f"{place.run.name} was measured from Python, and its embedding layer is not known",
-            fix=f"Name a layer, such as {place.run.name}:{place.layers[0].layer}",
+            f"{ranks.run.name} was measured from Python, and its embedding layer is not known",
+            fix=f"Name a layer, such as {ranks.run.name}:{ranks.layers[0].layer}",
         )
-    found = embedding_among(place.record, place.layers)
-    return place.record.network.embedding.layer if found is None else str(found.layer)
+    embedding = embedding_among(ranks.record, ranks.layers)
+    return ranks.record.network.embedding.layer if embedding is None else str(embedding.layer)
 
 
-def _not_ranked(place: RankedSplit, reference: Reference, text: str, similarity: str) -> RecipeError:
-    where = f"{place.run.name}, epoch {place.epoch}, {place.split}"
-    known = dict.fromkeys(str(x.layer) for x in place.layers)
-    other = [x for x in place.layers if is_named(x.layer, text)]
+def _not_ranked(ranks: RankedSplit, reference: Reference, text: str, similarity: str) -> RecipeError:
+    where = f"{ranks.run.name}, epoch {ranks.epoch}, {ranks.split}"
+    known = dict.fromkeys(str(x.layer) for x in ranks.layers)
+    other = [x for x in ranks.layers if is_named(x.layer, text)]
     if other:
-        ways = dict.fromkeys(x.full_name for x in other)
-        fix = f"Ranked: {', '.join(ways)}"
+        fix = f"Ranked: {', '.join(dict.fromkeys(x.full_name for x in other))}"
         more = f"--layers {text.partition('@')[0]}"
         more += "" if reference.reduction == NO_REDUCTION else f" --reduce {reference.reduction}"
         more += "" if similarity == "hamming" else f" --similarity {similarity}"
-        fix += f". {probe_fix(place.run, place.record, place.epoch, place.split, more)}"
+        fix += f". {probe_fix(ranks.run, ranks.record, ranks.epoch, ranks.split, more)}"
         reduction = "" if reference.reduction == NO_REDUCTION else f"/{reference.reduction}"
         return RecipeError(f"{where}: {text}{reduction}~{similarity} is not ranked", fix=fix)
     if reference.is_glob:
         return RecipeError(
             f"{where}: no ranked layer matches {text}",
-            fix=f"Ranked: {', '.join(dict.fromkeys(str(x.layer) for x in place.layers))}",
+            fix=f"Ranked: {', '.join(dict.fromkeys(str(x.layer) for x in ranks.layers))}",
         )
     more = f"--layers {text.partition('@')[0]}"
-    command = probe_fix(place.run, place.record, place.epoch, place.split, more)
+    command = probe_fix(ranks.run, ranks.record, ranks.epoch, ranks.split, more)
     fix = f"{near_miss(text, known)}. {command}, if it is another layer"
     return RecipeError(f"{where}: layer {text!r} is not ranked", fix=fix)
 
 
 def require_same_queries(a: RankedSplit, b: RankedSplit) -> None:
-    """Check that the images of two places, what they are searched in, their classes and rules are the same."""
+    """Check that two splits have the same images, classes, galleries and search rules."""
     images, others = a.stored, b.stored
     fix = "Compare runs of the same data set, with the same classes and images in the split"
     names = f"{a.run.name} and {b.run.name}"
@@ -238,8 +223,7 @@ def require_same_queries(a: RankedSplit, b: RankedSplit) -> None:
     for split in filter(None, (a.split, IN_GALLERY.get(a.split))):
         if have_other_images(a.record, b.record, split):
             raise RecipeError(f"{names} have {split} images of the same names and another content", fix=fix)
-    unlike = int((images.labels != others.labels).sum())
-    if unlike:
+    if unlike := int((images.labels != others.labels).sum()):
         raise RecipeError(f"{names} have {unlike:,} images of the {a.split} split in other classes", fix=fix)
     if images.search_sha256 != others.search_sha256:
         raise RecipeError(

@@ -1,4 +1,4 @@
-"""runs remove: take back the room of a run, or of its features or checkpoints alone."""
+"""runs remove: delete a run, or only its features or checkpoints."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from layerprobe.workflow.run.kept import remove_checkpoints
 from layerprobe.workflow.run.runs import Run, find_run, list_runs, locked, named_run
 
 PARTS = ("features", "checkpoints")
-# Runs are moved here before they are deleted, so that no half of one is ever listed.
+# Runs are moved here before they are deleted, so that no partial run is ever listed.
 _BIN = ".removed"
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What is to be removed."""
+    """Runs and parts to remove; no parts: all."""
 
     runs: tuple[Run, ...]
     parts: tuple[str, ...]
@@ -28,11 +28,7 @@ class Removal:
 
 
 def plan_removal(cache: Path, name: str, parts: Sequence[str] = ()) -> Removal:
-    """What there is to remove of a run; nothing is removed yet.
-
-    What is removed of an ensemble is removed of its members too. A run whose removal was killed is known here, and
-    nowhere else.
-    """
+    """Plan the removal of a run, and of an ensemble's members; a removal that was killed can be planned again."""
     left = Run(cache / _BIN / named_run(cache, name).name)
     run = left if left.folder.is_dir() and not named_run(cache, name).exists() else find_run(cache, name)
     owners: dict[str, set[str]] = {}
@@ -45,7 +41,7 @@ def plan_removal(cache: Path, name: str, parts: Sequence[str] = ()) -> Removal:
             f"{name} is a member of the ensemble {owner}, which needs it",
             fix=f"Remove {owner}, which removes its members too, or only the --features of {name}",
         )
-    # Members that another ensemble has too, such as the new one after --fresh, stay.
+    # Members that another ensemble shares, such as the new one after --fresh, stay.
     members = [named_run(cache, member) for member, names in owners.items() if names == {run.name} and run is not left]
     runs = (*(member for member in members if member.exists()), run)
     folders = [folder for each in runs for folder in _folders(each, parts)]
@@ -56,7 +52,7 @@ def plan_removal(cache: Path, name: str, parts: Sequence[str] = ()) -> Removal:
 
 
 def remove(removal: Removal) -> None:
-    """Remove what was planned. A kill leaves no run in two halves; the same removal again completes it."""
+    """Execute a planned removal; after a kill, the same removal completes it."""
     with contextlib.ExitStack() as held:
         for run in removal.runs:
             held.enter_context(locked(run))
@@ -64,9 +60,9 @@ def remove(removal: Removal) -> None:
             _discard(removal.runs)
             return
         for run in removal.runs:
-            # Files of somebody else's training lie elsewhere, and stay.
-            if "checkpoints" in removal.parts and not run.read().weights_files:
-                remove_checkpoints(run, range(run.read().epochs_done + 1))
+            record = run.read()
+            if "checkpoints" in removal.parts and not record.weights_files:  # external weights stay
+                remove_checkpoints(run, range(record.epochs_done + 1))
             for folder in _folders(run, removal.parts):
                 if folder.exists():
                     shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""The network of a run: what run.json says of it, so that reading the run never builds it, and building it anew."""
+"""The network of a run: its entry in run.json, and building it again."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from layerprobe.workflow.run.runs import Run
 
 
 def network_facts(recipe: Recipe, net: Net, measured: Measured) -> RecordedNetwork:
-    """What run.json says of the network of a recipe."""
+    """The entry of a recipe's network in run.json."""
     taps, embedding = [], embedding_tap(recipe, measured).key
     for name in net.layers:
         try:
             taps += find_taps([name], measured)
-        except RecipeError:  # it cannot be pooled, or does not run
+        except RecipeError:  # it cannot be pooled, or is not executed
             continue
     cuts = _cuts(net, taps, recipe.data.image_size)
     return RecordedNetwork(tuple(net.layers), embedding, cuts, net.own_input, net.files)
 
 
 def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:
-    """What the loss takes: the last layer, pooled as the network pools it where it is a map."""
+    """The embedding: the last layer, with the network's pool if it is a map."""
     pools: list[str] | None = None if recipe.net.pool is None else [recipe.net.pool]
     if pools is None and is_source(recipe.net.name):
         pools = ["cls", "avg"]  # the first that its output has, as `sources.readout` reads it
@@ -40,7 +40,7 @@ def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:
 
 
 def with_layers(known: RecordedNetwork, net: Net, image_size: int, layers: Iterable[Layer]) -> RecordedNetwork:
-    """What run.json says of a network, with how much some further layers leave out."""
+    """The entry of a network in run.json, with the shares after further layers."""
     taps = [tap for tap in extracted(layers) if tap.layer not in known.cuts]
     return replace(known, cuts={**known.cuts, **_cuts(net, taps, image_size)})
 
@@ -56,7 +56,7 @@ def run_network(run: Run, record: RunRecord, recipe: Recipe) -> Net:
     require_same_files(run, record, recipe, fix=fix)
     net = from_recipe.build_net(recipe)
     known = (record.network and record.network.files) or net.files
-    # The hashes of what is recorded are compared above; a part of it may be imported no earlier than in a forward.
+    # Recorded hashes are compared above; a recorded module may be imported only in a forward pass.
     if new := net.files.keys() - known.keys():
         what = f"is imported by the network's file, unlike when {run.name} began"
         raise RecipeError(what, file=min(new), fix=fix)
@@ -64,7 +64,7 @@ def run_network(run: Run, record: RunRecord, recipe: Recipe) -> Net:
 
 
 def require_same_files(run: Run, record: RunRecord, recipe: Recipe, *, fix: str) -> None:
-    """Check that the user's own files, of which the network is built, are what they were when the run began."""
+    """Check that the user's own files, from which the network is built, have not changed since the run began."""
     for name, digest in source_files(recipe).items():
         if record.versions.get(name) != digest:
             raise _changed(run, name, fix)
@@ -86,10 +86,9 @@ def _changed(run: Run, file: Path | str, fix: str) -> RecipeError:
 
 
 def network_text(recipe: Recipe) -> str:
-    """The packages and files that a model comes from, with their versions and hashes, as stored with features.
+    """The packages and files of an external model, with versions and hashes, as stored with features.
 
-    It is empty for layerprobe's own networks. Where the package or a user's file is absent, stored features can still
-    be read, but none hold for what is now.
+    Empty for layerprobe's own networks; the error where a package or file is missing, so that all features are stale.
     """
     source = from_recipe.source_of(recipe.network)
     try:
@@ -100,12 +99,9 @@ def network_text(recipe: Recipe) -> str:
 
 
 def source_files(recipe: Recipe) -> Mapping[str, str]:
-    """The user's own files that a network from elsewhere is built from, each with a hash of its content.
-
-    A file that is found at another path has the name that the recipe gives it.
-    """
+    """The user's own files of an external model -> hash; a moved file has the name in the recipe."""
     source = from_recipe.source_of(recipe.network)
-    found = {} if source is None else source[0].files(source[1])
+    files = {} if source is None else source[0].files(source[1])
     if recipe.found_at is None:
-        return found
-    return {split_python(recipe.net.name.removeprefix(PYTHON))[0].name: digest for digest in found.values()}
+        return files
+    return {split_python(recipe.net.name.removeprefix(PYTHON))[0].name: digest for digest in files.values()}

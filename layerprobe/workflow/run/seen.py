@@ -1,4 +1,4 @@
-"""Which classes a run's network has not seen, so that a layer may be chosen on them; else how to hold classes out."""
+"""Which split a layer may be chosen on: one whose classes the network has not seen."""
 
 from __future__ import annotations
 
@@ -14,47 +14,42 @@ from layerprobe.values.records import RunRecord
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_terms import ranked_epochs
 
-_OWN_WEIGHTS = ("none", "model", "imagenet")  # drawn, or the source's own: no file of somebody's training
-_SHARE = 0.2  # of the training classes that the command holds out
-_FEW = 10  # with fewer classes the command holds out half of them
+_OWN_WEIGHTS = ("none", "model", "imagenet")  # random, or the source's own
+_SHARE = 0.2  # of the training classes that the suggested command holds out
+_FEW = 10  # of fewer classes it holds out half
 
 
 def has_seen_train(record: RunRecord, epoch: int) -> bool:
     """Whether the network of an epoch has, or may have, been trained on the training classes.
 
-    Weights from a file, from files or of another run count as having seen them, unless `data.seen = false`; so does a
-    model that was measured from Python.
-
-    Args:
-        epoch: 0 = before any step; of a run whose epochs are files, the number of the file.
+    Weights from files or of another run count as trained on them unless `data.seen = false`; so does a model that was
+    measured from Python.
     """
     if record.from_python:
         return True
-    sections = record.recipe
-    given_as_files = bool(record.weights_files)
-    if epoch > 0 and not given_as_files:
-        return True
-    if not given_as_files and sections.get("net", {}).get("weights", "none") in _OWN_WEIGHTS:
-        return False
-    return bool(sections.get("data", {}).get("seen", True))
+    if not record.weights_files:
+        if epoch > 0:
+            return True
+        if record.net.get("weights", "none") in _OWN_WEIGHTS:
+            return False
+    return bool(record.data.get("seen", True))
 
 
 def split_to_choose_on(run: Run, record: RunRecord, epochs: Collection[int]) -> str:
     """The split to choose on: validation, else train if its classes are unseen, else test, cross-fitted."""
-    splits = record.manifests
-    if "validation" in splits:
+    if "validation" in record.manifests:
         return "validation"
-    if "train" not in splits:
+    if "train" not in record.manifests:
         return "test"
     if not any(has_seen_train(record, epoch) for epoch in epochs):
         return "train"
     trained = record.epochs_done > 0 and not record.weights_files
     verb = "has seen" if trained else "counts as having seen"
     what = f"{run.name} {verb} its training classes, and has no others to choose a layer on but those of test"
-    raise RecipeError(what, fix=_fix(run, record))
+    raise RecipeError(what, fix=_held_out_fix(run, record))
 
 
-def _fix(run: Run, record: RunRecord) -> str:
+def _held_out_fix(run: Run, record: RunRecord) -> str:
     if record.from_python:
         return "Give classes that the model has not seen as a split: layerprobe.probe(model, {'validation': ..., ...})"
     if record.recipe["train"]["epochs"] == 0:
@@ -70,7 +65,7 @@ def _fix(run: Run, record: RunRecord) -> str:
 
 
 def _train_command(run: Run, record: RunRecord, share: float) -> str:
-    """The command that trained the run, with classes held out and another name."""
+    """The command that trained the run, with held-out classes and another name."""
     words = shlex.split(str(record.command))
     if words[:2] != ["layerprobe", "train"]:
         words = ["layerprobe", "train", record.recipe_name]
@@ -83,7 +78,7 @@ def _train_command(run: Run, record: RunRecord, share: float) -> str:
 
 
 def _cost(run: Run) -> tuple[float, str]:
-    """The share of the training classes to hold out, and what that takes from training."""
+    """The share of the training classes to hold out, and what training loses."""
     for epoch in ranked_epochs(run, "train")[-1:]:
         with contextlib.suppress(DataError):
             labels = read_index(run.rank_file(epoch, "train"), holds="labels")[0]

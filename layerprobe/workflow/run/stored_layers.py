@@ -1,4 +1,4 @@
-"""The features of a layer in a feature file, and those of `A+B`, which are made of its members'."""
+"""The features of a layer in a feature file; those of `A+B` are concatenated when they are read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from layerprobe.values.keys import LayerKey, members_of
 
 @contextlib.contextmanager
 def open_layer(path: Path, layer: LayerKey) -> Iterator[StoredFeatures | SideBySide]:
-    """Open the features of a layer, to be read in slices."""
+    """Open the features of a layer to read slices."""
     with contextlib.ExitStack() as stack:
         tables = [stack.enter_context(store.open_features(path, member)) for member in _members(path, layer)]
         yield tables[0] if len(tables) == 1 else SideBySide(tables)
@@ -26,9 +26,9 @@ def read_layer(path: Path, layer: LayerKey) -> FeatureArray:
     if len(members) == 1:
         return store.read_features(path, members[0])
     with open_layer(path, layer) as table:
-        found: FeatureArray = table[:]
-        return found
+        features: FeatureArray = table[:]
+        return features
 
 
 def _members(path: Path, layer: LayerKey) -> tuple[LayerKey, ...]:
-    return members_of(layer, store.read_layers(path)) or (layer,)  # the store tells of one that is absent
+    return members_of(layer, store.read_layers(path)) or (layer,)  # the store refuses one that is absent

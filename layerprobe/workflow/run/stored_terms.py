@@ -1,7 +1,7 @@
-"""Equal terms as they are stored: which terms a run's splits can meet, and what its draws gave; nothing is written.
+"""Equal terms: the number of classes and images on which a run's splits can be compared, and the stored draws.
 
-offered = offered_terms(run)              # Offered: .terms (None: see .reasons), .splits
-stored_terms(run, epoch, split, terms)    # Drawn: labels, ids, weights and the values of each layer
+offered = offered_terms(run)            # .terms (None: see .reasons), .splits
+stored_terms(run, epoch, split, terms)  # the draws and each layer's values
 """
 
 from __future__ import annotations
@@ -26,12 +26,7 @@ from layerprobe.workflow.run.runs import Run
 
 @dataclass(frozen=True, eq=False)
 class SplitImages:
-    """The images of a split, as stored: what `analysis.Labelled` needs.
-
-    Args:
-        labels: (Q,) their classes.
-        ids: their Q names.
-    """
+    """(Q,) stored classes and Q names of a split's images."""
 
     labels: NDArray[np.int64]
     ids: tuple[str, ...]
@@ -39,12 +34,7 @@ class SplitImages:
 
 @dataclass(frozen=True, eq=False)
 class Offered:
-    """On which terms the splits of a run can be compared.
-
-    Args:
-        terms: None if there are none.
-        reasons: why a split is left out, or why there are no terms, in a line each.
-    """
+    """The terms on which the splits of a run can be compared; `reasons` for skipped splits or missing terms."""
 
     terms: Terms | None
     splits: Mapping[str, SplitImages] = field(default_factory=dict)
@@ -57,8 +47,7 @@ class DrawnTerms:
 
     Args:
         items: the Q images of the split.
-        values: layer -> (Q,) the mean of a query's hits over the draws that it was in, NaN where it was in none; only
-            layers whose draws are stored.
+        values: layer with stored draws -> (Q,) mean hits of a query over its draws, NaN without a draw.
     """
 
     items: SplitImages
@@ -72,7 +61,7 @@ class DrawnTerms:
 
 
 def offered_terms(run: Run) -> Offered:
-    """The terms of the splits that have stored ranks and are searched in themselves, without groups or lists."""
+    """The terms of the ranked splits that are searched in themselves, without groups or lists."""
     splits, reasons, python = {}, [], bool(run.read().from_python)
     for split in SPLITS:
         epochs = ranked_epochs(run, split)
@@ -82,7 +71,7 @@ def offered_terms(run: Run) -> Offered:
         items = _items(*store.read_index(path, holds="labels"))
         if not store.searched_itself(path):
             reasons.append(f"no equal terms for {split}: it is searched in a gallery")
-        # What Python measures has no rules, and its classes are numbered anew in the file.
+        # Runs from Python have no rules, and other class numbers in the file.
         elif not python and store.read_search(path) != search_sha256(items, None):
             reasons.append(f"no equal terms for {split}: groups or lists decide what its images may find")
         else:
@@ -100,20 +89,13 @@ def offered_terms(run: Run) -> Offered:
 
 
 def ranked_epochs(run: Run, split: str) -> list[int]:
-    """The epochs of which a split has a rank file, ascending."""
+    """The epochs with a rank file of a split, ascending."""
     names = (path.name for path in run.rank_file(0, split).parent.glob(f"epoch-*.{split}.h5"))
     return sorted(int(found[1]) for name in names if (found := re.fullmatch(r"epoch-(\d+)\.\w+\.h5", name)))
 
 
 def stored_terms(run: Run, epoch: int, split: str, terms: Terms) -> DrawnTerms | None:
-    """What the draws of an epoch and split gave.
-
-    Args:
-        epoch: 0 = before any step.
-
-    Returns:
-        None where nothing is ranked, or the split does not have so many images.
-    """
+    """The draws of an epoch and split; None if it is not ranked, or has too few images."""
     path = run.rank_file(epoch, split)
     if not path.exists():
         return None

@@ -16,15 +16,11 @@ from layerprobe.values.intervals import PARENT
 def units_of(
     dataset: Dataset, ids: Sequence[str], labels: NDArray[np.integer], cluster: str | None
 ) -> NDArray[np.int64]:
-    """The unit of each of some images.
+    """(Q,) the unit of each image; one without a value in the column, or in a class without a parent, is its own.
 
     Args:
-        labels: (Q,) their classes.
-        cluster: None for the classes; `parent` for the folder above a class's, where the names of classes are paths;
-            else a column of the data set.
-
-    Returns:
-        (Q,) Images without a text in the column, and classes without a folder above, are units of their own.
+        labels: (Q,) classes of the images.
+        cluster: None for the classes; `parent` for the folder above a class's; else a column of the data set.
     """
     if cluster is None:
         return labels.astype(np.int64)
@@ -55,13 +51,10 @@ def units_of(
 def units_of_splits(
     dataset: Dataset, images: Mapping[str, tuple[NDArray[np.integer], Sequence[str]]], cluster: str | None
 ) -> dict[str, NDArray[np.int64]]:
-    """The unit of each image of some splits, numbered alike in all of them.
+    """Split -> (N,) unit of each image, with the same numbers in all splits.
 
     Args:
-        images: split -> (N,) classes and N names of its images.
-
-    Returns:
-        Split -> (N,) units.
+        images: split -> (N,) classes and N names.
     """
     labels = np.concatenate([classes for classes, _ in images.values()])
     units = units_of(dataset, [name for _, names in images.values() for name in names], labels, cluster)
@@ -72,10 +65,10 @@ def units_of_splits(
 def require_redrawable(
     dataset: Dataset, splits: Sequence[str], units: Mapping[str, NDArray[np.int64]], cluster: str | None
 ) -> None:
-    """Check that another draw of units can be told by leaving units out: `--interval redraw`.
+    """Check that the jackknife of `--interval redraw` can leave units out: they are whole classes.
 
     Args:
-        units: split -> (N,) unit of each of its images, as from `units_of`; of galleries too.
+        units: split -> (N,) unit of each image; of galleries too.
     """
     for name in splits:
         rules = dataset.search_rules.get(name)
@@ -92,7 +85,7 @@ def require_redrawable(
 
 
 def _numbers(texts: Sequence[str], own: Sequence[str]) -> NDArray[np.int64]:
-    """(N,) a number for each text, equal for equal texts; an empty one is told by what is `own` instead."""
+    """(N,) a number for each text, equal for equal texts; `own` replaces empty ones."""
     keys = [(text, "" if text else name) for text, name in zip(texts, own, strict=True)]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     return np.array([numbers[key] for key in keys], np.int64)

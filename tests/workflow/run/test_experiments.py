@@ -15,7 +15,7 @@ from layerprobe.values.seeds import over_seeds
 from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run.experiments import Conditions, experiments_of, scores_of, why_apart
+from layerprobe.workflow.run.experiments import Conditions, difference, experiments_of, scores_of
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
@@ -26,8 +26,8 @@ SAME: dict[str, Any] = {"contents": {"train": "a", "test": "b"}, "transform": "{
 
 
 def apart(one: Run, other: Run) -> str:
-    found = why_apart(Conditions(one, one.read()), Conditions(other, other.read()))
-    assert found == why_apart(Conditions(other, other.read()), Conditions(one, one.read()))
+    found = difference(Conditions(one, one.read()), Conditions(other, other.read()))
+    assert found == difference(Conditions(other, other.read()), Conditions(one, one.read()))
     return found
 
 

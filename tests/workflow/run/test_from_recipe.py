@@ -89,7 +89,7 @@ def test_pretrained_weights_get_the_pixels_they_were_trained_on(request_for: Mak
         recipe = request_for("net.name=googlenet", "net.pool=avg", f"net.weights={weights}", f"data.mean={mean}").recipe
         net = from_recipe.build_net(recipe)
         if refused:
-            with pytest.raises(RecipeError, match=r"Leave data\.mean and data\.std out"):
+            with pytest.raises(RecipeError, match=r"Remove data\.mean and data\.std"):
                 from_recipe.require_input(recipe, net)
         else:
             from_recipe.require_input(recipe, net)

@@ -135,7 +135,7 @@ def test_its_images_are_the_models_own(asked: Requests) -> None:
 
 def test_a_model_that_does_not_say_its_images_is_asked_how_to_make_them(asked: Requests, model_file: Path) -> None:
     model_file.write_text(CODE.replace("return model, ", "return model #"))
-    with pytest.raises(RecipeError, match="what images python:.* takes is not known. Set data.transform = square"):
+    with pytest.raises(RecipeError, match="the input of python:.* is not known. Set data.transform = square"):
         frozen_run(asked(), Silent())
     run = frozen_run(asked(settings=("data.transform=square", "data.image_size=20")), Silent())
     assert run.read().recipe["data"]["image_size"] == 20
