@@ -99,7 +99,7 @@ def _insist(arrivals: int, main: int) -> None:
             second = _arrival(stream, left)
     if second is not None:
         shown = "\x1b[?25h" if os.isatty(2) else ""  # the cursor, which a progress bar hides
-        os.write(2, f"{shown}ended at once ({signal.Signals(first).name}); what is stored is whole\n".encode())
+        os.write(2, f"{shown}ended at once ({signal.Signals(first).name}); stored files are complete\n".encode())
         os._exit(128 + first)
 
 

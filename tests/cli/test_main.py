@@ -422,7 +422,7 @@ def test_a_damaged_checkpoint_is_3_and_the_rest_is_shown(layerprobe: Command, tm
     code, out, err = layerprobe("probe", "--layers", "fc6", "--k", "1")
     assert code == 3
     assert "fc6" in out
-    assert "epoch 0 is left out: " in err
+    assert "epoch 0 is skipped: " in err
     assert "cache/tiny: not measured: epochs with a damaged checkpoint (0). Restore these" in err.splitlines()[-1]
     code, out, _ = layerprobe("probe", "--layers", "fc6", "--k", "1", "--json")
     assert code == 3

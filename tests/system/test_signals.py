@@ -82,7 +82,7 @@ def test_what_nothing_else_ends_is_ended_with_the_signals_code() -> None:
             except KeyboardInterrupt: pass
     """.strip()
     code, out, err = signalled(body, signal.SIGTERM)
-    assert (code, out, err) == (143, "", "ended at once (SIGTERM); what is stored is whole\n")
+    assert (code, out, err) == (143, "", "ended at once (SIGTERM); stored files are complete\n")
 
 
 def ends(process: int) -> bool:

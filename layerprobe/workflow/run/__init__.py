@@ -1,1 +1,1 @@
-"""What is stored of a run, and how it is found, locked, read and built again. Enter by `runs.find_run`."""
+"""A run's folder: lookup, record, lock, checkpoints and stored results. Enter by `runs.find_run`."""

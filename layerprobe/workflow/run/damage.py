@@ -39,7 +39,7 @@ def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listene
             whole.append(epoch)
         except DataError as error:
             if listener is not None:
-                listener.say(f"epoch {epoch} is left out: {error}")
+                listener.say(f"epoch {epoch} is skipped: {error}")
             damaged.append(error)
     if damaged and not whole:
         raise damaged[0]

@@ -36,8 +36,6 @@ def weights_sha256(run: Run, epoch: int) -> str:
     path = run.checkpoint_file(epoch)
     if epoch not in kept_epochs(run, record) and path.name in record.hashes:
         return record.hashes[path.name]
-    if not path.exists():
-        raise DataError("no such checkpoint", file=path, fix="Train the run again with --fresh")
     return require_unchanged(path, [record.hashes.get(path.name, "")])
 
 
@@ -60,11 +58,11 @@ def _require_same_file(run: Run, epoch: int, file: WeightsFile) -> None:
         with contextlib.suppress(OSError):  # reading it raises the error
             size = path.stat().st_size
             if file.size != size:
-                raise DataError(f"has {size:,} bytes, and had {file.size:,}", file=path)
+                raise DataError(f"has {size:,} bytes, expected {file.size:,}", file=path)
         require_unchanged(path, [file.sha256])
     except DataError as error:
-        fix = f"Restore it, or measure what is there now with --run NAME; {run.name} keeps what it has measured"
-        raise DataError(f"{error.message}, which epoch {epoch} of {run.name} is", file=error.file, fix=fix) from error
+        fix = "Restore it, or measure the new file as another run with --run NAME"
+        raise DataError(f"{error.message}; it is epoch {epoch} of {run.name}", file=error.file, fix=fix) from error
 
 
 def load_file(net: Net, name: str, path: Path, part: str | None) -> tuple[str, ...]:

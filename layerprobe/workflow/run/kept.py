@@ -29,7 +29,7 @@ def require_kept(run: Run, record: RunRecord, epoch: int) -> None:
     """Check that the checkpoint of an epoch was not removed."""
     kept = kept_epochs(run, record)
     if epoch not in kept:
-        fix = f"Kept are those of epochs {', '.join(map(str, kept))}" if kept else "Train it again with --fresh"
+        fix = f"Kept: epochs {', '.join(map(str, kept))}" if kept else "Train it again with --fresh"
         raise RecipeError(f"the checkpoint of epoch {epoch} was removed", file=run.folder, fix=fix)
 
 

@@ -25,9 +25,9 @@ def require_same_images(record: RunRecord, dataset: Dataset, splits: Sequence[st
         if record.contents.get(name) in (None, contents[name]):
             continue
         same_by_size = record.manifests.get(name) == manifests[name]
-        what = "the same names and sizes, another content" if same_by_size else "other names, classes or sizes"
+        what = "the same names and sizes, other contents" if same_by_size else "other names, classes or sizes"
         raise DataError(
-            f"the {name} images are not those the run began with: {what}",
+            f"the {name} images are not those of the run: {what}",
             file=record.data.get("root") or record.data["name"],
             fix=fix,
         )

@@ -79,5 +79,5 @@ def _require_outside_runs(path: Path) -> None:
             raise LayerprobeError(
                 f"in the folder of the run {run.name}, where only plots/ and report.html are replaced",
                 file=path,
-                fix="Name a file elsewhere",
+                fix="Choose another folder",
             )

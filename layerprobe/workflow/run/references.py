@@ -222,10 +222,10 @@ def require_same_queries(a: RankedSplit, b: RankedSplit) -> None:
         raise RecipeError(f"{names} have {what}", fix=fix)
     for split in filter(None, (a.split, IN_GALLERY.get(a.split))):
         if have_other_images(a.record, b.record, split):
-            raise RecipeError(f"{names} have {split} images of the same names and another content", fix=fix)
+            raise RecipeError(f"{names} have {split} images with the same names and other contents", fix=fix)
     if unlike := int((images.labels != others.labels).sum()):
-        raise RecipeError(f"{names} have {unlike:,} images of the {a.split} split in other classes", fix=fix)
+        raise RecipeError(f"{names} have {unlike:,} images of the {a.split} split with other labels", fix=fix)
     if images.search_sha256 != others.search_sha256:
         raise RecipeError(
-            f"{names} search their {a.split} images in another gallery, or by other groups or lists", fix=fix
+            f"{names} search their {a.split} images in another gallery, or with other groups or lists", fix=fix
         )

@@ -47,7 +47,7 @@ def plan_removal(cache: Path, name: str, parts: Sequence[str] = ()) -> Removal:
     folders = [folder for each in runs for folder in _folders(each, parts)]
     for path in [*(each.folder for each in runs), *folders]:
         if path.is_symlink():
-            raise DataError("a link is not followed", file=path, fix="Remove what it leads to, then the link, yourself")
+            raise DataError("a link is not followed", file=path, fix="Remove its target and the link yourself")
     return Removal(runs, tuple(parts), sum(map(bytes_below, folders)))
 
 
@@ -60,8 +60,8 @@ def remove(removal: Removal) -> None:
             _discard(removal.runs)
             return
         for run in removal.runs:
-            record = run.read()
-            if "checkpoints" in removal.parts and not record.weights_files:  # external weights stay
+            # External weights stay.
+            if "checkpoints" in removal.parts and not (record := run.read()).weights_files:
                 remove_checkpoints(run, range(record.epochs_done + 1))
             for folder in _folders(run, removal.parts):
                 if folder.exists():

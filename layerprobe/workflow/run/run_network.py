@@ -52,7 +52,7 @@ def _cuts(net: Net, taps: Sequence[Tap], image_size: int) -> dict[str, tuple[flo
 
 def run_network(run: Run, record: RunRecord, recipe: Recipe) -> Net:
     """Build the network of a run that exists, without weights."""
-    fix = f"Restore it. It can be measured as it is now by --model and --data, as a new run, not as {run.name}"
+    fix = "Restore it, or measure the changed file as a new run by --model and --data"
     require_same_files(run, record, recipe, fix=fix)
     net = from_recipe.build_net(recipe)
     known = (record.network and record.network.files) or net.files

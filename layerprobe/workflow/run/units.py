@@ -35,7 +35,7 @@ def units_of(
         for image in ids:
             if image not in known:
                 fix = "Restore the data set as it was when the run was probed"
-                raise DataError(f"the data set has no image {image}, or no {cluster} of it", fix=fix)
+                raise DataError(f"the data set has no image {image}, or no {cluster} for it", fix=fix)
         texts = [known[image] for image in ids]
         return _numbers(texts, [f"image {image}" for image in ids])
     if cluster != PARENT:
@@ -73,7 +73,7 @@ def require_redrawable(
     for name in splits:
         rules = dataset.search_rules.get(name)
         if rules is not None and rules.positives is not None:
-            why = f"data.positives lists the right items of {name}, so that leaving out a class says nothing"
+            why = f"data.positives lists the right items of {name}, so that classes cannot be left out"
             raise RecipeError(f"--interval redraw: {why}", fix="Leave --interval out")
         names = list(dict.fromkeys([name, dataset.search_in.get(name, name)]))
         labels = np.concatenate([dataset.splits[part].labels for part in names])

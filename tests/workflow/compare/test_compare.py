@@ -135,14 +135,14 @@ def test_other_images_are_refused(run: Run, tmp_path: Path) -> None:
     for other, more, message in (
         ("ids", {"ids": [f"{i}.png" for i in range(20, 100)]}, "80 and 80 images of the test split, 60 in both"),
         ("order", {"ids": names[::-1]}, "the images of the test split in another order"),
-        ("search", {"search": "groups"}, "search their test images in another gallery, or by other groups or lists"),
+        ("search", {"search": "groups"}, "search their test images in another gallery, or with other groups or lists"),
     ):
         store_ranks(write_run(tmp_path, other), HITS, LABELS, **more)
         with pytest.raises(RecipeError, match=f"netA and {other} (have|search)") as caught:
             compared(tmp_path, "netA:c1", f"{other}:c1")
         assert message in str(caught.value)
     store_ranks(write_run(tmp_path, "classes"), HITS, np.where(LABELS < 2, 1, LABELS))
-    with pytest.raises(RecipeError, match="netA and classes have 2 images of the test split in other classes"):
+    with pytest.raises(RecipeError, match="netA and classes have 2 images of the test split with other labels"):
         compared(tmp_path, "netA:c1", "classes:c1")
 
 
@@ -151,7 +151,7 @@ def test_other_images_of_the_same_names_are_refused(tmp_path: Path) -> None:
     store_ranks(write_run(tmp_path, "netA", contents=contents), HITS, LABELS)
     for name, split in (("other", "test"), ("gallery", "gallery")):
         store_ranks(write_run(tmp_path, name, contents=contents | {split: "b"}), HITS, LABELS)
-        with pytest.raises(RecipeError, match=f"netA and {name} have {split} images of the same names and another"):
+        with pytest.raises(RecipeError, match=f"netA and {name} have {split} images with the same names and other"):
             compared(tmp_path, "netA:c1", f"{name}:c1")
 
 
@@ -161,7 +161,7 @@ def test_images_that_come_from_no_files_are_another_networks_size(tmp_path: Path
         store_ranks(write_run(tmp_path, name, experiment=name, recipe=recipe, contents={"test": name}), HITS, LABELS)
     (found,) = compared(tmp_path, "a:c1", "b:c1")
     assert found.notes == ("a and b were given other numbers: whether of the same images is not known",)
-    with pytest.raises(RecipeError, match="c and d have test images of the same names and another content"):
+    with pytest.raises(RecipeError, match="c and d have test images with the same names and other contents"):
         compared(tmp_path, "c:c1", "d:c1")
 
 

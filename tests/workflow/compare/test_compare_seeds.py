@@ -105,7 +105,7 @@ def test_other_images_of_a_seed_are_refused(cache: Path) -> None:
 
 def test_experiments_on_other_images_are_refused_by_these(cache: Path) -> None:
     store_ranks(write_run(cache, "other", contents={"test": "b"}), HITS[0], LABELS)
-    with pytest.raises(RecipeError, match="s0 and other have test images of the same names and another content"):
+    with pytest.raises(RecipeError, match="s0 and other have test images with the same names and other contents"):
         compared(cache, "s0:c1", "other:fc6")
 
 

@@ -135,7 +135,7 @@ def test_the_best_epoch_is_one_of_those_whose_checkpoints_are_whole(request_for:
     listener = Silent()
     (epoch,) = {score.epoch for score in probe(run, request, listener)}
     assert epoch in (0, 2)
-    assert listener.heard[0].startswith("epoch 1 is left out: ")
+    assert listener.heard[0].startswith("epoch 1 is skipped: ")
     assert estimate_probe(run, replace(request, splits=("test",))).seconds == 0
 
 

@@ -29,7 +29,7 @@ def test_a_damaged_checkpoint_is_told_and_the_other_epochs_are_measured(run: Run
     listener = Silent()
     with pytest.raises(PartlyMeasuredError, match=r"tiny: not measured: .* damaged checkpoint \(1\)") as caught:
         probe(run, REQUEST, listener)
-    assert listener.heard[0].startswith(f"epoch 1 is left out: {run.checkpoint_file(1)}: is not the file that the run")
+    assert listener.heard[0].startswith(f"epoch 1 is skipped: {run.checkpoint_file(1)}: is not the file that the run")
     assert [score.epoch for score in caught.value.scores] == [0, 2]
     assert [score.epoch for score in run.scores()] == [0, 2]
 

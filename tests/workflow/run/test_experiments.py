@@ -140,7 +140,7 @@ def test_runs_of_one_recipe_on_other_images_are_drawn_apart_and_not_compared(
     assert {score.run for score in over_seeds(scores)} == {"s* (2 seeds)", "s2"}
     cache = first.folder.parent
     assert compare(CompareRequest(cache, "s0:fc6", "s1:fc6"))
-    with pytest.raises(RecipeError, match="s0 and s2 have test images of the same names and another content. Compare"):
+    with pytest.raises(RecipeError, match="s0 and s2 have test images with the same names and other contents. Compare"):
         compare(CompareRequest(cache, "s0:fc6", "s2:fc6"))
     # the same images at another place are the same
     moved = shutil.copytree(images, images.parent / "moved")

@@ -47,7 +47,7 @@ def test_features_of_other_weights_are_not_trusted(run: Run, request_for: Reques
 def test_images_that_changed_since_the_training_are_noticed(run: Run, images: Path) -> None:
     with (images / "class0" / "0.png").open("ab") as stream:
         stream.write(b"more")
-    message = "images: the train images are not those the run began with: other names, classes or sizes. Restore them"
+    message = "images: the train images are not those of the run: other names, classes or sizes. Restore them"
     with pytest.raises(DataError, match=message):
         probe(run, REQUEST, Silent())
     assert not run.scores_file.exists()

@@ -108,7 +108,7 @@ def test_all_epochs_are_those_kept_and_stored_features_of_others_still_hold(requ
     assert sha256(run.feature_file(0, "test")) == before
     # The epoch measured earlier keeps its scores.
     assert {score.epoch for score in run.scores()} == {0, 1, 2}
-    with pytest.raises(RecipeError, match=r"the checkpoint of epoch 0 was removed. Kept are those of epochs 2\."):
+    with pytest.raises(RecipeError, match=r"the checkpoint of epoch 0 was removed. Kept: epochs 2\."):
         probe(run, replace(FC6, epochs="0,2", layers=("pool5.3",)), Silent())
 
 

@@ -15,7 +15,7 @@ from layerprobe.workflow.train.train import train
 from tests.workflow.conftest import Silent
 
 REQUEST = ProbeRequest(layers=("fc6",), ks=(1, 2), device="cpu", workers=0)
-OTHER_CONTENT = "images are not those the run began with: the same names and sizes, another content. Restore them"
+OTHER_CONTENT = "images are not those of the run: the same names and sizes, other contents. Restore them"
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def test_a_folder_that_takes_no_files_is_told_before_the_work(tmp_path: Path) ->
     "name", ["scores.csv", "new.html", "features/x.png", "ranks/x.csv", "plots/../scores.csv", "../m/scores.csv"]
 )
 def test_no_file_of_a_run_is_replaced(run: Run, name: str) -> None:
-    message = "in the folder of the run m, where only plots/ and report.html are replaced. Name a file elsewhere"
+    message = "in the folder of the run m, where only plots/ and report.html are replaced. Choose another folder"
     with pytest.raises(LayerprobeError, match=message):
         require_output(run.folder / name, *FORMATS)
     with pytest.raises(LayerprobeError, match=message):

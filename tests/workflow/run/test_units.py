@@ -77,7 +77,7 @@ def test_a_class_is_not_divided_between_queries_and_gallery_either() -> None:
 
 def test_listed_right_items_cannot_be_redrawn() -> None:
     listed = replace(dataset(("x", "y", "z")), search_rules={"test": SearchRules(positives=np.array([[2, 3]]))})
-    with pytest.raises(RecipeError, match=r"data.positives lists the right items of test, so that leaving out"):
+    with pytest.raises(RecipeError, match=r"data.positives lists the right items of test, so that classes"):
         require_redrawable(listed, ["test"], {"test": LABELS}, None)
 
 

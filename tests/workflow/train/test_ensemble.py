@@ -138,7 +138,7 @@ def test_members_that_drew_other_shares_of_the_images_are_probed(request_for: Ma
 def test_images_that_changed_since_the_training_are_noticed(request_for: Make, images: Path) -> None:
     run = train_any(request_for(), Silent())
     (images / "class7" / "0.png").unlink()
-    with pytest.raises(DataError, match="the test images are not those the run began with"):
+    with pytest.raises(DataError, match="the test images are not those of the run"):
         probe_any(run, request(), Silent())
 
 

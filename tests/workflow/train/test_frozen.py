@@ -248,7 +248,7 @@ def test_the_weights_of_a_run_are_those_that_it_recorded(asked: Requests, checkp
     record = run.read()
     last = replace(record.weights_files[-1], sha256="0" * 64)
     rewrite(run, weights_files=(*record.weights_files[:-1], last))
-    with pytest.raises(DataError, match="epoch10.pt: is not the file that the run wrote, which epoch 2 of"):
+    with pytest.raises(DataError, match="epoch10.pt: is not the file that the run wrote; it is epoch 2 of"):
         frozen_run(asked(f"run:{run.name}", run="other"), Silent())
 
 
@@ -332,7 +332,7 @@ class Payload:
     [
         ("pipe", "a pipe, socket or device, not a file"),
         ("folder", "cannot be read"),
-        ("size", r"has 1 bytes, and had [0-9,]+, which epoch 0 of .* is"),
+        ("size", r"has 1 bytes, expected [0-9,]+; it is epoch 0 of .*"),
         ("content", "is not the file that the run wrote"),
         ("code", "Python code"),
     ],

@@ -302,7 +302,7 @@ def test_images_that_changed_are_noticed(request_for: Requests, images: Path) ->
     with pytest.raises(InterruptedRun):
         train(request_for(), interrupt_after(1))
     (images / "class0" / "0.png").unlink()
-    with pytest.raises(DataError, match="the train images are not those the run began with"):
+    with pytest.raises(DataError, match="the train images are not those of the run"):
         train(request_for(), Silent())
 
 
