@@ -68,11 +68,8 @@ def _resolved(model: str) -> str:
 
 
 def _named() -> list[str]:
-    try:
-        names = json.loads(os.environ.get(_VARIABLE, "[]"))
-    except ValueError:
-        return []
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    names: list[str] = json.loads(os.environ.get(_VARIABLE, "[]"))  # written by `name_model` alone
+    return names
 
 
 def run_folder_of(path: Path) -> Path | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -15,11 +15,8 @@ from layerprobe.system.numerics import full_precision
 Item = TypeVar("Item")
 
 
-class OfEach(Protocol):
-    """Calls a function on each item; the results are in the items' order."""
-
-    def __call__(self, function: Callable[[Item], Any], items: Iterable[Item]) -> list[Any]:
-        """The results."""
+# Calls a function on each item; the results are in the items' order.
+OfEach = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 
 
 def in_turn(function: Callable[[Item], Any], items: Iterable[Item]) -> list[Any]:

@@ -60,15 +60,15 @@ def _version(package: str) -> str | None:
 
 
 def _faiss() -> Check:
-    found = {name: version for name in ("faiss-gpu", "faiss-cpu") if (version := _version(name))}
-    text = ", ".join(f"{name} {version}" for name, version in found.items())
-    if len(found) == 2:
+    installed = {name: version for name in ("faiss-gpu", "faiss-cpu") if (version := _version(name))}
+    text = ", ".join(f"{name} {version}" for name, version in installed.items())
+    if len(installed) == 2:
         return Check(
             "faiss",
             f"{text}: both install the folder faiss/ and break each other",
             "pip uninstall -y faiss-cpu faiss-gpu; then pip install faiss-gpu",
         )
-    return Check("faiss", text or "absent", "" if found else "pip install faiss-gpu (Linux x86-64) or faiss-cpu")
+    return Check("faiss", text or "absent", "" if installed else "pip install faiss-gpu (Linux x86-64) or faiss-cpu")
 
 
 def _devices() -> list[Check]:

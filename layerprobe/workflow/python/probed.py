@@ -27,8 +27,8 @@ from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
 from layerprobe.workflow.plot.matrices import COMPARED
 from layerprobe.workflow.plot.unit_views import histograms_of, shown_layers, spectra_of
 from layerprobe.workflow.run.facts import epoch_tables, split_facts
-from layerprobe.workflow.run.frames import score_frame
 from layerprobe.workflow.run.indistinguishable import QueryRanks, alike_of
+from layerprobe.workflow.run.opened_run import score_frame
 from layerprobe.workflow.run.reduction_draws import ranked_as
 
 if TYPE_CHECKING:

@@ -106,10 +106,7 @@ class RunFeatures:
         return [score for score in scores if not difference(score.epoch, score.split)]
 
     def write(
-        self,
-        missing: Missing,
-        columns: store.Columns,
-        batches: Iterable[Mapping[LayerKey, FeatureArray]],
+        self, missing: Missing, columns: store.Columns, batches: Iterable[Mapping[LayerKey, FeatureArray]]
     ) -> None:
         """Add the missing features to the file."""
         path, key = self.run.feature_file(missing.epoch, missing.split), self.key(missing.epoch, missing.split)
@@ -123,11 +120,6 @@ class RunFeatures:
     def read_values(self, epoch: int, split: str, layer: LayerKey) -> FeatureArray:
         """The features of a layer, (N, D)."""
         return read_layer(self.run.feature_file(epoch, split), layer)
-
-    def read(self, epoch: int, split: str, layer: LayerKey) -> Features:
-        """The features of a layer with their labels and ids."""
-        images = self.dataset.splits[split]
-        return Features(self.read_values(epoch, split, layer), images.labels, images.ids)
 
     @contextlib.contextmanager
     def opened(

@@ -142,18 +142,12 @@ def transform_text(recipe: Recipe) -> str:
     """Every step from a file to the network's input, as stored with the features."""
     data = recipe.data
     mean, std = _channels(recipe)
-    describe = partial(describe_transform, framing=data.transform)
-    if data.transform == "model":
-        own = _scaled_input(recipe)
-        describe = partial(describe_transform, framing=own.steps(), filter=own.filter)
-    return describe(
-        image_size=data.image_size,
-        invert=data.invert,
-        mean=mean,
-        std=std,
-        method=data.resize,
-        exif_rotation=data.exif_rotation,
-    )
+    describe = partial(describe_transform, image_size=data.image_size, invert=data.invert, mean=mean, std=std)
+    describe = partial(describe, method=data.resize, exif_rotation=data.exif_rotation)
+    if data.transform != "model":
+        return describe(framing=data.transform)
+    own = _scaled_input(recipe)
+    return describe(framing=own.steps(), filter=own.filter)
 
 
 def source_of(name: str) -> tuple[Source, str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,7 @@ Searches = Callable[[int, str, str | None], QueryRanks | None]
 def searches_of(run: Run) -> Searches:
     """The stored queries of a run."""
 
+    @cache  # tables of several reductions ask for the same queries
     def searched(epoch: int, split: str, cluster: str | None) -> QueryRanks | None:
         try:
             stored = read_stored_ranks(run.rank_file(epoch, split))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.store import read_index, read_layers
-from layerprobe.system.errors import DataError
+from layerprobe.system.errors import DataError, EnvironmentFault
 from layerprobe.values.keys import concatenated_layers, find_layer
-from layerprobe.workflow.run.frames import score_frame
+from layerprobe.values.scores import Score
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import read_layer
 
@@ -74,8 +74,8 @@ class OpenedRun:
 
     def _stored(self) -> list[tuple[str, int]]:
         """Splits and epochs with stored features."""
-        files = (_FEATURE_FILE.fullmatch(path.name) for path in self.run.feature_file(0, "test").parent.glob("*.h5"))
-        return sorted((found[2], int(found[1])) for found in files if found)
+        matches = (_FEATURE_FILE.fullmatch(path.name) for path in self.run.feature_file(0, "test").parent.glob("*.h5"))
+        return sorted((match[2], int(match[1])) for match in matches if match)
 
     def _feature_file(self, epoch: int, split: str) -> Path:
         stored = self._stored()
@@ -119,3 +119,15 @@ def open_run(path: str | Path) -> OpenedRun:
     run.read()
     run.require_no_links()
     return OpenedRun(run)
+
+
+def score_frame(scores: Sequence[Score]) -> DataFrame:
+    """A row for each score, with the columns of scores.csv."""
+    try:
+        from pandas import DataFrame
+    except ImportError as error:
+        raise EnvironmentFault(
+            "a data frame needs pandas, which is not installed", fix="Install it: pip install pandas"
+        ) from error
+    columns = ["note" if field.name == "notes" else field.name for field in fields(Score)]
+    return DataFrame([score.as_json() for score in scores], columns=columns)

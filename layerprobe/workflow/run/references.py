@@ -48,7 +48,7 @@ class Reference:
 
 
 def parse_reference(text: str, *, bare: Literal["run", "layer"] = "run") -> Reference:
-    """Parse a reference; a text without a colon names a `bare`."""
+    """Parse a reference; `bare` is what a text without a colon names."""
     head = _HEAD.match(text) or (_HEAD.fullmatch(f"{text}:") if bare == "run" else None)
     run, number = (head["run"] or None, head["epoch"]) if head else (None, None)
     if head and not run and number is None:

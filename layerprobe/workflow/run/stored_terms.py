@@ -6,7 +6,6 @@ stored_terms(run, epoch, split, terms)  # the draws and each layer's values
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -62,7 +61,7 @@ class DrawnTerms:
 
 def offered_terms(run: Run) -> Offered:
     """The terms of the ranked splits that are searched in themselves, without groups or lists."""
-    splits, reasons, python = {}, [], bool(run.read().from_python)
+    splits, reasons, from_python = {}, [], run.read().from_python
     for split in SPLITS:
         epochs = ranked_epochs(run, split)
         if not epochs:
@@ -72,13 +71,13 @@ def offered_terms(run: Run) -> Offered:
         if not store.searched_itself(path):
             reasons.append(f"no equal terms for {split}: it is searched in a gallery")
         # Runs from Python have no rules, and other class numbers in the file.
-        elif not python and store.read_search(path) != search_sha256(items, None):
+        elif not from_python and store.read_search(path) != search_sha256(items, None):
             reasons.append(f"no equal terms for {split}: groups or lists decide what its images may find")
         else:
             splits[split] = items
     if len(splits) < 2:
-        found = f"{next(iter(splits))} alone has" if splits else "none has"
-        return Offered(None, splits, (*reasons, f"no equal terms: {found} ranks that can be drawn again"))
+        which = f"{next(iter(splits))} alone has" if splits else "none has"
+        return Offered(None, splits, (*reasons, f"no equal terms: {which} ranks that can be drawn again"))
     terms = common_terms({split: items.labels for split, items in splits.items()})
     if terms is None:
         reasons.append("no equal terms: a split has fewer than 2 classes of 2 images")
@@ -91,7 +90,7 @@ def offered_terms(run: Run) -> Offered:
 def ranked_epochs(run: Run, split: str) -> list[int]:
     """The epochs with a rank file of a split, ascending."""
     names = (path.name for path in run.rank_file(0, split).parent.glob(f"epoch-*.{split}.h5"))
-    return sorted(int(found[1]) for name in names if (found := re.fullmatch(r"epoch-(\d+)\.\w+\.h5", name)))
+    return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"epoch-(\d+)\.\w+\.h5", name)))
 
 
 def stored_terms(run: Run, epoch: int, split: str, terms: Terms) -> DrawnTerms | None:
@@ -101,11 +100,12 @@ def stored_terms(run: Run, epoch: int, split: str, terms: Terms) -> DrawnTerms |
         return None
     stored = store.read_stored_ranks(path)
     items = _items(stored.labels, stored.ids)
-    with contextlib.suppress(ValueError):
+    try:
         rows = draws(items.labels, terms, seed=run.read().seed, split=split)
-        values = {ranked: each[terms.name()] for ranked, each in stored.values.items() if terms.name() in each}
-        return DrawnTerms(items, rows, values)
-    return None
+    except ValueError:
+        return None
+    name = terms.name()
+    return DrawnTerms(items, rows, {ranked: each[name] for ranked, each in stored.values.items() if name in each})
 
 
 def _items(labels: NDArray[np.int32], ids: tuple[str, ...]) -> SplitImages:
