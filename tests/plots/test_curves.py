@@ -94,7 +94,7 @@ def test_of_many_layers_a_few_are_drawn_and_it_is_said(make_scores: MakeScores) 
     assert [str(curve.get_label()) for curve in figure.axes[0].lines if str(curve.get_label()).endswith("test")] == [
         f"{layer} test" for layer in chosen
     ]
-    assert "5 of 14 layers; --layers asks for others." in notes(figure)
+    assert "5 of 14 layers; --layers shows others." in notes(figure)
     rows = list(csv.DictReader(curves_csv(best).splitlines()))
     assert list(dict.fromkeys(row["layer"] for row in rows)) == chosen
     assert "validation R@1" not in rows[0]
