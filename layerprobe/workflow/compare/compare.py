@@ -16,7 +16,7 @@ from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.values.keys import RankedLayer
 from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison
 from layerprobe.workflow.compare.comparison_text import inputs_text
-from layerprobe.workflow.compare.evidence import Measure, gather, place_units
+from layerprobe.workflow.compare.evidence import Measure, gather, query_units
 from layerprobe.workflow.probe.reducing import TRANSDUCTIVE
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.references import (
@@ -68,7 +68,7 @@ def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure
     valid = [pair for pair in pairs if not invalid[pair]]
     if not valid:
         raise NumericError(invalid[pairs[0]], fix="Choose a layer whose features are finite")
-    evidence = gather(a, b, valid, measure, place_units(a, measure.kind))
+    evidence = gather(a, b, valid, measure, query_units(a, measure.kind))
     found = evidence.differences()
     corrected = [replace(one, p=p) for one, p in zip(found, holm([one.p for one in found]), strict=True)]
     numbers = dict(zip(valid, zip(evidence.values.tolist(), corrected, strict=True), strict=True))
@@ -111,28 +111,34 @@ def pair_layers(a: tuple[RankedSplit, Reference], b: tuple[RankedSplit, Referenc
     return pairs
 
 
-def basis_of(place: RankedSplit, measure: Measure, units: int, comparisons: int) -> Basis:
-    """What comparisons of a place's queries rest on."""
-    labels = place.stored.labels
+def basis_of(ranked_split: RankedSplit, measure: Measure, units: int, comparisons: int) -> Basis:
+    """The data of comparisons on a split's queries."""
+    labels = ranked_split.stored.labels
     return Basis(measure.metric, measure.kind, len(labels), len(np.unique(labels)), units, comparisons)
 
 
-def side_of(place: RankedSplit, ranked: RankedLayer) -> ComparedLayer:
+def side_of(ranked_split: RankedSplit, ranked: RankedLayer) -> ComparedLayer:
     """A layer, as a comparison has it."""
-    return ComparedLayer(place.subject(ranked), place.name(ranked), data_facts(place.run, ()).start)
+    return ComparedLayer(
+        ranked_split.subject(ranked), ranked_split.name(ranked), data_facts(ranked_split.run, ()).start
+    )
 
 
-def invalid_reason(place: RankedSplit, ranked: RankedLayer) -> str:
+def invalid_reason(ranked_split: RankedSplit, ranked: RankedLayer) -> str:
     """Why a layer has no ranks; empty where it has some."""
-    reason = next((why for draw in place.ranked_as(ranked) if (why := place.stored.invalid.get(draw, ""))), "")
-    return f"{place.run.name}, {place.name(ranked)}: {reason}" if reason else ""
+    reason = next(
+        (why for draw in ranked_split.ranked_as(ranked) if (why := ranked_split.stored.invalid.get(draw, ""))), ""
+    )
+    return f"{ranked_split.run.name}, {ranked_split.name(ranked)}: {reason}" if reason else ""
 
 
-def layer_notes_of(place: RankedSplit, ranked: RankedLayer) -> list[str]:
+def layer_notes_of(ranked_split: RankedSplit, ranked: RankedLayer) -> list[str]:
     """The caveats on a layer: fitted on the searched items, collapsed, zero vectors."""
-    notes = dict.fromkeys(note for draw in place.ranked_as(ranked) for note in layer_notes(place.stored.ranks[draw]))
+    notes = dict.fromkeys(
+        note for draw in ranked_split.ranked_as(ranked) for note in layer_notes(ranked_split.stored.ranks[draw])
+    )
     fitted = [TRANSDUCTIVE] if parse_chain(ranked.reduction).on_gallery else []
-    return [f"{place.name(ranked)}: {note}" for note in (*fitted, *notes)]
+    return [f"{ranked_split.name(ranked)}: {note}" for note in (*fitted, *notes)]
 
 
 def input_notes(a: RankedSplit, b: RankedSplit) -> list[str]:
@@ -140,7 +146,7 @@ def input_notes(a: RankedSplit, b: RankedSplit) -> list[str]:
     names, transforms = (a.run.name, b.run.name), (a.stored.transform, b.stored.transform)
     if transforms[0] != transforms[1]:
         return [inputs_text(names, transforms)]
-    known = [place.record.contents.get(place.split) for place in (a, b)]
+    known = [ranked_split.record.contents.get(ranked_split.split) for ranked_split in (a, b)]
     if None in known or known[0] == known[1]:
         return []
     # They come from no files, as the tensors of a loader: `require_same_queries` refuses others.

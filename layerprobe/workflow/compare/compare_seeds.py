@@ -19,7 +19,7 @@ from layerprobe.workflow.compare.compare import (
     side_of,
 )
 from layerprobe.workflow.compare.comparison import SeedComparison, Training
-from layerprobe.workflow.compare.evidence import Evidence, Measure, gather, over_trainings, place_units
+from layerprobe.workflow.compare.evidence import Evidence, Measure, gather, over_trainings, query_units
 from layerprobe.workflow.run.references import (
     RankedSplit,
     find_reference,
@@ -30,7 +30,7 @@ from layerprobe.workflow.run.references import (
 )
 from layerprobe.workflow.run.trainings import Trainings, pair_trainings
 
-Places = tuple[RankedSplit, RankedSplit]
+SplitPair = tuple[RankedSplit, RankedSplit]
 
 
 def compare_seeds(request: CompareRequest) -> list[SeedComparison]:
@@ -44,24 +44,30 @@ def compare_seeds(request: CompareRequest) -> list[SeedComparison]:
     b = open_ranked_split(run_b, second.epoch, request.split)
     require_same_queries(a, b)
     trainings = pair_trainings(request.cache, a.run, b.run, (first.epoch, second.epoch))
-    places = [
+    ranked_splits = [
         (open_ranked_split(x, a.epoch, a.split), open_ranked_split(y, b.epoch, b.split)) for x, y in trainings.pairs
     ]
-    for one, other in places:
-        require_same_queries(places[0][0], one)
+    for one, other in ranked_splits:
+        require_same_queries(ranked_splits[0][0], one)
         require_same_queries(one, other)
     pairs = pair_layers((a, first), (b, second))
-    for place, layers in ((x[side], {pair[side] for pair in pairs}) for x in places for side in (0, 1)):
-        for ranked in (x for x in layers if not place.ranked_as(x)):
+    for ranked_split, layers in ((x[side], {pair[side] for pair in pairs}) for x in ranked_splits for side in (0, 1)):
+        for ranked in (x for x in layers if not ranked_split.ranked_as(x)):
             raise RecipeError(
-                f"{reference_text(place.subject(ranked))} is not ranked on the {place.split} split",
-                fix=probe_fix(place.run, place.record, place.epoch, place.split, f"--layers {ranked.layer.layer}"),
+                f"{reference_text(ranked_split.subject(ranked))} is not ranked on the {ranked_split.split} split",
+                fix=probe_fix(
+                    ranked_split.run,
+                    ranked_split.record,
+                    ranked_split.epoch,
+                    ranked_split.split,
+                    f"--layers {ranked.layer.layer}",
+                ),
             )
-    return compare_trainings((a, b), places, pairs, trainings, request.measure)
+    return compare_trainings((a, b), ranked_splits, pairs, trainings, request.measure)
 
 
 def compare_trainings(
-    named: Places, places: Sequence[Places], pairs: Sequence[Pair], trainings: Trainings, measure: Measure
+    named: SplitPair, ranked_splits: Sequence[SplitPair], pairs: Sequence[Pair], trainings: Trainings, measure: Measure
 ) -> list[SeedComparison]:
     """Compare layers of several pairs of trainings.
 
@@ -69,15 +75,15 @@ def compare_trainings(
         pairs: of layers; at least one.
     """
     a, b = named
-    invalid = {pair: next(filter(None, (_invalid(x, pair) for x in places)), "") for pair in pairs}
+    invalid = {pair: next(filter(None, (_invalid(x, pair) for x in ranked_splits)), "") for pair in pairs}
     valid = [pair for pair in pairs if not invalid[pair]]
     if not valid:
         raise NumericError(invalid[pairs[0]], fix="Choose a layer whose features are finite")
-    units = place_units(places[0][0], measure.kind)
-    evidence = [gather(x, y, valid, measure, units) for x, y in places]
+    units = query_units(ranked_splits[0][0], measure.kind)
+    evidence = [gather(x, y, valid, measure, units) for x, y in ranked_splits]
     found = _corrected(over_trainings(evidence))
     basis = basis_of(a, measure, evidence[0].units, len(valid))
-    notes = tuple(dict.fromkeys([*trainings.left_out, *(note for x, y in places for note in input_notes(x, y))]))
+    notes = tuple(dict.fromkeys([*trainings.left_out, *(note for x, y in ranked_splits for note in input_notes(x, y))]))
     comparisons = []
     for pair in pairs:
         sides = side_of(a, pair[0]), side_of(b, pair[1])
@@ -85,32 +91,32 @@ def compare_trainings(
             comparisons.append(SeedComparison(*sides, basis, (), None, (reason,), trainings.one))
             continue
         cell = valid.index(pair)
-        each = zip(places, trainings.seeds, evidence, strict=True)
+        each = zip(ranked_splits, trainings.seeds, evidence, strict=True)
         of_seeds = tuple(_training(runs, seed, one, cell) for runs, seed, one in each)
-        told = (*_layer_notes(places, pair), *notes)
+        told = (*_layer_notes(ranked_splits, pair), *notes)
         comparisons.append(SeedComparison(*sides, basis, of_seeds, found[cell], told, trainings.one))
     return comparisons
 
 
-def _layer_notes(places: Sequence[Places], pair: Pair) -> list[str]:
+def _layer_notes(ranked_splits: Sequence[SplitPair], pair: Pair) -> list[str]:
     """What is to be said of the two layers in each training, with the run's name."""
     return list(
         dict.fromkeys(
-            f"{place.run.name}, {note}"
-            for of_seed in places
-            for place, ranked in zip(of_seed, pair, strict=True)
-            for note in layer_notes_of(place, ranked)
+            f"{ranked_split.run.name}, {note}"
+            for of_seed in ranked_splits
+            for ranked_split, ranked in zip(of_seed, pair, strict=True)
+            for note in layer_notes_of(ranked_split, ranked)
         )
     )
 
 
-def _invalid(places: Places, pair: Pair) -> str:
-    return invalid_reason(places[0], pair[0]) or invalid_reason(places[1], pair[1])
+def _invalid(ranked_splits: SplitPair, pair: Pair) -> str:
+    return invalid_reason(ranked_splits[0], pair[0]) or invalid_reason(ranked_splits[1], pair[1])
 
 
-def _training(places: Places, seed: int, evidence: Evidence, cell: int) -> Training:
+def _training(ranked_splits: SplitPair, seed: int, evidence: Evidence, cell: int) -> Training:
     first, second = evidence.values[cell].tolist()
-    return Training(seed, (places[0].run.name, places[1].run.name), (first, second))
+    return Training(seed, (ranked_splits[0].run.name, ranked_splits[1].run.name), (first, second))
 
 
 def _corrected(found: Sequence[OverSeeds]) -> list[OverSeeds]:

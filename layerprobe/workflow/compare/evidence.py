@@ -83,13 +83,13 @@ def over_trainings(evidence: Sequence[Evidence]) -> list[OverSeeds]:
     return [over_seeds(UnitSums(*cell)) for cell in zip(sums, counts, strict=True)]
 
 
-def place_units(place: RankedSplit, kind: IntervalKind) -> NDArray[np.int64]:
+def query_units(ranked_split: RankedSplit, kind: IntervalKind) -> NDArray[np.int64]:
     """(Q,) the unit of each query: its class, or its text in a column of the run's data set."""
-    labels = place.stored.labels
+    labels = ranked_split.stored.labels
     if kind.cluster is None:
         return labels.astype(np.int64)
-    dataset = from_recipe.load_dataset(recorded_recipe(place.record, place.run.record_file))
-    return units_of(dataset, place.stored.ids, labels, kind.cluster)
+    dataset = from_recipe.load_dataset(recorded_recipe(ranked_split.record, ranked_split.run.record_file))
+    return units_of(dataset, ranked_split.stored.ids, labels, kind.cluster)
 
 
 def gather(
@@ -130,16 +130,16 @@ def _left_out(
     return np.stack([firsts[first] - seconds[second] for first, second in pairs])
 
 
-def values_of(place: RankedSplit, ranked: RankedLayer, metric: str) -> FloatArray:
+def values_of(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -> FloatArray:
     """(Q,) what each query adds to a layer's metric, the mean over its draws; NaN where the metric leaves it out."""
-    stored, draws = place.stored, place.ranked_as(ranked)
+    stored, draws = ranked_split.stored, ranked_split.ranked_as(ranked)
     if any(metric not in stored.values.get(draw, {}) for draw in draws):
         _require_known(metric)
     try:
         return mean_of_queries(draws, lambda x: query_values(stored.ranks[x], stored.values.get(x, {}), metric))
     except DataError as error:
-        fix = _command(place, ranked, metric)
-        raise DataError(f"{place.run.name}, {place.name(ranked)}: {error.message}", fix=fix) from error
+        fix = _command(ranked_split, ranked, metric)
+        raise DataError(f"{ranked_split.run.name}, {ranked_split.name(ranked)}: {error.message}", fix=fix) from error
 
 
 def _require_known(metric: str) -> None:
@@ -154,17 +154,17 @@ def _require_known(metric: str) -> None:
         raise UnknownNameError("metric", metric, ["R@1", *means])
 
 
-def _command(place: RankedSplit, ranked: RankedLayer, metric: str) -> str:
+def _command(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -> str:
     """How to store what each query adds to a metric."""
     recall = recall_of(metric)
     if recall and recall.terms:
-        return f"Run layerprobe summary {place.run.name}, and name the terms that it shows"
+        return f"Run layerprobe summary {ranked_split.run.name}, and name the terms that it shows"
     more = f"--metrics {metric}"
     if recall:
         more = f"--k {recall.k}" + (f" --gallery-size {recall.gallery}" if recall.gallery else "")
     reduce = "" if ranked.reduction == NO_REDUCTION else f"--reduce {ranked.reduction} "
     layer = f"--layers {ranked.layer.layer} {reduce}{more}"
-    return probe_fix(place.run, place.record, place.epoch, place.split, layer)
+    return probe_fix(ranked_split.run, ranked_split.record, ranked_split.epoch, ranked_split.split, layer)
 
 
 def _weights(a: RankedSplit, b: RankedSplit, metric: str) -> NDArray[np.int64] | None:
@@ -174,9 +174,9 @@ def _weights(a: RankedSplit, b: RankedSplit, metric: str) -> NDArray[np.int64] |
     if terms is None:
         return None
     each = []
-    for place in (a, b):
-        drawn = draws(place.stored.labels, terms, seed=place.record.seed, split=place.split)
-        each.append(times_drawn(drawn, len(place.stored.labels)))
+    for ranked_split in (a, b):
+        drawn = draws(ranked_split.stored.labels, terms, seed=ranked_split.record.seed, split=ranked_split.split)
+        each.append(times_drawn(drawn, len(ranked_split.stored.labels)))
     if not np.array_equal(each[0], each[1]):
         seeds = f"{a.run.name} by seed {a.record.seed}, {b.run.name} by seed {b.record.seed}"
         raise RecipeError(

@@ -68,19 +68,19 @@ def inputs_of(run: Run) -> FindingInputs:
         )
     scored = {score.epoch for score in run.scores() if score.split == "test"}
     epochs = [epoch for epoch in ranked_epochs(run, "test") if epoch in scored]
-    place = open_ranked_split(run, epochs[-1] if epochs else None, "test")
-    same = equal_layers(run.feature_file(place.epoch, "test"), record.network.embedding.layer)
-    others = [ranked for ranked in place.layers if ranked.layer not in same]
+    ranked_split = open_ranked_split(run, epochs[-1] if epochs else None, "test")
+    same = equal_layers(run.feature_file(ranked_split.epoch, "test"), record.network.embedding.layer)
+    others = [ranked for ranked in ranked_split.layers if ranked.layer not in same]
     found = last_two(record, others)
     if found is None:
         name = record.network.embedding.layer
-        what = f"the embedding {name} and a layer before it are not both ranked at epoch {place.epoch}"
-        raise DataError(what, file=run.folder, fix=probe_fix(run, record, place.epoch, "test"))
+        what = f"the embedding {name} and a layer before it are not both ranked at epoch {ranked_split.epoch}"
+        raise DataError(what, file=run.folder, fix=probe_fix(run, record, ranked_split.epoch, "test"))
     train, validation = (
-        open_ranked_split(run, place.epoch, split) if place.epoch in ranked_epochs(run, split) else None
+        open_ranked_split(run, ranked_split.epoch, split) if ranked_split.epoch in ranked_epochs(run, split) else None
         for split in ("train", "validation")
     )
-    return FindingInputs(place, train, validation, found, same)
+    return FindingInputs(ranked_split, train, validation, found, same)
 
 
 def finding(run_inputs: FindingInputs, chosen: BestOnValidation | None = None) -> str:
@@ -120,14 +120,14 @@ def chosen_on_validation(inputs: Sequence[FindingInputs]) -> BestOnValidation | 
         None without validation in all of them, or where ranks there are not exact for K = 1, and where the best is the
         embedding or the layer before it.
     """
-    places = [place for run_inputs in inputs for place in (run_inputs.test, run_inputs.validation)]
+    ranked_splits = [ranked_split for run_inputs in inputs for ranked_split in (run_inputs.test, run_inputs.validation)]
     layers = [
         ranked
         for ranked in inputs[0].test.layers
         if (ranked.reduction, ranked.similarity) == (NO_REDUCTION, inputs[0].test.similarity)
         and "+" not in ranked.layer.layer
         and ranked.layer not in inputs[0].same
-        and all(place is not None and ranked in place.stored.ranks for place in places)
+        and all(ranked_split is not None and ranked in ranked_split.stored.ranks for ranked_split in ranked_splits)
     ]
     validation = [run_inputs.validation.stored.ranks for run_inputs in inputs if run_inputs.validation is not None]
     if not layers or len(validation) < len(inputs):
@@ -154,8 +154,8 @@ def _embedding(name: str) -> str:
     return f"the embedding {name}"
 
 
-def _compared(place: RankedSplit, layer: RankedLayer, embedding: RankedLayer) -> Comparison:
-    (found,) = compare_pairs(place, place, [(layer, embedding)], Measure(METRIC))
+def _compared(ranked_split: RankedSplit, layer: RankedLayer, embedding: RankedLayer) -> Comparison:
+    (found,) = compare_pairs(ranked_split, ranked_split, [(layer, embedding)], Measure(METRIC))
     return found
 
 
@@ -182,12 +182,12 @@ def finding_of_seeds(inputs: Sequence[FindingInputs], chosen: BestOnValidation |
     return text + _levels(_means(_over_trainings(trains, pair)), " on the mean")
 
 
-def _over_trainings(places: Sequence[RankedSplit], pair: tuple[RankedLayer, RankedLayer]) -> SeedComparison:
-    for place in places[1:]:
-        require_same_queries(places[0], place)
-    seeds = tuple(place.record.seed for place in places)
-    trainings = Trainings(seeds, tuple((place.run, place.run) for place in places), ())
-    both = [(place, place) for place in places]
+def _over_trainings(ranked_splits: Sequence[RankedSplit], pair: tuple[RankedLayer, RankedLayer]) -> SeedComparison:
+    for ranked_split in ranked_splits[1:]:
+        require_same_queries(ranked_splits[0], ranked_split)
+    seeds = tuple(ranked_split.record.seed for ranked_split in ranked_splits)
+    trainings = Trainings(seeds, tuple((ranked_split.run, ranked_split.run) for ranked_split in ranked_splits), ())
+    both = [(ranked_split, ranked_split) for ranked_split in ranked_splits]
     (found,) = compare_trainings(both[0], both, [pair], trainings, Measure(METRIC))
     return found
 
@@ -256,9 +256,11 @@ def _by_experiment(inputs: Iterable[FindingInputs]) -> list[list[FindingInputs]]
     inputs = list(inputs)
     names = experiments_of(run_inputs.test.run for run_inputs in inputs).names
     for run_inputs in inputs:
-        record, place = run_inputs.test.record, run_inputs.test
-        group = groups.setdefault((names[place.run], place.epoch, run_inputs.layers, place.stored.ids), {})
+        record, ranked_split = run_inputs.test.record, run_inputs.test
+        group = groups.setdefault(
+            (names[ranked_split.run], ranked_split.epoch, run_inputs.layers, ranked_split.stored.ids), {}
+        )
         if record.seed in group:
-            group = groups.setdefault((place.run.name,), {})
+            group = groups.setdefault((ranked_split.run.name,), {})
         group[record.seed] = run_inputs
     return [[group[seed] for seed in sorted(group)] for group in groups.values()]

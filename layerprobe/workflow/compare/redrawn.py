@@ -34,23 +34,23 @@ class Redrawn:
         cluster: the column whose texts are the units; None for the classes.
     """
 
-    place: RankedSplit
+    ranked_split: RankedSplit
     cluster: str | None
 
     @cached_property
     def recipe(self) -> Recipe:
         """What the run was trained with."""
-        return recorded_recipe(self.place.record, self.place.run.record_file)
+        return recorded_recipe(self.ranked_split.record, self.ranked_split.run.record_file)
 
     @cached_property
     def dataset(self) -> Dataset:
         """The run's, with its galleries and rules; no image is read but one."""
         dataset = from_recipe.build_dataset(self.recipe)
-        images = dataset.splits.get(self.place.split)
-        if images is None or tuple(images.ids) != self.place.stored.ids:
+        images = dataset.splits.get(self.ranked_split.split)
+        if images is None or tuple(images.ids) != self.ranked_split.stored.ids:
             raise DataError(
-                f"the images of the {self.place.split} split are not those that were ranked",
-                file=self.place.run.folder,
+                f"the images of the {self.ranked_split.split} split are not those that were ranked",
+                file=self.ranked_split.run.folder,
                 fix="Restore the data set as it was when the run was probed",
             )
         return dataset
@@ -61,31 +61,31 @@ class Redrawn:
         if recall is None and metric not in METRICS:
             fix = "Choose a metric of the whole gallery, such as R@1"
             raise RecipeError(f"--interval redraw is not for {metric}", fix=fix)
-        place, dataset, wanted = self.place, self.dataset, list(layers)
-        gallery = dataset.search_in.get(place.split, place.split)
-        names = list(dict.fromkeys([place.split, gallery]))
+        ranked_split, dataset, wanted = self.ranked_split, self.dataset, list(layers)
+        gallery = dataset.search_in.get(ranked_split.split, ranked_split.split)
+        names = list(dict.fromkeys([ranked_split.split, gallery]))
         units = self._units(names)
-        require_redrawable(dataset, [place.split], units, self.cluster)
+        require_redrawable(dataset, [ranked_split.split], units, self.cluster)
         measures = build_measures([metric], (1,), {}, options=self.recipe.metrics, may_drop=True)
         device = from_recipe.choose_device("auto")
-        searches = searches_of_run(features_of(place.run, self.recipe, dataset), self.recipe, device)
+        searches = searches_of_run(features_of(ranked_split.run, self.recipe, dataset), self.recipe, device)
         found = {}
-        for draw in dict.fromkeys(draw for ranked in wanted for draw in place.ranked_as(ranked)):
+        for draw in dict.fromkeys(draw for ranked in wanted for draw in ranked_split.ranked_as(ranked)):
             for name in names:
                 self._require_stored(name, dataset.splits[name], draw)
-            with searches.reduced.opened(place.epoch, place.split, draw, None) as (queries, searched):
+            with searches.reduced.opened(ranked_split.epoch, ranked_split.split, draw, None) as (queries, searched):
                 values = left_out_values(
                     queries,
                     searched,
-                    units[place.split],
+                    units[ranked_split.split],
                     None if searched is None else units[gallery],
                     ks=[recall.k] if recall else [],
                     metrics=measures.metrics,
                     similarity=draw.similarity,
-                    rules=searches.rules(place.split),
+                    rules=searches.rules(ranked_split.split),
                 )
             found[draw] = values[metric]
-        return {ranked: mean_of_queries(place.ranked_as(ranked), found.__getitem__) for ranked in wanted}
+        return {ranked: mean_of_queries(ranked_split.ranked_as(ranked), found.__getitem__) for ranked in wanted}
 
     def _units(self, names: list[str]) -> dict[str, IntArray]:
         """Split -> (N,) unit of each image, numbered alike in all of the splits."""
@@ -94,15 +94,21 @@ class Redrawn:
 
     def _require_stored(self, split: str, images: Labelled, ranked: RankedLayer) -> None:
         """Check that the features of a split are there, of its images."""
-        place = self.place
-        path = place.run.feature_file(place.epoch, split)
-        fix = probe_fix(place.run, place.record, place.epoch, place.split, f"--layers {ranked.layer.layer}")
+        ranked_split = self.ranked_split
+        path = ranked_split.run.feature_file(ranked_split.epoch, split)
+        fix = probe_fix(
+            ranked_split.run,
+            ranked_split.record,
+            ranked_split.epoch,
+            ranked_split.split,
+            f"--layers {ranked.layer.layer}",
+        )
         if not path.exists() or not members_of(ranked.layer, store.read_layers(path)):
-            what = f"no features of {ranked.layer} at epoch {place.epoch} are stored of the {split} split"
-            raise DataError(f"--interval redraw: {what}", file=place.run.folder, fix=fix)
+            what = f"no features of {ranked.layer} at epoch {ranked_split.epoch} are stored of the {split} split"
+            raise DataError(f"--interval redraw: {what}", file=ranked_split.run.folder, fix=fix)
         if store.read_index(path)[1] != tuple(images.ids):
             raise DataError("features of other images than the data set has", file=path, fix=fix)
-        part: Literal["queries", "gallery"] = "queries" if split == place.split else "gallery"
-        ranks = place.run.rank_file(place.epoch, place.split)
+        part: Literal["queries", "gallery"] = "queries" if split == ranked_split.split else "gallery"
+        ranks = ranked_split.run.rank_file(ranked_split.epoch, ranked_split.split)
         if not store.made_from(ranks, path, ranked, part):
             raise DataError(f"the ranks of {ranked.layer} were made from other features", file=path, fix=fix)

@@ -53,7 +53,7 @@ class _Shown:
 
     page: RunPage
     opened: RunGallery
-    place: RankedSplit
+    ranked_split: RankedSplit
     epochs: tuple[int, ...]
     layers: tuple[RankedLayer, ...]
     notes: tuple[str, ...]
@@ -171,8 +171,8 @@ def _thinned(epochs: Sequence[int], count: int) -> tuple[int, ...]:
     """So many of some epochs, evenly spaced from the first to the last; the last one where that is all."""
     if count >= len(epochs):
         return tuple(epochs)
-    places = np.linspace(len(epochs) - 1, 0, max(1, count)).round().astype(int)
-    return tuple(epochs[place] for place in sorted(places.tolist()))
+    indices = np.linspace(len(epochs) - 1, 0, max(1, count)).round().astype(int)
+    return tuple(epochs[index] for index in sorted(indices.tolist()))
 
 
 def _changes(ranked: RankedLayer) -> bool:
@@ -185,16 +185,16 @@ def _queries_of(group: Sequence[_Shown]) -> _Queries:
     """The queries of runs that search the same images: in turns one by each rule of each run."""
     queries, lists = _Queries(), []
     for each in group:
-        place = each.place
+        ranked_split = each.ranked_split
         notes = queries.notes.setdefault(each.page.name, [])
         for rule in _rules(each):
-            text = rule_text(rule, place)
+            text = rule_text(rule, ranked_split)
             try:
-                chosen = choose_queries(rule, place, each.opened.class_names, max(1, QUERIES // len(group)))
+                chosen = choose_queries(rule, ranked_split, each.opened.class_names, max(1, QUERIES // len(group)))
             except DataError as error:
                 notes.append(f"No queries by the rule {text}: {error.message}")
                 continue
-            notes.append(f"{chosen.text}, at epoch {place.epoch}")
+            notes.append(f"{chosen.text}, at epoch {ranked_split.epoch}")
             whose = f" ({each.page.name})" if len(group) > 1 and not isinstance(rule, AtRandom) else ""
             lists.append((text + whose, chosen.rows.tolist()))
     for turn in range(QUERIES):
@@ -233,7 +233,7 @@ def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictur
         for split in splits
         for name, label in zip(split.ids, split.labels.tolist(), strict=True)
     ]
-    first = len(items) - len(opened.queries)  # the place of the first query among the items
+    first = len(items) - len(opened.queries)  # the index of the first query among the items
     return UncutGallery(
         run=shown.page.name,
         split=SPLIT,
@@ -243,7 +243,7 @@ def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictur
         queries=tuple(GalleryQuery(first + row, tuple(rules)) for row, rules in queries.rules.items()),
         found=np.stack([found.rows for found in by_epoch]),
         right=np.stack([found.right for found in by_epoch]),
-        picture=lambda place: pictures.of(opened, items[place].id),
+        picture=lambda index: pictures.of(opened, items[index].id),
         notes=(
             *queries.notes[shown.page.name],
             *shown.notes,

@@ -54,15 +54,15 @@ def test_words_that_name_nothing_are_refused(text: str, message: str) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> RankedSplit:
+def ranked_split(tmp_path: Path) -> RankedSplit:
     run = write_run(tmp_path, "netA")
     layers = (C1, C2_MAX, C2_AVG, FC6, DOT, PCA)
     store_ranks(run, {layer: [1, 0] for layer in layers}, [0, 1])
     return open_ranked_split(run, None, "test")
 
 
-def found(place: RankedSplit, text: str) -> list[RankedLayer]:
-    return find_layers(place, parse_reference(f"netA:{text}"))
+def found(ranked_split: RankedSplit, text: str) -> list[RankedLayer]:
+    return find_layers(ranked_split, parse_reference(f"netA:{text}"))
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def found(place: RankedSplit, text: str) -> list[RankedLayer]:
     ],
 )
 def test_a_reference_finds_ranked_layers_in_network_order(
-    place: RankedSplit, text: str, layers: list[RankedLayer]
+    ranked_split: RankedSplit, text: str, layers: list[RankedLayer]
 ) -> None:
-    assert found(place, text) == layers
+    assert found(ranked_split, text) == layers
 
 
 @pytest.mark.parametrize(
@@ -92,53 +92,53 @@ def test_a_reference_finds_ranked_layers_in_network_order(
         ("x*", "no ranked layer matches x*. Ranked: c1"),
     ],
 )
-def test_a_layer_that_is_not_ranked_is_told_with_what_is(place: RankedSplit, text: str, message: str) -> None:
+def test_a_layer_that_is_not_ranked_is_told_with_what_is(ranked_split: RankedSplit, text: str, message: str) -> None:
     with pytest.raises(LayerprobeError) as caught:
-        found(place, text)
+        found(ranked_split, text)
     assert message in str(caught.value)
 
 
-def test_binary_codes_are_searched_by_hamming_unless_told(place: RankedSplit) -> None:
+def test_binary_codes_are_searched_by_hamming_unless_told(ranked_split: RankedSplit) -> None:
     codes = ranked("fc6@none", "l2+binary", "hamming")
-    store_ranks(place.run, {FC6: [1, 0], codes: [1, 0]}, [0, 1])
-    assert found(open_ranked_split(place.run, None, "test"), "fc6/l2+binary") == [codes]
+    store_ranks(ranked_split.run, {FC6: [1, 0], codes: [1, 0]}, [0, 1])
+    assert found(open_ranked_split(ranked_split.run, None, "test"), "fc6/l2+binary") == [codes]
 
 
-def test_a_mean_of_draws_is_found_where_each_of_them_is_ranked(place: RankedSplit) -> None:
+def test_a_mean_of_draws_is_found_where_each_of_them_is_ranked(ranked_split: RankedSplit) -> None:
     first, second = ranked("fc6@none", "random:2"), ranked("fc6@none", "random:2:1")
-    store_ranks(place.run, {C1: [1, 0], first: [1, 0], second: [1, 1]}, [0, 1])
-    there = open_ranked_split(place.run, None, "test")
+    store_ranks(ranked_split.run, {C1: [1, 0], first: [1, 0], second: [1, 1]}, [0, 1])
+    there = open_ranked_split(ranked_split.run, None, "test")
     assert found(there, "fc6/random:2x2") == [ranked("fc6@none", "random:2x2")]
     with pytest.raises(RecipeError, match=r"fc6/random:2x3~cosine is not ranked\. .* --layers fc6 --reduce random:2x3"):
         found(there, "fc6/random:2x3")
 
 
-def test_a_misspelt_reduction_has_the_near_miss(place: RankedSplit) -> None:
+def test_a_misspelt_reduction_has_the_near_miss(ranked_split: RankedSplit) -> None:
     with pytest.raises(UnknownNameError, match="unknown reduction 'pcaa:8'. Did you mean 'pca:'"):
-        found(place, "fc6/pcaa:8")
+        found(ranked_split, "fc6/pcaa:8")
 
 
-def test_what_is_named_can_be_named_again(place: RankedSplit) -> None:
-    text = reference_text(place.subject(PCA))
+def test_what_is_named_can_be_named_again(ranked_split: RankedSplit) -> None:
+    text = reference_text(ranked_split.subject(PCA))
     assert text == "netA#2:fc6/pca:8~cosine"
-    assert find_layers(place, parse_reference(text)) == [PCA]
+    assert find_layers(ranked_split, parse_reference(text)) == [PCA]
 
 
-def test_a_name_for_people_tells_what_is_not_plain(place: RankedSplit) -> None:
-    names = [place.name(layer) for layer in (C1, C2_MAX, FC6, DOT, PCA)]
+def test_a_name_for_people_tells_what_is_not_plain(ranked_split: RankedSplit) -> None:
+    names = [ranked_split.name(layer) for layer in (C1, C2_MAX, FC6, DOT, PCA)]
     assert names == ["c1@max", "c2@max", "fc6", "fc6~dot", "fc6/pca:8"]
 
 
-def test_epochs_and_splits_that_are_not_there_are_told(place: RankedSplit) -> None:
+def test_epochs_and_splits_that_are_not_there_are_told(ranked_split: RankedSplit) -> None:
     with pytest.raises(RecipeError, match="netA has no epoch 3. Choose one from 0 to 2"):
-        open_ranked_split(place.run, 3, "test")
+        open_ranked_split(ranked_split.run, 3, "test")
     with pytest.raises(UnknownNameError, match="Did you mean 'test'"):
-        open_ranked_split(place.run, None, "tset")
+        open_ranked_split(ranked_split.run, None, "tset")
     with pytest.raises(DataError, match="epoch 1 is not ranked .* layerprobe probe netA --epochs 1 --splits test"):
-        open_ranked_split(place.run, 1, "test")
+        open_ranked_split(ranked_split.run, 1, "test")
 
 
-def test_the_embedding_of_a_model_from_python_is_not_known(place: RankedSplit) -> None:
-    place.run.write(recorded(place.run.read().as_json() | {"from_python": True}))
+def test_the_embedding_of_a_model_from_python_is_not_known(ranked_split: RankedSplit) -> None:
+    ranked_split.run.write(recorded(ranked_split.run.read().as_json() | {"from_python": True}))
     with pytest.raises(RecipeError, match="Name a layer, such as netA:c1"):
-        find_layers(open_ranked_split(place.run, None, "test"), parse_reference("netA"))
+        find_layers(open_ranked_split(ranked_split.run, None, "test"), parse_reference("netA"))
