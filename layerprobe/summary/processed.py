@@ -46,7 +46,9 @@ class BestPostProcessing:
     notes: tuple[str, ...] = field(default=())
 
 
-def best_reductions(values: Mapping[RankedLayer, float], ways: Iterable[PostProcessing]) -> dict[LayerKey, RankedLayer]:
+def best_reductions(
+    values: Mapping[RankedLayer, float], processings: Iterable[PostProcessing]
+) -> dict[LayerKey, RankedLayer]:
     """Each layer after the reduction with its highest value, which may be none; the first of equal ones.
 
     Means over random draws are skipped: they cannot be used.
@@ -55,19 +57,19 @@ def best_reductions(values: Mapping[RankedLayer, float], ways: Iterable[PostProc
         values: reduced and unreduced layers -> Recall@1 on the split to choose on.
     """
     best: dict[LayerKey, RankedLayer] = {}
-    for ranked in _usable(values, ways):
+    for ranked in _usable(values, processings):
         if ranked.layer not in best or values[ranked] > values[best[ranked.layer]]:
             best[ranked.layer] = ranked
     return best
 
 
-def _usable(layers: Iterable[RankedLayer], ways: Iterable[PostProcessing]) -> list[RankedLayer]:
-    single = {(way.reduction, way.similarity) for way in ways if way.draws == 1}
+def _usable(layers: Iterable[RankedLayer], processings: Iterable[PostProcessing]) -> list[RankedLayer]:
+    single = {(processing.reduction, processing.similarity) for processing in processings if processing.draws == 1}
     return [ranked for ranked in layers if (ranked.reduction, ranked.similarity) in single]
 
 
 def post_processing(
-    layers: Iterable[RankedLayer], ways: Sequence[PostProcessing], splits: Mapping[str, Cells], choose_on: str
+    layers: Iterable[RankedLayer], processings: Sequence[PostProcessing], splits: Mapping[str, Cells], choose_on: str
 ) -> BestPostProcessing | None:
     """The best reduction of each layer on a split, and its Recall@1 on test.
 
@@ -77,13 +79,13 @@ def post_processing(
     Returns:
         None where no reduced layer is measured on that split.
     """
-    cells, known = splits.get(choose_on, Cells()), _usable(layers, ways)
+    cells, known = splits.get(choose_on, Cells()), _usable(layers, processings)
     epochs = [epoch for ranked in known if ranked.reduction != NO_REDUCTION for epoch in cells.epochs(ranked)]
     if not epochs:
         return None
     epoch = max(epochs)
     means = {ranked: value for ranked in known if (value := cells.mean((ranked, epoch))) is not None}
-    chosen = list(best_reductions(means, ways).values())
+    chosen = list(best_reductions(means, processings).values())
     ends = _test_values(chosen, splits.get("test", Cells()), epoch)
     found = [Processed(ranked, means[ranked], *ends[ranked]) for ranked in chosen]
     values = [layer.value for layer in found]

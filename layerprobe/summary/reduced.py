@@ -41,40 +41,40 @@ class Reduced:
     Args:
         dim: numbers, or bits, that all layers have afterwards; None for the reductions where that depends on the layer.
         epoch: of all values; the last one at which a reduced layer is measured.
-        ways: in the order of columns; those without a reduction first.
+        processings: in the order of columns; those without a reduction first.
         values: split -> layer -> its Recall@1.
-        alike: way -> layers that are not significantly different from the best one, on the split on which that is
-            chosen; None where that is unknown.
+        alike: processing -> layers that are not significantly different from the best one, on the split on which that
+            is chosen; None where that is unknown.
     """
 
     dim: int | None
     epoch: int
     split: str
     layers: tuple[LayerKey, ...]
-    ways: tuple[PostProcessing, ...]
+    processings: tuple[PostProcessing, ...]
     values: Mapping[str, Mapping[RankedLayer, float]]
     intervals: Mapping[RankedLayer, Interval]
     alike: Mapping[PostProcessing, tuple[LayerKey, ...] | None]
 
     @property
     def reduced(self) -> tuple[PostProcessing, ...]:
-        """The ways that reduce."""
-        return tuple(way for way in self.ways if way.reduction != NO_REDUCTION)
+        """Those that reduce the features."""
+        return tuple(processing for processing in self.processings if processing.reduction != NO_REDUCTION)
 
-    def best(self, way: PostProcessing) -> Best | None:
+    def best(self, processing: PostProcessing) -> Best | None:
         """The best of the layers after a reduction, on validation or test."""
-        return best_layer(self.column(way))
+        return best_layer(self.column(processing))
 
-    def column(self, way: PostProcessing) -> dict[str, list[float | None]]:
+    def column(self, processing: PostProcessing) -> dict[str, list[float | None]]:
         """The splits on which layers are chosen -> the values of all layers after a reduction."""
         return {
-            split: [self.values.get(split, {}).get(way.of(layer)) for layer in self.layers]
+            split: [self.values.get(split, {}).get(processing.of(layer)) for layer in self.layers]
             for split in ("validation", "test")
         }
 
 
 def reduced_sections(
-    layers: Sequence[RankedLayer], ways: Sequence[PostProcessing], splits: Mapping[str, Cells]
+    layers: Sequence[RankedLayer], processings: Sequence[PostProcessing], splits: Mapping[str, Cells]
 ) -> tuple[Reduced, ...]:
     """Compare the layers after each reduction: those of one equal dimension with each other, and all others.
 
@@ -84,10 +84,10 @@ def reduced_sections(
     Returns:
         By dimension, ascending, and the reductions without an equal one at the end; empty without any reduction.
     """
-    reduced = [way for way in ways if way.reduction != NO_REDUCTION]
-    raw = [way for way in ways if way.reduction == NO_REDUCTION]
-    dims = sorted({way.dim for way in reduced if way.dim is not None})
-    groups = [(dim, [way for way in reduced if way.dim == dim]) for dim in (*dims, None)]
+    reduced = [processing for processing in processings if processing.reduction != NO_REDUCTION]
+    raw = [processing for processing in processings if processing.reduction == NO_REDUCTION]
+    dims = sorted({processing.dim for processing in reduced if processing.dim is not None})
+    groups = [(dim, [processing for processing in reduced if processing.dim == dim]) for dim in (*dims, None)]
     found = (_section(layers, dim, raw, group, splits) for dim, group in groups if group)
     return tuple(section for section in found if section)
 
@@ -100,31 +100,33 @@ def _section(
     splits: Mapping[str, Cells],
 ) -> Reduced | None:
     """None where no reduced layer has a value."""
-    names = {(way.reduction, way.similarity) for way in reduced}
+    names = {(processing.reduction, processing.similarity) for processing in reduced}
     ours = [ranked for ranked in layers if (ranked.reduction, ranked.similarity) in names]
     split = next((name for name in _SHOWN if name in splits and any(map(splits[name].epochs, ours))), None)
     if split is None:
         return None
     epoch = max(epoch for ranked in ours for epoch in splits[split].epochs(ranked))
-    ways = [*raw, *reduced]
+    processings = [*raw, *reduced]
     keys = list(dict.fromkeys(ranked.layer for ranked in ours))
-    every = [way.of(layer) for way in ways for layer in keys]
+    every = [processing.of(layer) for processing in processings for layer in keys]
     values = {
         name: {ranked: value for ranked in every if (value := cells.mean((ranked, epoch))) is not None}
         for name, cells in splits.items()
     }
-    ways = [way for way in ways if any(way.of(layer) in values[split] for layer in keys)]
+    processings = [
+        processing for processing in processings if any(processing.of(layer) in values[split] for layer in keys)
+    ]
     shown = splits[split].of([(ranked, epoch) for ranked in values[split]])
     ends = {ranked: found for ranked, found in zip(values[split], intervals(shown), strict=True) if found}
-    section = Reduced(dim, epoch, split, tuple(keys), tuple(ways), values, ends, {})
-    return replace(section, alike={way: _alike(section, way, splits) for way in ways})
+    section = Reduced(dim, epoch, split, tuple(keys), tuple(processings), values, ends, {})
+    return replace(section, alike={processing: _alike(section, processing, splits) for processing in processings})
 
 
-def _alike(section: Reduced, way: PostProcessing, splits: Mapping[str, Cells]) -> tuple[LayerKey, ...] | None:
-    best = section.best(way)
+def _alike(section: Reduced, processing: PostProcessing, splits: Mapping[str, Cells]) -> tuple[LayerKey, ...] | None:
+    best = section.best(processing)
     if best is None:
         return None
-    there = [layer for layer in section.layers if way.of(layer) in section.values[best.split]]
-    cells = splits[best.split].of([(way.of(layer), section.epoch) for layer in there])
+    there = [layer for layer in section.layers if processing.of(layer) in section.values[best.split]]
+    cells = splits[best.split].of([(processing.of(layer), section.epoch) for layer in there])
     found = indistinguishable_from_best(cells, there.index(section.layers[best.place]))
     return None if found is None else tuple(there[place] for place in found)

@@ -23,21 +23,27 @@ def reduced_table(summary: RunSummary, section: Reduced) -> TextTable:
     A line for each reduction says which layer is best after it; the table of the unreduced layers says it of them.
     """
     cells = section.values[section.split]
-    columns = [[cells.get(way.of(layer)) for layer in section.layers] for way in section.ways]
-    ends = [[section.intervals.get(way.of(layer)) for layer in section.layers] for way in section.ways]
+    columns = [[cells.get(processing.of(layer)) for layer in section.layers] for processing in section.processings]
+    ends = [
+        [section.intervals.get(processing.of(layer)) for layer in section.layers] for processing in section.processings
+    ]
     names = [str(layer) for layer in section.layers]
     kind = ShownKind(summary.kind if section.intervals else None)
     what = "other reductions" if section.dim is None else f"equal dimension {section.dim}"
     title = f"{what} of {summary.run}, epoch {section.epoch}, {section.split} R@1 in %"
-    similarities = list(dict.fromkeys(way.similarity for way in section.ways))
+    similarities = list(dict.fromkeys(processing.similarity for processing in section.processings))
     return TextTable(
-        ("layer", *(_way(way, similarities) for way in section.ways)),
+        ("layer", *(_column_name(processing, similarities) for processing in section.processings)),
         tuple((name, *(share_text(column[place]) for column in columns)) for place, name in enumerate(names)),
         numbers=frozenset(range(1, 1 + len(columns))),
         heading=(", ".join([title, *similarities[: len(similarities) == 1]]), *kind.lines(_BRACKETS)),
         notes=(
-            *(_best_note(section, way, names, similarities) for way in section.reduced if section.best(way)),
-            *_way_notes(section.reduced),
+            *(
+                _best_note(section, processing, names, similarities)
+                for processing in section.reduced
+                if section.best(processing)
+            ),
+            *_column_notes(section.reduced),
         ),
         intervals={place: tuple(map(ends_text, column)) for place, column in enumerate(ends, 1) if any(column)},
     )
@@ -83,17 +89,21 @@ def processed_table(summary: RunSummary, found: BestPostProcessing) -> TextTable
     )
 
 
-def _best_note(section: Reduced, way: PostProcessing, names: Sequence[str], similarities: Sequence[str]) -> str:
-    best, alike = section.best(way), section.alike[way]
+def _best_note(section: Reduced, processing: PostProcessing, names: Sequence[str], similarities: Sequence[str]) -> str:
+    best, alike = section.best(processing), section.alike[processing]
     if best is None:
         return ""
     near = None if alike is None else [n for n, layer in zip(names, section.layers, strict=True) if layer in alike]
-    return f"{_way(way, similarities)}: {best_text(best, names, section.column(way), near)}"
+    return f"{_column_name(processing, similarities)}: {best_text(best, names, section.column(processing), near)}"
 
 
-def _way_notes(ways: Sequence[PostProcessing]) -> list[str]:
-    found = [f"{way.reduction}: mean of {way.draws} draws" for way in ways if way.draws > 1]
-    gallery = [way.reduction for way in ways if way.on_gallery]
+def _column_notes(processings: Sequence[PostProcessing]) -> list[str]:
+    found = [
+        f"{processing.reduction}: mean of {processing.draws} draws"
+        for processing in processings
+        if processing.draws > 1
+    ]
+    gallery = [processing.reduction for processing in processings if processing.on_gallery]
     return found + ([f"transductive, fitted on the images searched: {', '.join(gallery)}"] if gallery else [])
 
 
@@ -103,7 +113,7 @@ def reduced_values(section: Reduced) -> dict[str, Any]:
         "dim": section.dim,
         "epoch": section.epoch,
         "split": section.split,
-        "reductions": [_reduction_values(section, way) for way in section.ways],
+        "reductions": [_reduction_values(section, processing) for processing in section.processings],
     }
 
 
@@ -128,11 +138,11 @@ def processed_values(found: BestPostProcessing) -> dict[str, Any]:
     }
 
 
-def _reduction_values(section: Reduced, way: PostProcessing) -> dict[str, Any]:
-    best, alike = section.best(way), section.alike[way]
+def _reduction_values(section: Reduced, processing: PostProcessing) -> dict[str, Any]:
+    best, alike = section.best(processing), section.alike[processing]
     return {
-        "reduction": way.reduction,
-        "similarity": way.similarity,
+        "reduction": processing.reduction,
+        "similarity": processing.similarity,
         "best": None if best is None else {"split": best.split, **_layer_values(section.layers[best.place])},
         "not_told_apart": None if alike is None else list(map(_layer_values, alike)),
     }
@@ -152,12 +162,12 @@ def interval_values(interval: Interval | None) -> dict[str, float | None]:
     return {"low": interval.low, "high": interval.high} if interval else {"low": None, "high": None}
 
 
-def _way(way: PostProcessing, similarities: Sequence[str]) -> str:
-    return _way_name(way) + (f" {way.similarity}" if len(similarities) > 1 else "")
+def _column_name(processing: PostProcessing, similarities: Sequence[str]) -> str:
+    return _processing_name(processing) + (f" {processing.similarity}" if len(similarities) > 1 else "")
 
 
-def _way_name(way: PostProcessing) -> str:
-    return _RAW if way.reduction == NO_REDUCTION else way.reduction
+def _processing_name(processing: PostProcessing) -> str:
+    return _RAW if processing.reduction == NO_REDUCTION else processing.reduction
 
 
 def share_text(value: float | None) -> str:

@@ -251,8 +251,8 @@ def _texts(summary: RunSummary, layer: LayerSummary, split: str) -> list[str]:
 
 def _faults_after(summary: RunSummary, section: Reduced) -> list[str]:
     """A line for the layers that have collapsed alike, or have no value, after a reduction of a section."""
-    ways = {(way.reduction, way.similarity) for way in section.reduced}
-    rows = [layer for layer in summary.layers if (layer.ranked.reduction, layer.ranked.similarity) in ways]
+    processings = {(processing.reduction, processing.similarity) for processing in section.reduced}
+    rows = [layer for layer in summary.layers if (layer.ranked.reduction, layer.ranked.similarity) in processings]
     found: dict[tuple[str, str, str], list[str]] = {}
     for split in summary.data.splits:
         for layer in rows:

@@ -47,8 +47,8 @@ def test_the_gain_is_over_the_layer_compared_in_the_same_way(first: str) -> None
     cosine, dot = FC6, replace(FC6, similarity="dot")
     rows = {cosine: 0.5, dot: 0.1} if first == "cosine" else {dot: 0.1, cosine: 0.5}
     splits = {"validation": cells({FC6_PCA: 0.9} | rows), "test": cells(rows | {FC6_PCA: 0.8})}
-    ways = [RAW, replace(RAW, similarity="dot"), PCA]
-    found = post_processing([*rows, FC6_PCA], ways, splits, "validation")
+    processings = [RAW, replace(RAW, similarity="dot"), PCA]
+    found = post_processing([*rows, FC6_PCA], processings, splits, "validation")
     assert found is not None
     assert found.layers[0].gain is not None
     assert found.layers[0].gain.value == pytest.approx(0.3)

@@ -26,10 +26,10 @@ def cells(values: Mapping[RankedLayer, float], epoch: int = 3, known: Cells | No
 
 
 def test_reductions_are_compared_with_those_of_their_dimension() -> None:
-    ways = [RAW, PCA, L2, PostProcessing("pca:4", "cosine", 4)]
-    layers = [way.of(layer.layer) for layer in (POOL5, FC6) for way in ways]
-    found = reduced_sections(layers, ways, {"test": cells(dict.fromkeys(layers, 0.5))})
-    assert [(each.dim, [way.reduction for way in each.ways]) for each in found] == [
+    processings = [RAW, PCA, L2, PostProcessing("pca:4", "cosine", 4)]
+    layers = [processing.of(layer.layer) for layer in (POOL5, FC6) for processing in processings]
+    found = reduced_sections(layers, processings, {"test": cells(dict.fromkeys(layers, 0.5))})
+    assert [(each.dim, [processing.reduction for processing in each.processings]) for each in found] == [
         (4, ["none", "pca:4"]),
         (8, ["none", "pca:8"]),
         (None, ["none", "l2"]),
@@ -51,8 +51,8 @@ def test_the_best_layer_of_each_reduction_is_chosen_on_validation() -> None:
     test = cells({POOL5: 0.7, POOL5_PCA: 0.7, FC6: 0.6, FC6_PCA: 0.9})
     validation = cells({POOL5: 0.5, POOL5_PCA: 0.9, FC6: 0.6, FC6_PCA: 0.6})
     (found,) = reduced_sections(LAYERS, [RAW, PCA], {"validation": validation, "test": test})
-    best = {way: found.best(way) for way in (RAW, PCA)}
-    assert {way.reduction: (b.split, found.layers[b.place]) for way, b in best.items() if b} == {
+    best = {processing: found.best(processing) for processing in (RAW, PCA)}
+    assert {processing.reduction: (b.split, found.layers[b.place]) for processing, b in best.items() if b} == {
         "none": ("validation", FC6.layer),
         "pca:8": ("validation", POOL5.layer),
     }

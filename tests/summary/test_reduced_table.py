@@ -54,8 +54,10 @@ def test_the_best_layer_of_each_reduction_is_named() -> None:
 
 def test_what_a_column_is_the_mean_of_and_fitted_on_is_told() -> None:
     gallery = PostProcessing("pca:8@gallery", "cosine", 8, on_gallery=True)
-    ways = (RAW, RANDOM, gallery)
-    _, table, _ = summary_tables(replace(WHOLE, sections=(replace(SECTION, ways=ways, alike=dict.fromkeys(ways)),)))
+    processings = (RAW, RANDOM, gallery)
+    _, table, _ = summary_tables(
+        replace(WHOLE, sections=(replace(SECTION, processings=processings, alike=dict.fromkeys(processings)),))
+    )
     assert "random:8x5: mean of 5 draws" in table.notes
     assert "transductive, fitted on the images searched: pca:8@gallery" in table.notes
 

@@ -21,7 +21,7 @@ from layerprobe.values.scores import Score
 from layerprobe.values.seeds import over_seeds, trainings
 from layerprobe.values.views import Reductions, Sized, equal_dimensions
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.summary.reduced import post_processing_split, unmeasured, usual_dimension, ways_of
+from layerprobe.workflow.summary.reduced import post_processing_split, processings_of, unmeasured, usual_dimension
 
 _RECALL = "R@1"
 _SHOWN = ("test", "validation", "train")  # the first measured at an equal dimension is shown
@@ -118,7 +118,11 @@ def at_equal_dimensions(scores: Sequence[Score], epoch: int | None = None) -> li
         Empty if no layer was reduced to an equal dimension at that epoch.
     """
     own = [score for score in scores if score.metric == _RECALL]
-    equal = {(way.reduction, way.similarity) for way in ways_of(s.ranked_layer for s in own) if way.dim is not None}
+    equal = {
+        (processing.reduction, processing.similarity)
+        for processing in processings_of(s.ranked_layer for s in own)
+        if processing.dim is not None
+    }
     epochs = {score.epoch for score in own if (score.reduction, score.similarity) in equal}
     if not epochs or (epoch is not None and epoch not in epochs):
         return []
@@ -132,40 +136,43 @@ def reductions_of(scores: Sequence[Score], dims: Mapping[LayerKey, int], choice:
         scores: as `at_equal_dimensions` gives them; at least one.
         dims: layer -> its number of dimensions without reduction, where known.
     """
-    ways = {(way.reduction, way.similarity): way for way in ways_of(score.ranked_layer for score in scores)}
-    best = _best(scores, ways.values(), choice.split)
+    processings = {
+        (processing.reduction, processing.similarity): processing
+        for processing in processings_of(score.ranked_layer for score in scores)
+    }
+    best = _best(scores, processings.values(), choice.split)
     split = next(
         split
         for split in _SHOWN
-        if any(s.split == split and ways[s.reduction, s.similarity].dim is not None for s in scores)
+        if any(s.split == split and processings[s.reduction, s.similarity].dim is not None for s in scores)
     )
     values = []
     for score in scores:
-        way, ranked = ways[score.reduction, score.similarity], score.ranked_layer
+        processing, ranked = processings[score.reduction, score.similarity], score.ranked_layer
         raw = score.reduction == NO_REDUCTION
-        if score.split == split and (raw or way.dim is not None or ranked in best):
-            dim = _dim(way, dims.get(score.layer_key))
-            values.append(Sized(score, dim, way.dim is not None, ranked in best))
+        if score.split == split and (raw or processing.dim is not None or ranked in best):
+            dim = _dim(processing, dims.get(score.layer_key))
+            values.append(Sized(score, dim, processing.dim is not None, ranked in best))
     chosen_on = choice.split if best else None
     return Reductions(
         scores[0].run, scores[0].epoch, split, tuple(values), chosen_on, (choice.note,) * bool(choice.note)
     )
 
 
-def _dim(way: PostProcessing, raw: int | None) -> int | None:
-    if way.dim is not None or raw is None:
-        return way.dim
+def _dim(processing: PostProcessing, raw: int | None) -> int | None:
+    if processing.dim is not None or raw is None:
+        return processing.dim
     with contextlib.suppress(LayerprobeError, NotApplicableError):
-        return parse_chain(way.reduction).dim(raw)
+        return parse_chain(processing.reduction).dim(raw)
     return None
 
 
-def _best(scores: Sequence[Score], ways: Iterable[PostProcessing], split: str | None) -> set[RankedLayer]:
+def _best(scores: Sequence[Score], processings: Iterable[PostProcessing], split: str | None) -> set[RankedLayer]:
     """The layers that are reduced, each after its best reduction."""
     scores = [score for score in scores if score.split == split]
     reduced = {score.layer_key for score in scores if score.reduction != NO_REDUCTION}
     values = {score.ranked_layer: score.value for score in scores if score.value is not None}
-    return {ranked for layer, ranked in best_reductions(values, ways).items() if layer in reduced}
+    return {ranked for layer, ranked in best_reductions(values, processings).items() if layer in reduced}
 
 
 def shown(

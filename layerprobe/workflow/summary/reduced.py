@@ -28,14 +28,14 @@ _SAME_CLASSES = (
 _USUAL = 128  # dimensions that are offered, or fewer where a layer has fewer
 
 
-def ways_of(layers: Iterable[RankedLayer]) -> list[PostProcessing]:
+def processings_of(layers: Iterable[RankedLayer]) -> list[PostProcessing]:
     """What is done to some layers, those without a reduction first, else in the layers' order."""
     names = dict.fromkeys((ranked.reduction, ranked.similarity) for ranked in layers)
-    found = [_way(*name) for name in names]
-    return sorted(found, key=lambda way: way.reduction != NO_REDUCTION)
+    found = [_column_name(*name) for name in names]
+    return sorted(found, key=lambda processing: processing.reduction != NO_REDUCTION)
 
 
-def _way(reduction: str, similarity: str) -> PostProcessing:
+def _column_name(reduction: str, similarity: str) -> PostProcessing:
     try:
         chain, dim = parse_chain(reduction), equal_dim_of(reduction)
     except LayerprobeError:  # registered by another version
@@ -73,7 +73,7 @@ def _faults(stored: StoredRanks, ranked: RankedLayer) -> Faults:
 
 
 def processed_layers(
-    run: Run, layers: Sequence[RankedLayer], ways: Sequence[PostProcessing], splits: Mapping[str, Cells]
+    run: Run, layers: Sequence[RankedLayer], processings: Sequence[PostProcessing], splits: Mapping[str, Cells]
 ) -> BestPostProcessing | None:
     """Each layer after its best post-processing, chosen without test; None where no layer is reduced.
 
@@ -89,7 +89,7 @@ def processed_layers(
     choose_on, why = post_processing_split(run, last)
     if choose_on is None:
         return BestPostProcessing(notes=(f"{_NONE}: {why}",))
-    found = post_processing(layers, ways, splits, choose_on)
+    found = post_processing(layers, processings, splits, choose_on)
     if found is None:
         return BestPostProcessing(notes=(f"{_NONE}: {unmeasured(run, choose_on)}",))
     return replace(found, notes=(*found.notes, why)) if why else found
@@ -127,7 +127,7 @@ def dimension_hint(run: Run, layers: Sequence[RankedLayer], epoch: int, splits: 
     Returns:
         A line, or none: also where features are gone, or the model came from Python.
     """
-    if any(way.dim is not None for way in ways_of(layers)) or run.read().from_python:
+    if any(processing.dim is not None for processing in processings_of(layers)) or run.read().from_python:
         return []
     known: dict[LayerKey, int] = {}
     for split in splits:

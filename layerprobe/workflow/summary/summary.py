@@ -35,8 +35,8 @@ from layerprobe.workflow.summary.reduced import (
     faults_in,
     hits_of,
     processed_layers,
+    processings_of,
     values_of,
-    ways_of,
 )
 
 Images = tuple[NDArray[np.integer], tuple[str, ...]]  # (Q,) classes and names of a split's queries
@@ -130,7 +130,7 @@ class _Stored:
                 notes.append(f"raw: all classes and images; layerprobe summary {self.run.name} draws equal terms")
             terms = None
         rows = layer_summaries(self.layers, splits, from_start=self.data.starts_training)
-        raw, ways = {split: cells.raw for split, cells in splits.items()}, ways_of(self.layers)
+        raw, processings = {split: cells.raw for split, cells in splits.items()}, processings_of(self.layers)
         last = max(epoch for cells in splits.values() for _, epoch in cells.faults)
         notes += dimension_hint(self.run, self.layers, last, splits)
         return RunSummary(
@@ -142,8 +142,8 @@ class _Stored:
             tuple(rows),
             alike_layers(unreduced(rows), splits),
             tuple(notes),
-            reduced_sections(self.layers, ways, raw),
-            processed_layers(self.run, self.layers, ways, raw),
+            reduced_sections(self.layers, processings, raw),
+            processed_layers(self.run, self.layers, processings, raw),
             last_agreements(self.scores),
         )
 

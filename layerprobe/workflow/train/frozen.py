@@ -189,7 +189,7 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[WeightsFile], lis
 
 
 def _trained_on_others(request: FrozenRequest, transform: str) -> list[str]:
-    """A note where the weights are those of a run that saw images made in another way; none elsewhere."""
+    """A note where the weights are those of a run that was trained on images preprocessed otherwise; else none."""
     if not request.weights.startswith("run:"):
         return []
     run = named_run(request.cache, request.weights.removeprefix("run:"))

@@ -13,7 +13,7 @@ from layerprobe.summary.cells import Faults
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.summary.reduced import ways_of
+from layerprobe.workflow.summary.reduced import processings_of
 from layerprobe.workflow.summary.summary import stored_summary
 from tests.workflow.rank_files import FC6, LABELS, POOL5, first_hit, ranks_of, stored, written
 
@@ -29,7 +29,10 @@ def mean_score(run: Run, split: str = "test") -> Score:
 
 def test_the_columns_say_what_a_reduction_gives() -> None:
     layers = [L2, FC6, MEAN, RankedLayer(FC6.layer, "pca:8@gallery", "cosine")]
-    found = [(way.reduction, way.dim, way.draws, way.on_gallery) for way in ways_of(layers)]
+    found = [
+        (processing.reduction, processing.dim, processing.draws, processing.on_gallery)
+        for processing in processings_of(layers)
+    ]
     assert found == [
         ("none", None, 1, False),
         ("l2", None, 1, False),
@@ -39,8 +42,8 @@ def test_the_columns_say_what_a_reduction_gives() -> None:
 
 
 def test_a_reduction_that_is_not_registered_is_a_column_of_its_own() -> None:
-    (way,) = ways_of([RankedLayer(FC6.layer, "mine:3", "cosine")])
-    assert (way.reduction, way.dim) == ("mine:3", None)
+    (processing,) = processings_of([RankedLayer(FC6.layer, "mine:3", "cosine")])
+    assert (processing.reduction, processing.dim) == ("mine:3", None)
 
 
 def test_recall_after_random_projection_is_the_mean_of_the_draws(tmp_path: Path) -> None:
