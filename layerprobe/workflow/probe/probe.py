@@ -107,7 +107,7 @@ def known_scores(
     """
     stored = read_scores(opened.run.scores_file) if opened.run.scores_file.exists() else []
     scores = [replace(score, run=opened.run.name, experiment=opened.record.experiment) for score in stored]
-    scores = features.of_today(scores, listener)
+    scores = features.without_stale(scores, listener)
     names = [*opened.record.layer_order, *(score.layer for score in scores)]
     names += [tap.layer for tap in extracted(selection.taps)]
     order = execution_order(dict.fromkeys(names), opened.measured)

@@ -85,8 +85,8 @@ class RunFeatures:
         searched = None if gallery == split else dataset.splits[gallery]
         return search_sha256(dataset.splits[split], searched, dataset.search_rules.get(split))
 
-    def of_today(self, scores: Sequence[Score], listener: Listener | None) -> list[Score]:
-        """The scores whose features and ranks have the present transform and search rules; the others are counted."""
+    def without_stale(self, scores: Sequence[Score], listener: Listener | None) -> list[Score]:
+        """The scores whose features and ranks have the present transform and search rules; reports the others."""
 
         @cache
         def difference(epoch: int, split: str) -> str:

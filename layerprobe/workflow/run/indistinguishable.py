@@ -62,8 +62,7 @@ def alike_of(scores: Sequence[Score], metric: str, searches: Searches) -> tuple[
     """The layers that do not differ significantly from the best one, on the split that chooses it.
 
     None if unknown: the scores' intervals are of several kinds, or generalise to new classes; the ranks are missing or
-    not those of the scores; or `indistinguishable_from_best`
-    returns None.
+    not those of the scores; or `indistinguishable_from_best` returns None.
     """
     layers = list(dict.fromkeys(score.ranked_layer for score in scores))
     own = {(score.split, score.ranked_layer): score for score in scores if score.metric == metric}
