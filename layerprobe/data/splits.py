@@ -106,8 +106,14 @@ class Dataset:
         return self.search_in.get(one, one) == self.search_in.get(other, other)
 
 
-def require_retrieval(dataset: Dataset, *, source: object) -> Dataset:
-    """The data set itself, if every split can be trained on or searched."""
+def require_retrieval(
+    dataset: Dataset, *, source: object = None, fix: str = "Put all its images into one split"
+) -> Dataset:
+    """The data set itself, if every split can be trained on or searched.
+
+    Args:
+        fix: of a class in two splits.
+    """
     seen: dict[int, str] = {}
     listed = {name for name, rules in dataset.search_rules.items() if rules.positives is not None}
     listed |= {dataset.search_in.get(name, name) for name in listed}
@@ -125,7 +131,7 @@ def require_retrieval(dataset: Dataset, *, source: object) -> Dataset:
                     f"class {dataset.class_names[label]} is in {other} and {split.name}, but no class may be in two"
                     " splits",
                     file=source,
-                    fix="Put all its images into one split",
+                    fix=fix,
                 )
     return dataset
 

@@ -27,7 +27,7 @@ from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import NotFiniteError
 from layerprobe.values.intervals import FEWEST_UNITS
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.values.retrieval import Classifier, Ranks, Retrieval, SearchRules
+from layerprobe.values.retrieval import Classifier, Ranks, SearchRules
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.probe.measures import Measures
 from layerprobe.workflow.probe.resampling import Resampling
@@ -35,7 +35,7 @@ from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.run.reduction_draws import draws_of
 
 
-def ranks_for(  # noqa: PLR0913 - the items, the rules and the stored ranks
+def _ranks_for(  # noqa: PLR0913 - the items, the rules and the stored ranks
     measures: Measures,
     queries: Features,
     gallery: Features | None,
@@ -60,12 +60,6 @@ def ranks_for(  # noqa: PLR0913 - the items, the rules and the stored ranks
 
 def _not_finite(error: NotFiniteError) -> str:
     return f"NaN ({error.rows} rows)"
-
-
-def further_scores(measures: Measures, given: Retrieval, subject: Subject, notes: Sequence[str]) -> Scored:
-    """The scores of a layer beside Recall@K."""
-    found = (score_metric(metric, names, given, subject, notes) for metric, names in measures.metrics)
-    return sum(found, Scored())
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,9 +115,9 @@ class Scorer:
                 return Scored(without_value(self.measures.names, subject, count, entry.invalid))
             recalls = score_recall(entry.ranks, member, measures.ks)
             further = self._thinned(member, entry.ranks) + self._further(member, entry.ranks, measures)
-            entries[member.ranked] = with_values(entry, further.values)
+            entries[member.ranked] = _with_values(entry, further.values)
             found.append(recalls + further)
-        scored = found[0] if len(found) == 1 else mean_of_draws(subject, found, self.measures.names)
+        scored = found[0] if len(found) == 1 else _mean_of_draws(subject, found, self.measures.names)
         return self._redrawn(members, scored)
 
     def _ranked(self, subject: Subject, key: store.RankKey, entry: store.RankEntry | None) -> store.RankEntry:
@@ -138,7 +132,7 @@ class Scorer:
                 queries,
                 gallery,
             ):
-                ranks, invalid = ranks_for(self.measures, queries, gallery, similarity, known, rules)
+                ranks, invalid = _ranks_for(self.measures, queries, gallery, similarity, known, rules)
         except NotFiniteError as error:  # in features that a reduction is fitted on, or binarises
             ranks, invalid = None, _not_finite(error)
         return store.RankEntry(key, ranks, invalid, values=entry.values if entry and ranks else {})
@@ -158,7 +152,9 @@ class Scorer:
                 searched(queries, gallery, subject.ranked.similarity, ranks, rules),
                 classifier=self._classifier(subject, int(queries.values.shape[1])),
             )
-            return further_scores(measures, given, subject, layer_notes(ranks))
+            notes = layer_notes(ranks)
+            found = (score_metric(metric, names, given, subject, notes) for metric, names in measures.metrics)
+            return sum(found, Scored())
 
     def _classifier(self, subject: Subject, dim: int) -> Classifier | None:
         """The classifier that was trained on the searched layer, which is not reduced."""
@@ -200,7 +196,7 @@ class Scorer:
             )
 
 
-def mean_of_draws(subject: Subject, draws: Sequence[Scored], names: Sequence[str]) -> Scored:
+def _mean_of_draws(subject: Subject, draws: Sequence[Scored], names: Sequence[str]) -> Scored:
     """The scores of a layer whose reduction is a mean of several draws: the mean over these, query by query.
 
     Args:
@@ -221,7 +217,7 @@ def mean_of_draws(subject: Subject, draws: Sequence[Scored], names: Sequence[str
     return Scored(found, values)
 
 
-def with_values(entry: store.RankEntry, values: Mapping[str, NDArray[np.float64]]) -> store.RankEntry:
+def _with_values(entry: store.RankEntry, values: Mapping[str, NDArray[np.float64]]) -> store.RankEntry:
     """An entry with values of queries beside those it has; itself where it has them.
 
     Args:

@@ -9,14 +9,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import nn
 
-from layerprobe.data.splits import IN_GALLERY, Dataset
+from layerprobe.data.splits import IN_GALLERY, require_retrieval
 from layerprobe.nets.net import Net
 from layerprobe.reductions.chain import Chain
-from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.taps import execution_order, extracted, find_layers, outlying_tokens, pools_left_out
 from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer, network_order
 from layerprobe.values.scores import SPLITS
@@ -35,6 +34,10 @@ from layerprobe.workflow.run.runs import Run, named_run
 
 T = TypeVar("T")
 _NO_CLASSIFIER = "a model from Python brings none"
+_ONE_SPLIT = (
+    "Put all images of a class into one split. A number means the same class in every split: where loaders number their"
+    " classes on their own, add the number of training classes to the others"
+)
 
 
 def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
@@ -148,7 +151,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         }
         features = _features(net.module, by_split, cache)
         dataset = features.dataset
-        _require_classes(dataset)
+        require_retrieval(dataset, fix=_ONE_SPLIT)
         sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(x, x) for x in dataset.searched)}
         experiment = "" if cache is None else features.inputs.experiment
         searches = Searches(features, experiment, SEED, where)
@@ -241,22 +244,3 @@ def _tell_inapplicable(rows: Sequence[RankedLayer], results: SearchResults) -> N
             raise none_takes(inapplicable)
         for item in inapplicable:
             warnings.warn(str(item), stacklevel=3)
-
-
-def _require_classes(dataset: Dataset) -> None:
-    """Check that splits have at least 2 classes and share none, except for a split and its gallery."""
-    seen: dict[int, str] = {}
-    for name, split in dataset.splits.items():
-        if split.num_classes < 2:
-            raise DataError(
-                f"the {name} split has {len(split)} images of 1 class; Recall@K needs 2 classes",
-                fix=f"Give images of 2 classes or more as {name}",
-            )
-        for label in np.unique(split.labels).tolist():
-            other = seen.setdefault(label, name)
-            if not dataset.together(other, name):
-                raise DataError(
-                    f"class {dataset.class_names[label]} is in {other} and {name}, but no class may be in two splits",
-                    fix="Put all images of a class into one split. A number means the same class in every split: where"
-                    " loaders number their classes on their own, add the number of training classes to the others",
-                )

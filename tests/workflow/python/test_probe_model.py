@@ -264,7 +264,7 @@ def test_what_is_no_model_and_no_split_is_told() -> None:
         ({}, RecipeError, "there is no split, and nothing to search for"),
         ({"gallery": TEST}, RecipeError, "there is only a gallery"),
         ({"tset": TEST}, UnknownNameError, "unknown split 'tset'. Did you mean 'test'"),
-        ({"test": loader_of(1, 1, 1)}, DataError, "the test split has 3 images of 1 class; Recall@K needs 2 classes"),
+        ({"test": loader_of(1, 1, 1)}, DataError, "test split has 3 images of 1 class; Recall@K needs 2 classes"),
         (
             {"train": loader_of(0, 0, 1, 1), "test": loader_of(0, 0, 1, 1)},
             DataError,
