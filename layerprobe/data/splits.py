@@ -119,8 +119,9 @@ def require_retrieval(
     listed |= {dataset.search_in.get(name, name) for name in listed}
     for split in dataset.splits.values():
         if split.num_classes < 2 and split.name not in listed:
+            classes = "1 class" if split.num_classes else "0 classes"
             raise DataError(
-                f"{split.name} split has {len(split)} images of {split.num_classes} classes; Recall@K needs 2 classes",
+                f"{split.name} split has {len(split)} images of {classes}; Recall@K needs 2 classes",
                 file=source,
                 fix=f"Put images of 2 classes or more into {split.name}",
             )

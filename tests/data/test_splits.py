@@ -62,7 +62,7 @@ def test_the_gallery_shares_no_class_with_training() -> None:
         require_retrieval(shared, source="x")
 
 
-@pytest.mark.parametrize(("labels", "counts"), [((), "0 images of 0 classes"), ((2, 2), "2 images of 1 classes")])
+@pytest.mark.parametrize(("labels", "counts"), [((), "0 images of 0 classes"), ((2, 2), "2 images of 1 class")])
 def test_a_split_with_fewer_than_two_classes_is_refused(labels: tuple[int, ...], counts: str) -> None:
     with pytest.raises(DataError, match=f"test split has {counts}; Recall@K needs 2 classes"):
         require_retrieval(dataset(split("train", 0, 1), split("test", *labels)), source="x")

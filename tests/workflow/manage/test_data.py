@@ -147,7 +147,7 @@ def test_splits_that_cannot_be_searched_are_an_error(tmp_path: Path) -> None:
     rows = [f"c{c}/{i}.jpg,{c},{split}" for c, split in enumerate(("train", "test")) for i in range(3)]
     (tmp_path / "t.csv").write_text("\n".join(["path,label,split", *rows]))
     assert [f.message for f in check(f"csv:{tmp_path}/t.csv").errors] == [
-        f"{tmp_path}/t.csv: train split has 3 images of 1 classes; Recall@K needs 2 classes"
+        f"{tmp_path}/t.csv: train split has 3 images of 1 class; Recall@K needs 2 classes"
     ]
 
 
