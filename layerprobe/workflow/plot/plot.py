@@ -20,9 +20,7 @@ from layerprobe.values.seeds import facts_over_seeds, over_seeds, trainings
 from layerprobe.values.views import Curve, Histogram, Neighbours, Reductions
 from layerprobe.workflow.plot.concatenated import concatenated_scores
 from layerprobe.workflow.plot.dims import stored_reductions
-from layerprobe.workflow.plot.gallery_sizes import stored_curves
-from layerprobe.workflow.plot.matrices import COMPARED, comparable, layers_of, matrices_of
-from layerprobe.workflow.plot.unit_views import (
+from layerprobe.workflow.plot.feature_views import (
     ReadFeatures,
     ShownLayers,
     histograms_of,
@@ -30,6 +28,8 @@ from layerprobe.workflow.plot.unit_views import (
     spectra_of,
     stored,
 )
+from layerprobe.workflow.plot.gallery_sizes import stored_curves
+from layerprobe.workflow.plot.matrices import COMPARED, comparable, layers_of, matrices_of
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.facts import data_facts

@@ -22,10 +22,10 @@ from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Matrix, Score
 from layerprobe.values.views import Curve, Histogram, Neighbours, Reductions
 from layerprobe.workflow.plot.dims import at_equal_dimensions, best_on_validation, python_fix, reductions_of, shown
+from layerprobe.workflow.plot.feature_views import histograms_of, shown_layers, spectra_of
 from layerprobe.workflow.plot.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
 from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
 from layerprobe.workflow.plot.matrices import COMPARED
-from layerprobe.workflow.plot.unit_views import histograms_of, shown_layers, spectra_of
 from layerprobe.workflow.run.facts import epoch_tables, split_facts
 from layerprobe.workflow.run.indistinguishable import QueryRanks, alike_of
 from layerprobe.workflow.run.opened_run import score_frame

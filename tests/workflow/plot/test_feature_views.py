@@ -15,7 +15,7 @@ from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
-from layerprobe.workflow.plot.unit_views import histograms_of, shown, shown_layers, spectra_of, stored
+from layerprobe.workflow.plot.feature_views import histograms_of, shown, shown_layers, spectra_of, stored
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
