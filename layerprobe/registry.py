@@ -97,7 +97,7 @@ SHARE_METRICS = {
     "few-shot@1": "layerprobe.metrics.few_shot:FEW_SHOT_1",
     "few-shot@5": "layerprobe.metrics.few_shot:FEW_SHOT_5",
 }
-# Metrics that are no shares: shown as they are.
+# Metrics that are not fractions: shown without percent.
 PLAIN_METRICS = {
     "intra-inter": "layerprobe.metrics.geometry:IntraInter",
     "alignment": "layerprobe.metrics.geometry:Alignment",
@@ -123,12 +123,12 @@ PLOTS = {
 
 
 def load(kind: str, registered: Mapping[str, str], name: str) -> Any:
-    """Import the part that a name stands for.
+    """Import the part of a name.
 
     Args:
-        kind: what it is called in the error ("loss").
+        kind: its name in the error ("loss").
         name: a key of it. The key of a reduction that ends in a colon takes an argument: `pca:` stands for `pca:D`, and
-            D is the first argument of what is returned.
+            D is the first argument of the returned factory.
 
     Returns:
         The factory, class or function; a DatasetSpec for a data set.

@@ -75,7 +75,7 @@ def check(
         "errors": [_value(finding) for finding in checked.errors],
         "remarks": [_value(finding) for finding in checked.remarks],
     }
-    # The summary comes first: it is what is read where the tables are long.
+    # The summary comes first, because tables may be long.
     terminal.result(values, _summary(checked), *_tables(checked))
     if checked.signal_number is not None:
         raise typer.Exit(128 + checked.signal_number)
@@ -128,7 +128,7 @@ def _grouped(findings: Sequence[Finding]) -> list[tuple[str, str, str, str]]:
 
 
 def _named(finding: Finding, *, alike: bool) -> str:
-    """The image that a finding is about, and what it says where the others of its kind say something else."""
+    """The image of a finding, and its message where that differs from the others of its kind."""
     image = f"{finding.split}: {finding.id}" if finding.id else ""
     if alike:
         return image

@@ -96,7 +96,7 @@ def runs(
         {"run": run.name, **{key: getattr(record, key) for key in keys}, "bytes": sizes[run.name]}
         for run, record in found
     ]
-    for run, error in damaged_runs(cache):  # `runs NAME` says what is damaged
+    for run, error in damaged_runs(cache):  # `runs NAME` names the damage
         size = run.sizes()["total"]
         rows.append([run.name, "", "damaged", "", "", "", as_size(size)])
         nothing = dict.fromkeys(keys)

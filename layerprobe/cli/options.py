@@ -1,4 +1,4 @@
-"""The options that every command takes, and those that several share."""
+"""The options of every command, and those shared by several."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RunModel = Annotated[
     str | None,
     typer.Option("--model", metavar="SOURCE", help="Network of the run, such as python:FILE.py:FUNCTION."),
 ]
-# Of a model from elsewhere, which is measured as it is.
+# Of a frozen model.
 Model = Annotated[
     str | None, typer.Option("--model", metavar="SOURCE", help="Pretrained model to measure, such as timm:NAME.")
 ]

@@ -88,7 +88,7 @@ class Terminal:
     def result(self, values: object, *shown: TextTable | str) -> None:
         """Print a command's result: `values` with --json, a mapping or a dataclass; else `shown`, tables and lines."""
         if self.as_json:
-            # In ASCII: what is no character of a text, such as a byte that is not UTF-8, has JSON's own escape.
+            # In ASCII: invalid characters, such as a byte that is not UTF-8, have JSON's own escape.
             print(json.dumps({"schema": SCHEMA, **encoded(values)}))
             shown = ()
         for place, item in enumerate(shown):
@@ -137,7 +137,7 @@ def _print_table(table: TextTable) -> None:
 
     # A pipe has no width: nothing may be cut there.
     console = Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else 200)
-    # A terminal wraps what is too long; rich would cut it off.
+    # A terminal wraps long lines; rich would truncate them.
     console.print(as_rich(table, console.width), crop=False)
 
 

@@ -202,7 +202,7 @@ def probe(
 
 
 def require_absent(given: Mapping[str, object]) -> None:
-    """Refuse flags that say what a model is measured with, where none is named."""
+    """Refuse flags for a model without --model."""
     for flag, value in given.items():
         if value is not None:
             fix = f"Add --model SOURCE and leave RUN out, or leave {flag} out"
@@ -210,7 +210,7 @@ def require_absent(given: Mapping[str, object]) -> None:
 
 
 def frozen_request(model: str, run: str | None, given: Mapping[str, Any], **where: Any) -> FrozenRequest:
-    """What is asked of a model that is measured as it is."""
+    """The request for a frozen model."""
     from layerprobe.workflow.train.frozen import FrozenRequest
 
     if run is not None:

@@ -26,7 +26,7 @@ def prepare_streams() -> None:
     """Make stdout and stderr streams to which writing does nothing once their reader has gone.
 
     A stream that was closed from the start (`>&-`) leads nowhere; the next file opened would take its place. Text that
-    the stream's encoding lacks is escaped, but the bytes of a file's name that is not UTF-8 are written as they are.
+    the stream's encoding lacks is escaped, but the bytes of a file's name that is not UTF-8 are written unchanged.
     Control characters are replaced, whoever writes them. Streams that somebody has put in the place of the process's
     own stay.
     """
@@ -56,7 +56,7 @@ def prepare_streams() -> None:
 
 @contextlib.contextmanager
 def printed_apart(*outputs: Path | None) -> Iterator[None]:
-    """Print to stderr what is printed in the block, if one of a command's outputs is stdout."""
+    """Redirect printing in the block to stderr, if one of a command's outputs is stdout."""
     from layerprobe.workflow.run.outputs import stream_of
 
     taken = any(stream_of(path) == 1 for path in outputs if path)
@@ -74,7 +74,7 @@ def _bytes_or_escape(error: UnicodeError) -> tuple[str | bytes, int]:
 class _WhileRead(io.TextIOWrapper):
     """Text to a file descriptor, to which writing does nothing once nobody can read it any more."""
 
-    kept = ""  # control characters that are written as they are
+    kept = ""  # control characters that are written unchanged
 
     def write(self, text: str) -> int:
         with self._once():

@@ -66,7 +66,8 @@ def read_rows(path: Path, columns: Mapping[str, Callable[[str], Any]], *, above:
 
     Args:
         path: UTF-8, with or without byte order mark, any line ends.
-        columns: name -> the function that reads a cell. It refuses a cell by a ValueError that says what is expected.
+        columns: name -> the function that reads a cell. It refuses a cell by a ValueError that names the expected
+            value.
     """
     try:
         require_file(path)
@@ -179,7 +180,7 @@ def _dataset(annotations: Annotations, fingerprints: Sequence[str]) -> Dataset:
 
 
 def _class_ids(splits: Iterable[Sequence[Member]]) -> list[ClassId]:
-    """Every class id once: those of the first split ascending, then those that each further split adds."""
+    """Every class id once: those of the first split ascending, then the new ones of each further split."""
     ids: dict[ClassId, None] = {}
     for split in splits:
         ids |= dict.fromkeys(sorted({class_id for _, class_id in split}))

@@ -136,7 +136,7 @@ class DecodedPixels:
     Data workers are sent its path, not its pixels. While one exists in any process, the entry cannot be removed.
 
     Args:
-        digests: of the files as they are now; None: do not compare them.
+        digests: of the present files; None: do not compare them.
     """
 
     def __init__(self, entry: Entry, digests: Digests | None = None) -> None:
@@ -189,6 +189,6 @@ def offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def entries(images: Path) -> list[Entry]:
-    """Every entry below a folder, also those that are not whole; the one used last comes first."""
+    """Every entry below a folder, incomplete ones included; the one used last comes first."""
     found = [Entry(path.parent) for path in images.glob("*/about.json")]
     return sorted(found, key=Entry.used, reverse=True)

@@ -1,4 +1,4 @@
-"""Reads every image of a data set once and finds those that cannot be read, are of an odd kind, or are there twice."""
+"""Reads every image of a data set once and finds unreadable, unusual and duplicate ones."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> D
 
     Args:
         dataset: as it was loaded, its files not yet resized; images that are not files are hashed as pixels. One that
-            is hashed already stays as it is.
+            is hashed already is unchanged.
         listener: hears of progress; None: keep nothing that is read.
     """
     if all(split.digests is not None for split in dataset.splits.values()):
@@ -162,7 +162,7 @@ def _of_file(path: Path, stamp: _Stamp) -> _Known:
 
 
 def _kinds(stream: BinaryIO, path: Path) -> list[str]:
-    """The kinds of rule; none for what is no image, which is told when it is decoded."""
+    """The kinds of rule; none for a file that is no image, which is reported when it is decoded."""
     try:
         return [kind for kind, _ in rules_of(stream, path, whole=False)]
     except OSError as error:

@@ -1,4 +1,4 @@
-"""How large splits are, and in what a copy of a data set differs from the published one."""
+"""Sizes of splits, and differences of a copy of a data set from the published one."""
 
 from __future__ import annotations
 

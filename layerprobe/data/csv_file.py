@@ -26,7 +26,7 @@ _DIVIDING = ("is_query", "is_gallery")
 _TRUTH = {"true": True, "t": True, "yes": True, "y": True, "1": True, "1.0": True} | {
     "false": False, "f": False, "no": False, "n": False, "0": False, "0.0": False,
 }  # fmt: skip
-# Split -> what is wrong where it is empty.
+# Split -> the error if it is empty.
 _EMPTY = {
     "test": "no row is a query of the split test",
     "gallery": "no row is in the gallery of the split test",

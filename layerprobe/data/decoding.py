@@ -24,7 +24,7 @@ _COMMIT = 512  # images between two syncs; after a power failure, decoding goes 
 
 
 def begun(entry: Entry, digests: Digests) -> int:
-    """Number of images, from the first on, that are on the disk and were decoded from the files as they are now."""
+    """Number of leading images that are on the disk and were decoded from the present files."""
     return _kept(entry, digests)[0]
 
 

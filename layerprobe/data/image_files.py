@@ -12,7 +12,7 @@ from layerprobe.data.images import read_image
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.system.errors import DataError
 
-_NAMED = 5  # so many names stand in an error
+_NAMED = 5  # names in an error
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Files:
 
 
 def read_with(dataset: Dataset, *, exif_rotation: bool, padded: bool) -> Dataset:
-    """The data set with its files read by these options of `read_image`; images that are not files stay as they are."""
+    """The data set with its files read by these options of `read_image`; images that are not files are unchanged."""
 
     def one(split: Split) -> Split:
         if not isinstance(split.image, Files):

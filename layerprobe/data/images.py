@@ -1,6 +1,6 @@
 """Image files -> RGB pixels, decoded by PIL.
 
-A file that is no whole image ends in a `DataError` that names it and says what is wrong with it; its `kind` is the word
+A file that is not a complete image raises a `DataError` that names it and its fault; its `kind` is the word
 that `data check` counts such files by.
 """
 
@@ -86,7 +86,7 @@ def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False)
 
 
 def _turned(image: PIL.Image.Image, exif_rotation: bool) -> PIL.Image.Image:
-    """The image as its EXIF orientation says, or as it is stored."""
+    """The image in its EXIF orientation, or as stored."""
     if image.format != "TIFF":
         return PIL.ImageOps.exif_transpose(image) if exif_rotation else image
     # PIL turns TIFFs by itself, when it loads their pixels.

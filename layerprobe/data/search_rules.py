@@ -76,13 +76,13 @@ def with_search_rules(dataset: Dataset, searching: Searching) -> Dataset:
     for name in dataset.searched:
         queries, gallery = dataset.splits[name], dataset.search_in.get(name, name)
         found = _rules_of(queries, None if gallery == name else dataset.splits[gallery], searching)
-        if told := _notes(found, searching):
-            rules[name], notes[name] = found, told
+        if new := _notes(found, searching):
+            rules[name], notes[name] = found, new
     return replace(dataset, search_rules=rules, search_notes=notes)
 
 
 def _notes(rules: SearchRules, searching: Searching) -> tuple[str, ...]:
-    """What a result under some rules has to say; nothing where there are none."""
+    """The notes of results under some rules; empty without rules."""
     notes = [] if rules.groups is None else [f"group: {searching.group}"]
     if rules.positives is not None and searching.positives:
         notes.append(f"positives: {searching.positives.name}")

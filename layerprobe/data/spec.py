@@ -13,7 +13,7 @@ from layerprobe.data.splits import Dataset
 
 @dataclass(frozen=True, eq=False)
 class DatasetSpec:
-    """How a data set is loaded, and what a user has to know before the first run on it.
+    """How a data set is loaded, and its description for users.
 
     Only `load` is needed.
 
@@ -23,7 +23,7 @@ class DatasetSpec:
         unchecked: the same options -> every image that the data set names, whether or not it is there; nothing else is
             required, so that `data check` can report all faults at once where `load` refuses at the first. It raises a
             DataError where no image can be named. None: the error of `load` is all that can be said.
-        defaults: keys of [data] whose defaults differ from those that all data sets share.
+        defaults: keys of [data] with other defaults than the common ones.
         argument: what follows the name in `--data NAME:ARGUMENT`, where `load` takes a root.
         layout: what its folder or file looks like, in one line.
         where: its official page, as text; empty where there is none.

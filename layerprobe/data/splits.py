@@ -97,7 +97,7 @@ class Dataset:
 
     @property
     def searched(self) -> list[str]:
-        """The splits whose images are searched for: all but those that others are searched in."""
+        """The splits of queries: all but galleries."""
         galleries = {gallery for query, gallery in self.search_in.items() if gallery != query}
         return [name for name in self.splits if name not in galleries]
 
@@ -154,7 +154,7 @@ def overlaps(dataset: Dataset) -> tuple[str, ...]:
 
 
 def manifest_sha256(split: Split, class_names: tuple[str, ...]) -> str:
-    """Hex hash of a split's ids, class names and fingerprint: of files the sizes, not what they hold.
+    """Hex hash of a split's ids, class names and fingerprint: of files the sizes, not the contents.
 
     Runs of earlier versions have no other hash of their images.
     """

@@ -30,7 +30,7 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
     the same for all seeds, so that the runs of an experiment choose by the same images.
 
     Args:
-        fraction: of the training classes, at least 0 and below 1; 0 leaves the data set as it is.
+        fraction: of the training classes, at least 0 and below 1; 0 leaves the data set unchanged.
     """
     if not fraction:
         return dataset
@@ -46,7 +46,7 @@ def with_validation_fold(dataset: Dataset, folds: int, fold: int) -> Dataset:
     trained once for each part has each training class held out once.
 
     Args:
-        folds: number of parts, at least 2; 0 leaves the data set as it is.
+        folds: number of parts, at least 2; 0 leaves the data set unchanged.
         fold: which of them, from 0.
     """
     if not folds:

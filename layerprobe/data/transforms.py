@@ -118,7 +118,7 @@ def _channels(name: str, value: Channels) -> tuple[float, float, float]:
     return red, green, blue
 
 
-# Framing -> what it adds to the way of resizing, other than its name.
+# Framing -> its suffix to the name of the resizing, other than its own name.
 _FRAMED = {"square": "", "D1": ", D1 in one step"}
 
 

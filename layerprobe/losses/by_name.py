@@ -25,8 +25,8 @@ def loss(name: str, embedding_dim: int, num_classes: int, *, seed: int = 0, **op
         name: a key of `layerprobe.registry.LOSSES`.
         embedding_dim: D.
         num_classes: C, the number of training classes; labels are 0 ... C - 1.
-        seed: of the parameters that the loss draws; torch's own generators stay as they are.
-        options: keyword arguments of the loss, which its class describes; those left out take its defaults.
+        seed: of the parameters that the loss draws; torch's own generators are unchanged.
+        options: keyword arguments of the loss; see its class for the defaults.
 
     Returns:
         A module: embeddings (B, D) and labels (B,) -> a scalar to minimise. Its parameters, if it has any, are trained

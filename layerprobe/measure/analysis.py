@@ -79,7 +79,7 @@ def search_sha256(queries: Labelled, gallery: Labelled | None, rules: SearchRule
     return digest.hexdigest()
 
 
-def rank(  # noqa: PLR0913 - what is searched, how exactly, and in how much memory
+def rank(  # noqa: PLR0913 - the items, the exactness and the memory
     queries: Features,
     gallery: Features | None,
     similarity: str = "cosine",
@@ -108,7 +108,7 @@ def rank(  # noqa: PLR0913 - what is searched, how exactly, and in how much memo
 
 
 def _search(queries: Features, gallery: Features | None, similarity: str, rules: SearchRules | None) -> dict[str, Any]:
-    """What ranking takes beside the queries."""
+    """The arguments of ranking besides the queries."""
     if gallery is None:
         return {"similarity": similarity, "rules": rules}
     return {

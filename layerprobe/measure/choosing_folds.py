@@ -105,7 +105,7 @@ def out_of_fold(search: Refitting, chain: Chain) -> Hits:
     """Recall@1 of each query with a chain that was fitted on the queries of the other folds alone.
 
     A reduction knows the features that it was fitted on, so that a score on these flatters it: queries are judged here
-    by what it does to classes that it has not seen. What is searched is the whole gallery in every fold, the classes of
+    on classes that it has not seen. Every fold searches the whole gallery, the classes of
     the fit included, which flatters it still: half-whitening of netA's layers on Omniglot gained 0.6 to 4.6 points more
     among fitted classes than among as many others.
 

@@ -29,7 +29,7 @@ def extract(
 
     Args:
         normalise: a batch on `device`, such as bytes (B, H, W, 3) -> float32 (B, 3, H, W); None where the batches are
-            already what the network takes.
+            already the network's input.
 
     Yields:
         For each batch {tap.key: float32 (B, dim)}.

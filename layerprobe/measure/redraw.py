@@ -44,7 +44,7 @@ class InMemory(Protocol):
         """N names."""
 
 
-def left_out_values(  # noqa: PLR0913 - what is searched, by which rules, and what is measured
+def left_out_values(  # noqa: PLR0913 - the items, the rules and the measures
     queries: InMemory,
     gallery: InMemory | None,
     units: IntArray,

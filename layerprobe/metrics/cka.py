@@ -8,7 +8,7 @@ Kornblith, Do Wide and Deep Networks Learn the Same Things?, ICLR 2021.
 
 Rows are L2-normalised first, as recall by the cosine compares them; a zero row stays zero. So the lengths of vectors
 change nothing, nor does rotating the features of either layer. All is computed in float64. The estimator is unbiased:
-of layers that share nothing, the value is below 0 as often as above.
+for unrelated layers, the value is below 0 as often as above.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def cka_vector(features: ArrayLike, *, batch_size: int, name: str = "features") 
         features: (N, D), row i is item i.
         batch_size: at least 4. The rows are split at random, in the same way for every N rows, into N // batch_size
             batches (at least one) whose sizes differ by at most a row. None has fewer rows than this, unless N is less.
-        name: what the features are called in an error.
+        name: of the features in an error.
 
     Returns:
         (M,) with M about N times the batch size.
@@ -59,7 +59,7 @@ def unit_rows(features: ArrayLike, name: str = "features") -> FloatArray:
 
     Args:
         features: (N, D).
-        name: what they are called in an error.
+        name: of the features in an error.
 
     Raises:
         NumericError: NaN or Inf.

@@ -33,7 +33,7 @@ class Prototypes(QueryMetric):
     Euclidean distance. Whatever the features are searched by, the cosine decides; packed bits are taken as -1 and 1.
 
     The N images of each class are drawn 10 times, from the gallery where there is one. A query counts in the draws in
-    which it is none of them, and its value is the mean over these; what is reported is the mean over queries. The draws
+    which it is none of them, and its value is the mean over these; the score is the mean over queries. The draws
     depend on the class and its number of images alone, so that all layers, epochs and runs have the same. Among
     prototypes whose cosines tie (within 1e-12) one is drawn, and the value is its expectation: 1 / C for a collapsed
     layer of C classes. A class takes part if it has N images and, where it is searched in itself, one more. Groups and
@@ -49,7 +49,7 @@ class Prototypes(QueryMetric):
         self.n = n
 
     def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
-        """What it is the mean of: (Q,) in [0, 1]; NaN for queries of classes that are excluded, or in all draws.
+        """(Q,) contributions in [0, 1], whose mean it is; NaN for queries of skipped classes, or in all draws.
 
         Raises:
             DataError: fewer than two classes have enough images, no query is left; or the search has lists of right

@@ -43,7 +43,7 @@ class QueryMetric(Metric):
 
     @abstractmethod
     def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
-        """Name -> (Q,) what its number is the mean of; NaN for queries that are excluded.
+        """Name -> (Q,) contribution of each query, whose mean is the number; NaN for excluded queries.
 
         Raises:
             DataError: see `__call__`, like NumericError.

@@ -48,7 +48,7 @@ class PrecisionAtPositives(QueryMetric):
         self.lone = lone
 
     def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
-        """What the three are the means of: (Q,) in [0, 1] each, NaN for queries that are excluded.
+        """The contributions of queries, whose means are the three: (Q,) in [0, 1] each, NaN for excluded queries.
 
         Raises:
             DataError: lone queries where they are an error, or nothing else where they are excluded.
@@ -70,7 +70,7 @@ class ReciprocalRank(QueryMetric):
         self.lone = lone
 
     def of_queries(self, retrieval: Retrieval) -> Mapping[str, FloatArray]:
-        """What it is the mean of: (Q,) in [0, 1], NaN for queries that are excluded.
+        """The contributions of queries, whose mean it is: (Q,) in [0, 1], NaN for excluded queries.
 
         Raises:
             DataError: see `PrecisionAtPositives`.

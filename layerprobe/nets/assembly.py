@@ -1,4 +1,4 @@
-"""Trunk + pool + head = Net; what is loaded and what starts anew."""
+"""Trunk + pool + head = Net, with loaded or initialised parameters."""
 
 from __future__ import annotations
 

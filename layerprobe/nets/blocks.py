@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-# Class of a model, or of a part of it -> globs of its blocks, where their nesting does not tell what a block is.
+# Class of a model, or of a part of it -> globs of its blocks, where their nesting does not show the blocks.
 _TABLE = {
     "ByobNet": ("stages.*.*",),  # timm: a MobileViT block holds a stack of transformer blocks
     "CrossVit": ("blocks.*.blocks.*.*",),  # timm: a block gives a list of the tokens of both branches

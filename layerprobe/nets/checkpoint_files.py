@@ -29,7 +29,7 @@ class FileWeights:
         tensors: names -> tensors on the CPU, in the file's order. In front of a tensor's own name stand the keys of the
             dicts that it lies in: `state_dict.model.conv1.weight`.
         source: the file, for errors and notes; None where the tensors come from elsewhere.
-        part: the name of the dict, or the prefix, that the network is to be found under; None: it is looked for.
+        part: the name of the dict, or the prefix, of the network; None: search for it.
     """
 
     tensors: Mapping[str, Tensor]
@@ -71,7 +71,7 @@ def _tensors(node: object, prefix: str, seen: set[int], depth: int) -> Iterator[
 
 
 def _require_weights_file(path: Path) -> None:
-    """Refuse an empty file, and name what is often saved in the place of weights."""
+    """Refuse an empty file and files that are often mistaken for weights."""
     try:
         require_file(path)
         with path.open("rb") as stream:

@@ -82,7 +82,7 @@ class TargetNetwork:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """The tensors under one prefix of a file, as far as they are a network's.
+    """The tensors of a network under one prefix of a file.
 
     Args:
         prefix: what stands before the network's names in the file, such as `state_dict.model`; empty for nothing.

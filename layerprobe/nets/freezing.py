@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class FrozenBatchNorm(nn.Module):
-    """A BatchNorm as it is in evaluation, whatever the mode.
+    """A BatchNorm in evaluation mode, whatever the module's mode.
 
     Mean, variance, weight and bias keep their names in the state but are all buffers: neither `train()` nor
     `requires_grad_(True)` of a network around it sets them moving, and no optimiser sees them.

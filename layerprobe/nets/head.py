@@ -35,7 +35,7 @@ class Head:
         return (*before, *(f"fc{number}" for number in numbers), *after)
 
     def children(self, channels: int) -> dict[str, nn.Module]:
-        """`pool5`, `norm5`, `dropout5`, `fc6`, `relu6`, `fc7` ..., a norm, a dropout: those that the recipe asks for.
+        """`pool5`, `norm5`, `dropout5`, `fc6`, `relu6`, `fc7` ..., a norm, a dropout, as the recipe states.
 
         The last norm and dropout have their layer's number. Linear layers keep torch's initialisation.
         """

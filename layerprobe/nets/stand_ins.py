@@ -30,7 +30,7 @@ _UNREADABLE = (
     OverflowError, MemoryError, struct.error, zipfile.BadZipFile,
 )  # fmt: skip
 _STATE_ALONE = "Save the network's state_dict() alone"
-# Words in torch's errors -> what the file holds.
+# Words in torch's errors -> the content of the file.
 _OTHERS = {
     "persistent_load of storage": "a module as an object, in torch's old format",
     "Tensor subclass": "tensors of a class of its own",
@@ -54,7 +54,7 @@ class _StandIn:
         pass
 
     def __setstate__(self, state: object) -> None:
-        """Drop what the file says about the object."""
+        """Drop the object's state."""
 
 
 class _PlainDict:
@@ -85,7 +85,7 @@ def load_inert(path: Path) -> object:
                     raise _holds_code(path, name)
             return _load(path, names)
     except _UNREADABLE as error:
-        # torch's own message recommends switching the protection off.
+        # torch's own message recommends disabling the protection.
         code = re.search(r"GLOBAL ([\w.]+)", str(error))
         if code is not None:
             raise _holds_code(path, code[1]) from error
@@ -101,7 +101,7 @@ def _holds_code(path: Path, name: str) -> DataError:
 
 
 def _is_code(name: str) -> bool:
-    """Whether a name is a function, as far as can be told without importing it."""
+    """Whether a name is a function, as far as is known without importing it."""
     module, last = name.partition(".")[0], name.rpartition(".")[2]
     if module == "torch":
         return not last.lstrip("_")[:1].isupper()
@@ -156,7 +156,7 @@ def _foreign_names(path: Path) -> list[str]:
 
 
 def _require_magic_number(path: Path, stream: io.BufferedReader) -> None:
-    """Go past the pickle that torch's old format begins with; what somebody else's holds in its place is told."""
+    """Read past the pickle at the start of torch's old format; raise if another pickle is in its place."""
     found = False
     texts: deque[str] = deque(["", ""], maxlen=2)  # the last two that are put on the stack: a module and a name in it
     memo: dict[object, str] = {}

@@ -1,4 +1,4 @@
-"""torchvision's ImageNet weights: where their files lie, and what is in them."""
+"""torchvision's ImageNet weights: their files and tensors."""
 
 from __future__ import annotations
 

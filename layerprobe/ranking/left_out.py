@@ -1,4 +1,4 @@
-"""What a ranking would give without each unit: its items left out of queries and gallery together, exactly.
+"""Rankings without each unit, whose items are removed from queries and gallery together, exactly.
 
 A unit is a class, or several whole classes. Leaving one out takes negatives away from the queries of all others, and
 their positives stay. So one pass over all pairs, which counts each query's closer and tied negatives by unit, gives the

@@ -52,7 +52,7 @@ class Overrides:
 
 
 def overridden(sections: dict[str, Any], overrides: Overrides, known: Iterable[str]) -> dict[str, Any]:
-    """The sections of a recipe with what the command line changes in them.
+    """The sections of a recipe with the overrides of the command line.
 
     Args:
         sections: section -> keys, as TOML gives them.
@@ -139,4 +139,4 @@ def _set_metric(metrics: dict[str, Any], path: str, value: Any) -> None:
     if dot and isinstance(metrics.get(name, {}), dict):
         metrics[name] = {**metrics.get(name, {}), key: value}
     else:
-        metrics[name] = value  # the first gate says what is wrong
+        metrics[name] = value  # the first validation reports it

@@ -124,7 +124,7 @@ class Recipe:
         return sections if self.ensemble is None else sections | {"ensemble": self.ensemble.model_dump(mode="json")}
 
     def member(self, number: int) -> Recipe:
-        """What a member of the ensemble trains, counted from 1; ensembles of two seeds share none."""
+        """The recipe of a member of the ensemble, counted from 1; ensembles of two seeds share none."""
         members = self.ensemble.members if self.ensemble else 1
         train = self.train.model_copy(update={"seed": self.train.seed * members + number - 1})
         return replace(self, train=train, ensemble=None)
@@ -147,7 +147,7 @@ class Recipe:
         return self.identity(with_seed=False)[:12]
 
     def changes_since(self, stored: RunRecord) -> list[Change]:
-        """The keys that decide the weights and differ from those that a run was trained with."""
+        """The keys that decide the weights and differ from a run's recipe."""
         old = stored.recipe
         with contextlib.suppress(LayerprobeError):
             # Through the same defaults, so that a key that is new in this version is no difference.
@@ -196,7 +196,7 @@ def is_changed(reference: str, recipe: Recipe) -> bool:
 
 
 def recorded_recipe(record: RunRecord, file: Path) -> Recipe:
-    """The recipe in a run's record. It fetches no data set, and nothing is asked of the model."""
+    """The recipe in a run's record. It fetches no data set, and does not load the model."""
     if record.from_python:
         raise RecipeError(
             "measured from Python: the run stores neither model nor images",
@@ -214,7 +214,7 @@ def recorded_recipe(record: RunRecord, file: Path) -> Recipe:
         raise DataError(what, file=file, fix="Correct it, or train it again with --fresh") from error
 
 
-def resolve(  # noqa: PLR0913 - what is resolved, where it comes from, and what of it the user changes
+def resolve(  # noqa: PLR0913 - the recipe, its origin and the user's overrides
     name: str,
     sections: Mapping[str, Any],
     *,

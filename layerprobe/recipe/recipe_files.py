@@ -29,7 +29,7 @@ def list_recipes() -> dict[str, Path]:
 
 
 def summary(path: Path) -> str:
-    """What a recipe says of itself: its first comment line, without its own name."""
+    """A recipe's description: its first comment line, without its name."""
     first = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
     said = first.removeprefix("#").strip() if first.startswith("#") else ""
     name, _, rest = said.partition(": ")

@@ -1,4 +1,4 @@
-"""Sections of a recipe -> validated sections, or what is wrong with them.
+"""Sections of a recipe -> validated sections, or their problems.
 
 Two gates, whose problems are reported together: first keys, types and registered names; then the keys that belong to a
 data set, network or loss, which its own parameters define.
@@ -82,7 +82,7 @@ def _with_weights(values: Mapping[str, Any], problems: list[Problem]) -> Mapping
 
 
 def metric_options(values: Any, problems: list[Problem]) -> dict[str, dict[str, Any]]:
-    """The options of each [metrics.NAME], checked against what the metric takes."""
+    """The options of each [metrics.NAME], checked against the metric's parameters."""
     if not isinstance(values, Mapping):
         text = "not a section. Write [metrics.NAME] and its keys below it"
         problems.append(Problem("metrics", text, ("metrics",)))
@@ -162,7 +162,7 @@ def _is_accepted(factory: type[Loss], options: Mapping[str, Any]) -> bool:
 
 
 def with_defaults_of(loss: LossSection, train: Train) -> Train:
-    """[train] with what it leaves to the loss and the optimiser filled in."""
+    """[train] with the defaults that depend on the loss and the optimiser."""
     factory = load(*_TABLES["loss"], loss.name)
     sampler = train.sampler or factory.sampler
     update: dict[str, Any] = {"sampler": sampler}

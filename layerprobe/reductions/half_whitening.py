@@ -25,7 +25,7 @@ class HalfWhitening:
     """`l2+whiten:D:0.5+l2`, fitted on several parts of the same features.
 
     Args:
-        dim: D: 128, or what is less of the features' dimensions and the rank of each part.
+        dim: D: the minimum of 128, the features' dimensions and the rank of each part.
         fits: fold -> fitted on all other folds; None -> on all of them.
     """
 
@@ -57,7 +57,7 @@ def half_whitening(
     Args:
         blocks: (N, D) features.
         folds: (N,) the fold of each row.
-        without: the folds to leave out, each for a fit; None leaves none out.
+        without: the folds to hold out, one for each fit; None: fit on all.
         of_each: calls a function on each fold, perhaps several at once.
 
     Returns:

@@ -24,8 +24,8 @@ class RandomProjection:
     and which draw it is; layers of equal dimension are projected alike. No feature is read.
 
     Args:
-        argument: `D` is the first draw; `D:i` its i-th further one, i at least 1; `DxN` stands for the first N draws,
-            N at least 2, whose scores are averaged: `members` are their names, and it cannot be fitted itself.
+        argument: `D` is the first draw; `D:i` its i-th further one, i at least 1; `DxN` is the mean of the first N
+            draws, N at least 2, whose scores are averaged: `members` are their names, and it cannot be fitted itself.
 
     Raises:
         RecipeError: it is none of these.

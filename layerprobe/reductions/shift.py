@@ -22,11 +22,11 @@ class Shift:
 
         d(x1, x2) = min over c_0, c_i of |x1 - x2 - c_0 u_0 - sum_i c_i v_i|
 
-    That is the length of x1 - x2 projected onto what is orthogonal to all shifts, so the features' projections have
-    these distances. With W^T = Q R, u_0 = Q R^-T 1, and the projection is Q (I - s s^T) Q^T, s being R^-T 1 divided by
-    its length: for C classes it has C - 1 dimensions. Features keep their D numbers; `shift+pca:D` has fewer. The
-    equations sum up to D - 1 vectors v_i, where the null space has D - C. The paper's distance is Euclidean: search by
-    `euclidean`. The bias does not matter. No feature is read.
+    That is the length of x1 - x2 projected onto the orthogonal complement of all shifts, so the features' projections
+    have these distances. With W^T = Q R, u_0 = Q R^-T 1, and the projection is Q (I - s s^T) Q^T, s being R^-T 1
+    divided by its length: for C classes it has C - 1 dimensions. Features keep their D numbers; `shift+pca:D` has
+    fewer. The equations sum up to D - 1 vectors v_i, where the null space has D - C. The paper's distance is Euclidean:
+    search by `euclidean`. The bias does not matter. No feature is read.
     """
 
     fits = draws = False

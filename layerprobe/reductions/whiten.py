@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Whiten:
     """`pca:D`, each direction then divided by its variance to the power of P / 2.
 
-    P = 1 is full whitening: on what it is fitted on, every direction has variance 1. P = 0 is `pca:D`, and P = 0.5,
+    P = 1 is full whitening: on the fitted features, every direction has variance 1. P = 0 is `pca:D`, and P = 0.5,
     half-whitening, takes the square root of every direction's standard deviation. Variances are divided by N - 1.
     There is no other shrinkage: nothing is added to the variances. The released code of Tolias et al., *Learning and
     Aggregating Deep Local Descriptors for Instance-Level Recognition*, 2020 (github.com/gtolias/how, function

@@ -69,7 +69,7 @@ def url_file(model: str, url: str) -> Path:
             torch.hub.download_url_to_file(url, str(path), hash_prefix=expected, progress=sys.stderr.isatty())
         except (OSError, RuntimeError) as error:
             raise absent(model, path.name, url, first_line(error), path.parent) from error
-    # torch compares the hash only of what it fetches.
+    # torch compares the hash only of files that it fetches.
     if not sha256(path).startswith(expected):
         raise DataError("sha256 differs from the one in its name", file=path, fix="Delete it")
     return path

@@ -42,7 +42,7 @@ _FINAL_NORMS = (
 _OTHER_CALLS = (ValueError, TypeError, KeyError, IndexError, RuntimeError, ImportError)
 _GREY_LEVELS = 1.0  # mean difference to ours; torch's rounding of a bicubic filter on noise is below half of it
 _FILES = ("config.json", "*.safetensors", "*.bin")  # of a folder: its settings, and its weights in either format
-_MANY = 3  # so many missing tensors stand in an error
+_MANY = 3  # missing tensors named in an error
 # Steps of a processor that are not those of an OwnInput; where it says that it takes one, its input is not known.
 _OTHER_STEPS = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order", "rescale_offset")
 

@@ -27,7 +27,7 @@ def _versions(name: str) -> dict[str, str]:
 
 
 def _parsed(name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """The architecture's name, its configuration, and what open_clip says of the weights; empty without a tag."""
+    """The architecture's name, its configuration, and open_clip's description of the weights; empty without a tag."""
     open_clip = imported("open_clip", "open_clip")
     architecture, slash, tag = name.partition("/")
     if architecture not in open_clip.list_models():

@@ -64,7 +64,7 @@ def _given(name: str) -> tuple[nn.Module, OwnInput | None, Mapping[str, str]]:
 
 
 def _called(path: Path, function: str) -> tuple[object, Mapping[str, str]]:
-    """What a function of a file returns, and the hashes of the files that were imported, as for `Foreign.files`."""
+    """The return value of a function of a file, and the hashes of the imported files, as for `Foreign.files`."""
     try:
         with imported_file(path, function) as (module, files):
             build = getattr(module, function, None)
@@ -84,7 +84,7 @@ def _called(path: Path, function: str) -> tuple[object, Mapping[str, str]]:
 
 
 def _as_input(name: str, facts: object) -> OwnInput:
-    """The input that a user states: {size, filter, crop, mean, std}; all but the size may be left out.
+    """The input that a user states: {size, filter, crop, mean, std}; all but the size are optional.
 
     As in timm, `crop` is the share of the shorter side that the crop keeps; without it the image is squeezed.
     """

@@ -1,4 +1,4 @@
-"""Readout: what a model from elsewhere gives -> one vector an image."""
+"""Readout: output of a foreign model -> one vector per image."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Output:
 def measured_output(
     name: str, model: nn.Module, image_size: int, *, final_norms: Sequence[str], prefix_tokens: int | None
 ) -> Output:
-    """What a model gives; the forwards change nothing of it.
+    """The output of a model; the forwards do not change it.
 
     Args:
         model: images (B, 3, H, W) -> any output.

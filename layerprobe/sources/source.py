@@ -20,7 +20,7 @@ from layerprobe.system.errors import UnknownNameError
 from layerprobe.values.own_input import OwnInput
 
 _MODEL, _READOUT = "model", "readout"
-_NO_OWN_SIZE = 224  # of a model that says nothing of its input
+_NO_OWN_SIZE = 224  # of a model that does not state its input
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Foreign:
     """A model as its library builds it.
 
     Args:
-        module: images (B, 3, H, W) -> what the model gives; its classifier is taken off.
+        module: images (B, 3, H, W) -> the model's output without classifier.
         image_size: side of the images that it was built for; None for its own.
         final_norms: paths of modules that may be the norm after its last block; the first that is one counts.
         prefix_tokens: how many tokens before the patches it says it has, if it says so.
@@ -98,11 +98,11 @@ class Source:
             weights: what `read_checkpoint` read, or names -> tensors, with the whole model under one prefix; "model":
                 the library's own; None: everything is drawn.
             from_scratch: fully connected layers that start from their initialisation.
-            seed: of what is drawn; the global generators are not touched.
+            seed: of drawn parameters; the global generators are not touched.
             image_size: side of the images that will come; None for the model's own.
 
         Returns:
-            Its layers are the model's blocks and `output`, what it gives; then those of the head.
+            Its layers are the model's blocks and `output`, its output; then those of the head.
 
         Raises:
             LayerprobeError: of the library's package, the name, the weights, the head or the size.

@@ -1,4 +1,4 @@
-"""A Python file of the user's, imported from bytes whose hashes are known: it, and what it takes from its folder tree.
+"""A Python file of the user's and its imports from its folder tree, imported from bytes with known hashes.
 
 Nothing of that tree is ever read from a .pyc.
 """
@@ -56,13 +56,13 @@ def known_modules(path: Path, function: str) -> Mapping[str, str] | None:
 
 @contextlib.contextmanager
 def imported_file(path: Path, function: str) -> Iterator[tuple[ModuleType, Mapping[str, str]]]:
-    """Import a file; from now on, what it imports of its own folder tree is checked, also after the block.
+    """Import a file; its imports from its own folder tree are checked from now on, also after the block.
 
     When the block ends without an error, and the user names the file now, it is put on the user's list.
 
     Yields:
         The module, and the SHA-256 of each file of the folder tree that was taken, by its path from the folder, the
-        file itself under the empty path. It grows with what the code imports later.
+        file itself under the empty path. It grows with later imports of the code.
     """
     tree = _Tree(NamedFile(str(path), function, {}), known_modules(path, function))
     _forget_imports()
@@ -159,13 +159,13 @@ class _Tree(MetaPathFinder):
         return found, loader
 
     def keep(self) -> None:
-        """Put what was taken on the user's list, if the user names the file now."""
+        """Add the imported files to the user's list, if the user names the file now."""
         self._kept = True
         if self.known is None:
             keep_named(NamedFile(self.file.file, self.file.function, dict(self.taken)))
 
     def _read(self, path: Path) -> bytes:
-        """A file's content, which is what the user named."""
+        """The content of a file, checked to be the one that the user named."""
         try:
             require_file(path)
             content = path.read_bytes()
@@ -185,7 +185,7 @@ class _Tree(MetaPathFinder):
 
 
 def _forget_imports() -> None:
-    """Forget what earlier imports took from folder trees, theirs or the same: a module in memory is not looked for."""
+    """Forget earlier imports from folder trees, theirs or the same: a module in memory is not searched again."""
     trees = [finder for finder in sys.meta_path if isinstance(finder, _Tree)]
     names = {name for tree in trees for name in tree.names}
     packages = {name.rpartition(".")[0] for name in names}

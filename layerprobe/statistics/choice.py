@@ -132,7 +132,7 @@ def folds_of(units: ArrayLike, *, count: int = FOLDS, seed: int = 0) -> NDArray[
 def cross_fitted(
     cells_of: Callable[[int], UnitSums] | UnitSums, folds: ArrayLike, choose: Callable[[UnitSums], int]
 ) -> CrossFitted:
-    """Choose on all folds but one, and take that one's units by what was chosen; so for each fold.
+    """For each fold, choose on the other folds and take the fold's units of the chosen candidate.
 
     Args:
         cells_of: fold -> the cells of C candidates, fitted without that fold, on all U units; or the cells themselves,
@@ -222,7 +222,7 @@ def _cheapest_first(cells: UnitSums, costs: Sequence[Cost]) -> tuple[NDArray[np.
 
 
 def _qualifying(cells: UnitSums, drawn: FloatArray, within: float) -> tuple[int, NDArray[np.int64]]:
-    """The best candidate, and those that may be taken, the cheapest first.
+    """The best candidate, and the eligible ones, the cheapest first.
 
     Args:
         cells: of C candidates without NaN, the cheapest first.
@@ -247,7 +247,7 @@ def _reach(errors: FloatArray, drawn: FloatArray) -> FloatArray:
     """(C,) by how much the upper end of the one-sided 95 % interval of differences is above them.
 
     Args:
-        errors: (C, U) what a unit adds to the error of a difference.
+        errors: (C, U) contribution of a unit to the error of a difference.
         drawn: (U,) how often each unit was drawn.
     """
     units = errors.shape[1]

@@ -53,9 +53,9 @@ def find_layers(expressions: Sequence[str], measured: Measured, *, pools: Sequen
     """Layer expressions -> layers in execution order, each once; `A+B` comes after the last of its layers.
 
     Args:
-        expressions: see `find_taps`; or several such names with `+` between and one pool at the end, none of them a
+        expressions: see `find_taps`; or several such names joined by `+` with one pool at the end, none of them a
             glob: `pool5.2+pool5.3@max`. Their order does not matter.
-        pools: see `find_taps`; of `A+B` those that all its layers but vectors can have. None: the default pools of
+        pools: see `find_taps`; for `A+B` those that apply to all its layers but vectors. None: the default pools of
             its layers.
     """
     joint = [text for text in expressions if _is_joint(text, measured)]
@@ -68,7 +68,7 @@ def find_layers(expressions: Sequence[str], measured: Measured, *, pools: Sequen
 
 
 def pools_left_out(expressions: Sequence[str], measured: Measured, *, pools: Sequence[str] | None = None) -> list[str]:
-    """A line for each pool that `find_layers` leaves out at some layers, with the reason of the first of them."""
+    """A line for each pool that `find_layers` skips for some layers, with the reason of the first."""
     found = unpooled([text for text in expressions if not _is_joint(text, measured)], measured, pools=pools)
     return [f"{pool} skipped for {', '.join(why)}: {next(iter(why.values()))}" for pool, why in found.items()]
 

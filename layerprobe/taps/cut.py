@@ -22,7 +22,7 @@ def shares_after(module: nn.Module, taps: Sequence[Tap], image_size: int) -> lis
 
     One dry forward of a noise image tells. A module's own parameters come after a layer if the module, or for one that
     is never called the next above it that is, begins to run after the layer is done; so do those of what never runs.
-    Multiply-adds are those that torch's counter counts: of convolutions and matrix products.
+    Multiply-adds are those of torch's counter: of convolutions and matrix products.
 
     Args:
         module: (B, 3, H, W) -> (B, D).

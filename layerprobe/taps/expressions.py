@@ -65,13 +65,13 @@ def find_taps(expressions: Sequence[str], measured: Measured, *, pools: Sequence
     Args:
         expressions: `NAME[#i][@pool]` or `normed(NAME[#i])[@pool]`. NAME is a layer's name or a glob over those names
             (`*` is all of them); `modules`, which adds the layers' parts; a module path or, where no layer's name
-            matches, a glob over module paths, in which `*` stands for one step; or `output`, which is the model's own.
+            matches, a glob over module paths, in which `*` matches one step; or `output`, the model's own.
             `#i` is the i-th call of a module, from 1; a glob takes all calls. `normed` is the output through the
-            model's final norm. Globs over paths, and `modules`, leave out what cannot be tapped.
+            model's final norm. Globs over paths, and `modules`, skip modules that cannot be tapped.
         pools: for expressions without a pool: max, avg, gem (cube root of the mean cube) or grid:s (s x s adaptive
             maxima, C * s * s numbers), of tokens those of the patches; cls and cls+avg, where there is a class token.
-            A pool that a layer cannot have is excluded there, if it can have another one. None: max for maps, cls and
-            avg for tokens. A vector has one tap, with the pool `none`, whatever is asked.
+            A pool that a layer cannot have is skipped there, if it can have another one. None: max for maps, cls and
+            avg for tokens. A vector has one tap, with the pool `none`, whatever is requested.
     """
     found: dict[tuple[int, bool, str], Tap] = {}
     for each in _asked(expressions, measured, pools):
@@ -83,7 +83,7 @@ def find_taps(expressions: Sequence[str], measured: Measured, *, pools: Sequence
 def unpooled(
     expressions: Sequence[str], measured: Measured, *, pools: Sequence[str] | None = None
 ) -> dict[str, dict[str, str]]:
-    """The pools that `find_taps` leaves out: pool -> layer -> why it cannot have it."""
+    """The pools that `find_taps` skips: pool -> layer -> the reason."""
     found: dict[str, dict[str, str]] = {}
     for each in _asked(expressions, measured, pools):
         if isinstance(each.tap, RecipeError):
@@ -92,7 +92,7 @@ def unpooled(
 
 
 def execution_order(names: Iterable[str], measured: Measured) -> list[str]:
-    """Sort layers by the order in which the network runs them; names that it does not have are excluded."""
+    """Sort layers by the order in which the network runs them; unknown names are dropped."""
     found = {}
     for name in names:
         plain, normed = _without_normed(name)
@@ -178,7 +178,7 @@ def _at_call(path: str, number: str, normed: bool, pools: Sequence[str] | None, 
 
 
 def _without_normed(layer: str) -> tuple[str, bool]:
-    """What stands in `normed(...)`, and whether it does."""
+    """The name in `normed(...)`, and whether it is such an expression."""
     normed = layer.startswith(_NORMED) and layer.endswith(")")
     return (layer.removeprefix(_NORMED)[:-1], True) if normed else (layer, False)
 
@@ -210,7 +210,7 @@ def _path(target: str, measured: Measured) -> str | None:
 
 
 def _globbed(target: str, measured: Measured) -> tuple[list[str], bool]:
-    """The module paths that a glob names, and whether those that cannot be tapped are excluded."""
+    """The module paths that a glob names, and whether those that cannot be tapped are skipped."""
     net = measured.net
     if target == MODULES:
         return [plain_path(path) for path in {**net.layers, **net.parts}.values()], True

@@ -15,7 +15,7 @@ Hook = Callable[[nn.Module, object, object], None]
 
 
 def plain_path(path: str) -> str:
-    """A module's path as it is without torch.compile."""
+    """A module's path without torch.compile's prefix."""
     return ".".join(name for name in path.split(".") if name != _COMPILED)
 
 
@@ -25,7 +25,7 @@ def parts_by_path(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def prepared(images: Tensor, module: nn.Module) -> Tensor:
-    """Images in the type that a module computes in and on its device; as they are where it has no parameters."""
+    """Images in the type that a module computes in and on its device; unchanged if it has no parameters."""
     tensors = [*module.parameters(), *module.buffers()]
     floats = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
     return images if floats is None else images.to(device=floats.device, dtype=floats.dtype)
@@ -56,7 +56,7 @@ def hooked(module: nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
         # Of blocks under gradient checkpointing, which here have no gradients to lose.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
-        # First into training, where LeViT forgets what it computed once of weights that may be others by now.
+        # First into training mode, where LeViT drops values cached from weights that may have changed.
         module.train()
         module.eval()
         yield

@@ -1,4 +1,4 @@
-"""Which axis of a module's output is what, distinguished from the shapes that dry forwards gave."""
+"""The meaning of each axis of a module's output, from the shapes of dry forwards."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Model:
 
 
 def find_layouts(seen: Sequence[Seen], model: Model) -> list[Layout | Unclear]:
-    """The layout of each output of a model, or why it cannot be told."""
+    """The layout of each output of a model, or the reason why it is unknown."""
     counts = _token_counts(seen)
     grids = {shape[2] * shape[3] for shape in (one.two for one in seen) if len(shape) == 4 and shape[2] == shape[3]}
     return [_layout(one, model, counts, grids) for one in seen]

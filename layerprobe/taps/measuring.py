@@ -96,7 +96,7 @@ class _Output:
 
 
 def measure_layers(net: NamedLayers, image_size: int) -> Measured:
-    """Run noise images through a network, which changes nothing of it, and tell the layout of every output.
+    """Run noise images through a network, without changing it, and infer the layout of every output.
 
     Two and three images show the axis of images, and two of another size, where the network takes them, the axes of
     channels.
@@ -201,7 +201,7 @@ def _normalises_last(module: nn.Module) -> bool:
 
 
 def _has_class_token(module: nn.Module) -> bool:
-    """Whether tokens before the patches begin with a class token, by what the model calls its own tensors.
+    """Whether tokens before the patches begin with a class token, by the names of the model's own tensors.
 
     A model with registers alone has none. Where no name tells, the first token is one.
     """

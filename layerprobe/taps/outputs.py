@@ -1,4 +1,4 @@
-"""What modules give: a tensor, or several parts of which one stands for all."""
+"""Outputs of modules: a tensor, or several parts of which one is tapped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PARTS = ("image_embeds", "image_features", "pooler_output", "last_hidden_state"
 
 
 def tensor_part(output: object) -> Part | None:
-    """Where the tensor that stands for an output is: the part with a known name, else the first; None: nowhere."""
+    """The path of the tapped tensor in an output: the part with a known name, else the first; None: no tensor."""
     if isinstance(output, Tensor):
         return ()
     parts = _parts(output)

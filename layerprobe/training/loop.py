@@ -85,11 +85,11 @@ class Trainer:
     as one that was never interrupted: no generator's position has to be kept.
 
     Args:
-        normalise: uint8 (B, H, W, 3) -> what the network takes.
-        targets: (N,) what the loss takes as an image's class, from 0; None for the split's classes in their order.
+        normalise: uint8 (B, H, W, 3) -> the network's input.
+        targets: (N,) class of each image for the loss, from 0; None: the split's classes in their order.
     """
 
-    def __init__(  # noqa: PLR0913 - what is trained, on what, and how
+    def __init__(  # noqa: PLR0913 - network, loss, data and plan
         self,
         net: Net,
         loss: Loss,
