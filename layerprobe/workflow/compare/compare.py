@@ -1,4 +1,4 @@
-"""compare: two layers of runs on the same queries, from their stored ranks -> the difference and its interval."""
+"""compare: the difference of two layers on the same queries, from stored ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Pair = tuple[RankedLayer, RankedLayer]
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """The words of `layerprobe compare` as values.
+    """A call of `layerprobe compare`.
 
     Args:
         a: [RUN[#epoch]:]LAYER[@pool][/reduction][~similarity] or RUN[#epoch]; the layer may be a glob.
@@ -47,11 +47,7 @@ class CompareRequest:
 
 
 def compare(request: CompareRequest) -> list[Comparison]:
-    """Compare the layers of A with those of B; nothing is written.
-
-    Returns:
-        One comparison; with globs those of every pair, corrected together.
-    """
+    """Compare the layers of A with those of B; the pairs of globs are corrected together."""
     (run, first), (other, second) = (find_reference(request.cache, text) for text in (request.a, request.b))
     a, b = (open_ranked_split(run, first.epoch, request.split), open_ranked_split(other, second.epoch, request.split))
     require_same_queries(a, b)
@@ -59,11 +55,7 @@ def compare(request: CompareRequest) -> list[Comparison]:
 
 
 def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure: Measure) -> list[Comparison]:
-    """Compare layers of one split with layers of another.
-
-    Args:
-        pairs: at least one, each a layer of `a` and one of `b`.
-    """
+    """Compare layers of one split with layers of another; at least one pair."""
     invalid = {(x, y): invalid_reason(a, x) or invalid_reason(b, y) for x, y in pairs}
     valid = [pair for pair in pairs if not invalid[pair]]
     if not valid:
@@ -90,7 +82,7 @@ def pair_layers(a: tuple[RankedSplit, Reference], b: tuple[RankedSplit, Referenc
     """The pairs that two references name.
 
     A glob pairs each of its layers with the other reference's single layer. That layer is skipped, also under a second
-    name of the same stored features. Two globs pair layers of one name.
+    name of the same stored features. Two globs pair layers with equal names.
     """
     firsts, seconds = find_layers(*a), find_layers(*b)
     globs = a[1].is_glob, b[1].is_glob
@@ -98,8 +90,8 @@ def pair_layers(a: tuple[RankedSplit, Reference], b: tuple[RankedSplit, Referenc
         pairs = [(first, second) for first in firsts for second in seconds if first.layer == second.layer]
     else:
         pairs = [(first, second) for first in firsts for second in seconds]
-    one_place = (a[0].run, a[0].epoch) == (b[0].run, b[0].epoch)
-    if any(globs) and one_place:
+    same_epoch = (a[0].run, a[0].epoch) == (b[0].run, b[0].epoch)
+    if any(globs) and same_epoch:
         path = a[0].run.feature_file(a[0].epoch, a[0].split)
         same = {name: equal_layers(path, name) for name in {second.layer.layer for _, second in pairs}}
         pairs = [(x, y) for x, y in pairs if x != y and x.layer not in same[y.layer.layer]]
@@ -118,14 +110,14 @@ def basis_of(ranked_split: RankedSplit, measure: Measure, units: int, comparison
 
 
 def side_of(ranked_split: RankedSplit, ranked: RankedLayer) -> ComparedLayer:
-    """A layer, as a comparison has it."""
+    """A layer of a comparison."""
     return ComparedLayer(
         ranked_split.subject(ranked), ranked_split.name(ranked), data_facts(ranked_split.run, ()).start
     )
 
 
 def invalid_reason(ranked_split: RankedSplit, ranked: RankedLayer) -> str:
-    """Why a layer has no ranks; empty where it has some."""
+    """Why a layer has no ranks; empty if it has them."""
     reason = next(
         (why for draw in ranked_split.ranked_as(ranked) if (why := ranked_split.stored.invalid.get(draw, ""))), ""
     )
@@ -133,7 +125,7 @@ def invalid_reason(ranked_split: RankedSplit, ranked: RankedLayer) -> str:
 
 
 def layer_notes_of(ranked_split: RankedSplit, ranked: RankedLayer) -> list[str]:
-    """The caveats on a layer: fitted on the searched items, collapsed, zero vectors."""
+    """The caveats on a layer: transductive, collapsed, zero vectors."""
     notes = dict.fromkeys(
         note for draw in ranked_split.ranked_as(ranked) for note in layer_notes(ranked_split.stored.ranks[draw])
     )
@@ -142,7 +134,7 @@ def layer_notes_of(ranked_split: RankedSplit, ranked: RankedLayer) -> list[str]:
 
 
 def input_notes(a: RankedSplit, b: RankedSplit) -> list[str]:
-    """What differs in the inputs of two models, as a note; none where nothing does."""
+    """A note on the differences between the inputs of two models, if any."""
     names, transforms = (a.run.name, b.run.name), (a.stored.transform, b.stored.transform)
     if transforms[0] != transforms[1]:
         return [inputs_text(names, transforms)]

@@ -34,11 +34,7 @@ SplitPair = tuple[RankedSplit, RankedSplit]
 
 
 def compare_seeds(request: CompareRequest) -> list[SeedComparison]:
-    """Compare the layers of A with those of B in every training of their experiments.
-
-    Returns:
-        One comparison; with globs those of every pair, corrected together.
-    """
+    """Compare the layers of A with those of B in every training of their experiments."""
     (run_a, first), (run_b, second) = (find_reference(request.cache, text) for text in (request.a, request.b))
     a = open_ranked_split(run_a, first.epoch, request.split)
     b = open_ranked_split(run_b, second.epoch, request.split)
@@ -69,11 +65,7 @@ def compare_seeds(request: CompareRequest) -> list[SeedComparison]:
 def compare_trainings(
     named: SplitPair, ranked_splits: Sequence[SplitPair], pairs: Sequence[Pair], trainings: Trainings, measure: Measure
 ) -> list[SeedComparison]:
-    """Compare layers of several pairs of trainings.
-
-    Args:
-        pairs: of layers; at least one.
-    """
+    """Compare at least one pair of layers over several pairs of trainings."""
     a, b = named
     invalid = {pair: next(filter(None, (_invalid(x, pair) for x in ranked_splits)), "") for pair in pairs}
     valid = [pair for pair in pairs if not invalid[pair]]
@@ -93,13 +85,13 @@ def compare_trainings(
         cell = valid.index(pair)
         each = zip(ranked_splits, trainings.seeds, evidence, strict=True)
         of_seeds = tuple(_training(runs, seed, one, cell) for runs, seed, one in each)
-        told = (*_layer_notes(ranked_splits, pair), *notes)
-        comparisons.append(SeedComparison(*sides, basis, of_seeds, found[cell], told, trainings.one))
+        of_pair = (*_layer_notes(ranked_splits, pair), *notes)
+        comparisons.append(SeedComparison(*sides, basis, of_seeds, found[cell], of_pair, trainings.one))
     return comparisons
 
 
 def _layer_notes(ranked_splits: Sequence[SplitPair], pair: Pair) -> list[str]:
-    """What is to be said of the two layers in each training, with the run's name."""
+    """The caveats on both layers in each training, with the run's name."""
     return list(
         dict.fromkeys(
             f"{ranked_split.run.name}, {note}"
@@ -120,7 +112,7 @@ def _training(ranked_splits: SplitPair, seed: int, evidence: Evidence, cell: int
 
 
 def _corrected(found: Sequence[OverSeeds]) -> list[OverSeeds]:
-    """The p of these networks and those of another training, each corrected by Holm."""
+    """Correct the p values for these networks, and those for another training, each by Holm."""
     classes, training = holm([one.classes.p for one in found]), holm([one.training.p for one in found])
     return [
         replace(one, classes=replace(one.classes, p=p), training=replace(one.training, p=q))

@@ -1,4 +1,4 @@
-"""Two layers against each other on the same queries: the values that `compare` gives."""
+"""Two layers compared on the same queries: the values that `compare` returns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from layerprobe.workflow.run.references import reference_text
 
 @dataclass(frozen=True)
 class ComparedLayer:
-    """One of the two layers.
-
-    Args:
-        start: the network of epoch 0, as in `DataFacts`.
-    """
+    """A compared layer; `start` is the network of epoch 0, as in `DataFacts`."""
 
     subject: Subject
     name: str
@@ -26,12 +22,7 @@ class ComparedLayer:
 
 @dataclass(frozen=True)
 class Basis:
-    """The data of a comparison.
-
-    Args:
-        metric: R@1, MAP@R ...
-        units: number of resampled units: the classes, or clusters of them.
-    """
+    """The data of a comparison; `units` is the number of resampled classes, or clusters of classes."""
 
     metric: str
     kind: IntervalKind
@@ -68,11 +59,11 @@ class Comparison:
 
     @property
     def claimed(self) -> bool:
-        """Whether the difference is significant: p, corrected for all comparisons, is below 0.05."""
+        """Whether p, corrected for all comparisons, is below 0.05."""
         return is_significant(self.difference)
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as JSON has them; `note` says what kind of interval it is, if not the default."""
+        """The fields in JSON; `note` states the kind of interval unless it is the default."""
         return _row(self.a, self.b, self.basis, self.difference, self.notes)
 
 
@@ -83,6 +74,7 @@ class SeedComparison:
     Args:
         trainings: by seed; empty where a layer of one has no valid number, with the reason in `notes`.
         over: a - b over the trainings, both p corrected for all comparisons; None likewise.
+        one: whether a and b belong to the same experiment.
     """
 
     a: ComparedLayer
@@ -94,7 +86,7 @@ class SeedComparison:
     one: bool = True
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as JSON has them: low, high and p for another training, and those of these networks apart."""
+        """The fields in JSON: low, high and p for another training, and those for these networks separately."""
         over = self.over
         row = _row(self.a, self.b, self.basis, None if over is None else over.training, self.notes)
         networks = None if over is None else {x: getattr(over.classes, x) for x in ("low", "high", "p")}
@@ -106,7 +98,7 @@ class SeedComparison:
 
 
 def is_significant(difference: Difference | None) -> bool:
-    """Whether a difference is significant: its p is below 0.05."""
+    """Whether p is below 0.05."""
     return difference is not None and difference.p is not None and difference.p < 0.05
 
 

@@ -1,4 +1,4 @@
-"""A comparison in words, and several in a table."""
+"""Comparisons as sentences and as a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference
 from layerprobe.values.metric_names import is_fraction, recall_of
-from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison
+from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison, is_significant
 
 
 def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> str:
@@ -18,7 +18,7 @@ def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> st
     84.0 %, +1.8 points (95 % interval over 68 classes, against this gallery: +0.6 to +3.0; p = 0.004).`
 
     Args:
-        names: what to call them; None for the layers' names, with epoch and run where these differ.
+        names: of the layers; None for the layers' names, with epoch and run where these differ.
     """
     a, b, basis = comparison.a, comparison.b, comparison.basis
     first, second = names or _names(a, b)
@@ -40,11 +40,7 @@ def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> st
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> TextTable:
-    """A row for each comparison of a corrected family.
-
-    Args:
-        comparisons: at least one; all between the same two splits.
-    """
+    """A row for each comparison of a corrected family; at least one, all between the same two splits."""
     first = comparisons[0]
     basis, share = first.basis, is_fraction(first.basis.metric)
     corrected = f"p is corrected by Holm for {basis.comparisons} comparisons; the intervals are not"
@@ -66,11 +62,21 @@ def _row(one: Comparison, share: bool) -> tuple[str, ...]:
     if one.values is None or one.difference is None:
         return (one.a.name, one.b.name, "-", "-", "-", "-", "-", "; ".join(one.notes))
     found = one.difference
-    told = ("a better" if found.value > 0 else "b better") if one.claimed else "not significant"
-    ends = "-" if found.low is None or found.high is None else range_text(found.low, found.high, share)
-    values = (f"{100 * value:.1f}" if share else f"{value:.3g}" for value in one.values)
-    p = "-" if found.p is None else p_text(found.p)
-    return (one.a.name, one.b.name, *values, difference_text(found.value, share), ends, p, told)
+    values = (number_text(value, share) for value in one.values)
+    difference = difference_text(found.value, share)
+    return (one.a.name, one.b.name, *values, difference, ends_cell(found, share), *verdict_cells(found))
+
+
+def ends_cell(difference: Difference, share: bool) -> str:
+    """The interval in a row."""
+    return "-" if (ends := difference.interval) is None else range_text(ends.low, ends.high, share)
+
+
+def verdict_cells(difference: Difference) -> tuple[str, str]:
+    """The p of a row, and which layer is significantly better."""
+    better = "a better" if difference.value > 0 else "b better"
+    verdict = better if is_significant(difference) else "not significant"
+    return "-" if difference.p is None else p_text(difference.p), verdict
 
 
 def _places_text(a: ComparedLayer, b: ComparedLayer) -> str:
@@ -80,7 +86,7 @@ def _places_text(a: ComparedLayer, b: ComparedLayer) -> str:
 
 
 def _shared(comparisons: Sequence[Comparison]) -> list[str]:
-    """The notes of comparisons that have values, each once; the other ones are in the table."""
+    """The notes of comparisons that have values, each once; the others are in their rows."""
     return list(dict.fromkeys(note for one in comparisons if one.values is not None for note in one.notes))
 
 
@@ -140,24 +146,29 @@ def no_interval_text(basis: Basis) -> str:
 
 
 def corrected_text(basis: Basis) -> str:
-    """What was done to p where there are several comparisons; empty for a single one."""
+    """The correction of p for several comparisons; empty for a single one."""
     return f", corrected by Holm for {basis.comparisons} comparisons" if basis.comparisons > 1 else ""
 
 
 def few_text(basis: Basis) -> str:
-    """A warning where there are few units; empty where there is nothing to warn of."""
+    """A warning if there are few units; else empty."""
     if not FEWEST_UNITS <= basis.units < FEW_UNITS:
         return ""
     return f"{basis.kind.units_text(basis.units)} are few: the interval itself is uncertain."
 
 
 def value_text(value: float, share: bool) -> str:
-    """`85.8 %`, or three digits of a number that is no share."""
-    return f"{100 * value:.1f} %" if share else f"{value:.3g}"
+    """`85.8 %`, or three digits of a number that is not a share."""
+    return f"{number_text(value, share)} %" if share else number_text(value, share)
+
+
+def number_text(value: float, share: bool) -> str:
+    """`85.8`, in percent or points for shares."""
+    return f"{100 * value:.1f}" if share else f"{value:.3g}"
 
 
 def difference_text(value: float, share: bool) -> str:
-    """`+1.8`, in points where it is one of shares."""
+    """`+1.8`, in points for shares."""
     text = f"{100 * value:+.1f}" if share else f"{value:+.3g}"
     return "+0.0" if text == "-0.0" else text
 
@@ -188,7 +199,7 @@ def inputs_text(runs: tuple[str, str], transforms: tuple[str, str]) -> str:
 
 
 def _steps(transform: str) -> dict[str, object]:
-    """The steps of a transform by name; one that is no JSON is a single step."""
+    """The steps of a transform by name; text that is not JSON is a single step."""
     try:
         found = json.loads(transform)
     except ValueError:

@@ -32,11 +32,7 @@ from layerprobe.workflow.run.units import units_of
 
 @dataclass(frozen=True)
 class Measure:
-    """The compared metric.
-
-    Args:
-        metric: R@K, or another that is the mean of a value for each query.
-    """
+    """The compared metric: R@K, or another mean of a value for each query."""
 
     metric: str = "R@1"
     kind: IntervalKind = field(default_factory=IntervalKind)
@@ -58,7 +54,7 @@ class Evidence:
 
     @property
     def units(self) -> int:
-        """How many units have a query."""
+        """The number of units with a query."""
         return self.sums.units
 
     def differences(self) -> list[Difference]:
@@ -102,12 +98,12 @@ def gather(
     """The values of pairs of layers.
 
     Args:
-        pairs: at least one; their features were finite.
+        pairs: at least one, with finite features.
         units: (Q,) the unit of each query.
     """
     metric = measure.metric
-    firsts = np.array([values_of(a, first, metric) for first, _ in pairs])
-    seconds = np.array([values_of(b, second, metric) for _, second in pairs])
+    firsts = np.array([_values_of(a, first, metric) for first, _ in pairs])
+    seconds = np.array([_values_of(b, second, metric) for _, second in pairs])
     gained, weights = firsts - seconds, _weights(a, b, metric)
     shared = np.where(np.isnan(gained), np.nan, [firsts, seconds])
     means = [unit_sums(values, units, weights).means for values in shared]
@@ -118,7 +114,7 @@ def gather(
 def _left_out(
     a: RankedSplit, b: RankedSplit, pairs: Sequence[tuple[RankedLayer, RankedLayer]], measure: Measure
 ) -> FloatArray:
-    """(C, U, U) contributions of the queries of each unit to each difference without each unit."""
+    """(C, U, U), as in `Evidence`."""
     cluster, metric = measure.kind.cluster, measure.metric
     if (a.run, a.epoch) == (b.run, b.epoch):
         firsts = seconds = Redrawn(a, cluster).tables(
@@ -130,8 +126,8 @@ def _left_out(
     return np.stack([firsts[first] - seconds[second] for first, second in pairs])
 
 
-def values_of(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -> FloatArray:
-    """(Q,) what each query adds to a layer's metric, the mean over its draws; NaN where the metric leaves it out."""
+def _values_of(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -> FloatArray:
+    """(Q,) contribution of each query to a layer's metric, the mean over its draws; NaN where it is excluded."""
     stored, draws = ranked_split.stored, ranked_split.ranked_as(ranked)
     if any(metric not in stored.values.get(draw, {}) for draw in draws):
         _require_known(metric)
@@ -143,7 +139,7 @@ def values_of(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -> Fl
 
 
 def _require_known(metric: str) -> None:
-    """Check that a metric can be compared at all, stored or not."""
+    """Check that a metric can be compared, stored or not."""
     if recall_of(metric):
         return
     means = [name for name in METRICS if is_mean_over_queries(registry.load("metric", METRICS, name))]
@@ -155,7 +151,7 @@ def _require_known(metric: str) -> None:
 
 
 def _command(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -> str:
-    """How to store what each query adds to a metric."""
+    """The command that stores each query's contribution to a metric."""
     recall = recall_of(metric)
     if recall and recall.terms:
         return f"Run layerprobe summary {ranked_split.run.name}, and name the terms that it shows"
@@ -168,7 +164,7 @@ def _command(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -> str
 
 
 def _weights(a: RankedSplit, b: RankedSplit, metric: str) -> NDArray[np.int64] | None:
-    """(Q,) in how many of the draws on equal terms each query is; None for a metric without draws."""
+    """(Q,) number of draws on equal terms that include each query; None for a metric without draws."""
     recall = recall_of(metric)
     terms = recall.terms if recall else None
     if terms is None:

@@ -1,7 +1,7 @@
-"""What runs show in a sentence or two, with intervals, from stored ranks: the embedding against two other layers.
+"""The findings of runs in sentences with intervals, from stored ranks: the embedding against two other layers.
 
-Neither is chosen on test, where the best of many layers is also the luckiest: the layer before the embedding is fixed
-before any number is seen, and the best on validation is chosen on classes that are not reported on.
+Neither is chosen on test, which would cause selection bias: the layer before the embedding is fixed in advance, and the
+best on validation is chosen on other classes.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ METRIC = "R@1"
 
 @dataclass(frozen=True, eq=False)
 class FindingInputs:
-    """What a finding of a run rests on.
+    """The inputs of a finding on a run.
 
     Args:
         test: its last epoch that is ranked and scored, on unseen classes.
         train: the same epoch on the training classes; None where it is not ranked there.
-        validation: the same epoch on held-out classes; None if there are none, or it is not ranked there.
-        same: the embedding by other names, such as a module `head` that gives the model's output.
+        validation: the same epoch on held-out classes; None likewise.
+        same: the embedding under other names, such as a module `head` that gives the model's output.
     """
 
     test: RankedSplit
@@ -51,7 +51,7 @@ class FindingInputs:
 
     @property
     def name(self) -> str:
-        """What the layer before the embedding is called in a sentence."""
+        """The layer before the embedding in a sentence."""
         what = (
             "the layer before the embedding" if self.layers.adjacent else "the last layer probed before the embedding"
         )
@@ -59,7 +59,7 @@ class FindingInputs:
 
 
 def inputs_of(run: Run) -> FindingInputs:
-    """What a finding of a run rests on."""
+    """The inputs of a finding on a run."""
     record = run.read()
     if record.network is None:
         raise RecipeError(
@@ -84,9 +84,7 @@ def inputs_of(run: Run) -> FindingInputs:
 
 
 def finding(run_inputs: FindingInputs, chosen: BestOnValidation | None = None) -> str:
-    """A layer against the embedding on unseen classes, and what both reach on the training classes.
-
-    No claim is made of the training classes.
+    """Compare a layer with the embedding on unseen classes, and state their levels on the training classes.
 
     Args:
         chosen: the layer; None for the one before the embedding.
@@ -100,25 +98,18 @@ def finding(run_inputs: FindingInputs, chosen: BestOnValidation | None = None) -
 
 @dataclass(frozen=True)
 class BestOnValidation:
-    """The best of some layers on validation.
-
-    Args:
-        among: how many layers it is the best of; one with several pools counts once.
-    """
+    """The best of `among` layers on validation; a layer with several pools counts once."""
 
     layer: RankedLayer
     among: int
 
 
 def chosen_on_validation(inputs: Sequence[FindingInputs]) -> BestOnValidation | None:
-    """The layer with the best recall on validation, in the mean over trainings; the first of equals.
-
-    Args:
-        inputs: at least one, of one experiment and epoch.
+    """The layer with the best mean recall on validation over trainings of one experiment; the first of equals.
 
     Returns:
-        None without validation in all of them, or where ranks there are not exact for K = 1, and where the best is the
-        embedding or the layer before it.
+        None without exact ranks for K = 1 on validation in all of them, and where the best is the embedding or the
+        layer before it.
     """
     ranked_splits = [ranked_split for run_inputs in inputs for ranked_split in (run_inputs.test, run_inputs.validation)]
     layers = [
@@ -143,7 +134,7 @@ def chosen_on_validation(inputs: Sequence[FindingInputs]) -> BestOnValidation | 
 
 
 def _first(run_inputs: FindingInputs, chosen: BestOnValidation | None) -> tuple[RankedLayer, str]:
-    """What is compared with the embedding, and its name in a sentence."""
+    """The layer compared with the embedding, and its name in a sentence."""
     if chosen is None:
         return run_inputs.layers.before, run_inputs.name
     name = run_inputs.test.name(chosen.layer)
@@ -167,11 +158,7 @@ def _levels(values: tuple[float, float] | None, mean: str = "") -> str:
 
 
 def finding_of_seeds(inputs: Sequence[FindingInputs], chosen: BestOnValidation | None = None) -> str:
-    """The same over several trainings of one experiment.
-
-    Args:
-        inputs: at least two, of different seeds, one epoch and the same two layers.
-    """
+    """The same over at least two trainings of one experiment, with one epoch and the same two layers."""
     layer, name = _first(inputs[0], chosen)
     pair = (layer, inputs[0].layers.embedding)
     test = _over_trainings([run_inputs.test for run_inputs in inputs], pair)
@@ -200,7 +187,7 @@ def _means(found: SeedComparison) -> tuple[float, float] | None:
 
 
 def best_on_validation(run: Run, scores: Sequence[Score], labels: Mapping[Any, str]) -> str:
-    """The layer that is best on validation at the last epoch, and how it does on test; empty without validation."""
+    """The best layer on validation at the last epoch, and its test recall; empty without validation."""
     last = max((score.epoch for score in scores if score.split == "test"), default=None)
     own = [s for s in scores if (s.epoch, s.metric, s.reduction) == (last, METRIC, NO_REDUCTION)]
     layers = list(dict.fromkeys(score.ranked_layer for score in own))
@@ -216,19 +203,14 @@ def best_on_validation(run: Run, scores: Sequence[Score], labels: Mapping[Any, s
 
 @dataclass(frozen=True)
 class Findings:
-    """What some runs show.
-
-    Args:
-        sentences: a run or an experiment each, of the best on validation where that is known; of a single one there is
-            the layer before the embedding, too.
-    """
+    """The findings of some runs, with a line for each run that has none."""
 
     sentences: tuple[str, ...]
     missing: tuple[str, ...]
 
 
 def findings(runs: Sequence[Run]) -> Findings:
-    """The findings of runs in their order; trainings of one experiment under several seeds have one together."""
+    """The findings of runs in their order; trainings of an experiment under several seeds share them."""
     inputs: dict[str, FindingInputs] = {}
     missing: list[str] = []
     for run in runs:
@@ -251,7 +233,7 @@ def findings(runs: Sequence[Run]) -> Findings:
 
 
 def _by_experiment(inputs: Iterable[FindingInputs]) -> list[list[FindingInputs]]:
-    """Trainings of one experiment under several seeds together; of several runs of one seed, the others alone."""
+    """Group trainings of one experiment by seed; further runs of one seed are groups of their own."""
     groups: dict[tuple[object, ...], dict[int, FindingInputs]] = {}
     inputs = list(inputs)
     names = experiments_of(run_inputs.test.run for run_inputs in inputs).names

@@ -1,4 +1,4 @@
-"""What the metrics of ranked layers are without each unit, from their stored features."""
+"""Metrics of ranked layers without each unit, from stored features."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Redrawn:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """What the run was trained with."""
+        """The run's recipe."""
         return recorded_recipe(self.ranked_split.record, self.ranked_split.run.record_file)
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The run's, with its galleries and rules; no image is read but one."""
+        """The run's data set, with its galleries and rules."""
         dataset = from_recipe.build_dataset(self.recipe)
         images = dataset.splits.get(self.ranked_split.split)
         if images is None or tuple(images.ids) != self.ranked_split.stored.ids:
@@ -61,7 +61,7 @@ class Redrawn:
         if recall is None and metric not in METRICS:
             fix = "Choose a metric of the whole gallery, such as R@1"
             raise RecipeError(f"--interval redraw is not for {metric}", fix=fix)
-        ranked_split, dataset, wanted = self.ranked_split, self.dataset, list(layers)
+        ranked_split, dataset, rankings = self.ranked_split, self.dataset, list(layers)
         gallery = dataset.search_in.get(ranked_split.split, ranked_split.split)
         names = list(dict.fromkeys([ranked_split.split, gallery]))
         units = self._units(names)
@@ -70,7 +70,7 @@ class Redrawn:
         device = from_recipe.choose_device("auto")
         searches = searches_of_run(features_of(ranked_split.run, self.recipe, dataset), self.recipe, device)
         found = {}
-        for draw in dict.fromkeys(draw for ranked in wanted for draw in ranked_split.ranked_as(ranked)):
+        for draw in dict.fromkeys(draw for ranked in rankings for draw in ranked_split.ranked_as(ranked)):
             for name in names:
                 self._require_stored(name, dataset.splits[name], draw)
             with searches.reduced.opened(ranked_split.epoch, ranked_split.split, draw, None) as (queries, searched):
@@ -85,15 +85,15 @@ class Redrawn:
                     rules=searches.rules(ranked_split.split),
                 )
             found[draw] = values[metric]
-        return {ranked: mean_of_queries(ranked_split.ranked_as(ranked), found.__getitem__) for ranked in wanted}
+        return {ranked: mean_of_queries(ranked_split.ranked_as(ranked), found.__getitem__) for ranked in rankings}
 
     def _units(self, names: list[str]) -> dict[str, IntArray]:
-        """Split -> (N,) unit of each image, numbered alike in all of the splits."""
+        """Split -> (N,) unit of each image, numbered consistently over the splits."""
         images = {name: (split.labels, split.ids) for name in names for split in (self.dataset.splits[name],)}
         return units_of_splits(self.dataset, images, self.cluster)
 
     def _require_stored(self, split: str, images: Labelled, ranked: RankedLayer) -> None:
-        """Check that the features of a split are there, of its images."""
+        """Check that the features of a split are stored, of the data set's images."""
         ranked_split = self.ranked_split
         path = ranked_split.run.feature_file(ranked_split.epoch, split)
         fix = probe_fix(

@@ -1,4 +1,4 @@
-"""A comparison over several trainings in words, and several in a table."""
+"""Comparisons over several trainings as sentences and as a table."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from layerprobe.workflow.compare.comparison_text import (
     classes_text,
     corrected_text,
     difference_text,
+    ends_cell,
     few_text,
     metric_text,
     no_interval_text,
-    p_text,
+    number_text,
     p_words,
     range_text,
     value_text,
+    verdict_cells,
 )
 
 
@@ -28,7 +30,7 @@ def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = N
     The claim is about another training, not only about these networks.
 
     Args:
-        names: what to call them; None for the layers' names, with epoch and run where these differ.
+        names: of the layers; None for the layers' names, with epoch and run where these differ.
     """
     basis, over = comparison.basis, comparison.over
     first, second = names or _names(comparison)
@@ -42,7 +44,7 @@ def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = N
     each = ", ".join(
         f"seed {one.seed} {difference_text(one.values[0] - one.values[1], share)}" for one in comparison.trainings
     )
-    spread = "" if over.sd is None else f", standard deviation {_unsigned(over.sd, share)}"
+    spread = "" if over.sd is None else f", standard deviation {number_text(over.sd, share)}"
     found = (
         f"{_claim(over, first, second, classes, where)}: {metric_text(basis.metric)} {level} on the mean,"
         f" {difference_text(over.mean, share)}{points}{spread} ({each})."
@@ -104,16 +106,8 @@ def _trainings_text(comparison: SeedComparison) -> str:
     return f"over {len(runs)} {pairs} ({', '.join(runs)}{at})"
 
 
-def _unsigned(value: float, share: bool) -> str:
-    return f"{100 * value:.1f}" if share else f"{value:.3g}"
-
-
 def seeds_table(comparisons: Sequence[SeedComparison]) -> TextTable:
-    """A row for each comparison of a corrected family.
-
-    Args:
-        comparisons: at least one with a value.
-    """
+    """A row for each comparison of a corrected family, at least one with a value."""
     measured = next(one for one in comparisons if one.over is not None)
     basis, share = measured.basis, is_fraction(measured.basis.metric)
     few = few_text(basis)
@@ -140,11 +134,6 @@ def _row(one: SeedComparison, share: bool) -> tuple[str, ...]:
     over = one.over
     if over is None:
         return (one.a.name, one.b.name, "-", "-", "-", "-", "-", "; ".join(one.notes))
-    told = ("a better" if over.mean > 0 else "b better") if is_significant(over.training) else "not significant"
-    ends = (
-        "-" if found.low is None or found.high is None else range_text(found.low, found.high, share)
-        for found in (over.classes, over.training)
-    )
-    sd = "-" if over.sd is None else _unsigned(over.sd, share)
-    p = "-" if over.training.p is None else p_text(over.training.p)
-    return (one.a.name, one.b.name, difference_text(over.mean, share), sd, *ends, p, told)
+    ends = (ends_cell(found, share) for found in (over.classes, over.training))
+    sd = "-" if over.sd is None else number_text(over.sd, share)
+    return (one.a.name, one.b.name, difference_text(over.mean, share), sd, *ends, *verdict_cells(over.training))
