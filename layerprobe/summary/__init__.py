@@ -1,4 +1,1 @@
-"""What recalls of all epochs show of a layer: gap, gain and the epochs that matter.
-
-Enter by `layers.layer_summaries`.
-"""
+"""Recalls of all epochs -> gap, gain and best epoch of each layer: `layers.layer_summaries`."""

@@ -17,7 +17,7 @@ LayerEpoch = tuple[RankedLayer, int]  # a layer at an epoch
 
 @dataclass(frozen=True)
 class Faults:
-    """What a reader must know of a layer on a split at an epoch.
+    """The caveats on a layer on a split at an epoch.
 
     Args:
         tied: share of tied queries where the layer has collapsed; else 0.
@@ -32,7 +32,7 @@ class Faults:
 
 
 def faults_of(ranks: Ranks) -> Faults:
-    """The faults that ranks tell; `invalid` where they are not exact for K = 1."""
+    """The faults that follow from ranks; `invalid` where they are not exact for K = 1."""
     invalid = "the ranks are not exact for K = 1" if ranks.open([1]).any() else ""
     return Faults(ranks.tied_share if ranks.collapsed else 0.0, ranks.zeros, ranks.lone, invalid)
 
@@ -43,7 +43,7 @@ class Cells:
 
     Args:
         rows: layer and epoch -> its row in `sums`.
-        sums: of all of them; None where there is no row.
+        sums: None without rows.
     """
 
     rows: Mapping[LayerEpoch, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Cells:
         return UnitSums(self.sums.sums[rows], self.sums.counts[rows])
 
     def mean(self, place: LayerEpoch) -> float | None:
-        """A mean; None if there is none."""
+        """The mean of a layer at an epoch, if any."""
         return float(self.of([place]).means[0]) if place in self.rows else None
 
     def epochs(self, ranked: RankedLayer) -> list[int]:
@@ -77,9 +77,9 @@ class Cells:
         """These means and those of a further epoch.
 
         Args:
-            values: layer -> (Q,) values of the queries; NaN where a mean leaves one out.
+            values: layer -> (Q,) values of the queries; NaN where a mean excludes one.
             units: (Q,) the same for every epoch.
-            weights: (Q,) how often each query counts; None for once.
+            weights: (Q,) multiplicity of each query; None for 1.
         """
         if not values:
             return self
@@ -95,7 +95,7 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class SplitCells:
-    """What is stored of a split.
+    """The stored values of a split.
 
     Args:
         raw: Recall@1 of all its queries in its whole gallery.

@@ -1,4 +1,4 @@
-"""Rows of a summary: one layer each, from the recalls of a run's epochs."""
+"""The rows of a summary, one for each layer, from the recalls of a run's epochs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ class Level:
     Args:
         epoch: 0 = before any step.
         value: a fraction; None where the features have no valid one.
-        interval: of the value; None if there is none.
         equal: the same on equal terms; None where it is not stored.
     """
 
@@ -39,7 +38,7 @@ class Level:
 
     @property
     def differs(self) -> bool:
-        """Whether the value on equal terms lies outside the interval of the other."""
+        """Whether the value on equal terms lies outside the interval of the other one."""
         if self.equal is None or self.interval is None:
             return False
         return not self.interval.low <= self.equal <= self.interval.high
@@ -47,7 +46,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Gap:
-    """A difference of train and test recall."""
+    """Train recall - test recall."""
 
     difference: Difference
     equal: bool
@@ -55,7 +54,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class GapOnset:
-    """When the gap began to exceed that of epoch 0.
+    """The epoch at which the gap began to exceed that of epoch 0.
 
     Args:
         epoch: the first measured one from which the difference keeps its interval above 0 to the end; None for never.
@@ -73,10 +72,10 @@ class LayerSummary:
         levels: split -> its recall at the layer's last epoch.
         gap: train - test there; None where one of them is missing.
         gap_over_start: that gap - the gap of epoch 0; None where epoch 0 is not measured, or not a start.
-        opening: None where the last of these differences has no interval, or there is none.
+        opening: None where the last of these differences is missing or has no interval.
         best_epochs: split -> the epoch of its highest recall, the first of equals; on test it is chosen on test.
         faults: split -> caveats on the last epoch.
-        broken: split -> how many earlier epochs have collapsed or no value.
+        broken: split -> number of earlier epochs that have collapsed or have no value.
     """
 
     ranked: RankedLayer
@@ -95,13 +94,12 @@ class RunSummary:
     """The summary of a run.
 
     Args:
-        units: split -> how many units are resampled.
-        terms: the equal terms; None where nothing is known on any.
-        alike: the layers that are not significantly different from the best of `main` at the end, on its split; None
-            where that is unknown.
-        sections: the layers after reductions; empty where none is measured.
+        units: split -> number of resampled units.
+        terms: the equal terms, if any are known.
+        alike: the layers not significantly different from the best of `main` at the end, on its split; None if unknown.
+        sections: the layers after reductions.
         processed: each layer after its best post-processing; None where no reduction is measured.
-        label_free: how numbers that need no labels order the layers, at the last epoch that has any.
+        label_free: rank correlations of label-free metrics with recall, at the last epoch with any.
     """
 
     run: str
@@ -118,12 +116,12 @@ class RunSummary:
 
     @property
     def main(self) -> tuple[LayerSummary, ...]:
-        """The unreduced layers; all layers where every one is reduced."""
+        """The unreduced layers; all layers if every one is reduced."""
         return unreduced(self.layers)
 
 
 def unreduced(layers: Sequence[LayerSummary]) -> tuple[LayerSummary, ...]:
-    """The layers that are not reduced; all of them where there is none."""
+    """The unreduced layers; all of them if every one is reduced."""
     return tuple(layer for layer in layers if layer.ranked.reduction == NO_REDUCTION) or tuple(layers)
 
 
@@ -132,10 +130,10 @@ def layer_summaries(
 ) -> list[LayerSummary]:
     """Sum up the layers of a run.
 
-    Gaps have intervals where no unit is in both splits: such are drawn independently.
+    Gaps have intervals only if train and test share no units: their draws are then independent.
 
     Args:
-        from_start: whether epoch 0 is what training started from, so that gaps are compared with its gap.
+        from_start: whether epoch 0 is the start of training, so that gaps are compared with its gap.
     """
     last = {ranked: max(_epochs(ranked, splits)) for ranked in layers}
     levels = {split: _levels(cells, last) for split, cells in splits.items()}
@@ -160,11 +158,7 @@ def layer_summaries(
 
 
 def alike_layers(layers: Sequence[LayerSummary], splits: Mapping[str, SplitCells]) -> tuple[RankedLayer, ...] | None:
-    """The layers not significantly different from the best at their ends, on the split on which that is chosen.
-
-    Returns:
-        None as for `indistinguishable_from_best`, or where no layer has a value.
-    """
+    """The layers not significantly different from the best at their ends, on its split; None if unknown."""
     best = best_layer(end_values(layers))
     if best is None:
         return None
@@ -184,7 +178,7 @@ def end_values(layers: Sequence[LayerSummary]) -> dict[str, list[float | None]]:
 
 
 def best_epoch(cells: Cells, ranked: RankedLayer) -> int | None:
-    """The epoch of a layer's highest recall, the first of equals; None where it has none."""
+    """The epoch of a layer's highest recall, the first of equals; None without a recall."""
     epochs = cells.epochs(ranked)
     if not epochs:
         return None
@@ -211,7 +205,7 @@ def _levels(cells: SplitCells, last: Mapping[RankedLayer, int]) -> dict[RankedLa
 
 
 def _broken(cells: SplitCells, last: LayerEpoch) -> int:
-    """At how many epochs before its last a layer has collapsed or has no value."""
+    """Number of epochs before the last at which a layer has collapsed or has no value."""
     earlier = [fault for (ranked, epoch), fault in cells.faults.items() if ranked == last[0] and epoch < last[1]]
     return sum(bool(fault.invalid or fault.tied) for fault in earlier)
 
@@ -221,14 +215,14 @@ class _Gaps:
     """Gaps by whether they are on equal terms, and by layer and epoch.
 
     Args:
-        over_start: of each layer at every later epoch than 0, less the gap of epoch 0.
+        over_start: of each layer at every later epoch than 0, minus the gap of epoch 0.
     """
 
     last: Mapping[bool, Mapping[LayerEpoch, Difference]]
     over_start: Mapping[bool, Mapping[LayerEpoch, Difference]]
 
     def opening(self, ranked: RankedLayer, last: int) -> GapOnset | None:
-        """When a layer's gap began to exceed that of epoch 0; None where that is unknown for its last epoch."""
+        """The onset of a layer's gap; None where it is unknown for its last epoch."""
         raw, equal = ({place for place in self.over_start[kind] if place[0] == ranked} for kind in (False, True))
         on_equal_terms = raw == equal
         if (ranked, last) not in raw or self.over_start[on_equal_terms][ranked, last].interval is None:
@@ -253,17 +247,13 @@ def _gaps(splits: Mapping[str, SplitCells], last: Mapping[RankedLayer, int], *, 
 
 
 def _gap(found: Mapping[bool, Mapping[LayerEpoch, Difference]], place: LayerEpoch) -> Gap | None:
-    """The gap on equal terms, or else the other, if there is one."""
+    """The gap on equal terms, else the other one, if any."""
     equal = place in found[True]
     return Gap(found[equal][place], equal) if place in found[equal] else None
 
 
 def opens_at(curve: Mapping[int, Difference]) -> int | None:
-    """The first epoch from which a difference keeps its interval above 0 to the end; None for never.
-
-    Args:
-        curve: epoch -> the difference. One without an interval is not above 0.
-    """
+    """The first epoch from which a difference keeps its interval above 0 to the end; None for never."""
     found = None
     for epoch in sorted(curve, reverse=True):
         low = curve[epoch].low

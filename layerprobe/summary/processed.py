@@ -1,9 +1,9 @@
-"""Each layer after its best post-processing, chosen without looking at test."""
+"""Each layer after its best post-processing, chosen without test."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from layerprobe.statistics.best_of_many import indistinguishable_from_best
 from layerprobe.statistics.bootstrap import differences, intervals
@@ -15,12 +15,12 @@ from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 
 @dataclass(frozen=True)
 class Processed:
-    """A layer after the post-processing that was chosen for it.
+    """A layer after the post-processing chosen for it.
 
     Args:
-        value: Recall@1 on the split on which it was chosen.
+        value: Recall@1 on the split of the choice.
         test: Recall@1 on test; None where it is not measured.
-        gain: on test, over the same layer without a reduction; None where one of them is not measured.
+        gain: on test, over the unreduced layer; None where one of them is not measured.
     """
 
     ranked: RankedLayer
@@ -32,24 +32,24 @@ class Processed:
 
 @dataclass(frozen=True)
 class BestPostProcessing:
-    """Each layer after its best post-processing, chosen without looking at test.
+    """Each layer after its best post-processing, chosen without test.
 
     Args:
         split: on which it was chosen; None where none can be chosen.
-        alike: those that are not significantly different from the best one there; None if unknown.
+        alike: the layers not significantly different from the best one there; None if unknown.
     """
 
     split: str | None = None
     epoch: int = 0
     layers: tuple[Processed, ...] = ()
     alike: tuple[LayerKey, ...] | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def best_reductions(
     values: Mapping[RankedLayer, float], processings: Iterable[PostProcessing]
 ) -> dict[LayerKey, RankedLayer]:
-    """Each layer after the reduction with its highest value, which may be none; the first of equal ones.
+    """Each layer after the reduction with its highest value, possibly none; the first of equals.
 
     Means over random draws are skipped: they cannot be used.
 
@@ -71,14 +71,7 @@ def _usable(layers: Iterable[RankedLayer], processings: Iterable[PostProcessing]
 def post_processing(
     layers: Iterable[RankedLayer], processings: Sequence[PostProcessing], splits: Mapping[str, Cells], choose_on: str
 ) -> BestPostProcessing | None:
-    """The best reduction of each layer on a split, and its Recall@1 on test.
-
-    Args:
-        splits: split -> Recall@1.
-
-    Returns:
-        None where no reduced layer is measured on that split.
-    """
+    """The best reduction of each layer on a split, and its Recall@1 on test; None without reduced layers there."""
     cells, known = splits.get(choose_on, Cells()), _usable(layers, processings)
     epochs = [epoch for ranked in known if ranked.reduction != NO_REDUCTION for epoch in cells.epochs(ranked)]
     if not epochs:
@@ -97,14 +90,14 @@ def post_processing(
 def _test_values(
     chosen: Sequence[RankedLayer], test: Cells, epoch: int
 ) -> dict[RankedLayer, tuple[float | None, Interval | None, Difference | None]]:
-    """Layer -> Recall@1 on test, its interval, and the gain over the layer without a reduction."""
+    """Layer -> Recall@1 on test, its interval, and the gain over the unreduced layer."""
     there = [ranked for ranked in chosen if (ranked, epoch) in test]
     ends = dict(zip(there, intervals(test.of([(r, epoch) for r in there])) if there else [], strict=True))
     unreduced = sorted(ranked for ranked, at in test.rows if at == epoch and ranked.reduction == NO_REDUCTION)
     raw: dict[RankedLayer, RankedLayer] = {}
     for ranked in there:
         same = [other for other in unreduced if other.layer == ranked.layer]
-        # compared alike where it was measured so: bits have a similarity of their own
+        # by the same similarity where that was measured: bits have a similarity of their own
         raw |= {ranked: min(same, key=lambda other: other.similarity != ranked.similarity)} if same else {}
     gains: dict[RankedLayer, Difference] = {}
     if raw:

@@ -1,4 +1,4 @@
-"""Layers after their reductions, beside each other."""
+"""Comparison of layers after each of their reductions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SHOWN = ("test", "validation", "train")  # the first that is measured is shown
 
 @dataclass(frozen=True, order=True)
 class PostProcessing:
-    """What is done to a layer's features, and how they are then compared.
+    """A reduction of a layer's features, and the similarity by which they are then searched.
 
     Args:
-        dim: numbers, or bits, that any layer has afterwards; None where that depends on the layer.
+        dim: numbers, or bits, of any layer afterwards; None where that depends on the layer.
     """
 
     reduction: str
@@ -39,12 +39,12 @@ class Reduced:
     """Layers after reductions that are compared with each other.
 
     Args:
-        dim: numbers, or bits, that all layers have afterwards; None for the reductions where that depends on the layer.
+        dim: numbers, or bits, of all layers afterwards; None for the reductions where that depends on the layer.
         epoch: of all values; the last one at which a reduced layer is measured.
         processings: in the order of columns; those without a reduction first.
         values: split -> layer -> its Recall@1.
-        alike: processing -> layers that are not significantly different from the best one, on the split on which that
-            is chosen; None where that is unknown.
+        alike: processing -> layers not significantly different from the best one, on the split of the choice; None if
+            unknown.
     """
 
     dim: int | None
@@ -58,15 +58,15 @@ class Reduced:
 
     @property
     def reduced(self) -> tuple[PostProcessing, ...]:
-        """Those that reduce the features."""
+        """The processings with a reduction."""
         return tuple(processing for processing in self.processings if processing.reduction != NO_REDUCTION)
 
     def best(self, processing: PostProcessing) -> Best | None:
-        """The best of the layers after a reduction, on validation or test."""
+        """The best layer after a reduction, on validation or test."""
         return best_layer(self.column(processing))
 
     def column(self, processing: PostProcessing) -> dict[str, list[float | None]]:
-        """The splits on which layers are chosen -> the values of all layers after a reduction."""
+        """Validation and test -> the values of all layers after a reduction."""
         return {
             split: [self.values.get(split, {}).get(processing.of(layer)) for layer in self.layers]
             for split in ("validation", "test")
@@ -78,11 +78,8 @@ def reduced_sections(
 ) -> tuple[Reduced, ...]:
     """Compare the layers after each reduction: those of one equal dimension with each other, and all others.
 
-    Args:
-        splits: split -> Recall@1.
-
     Returns:
-        By dimension, ascending, and the reductions without an equal one at the end; empty without any reduction.
+        By dimension, ascending, and the reductions without an equal one at the end.
     """
     reduced = [processing for processing in processings if processing.reduction != NO_REDUCTION]
     raw = [processing for processing in processings if processing.reduction == NO_REDUCTION]

@@ -1,4 +1,4 @@
-"""The parts of a summary that compare reductions, as tables and as the values of JSON."""
+"""The reductions of a summary, as tables and in JSON."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ _BRACKETS = "in brackets"
 
 
 def reduced_table(summary: RunSummary, section: Reduced) -> TextTable:
-    """A row for each layer and a column for each reduction, of one epoch and split.
-
-    A line for each reduction says which layer is best after it; the table of the unreduced layers says it of them.
-    """
+    """A row for each layer and a column for each reduction, of one epoch and split, with the best layer after each."""
     cells = section.values[section.split]
     columns = [[cells.get(processing.of(layer)) for layer in section.layers] for processing in section.processings]
     ends = [
@@ -50,7 +47,7 @@ def reduced_table(summary: RunSummary, section: Reduced) -> TextTable:
 
 
 def processed_table(summary: RunSummary, found: BestPostProcessing) -> TextTable:
-    """A row for each layer: the post-processing chosen for it, where it was chosen, and its recall on test."""
+    """A row for each layer: its best post-processing, where that was chosen, and its recall on test."""
     layers = [layer.ranked.layer for layer in found.layers]
     names = layer_names(layer.ranked for layer in found.layers)
     values: dict[str, list[float | None]] = {
@@ -108,7 +105,7 @@ def _column_notes(processings: Sequence[PostProcessing]) -> list[str]:
 
 
 def reduced_values(section: Reduced) -> dict[str, Any]:
-    """The fields of JSON of a section; the values of its layers stand with the layers."""
+    """The fields of a section in JSON, without the values of its layers."""
     return {
         "dim": section.dim,
         "epoch": section.epoch,
@@ -118,7 +115,7 @@ def reduced_values(section: Reduced) -> dict[str, Any]:
 
 
 def processed_values(found: BestPostProcessing) -> dict[str, Any]:
-    """The fields of JSON of the best post-processing."""
+    """The fields of the best post-processing in JSON."""
     return {
         "chosen_on": found.split,
         "epoch": found.epoch if found.split else None,
@@ -153,21 +150,18 @@ def _layer_values(layer: LayerKey) -> dict[str, str]:
 
 
 def ranked_values(ranked: RankedLayer) -> dict[str, str]:
-    """The fields of JSON of a layer."""
+    """The fields of a layer in JSON."""
     return {**_layer_values(ranked.layer), "reduction": ranked.reduction, "similarity": ranked.similarity}
 
 
 def interval_values(interval: Interval | None) -> dict[str, float | None]:
-    """The fields of JSON of an interval."""
+    """The fields of an interval in JSON."""
     return {"low": interval.low, "high": interval.high} if interval else {"low": None, "high": None}
 
 
 def _column_name(processing: PostProcessing, similarities: Sequence[str]) -> str:
-    return _processing_name(processing) + (f" {processing.similarity}" if len(similarities) > 1 else "")
-
-
-def _processing_name(processing: PostProcessing) -> str:
-    return _RAW if processing.reduction == NO_REDUCTION else processing.reduction
+    name = _RAW if processing.reduction == NO_REDUCTION else processing.reduction
+    return name + (f" {processing.similarity}" if len(similarities) > 1 else "")
 
 
 def share_text(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""A run's summary as a table and as the values of JSON."""
+"""The summary of a run, as tables and in JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Column:
 
 
 def summary_tables(summary: RunSummary) -> list[TextTable]:
-    """The unreduced layers; those of an equal dimension, and after other reductions; and after the best of them."""
+    """The unreduced layers, those of each equal dimension or other reductions, and the best post-processing."""
     found = [summary_table(replace(summary, layers=summary.main))]
     for section in summary.sections:
         table = reduced_table(summary, section)
@@ -53,11 +53,10 @@ def summary_tables(summary: RunSummary) -> list[TextTable]:
 
 
 def summary_table(summary: RunSummary) -> TextTable:
-    """A row for each layer: its recalls, its gap, the gap less that of epoch 0, and the epochs that matter.
+    """A row for each layer: its recalls, its gap, the gap minus that of epoch 0, and its best epochs.
 
-    Values are percent and differences points, with their 95 % interval in brackets. What all layers share is in the
-    heading; an empty column is omitted. Columns on equal terms say `14x20`. A layer that a column's terms
-    are not stored of has no value there.
+    Values are percent and differences points, with their 95 % interval in brackets. The heading has what all layers
+    share; empty columns are omitted. Columns on equal terms say `14x20`, and lack layers whose terms are not stored.
     """
     layers = summary.layers
     names = layer_names(layer.ranked for layer in layers)
@@ -90,7 +89,7 @@ def summary_table(summary: RunSummary) -> TextTable:
 
 
 def summary_values(summary: RunSummary) -> dict[str, Any]:
-    """The fields of JSON: fractions, and None for unknown values."""
+    """The fields in JSON: fractions, and None for unknown values."""
     return {
         "run": summary.run,
         "interval": summary.kind.text,
@@ -162,7 +161,7 @@ def _level_columns(summary: RunSummary) -> list[_Column]:
         columns.append(
             _Column(f"{_SHORT.get(split, split)}\nR@1", [share_text(_value(level)) for level in levels], ends)
         )
-    # Where all splits are alike, these are the same numbers again.
+    # If all splits have equal sizes, the numbers on equal terms are the same.
     if summary.terms and any(
         level.equal not in (None, level.value) for layer in summary.layers for level in layer.levels.values()
     ):
@@ -173,7 +172,7 @@ def _level_columns(summary: RunSummary) -> list[_Column]:
 
 
 def _gap_columns(summary: RunSummary) -> list[_Column]:
-    """Gaps and openings, each column of one kind of terms; equal ones where any layer has them."""
+    """Gaps and their onsets, each column on one kind of terms; equal ones where any layer has them."""
     columns = []
     gaps = [layer.gap for layer in summary.layers]
     over_start = [layer.gap_over_start for layer in summary.layers]
@@ -225,7 +224,7 @@ def _column_notes(summary: RunSummary, names: Sequence[str]) -> list[str]:
 
 
 def _layer_notes(summary: RunSummary, names: Sequence[str]) -> list[str]:
-    """A line for each split and note, naming the layers that have it."""
+    """A line for each split and note, with its layers."""
     lines = []
     for split in summary.data.splits:
         noted: dict[str, list[str]] = {}
@@ -239,7 +238,6 @@ def _layer_notes(summary: RunSummary, names: Sequence[str]) -> list[str]:
 
 
 def _texts(summary: RunSummary, layer: LayerSummary, split: str) -> list[str]:
-    """The notes of a layer on a split."""
     found = [*_fault_texts(layer.faults.get(split, Faults()))]
     if broken := layer.broken.get(split):
         found.append(f"collapsed or without a value at {broken} earlier epoch{'s' * (broken > 1)}")
@@ -250,7 +248,7 @@ def _texts(summary: RunSummary, layer: LayerSummary, split: str) -> list[str]:
 
 
 def _faults_after(summary: RunSummary, section: Reduced) -> list[str]:
-    """A line for the layers that have collapsed alike, or have no value, after a reduction of a section."""
+    """A line for the layers with the same fault after a reduction of a section."""
     processings = {(processing.reduction, processing.similarity) for processing in section.reduced}
     rows = [layer for layer in summary.layers if (layer.ranked.reduction, layer.ranked.similarity) in processings]
     found: dict[tuple[str, str, str], list[str]] = {}

@@ -1,9 +1,9 @@
-"""Equal terms: Recall@1 of draws of equally many classes and images, made from stored features and kept as scores.
+"""Equal terms: Recall@1 in draws of equally many classes and images, from stored features, stored as scores.
 
     found = equal_terms(run, epochs, listener)       # found.offered.terms, found.scores, found.reasons
 
-No image is read, and no checkpoint but for `shift`: the rank files say which layers there are and what their features
-were made from, the feature files have these, and the draws follow from the run's seed.
+No image is read, and no checkpoint except for `shift`: rank files list the layers and the origin of their ranks,
+feature files hold the features, and the draws follow from the run's seed.
 """
 
 from __future__ import annotations
@@ -48,12 +48,11 @@ _Place = tuple[int, str, RankedLayer]  # epoch, split and layer
 
 @dataclass(frozen=True, eq=False)
 class EqualTerms:
-    """What a run has on equal terms.
+    """The values of a run on equal terms.
 
     Args:
         scores: those of the requested epochs, of every layer whose draws are stored.
-        reasons: why there are no terms, what they skip, and how removed features are restored; a line
-            each.
+        reasons: why there are no terms, what they skip, and how to restore removed features; a line each.
     """
 
     offered: Offered
@@ -63,7 +62,7 @@ class EqualTerms:
 
 @dataclass(frozen=True, eq=False)
 class _Cell:
-    """An epoch and split, its draws, and the layers that have features but not these draws."""
+    """An epoch and split, its draws, and the layers with features but without these draws."""
 
     epoch: int
     split: str
@@ -80,10 +79,10 @@ def equal_terms(  # noqa: PLR0913 - the draws and the units of their intervals
     kind: IntervalKind | None = None,
     units: Units | None = None,
 ) -> EqualTerms:
-    """Make the draws that are missing of some epochs, for all layers with stored ranks, and keep them.
+    """Make and store the missing draws of some epochs, for all layers with stored ranks.
 
-    What each query has in its draws goes into the rank files, the scores into scores.csv. Their intervals resample
-    classes, each query weighted by how often it was drawn; the draws stay, as the gallery does for other scores.
+    Each query's value goes into the rank files, the scores into scores.csv. Their intervals resample classes, each
+    query weighted by the number of its draws; the draws are fixed, as the gallery is for other scores.
 
     Args:
         kind: units of the intervals, against the gallery; None for the classes.
@@ -101,7 +100,7 @@ def equal_terms(  # noqa: PLR0913 - the draws and the units of their intervals
             chosen = from_recipe.choose_device(device)
             with listener.task(f"equal terms of {run.name}", steps, "draws") as task:
                 for _, of_epoch in groupby(cells, key=lambda cell: cell.epoch):
-                    _draw(run, list(of_epoch), offered.terms, chosen, _told(stop, task))
+                    _draw(run, list(of_epoch), offered.terms, chosen, _advancing(stop, task))
         rating = _Rating(run, record, offered.terms, kind or IntervalKind(), units, notes)
         order = record.layer_order
         scores = [score for cell in cells for score in in_network_order(rating.scores(cell), order)]
@@ -114,9 +113,9 @@ def equal_terms(  # noqa: PLR0913 - the draws and the units of their intervals
 def _cells(
     run: Run, offered: Offered, terms: Terms, epochs: Sequence[int], scored: Collection[_Place]
 ) -> tuple[list[_Cell], list[str]]:
-    """What is to be drawn of the layers that are scored, and why some of it cannot be.
+    """The missing draws of the scored layers, and why some of them cannot be made.
 
-    The ranks of layers without scores hold no longer: their scores have left scores.csv.
+    Ranks of layers without scores are stale: their scores were removed from scores.csv.
     """
     cells, reasons = [], []
     gone: dict[int, dict[str, None]] = defaultdict(dict)
@@ -127,8 +126,8 @@ def _cells(
             why = "is not probed there" if not ranks.exists() else "had other images then"
             reasons.append(f"no equal terms at epoch {epoch}: {split} {why}")
             continue
-        wanted = {draw for place in scored if place[:2] == (epoch, split) for draw in draws_of(place[2])}
-        known = [ranked for ranked in store.read_stored_ranks(ranks).ranks if ranked in wanted]
+        drawable = {draw for place in scored if place[:2] == (epoch, split) for draw in draws_of(place[2])}
+        known = [ranked for ranked in store.read_stored_ranks(ranks).ranks if ranked in drawable]
         absent = [ranked for ranked in known if ranked not in drawn.values]
         there = [ranked for ranked in absent if are_stored(run, epoch, split, split, ranked)]
         gone[epoch] |= {ranked.layer.layer: None for ranked in absent if ranked not in there}
@@ -142,7 +141,7 @@ def _cells(
     return cells, reasons
 
 
-def _told(stop: Stop, task: Task) -> Callable[[Sequence[Rows]], Iterator[Rows]]:
+def _advancing(stop: Stop, task: Task) -> Callable[[Sequence[Rows]], Iterator[Rows]]:
     def tell(drawn: Sequence[Rows]) -> Iterator[Rows]:
         for rows in stop.between(drawn, _STOPPED):
             yield rows
@@ -180,7 +179,7 @@ def _classifier(run: Run, epoch: int, device: torch.device) -> RunClassifier:
 
 
 def _notes_of(raw: Sequence[Score]) -> dict[_Place, tuple[str, ...]]:
-    """What the Recall@K of a whole split says, without what its interval is."""
+    """The notes on Recall@K of a whole split, except those on its interval."""
     return {
         (score.epoch, score.split, score.ranked_layer): IntervalKind.without(score.notes)
         for score in raw
@@ -189,7 +188,7 @@ def _notes_of(raw: Sequence[Score]) -> dict[_Place, tuple[str, ...]]:
 
 
 def _notes_on(ranks: Sequence[Ranks]) -> list[str]:
-    """What is to be said of a layer, or of all its draws."""
+    """The caveats on a layer, or on all its draws."""
     return list(dict.fromkeys(note for each in ranks for note in layer_notes(each)))
 
 
@@ -205,7 +204,7 @@ class _Rating:
     notes: Mapping[_Place, tuple[str, ...]]
 
     def scores(self, cell: _Cell) -> list[Score]:
-        """Those of an epoch and split, of all layers whose draws are stored."""
+        """The scores of an epoch and split, of all layers whose draws are stored."""
         drawn = stored_terms(self.run, cell.epoch, cell.split, self.terms)
         stored = store.read_stored_ranks(self.run.rank_file(cell.epoch, cell.split))
         if drawn is None:

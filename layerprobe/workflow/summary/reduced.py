@@ -1,4 +1,4 @@
-"""What reductions do to the layers of a run, from its stored ranks; and how they can be brought to one dimension."""
+"""The layers of a run after their reductions, from stored ranks, and their reduction to one dimension."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _NONE = "no post-processing can be chosen without the classes of test"
 _SAME_CLASSES = (
     "reductions are fitted on the classes that they are chosen on here; layerprobe choose fits them on others"
 )
-_USUAL = 128  # dimensions that are offered, or fewer where a layer has fewer
+_USUAL = 128  # dimensions, or those of the smallest layer
 
 
 def processings_of(layers: Iterable[RankedLayer]) -> list[PostProcessing]:
-    """What is done to some layers, those without a reduction first, else in the layers' order."""
+    """The post-processings of some layers, those without a reduction first, else in the layers' order."""
     names = dict.fromkeys((ranked.reduction, ranked.similarity) for ranked in layers)
-    found = [_column_name(*name) for name in names]
+    found = [_processing(*name) for name in names]
     return sorted(found, key=lambda processing: processing.reduction != NO_REDUCTION)
 
 
-def _column_name(reduction: str, similarity: str) -> PostProcessing:
+def _processing(reduction: str, similarity: str) -> PostProcessing:
     try:
         chain, dim = parse_chain(reduction), equal_dim_of(reduction)
     except LayerprobeError:  # registered by another version
@@ -50,14 +50,14 @@ def hits_of(stored: StoredRanks, ranked: RankedLayer) -> NDArray[np.float64]:
 
 
 def values_of(stored: StoredRanks, ranked: RankedLayer, metric: str) -> NDArray[np.float64] | None:
-    """(Q,) what each query adds to a stored metric of a layer, likewise; None where it is not stored."""
+    """(Q,) contribution of each query to a stored metric of a layer; None where it is not stored."""
     known = {member: values[metric] for member, values in stored.values.items() if metric in values}
     members = ranked_as(ranked, known)
     return mean_of_queries(members, known.__getitem__) if members else None
 
 
 def faults_in(stored: StoredRanks, layers: Iterable[RankedLayer]) -> dict[RankedLayer, Faults]:
-    """The caveats on each stored layer; for a mean of draws, those of the worst."""
+    """The caveats on each stored layer; for a mean of draws, the worst."""
     found: dict[RankedLayer, Faults] = {}
     for ranked in layers:
         known = [_faults(stored, member) for member in ranked_as(ranked, stored.ranks.keys() | stored.invalid.keys())]
@@ -75,12 +75,9 @@ def _faults(stored: StoredRanks, ranked: RankedLayer) -> Faults:
 def processed_layers(
     run: Run, layers: Sequence[RankedLayer], processings: Sequence[PostProcessing], splits: Mapping[str, Cells]
 ) -> BestPostProcessing | None:
-    """Each layer after its best post-processing, chosen without test; None where no layer is reduced.
+    """Each layer after its best post-processing; None where no layer is reduced.
 
-    It is chosen on validation; without that on train, where the network has not seen it.
-
-    Args:
-        splits: split -> Recall@1.
+    It is chosen on validation, else on train if the network was not trained on it.
     """
     reduced = [ranked for ranked in layers if ranked.reduction != NO_REDUCTION]
     if not reduced:
@@ -96,17 +93,13 @@ def processed_layers(
 
 
 def unmeasured(run: Run, split: str) -> str:
-    """That no reduced layer is measured on a split, and what does it."""
+    """That no reduced layer is measured on a split, and the command that measures it."""
     fix = f"layerprobe probe {run.name} --splits {split} with the same --reduce does it"
     return f"no reduced layer is measured on {split}; {fix}"
 
 
 def post_processing_split(run: Run, epoch: int) -> tuple[str | None, str]:
-    """The split on which a layer's best post-processing is chosen; None where only test is left, and why that is so.
-
-    Args:
-        epoch: 0 = before any step.
-    """
+    """The split on which post-processing is chosen, with a note; None where only test remains, with the reason."""
     try:
         choose_on = split_to_choose_on(run, run.read(), [epoch])
     except RecipeError as error:
@@ -117,7 +110,7 @@ def post_processing_split(run: Run, epoch: int) -> tuple[str | None, str]:
 
 
 def usual_dimension(dims: Collection[int]) -> int:
-    """The number of dimensions to which layers of these are brought where nobody says another."""
+    """The default of an equal dimension for layers of some dimensions."""
     return min([*dims, _USUAL])
 
 
@@ -125,7 +118,7 @@ def dimension_hint(run: Run, layers: Sequence[RankedLayer], epoch: int, splits: 
     """The command that reduces layers to an equal dimension, if no such reduction is stored.
 
     Returns:
-        A line, or none: also where features are gone, or the model came from Python.
+        At most one line; none where features are missing, or the model came from Python.
     """
     if any(processing.dim is not None for processing in processings_of(layers)) or run.read().from_python:
         return []

@@ -1,4 +1,4 @@
-"""summary: the stored ranks of a run -> recall, gap and the epochs that matter, for each of its layers."""
+"""summary: recall, gap and best epochs of each layer of a run, from its stored ranks."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class SummaryRequest:
     """A call of `layerprobe summary`.
 
     Args:
-        epochs: of which draws on equal terms are made where they are not stored: all, or any of last, best and numbers
-            with commas between. Epoch 0 comes with them.
+        epochs: for which missing draws on equal terms are made: all, or last, best and numbers, separated by commas.
+            Epoch 0 is included.
         cluster: the column whose texts are the units of resampling; None for the classes.
     """
 
@@ -58,7 +58,7 @@ class SummaryRequest:
 
 
 def summarise(run: Run, request: SummaryRequest, listener: Listener) -> RunSummary:
-    """The summary of a run, with the draws on equal terms that are missing of some epochs made and stored."""
+    """The summary of a run, after missing draws on equal terms were made and stored."""
     stored = _read(run, request.cluster)
     epochs = _epochs_to_draw(request.epochs, stored)
     if not stored.lacks(epochs):
@@ -70,21 +70,16 @@ def summarise(run: Run, request: SummaryRequest, listener: Listener) -> RunSumma
 
 
 def stored_summary(run: Run, cluster: str | None = None) -> RunSummary:
-    """The summary of a run's stored ranks; nothing is drawn, ranked or written.
-
-    Args:
-        cluster: the column whose texts are the units of resampling; None for the classes.
-    """
+    """The summary of a run's stored ranks; nothing is drawn, ranked or written."""
     return _read(run, cluster).summary()
 
 
 @dataclass(frozen=True, eq=False)
 class _Stored:
-    """What is stored of a run, and can be summed up.
+    """The stored values of a run.
 
     Args:
         data: only splits with ranks.
-        splits: split -> its recalls.
         units: split -> (Q,) the units of its queries.
     """
 
@@ -99,10 +94,7 @@ class _Stored:
     scores: Sequence[Score]
 
     def lacks(self, epochs: Collection[int]) -> bool:
-        """Whether a layer has no score on equal terms, or one whose interval is of another kind, at one of some epochs.
-
-        Splits that are not drawn from have none to lack.
-        """
+        """Whether a layer has no score on equal terms, or one with another kind of interval, at some of the epochs."""
         if self.offered.terms is None:
             return False
         scored = {
@@ -118,7 +110,7 @@ class _Stored:
         )
 
     def summary(self) -> RunSummary:
-        """Its summary."""
+        """The run's summary."""
         splits, terms, notes = self._on_equal_terms(), self.offered.terms, list(self.notes)
         if {"train", "test"} <= splits.keys():
             notes += self.offered.reasons
@@ -148,7 +140,7 @@ class _Stored:
         )
 
     def _on_equal_terms(self) -> Mapping[str, SplitCells]:
-        """The splits; where each has as many classes and images of each, its recalls need no draws."""
+        """The splits; where all have the size of the equal terms, their recalls need no draws."""
         terms, offered = self.offered.terms, self.offered.splits
         size = terms.classes * terms.images if terms else 0
         if set(offered) != set(self.splits) or any(len(items.ids) != size for items in offered.values()):
@@ -180,7 +172,7 @@ def _read(run: Run, cluster: str | None) -> _Stored:
 
 
 def _epochs_to_draw(text: str, stored: _Stored) -> list[int]:
-    """The epochs that a text names, and epoch 0 where gaps are compared with its gap."""
+    """The named epochs, and epoch 0 where gaps are compared with its gap."""
     known = sorted({epoch for cells in stored.splits.values() for _, epoch in cells.faults})
     words = {"all": lambda: known, "last": lambda: known[-1:], "best": lambda: _best_epoch(stored)}
     found = named_epochs(text, words, known, stored.run.name)
@@ -188,7 +180,7 @@ def _epochs_to_draw(text: str, stored: _Stored) -> list[int]:
 
 
 def _best_epoch(stored: _Stored) -> set[int]:
-    """The best epoch of the layer that is best at the end, on the split that it is chosen on; empty without one."""
+    """The best epoch of the best layer at the end, on the split of the choice; empty without one."""
     splits = {split: stored.splits[split].raw for split in ("validation", "test") if split in stored.splits}
     layers = [ranked for ranked in stored.layers if ranked.reduction == NO_REDUCTION] or stored.layers
     ends = {ranked: max([0, *(max(cells.epochs(ranked), default=0) for cells in splits.values())]) for ranked in layers}
@@ -198,7 +190,7 @@ def _best_epoch(stored: _Stored) -> set[int]:
 
 
 def _measured(scores: Sequence[Score]) -> dict[str, dict[int, set[RankedLayer]]]:
-    """Split -> epoch, the last one first -> the layers that have scores: ranks of others hold no longer."""
+    """Split -> epoch, descending -> the layers with scores: ranks of other layers are stale."""
     found: dict[str, dict[int, set[RankedLayer]]] = {}
     for score in sorted(scores, key=lambda score: -score.epoch):
         found.setdefault(score.split, {}).setdefault(score.epoch, set()).add(score.ranked_layer)
@@ -206,17 +198,17 @@ def _measured(scores: Sequence[Score]) -> dict[str, dict[int, set[RankedLayer]]]
 
 
 def _images(run: Run, split: str, epochs: Mapping[int, object]) -> Images | None:
-    """The queries of a split, as its last readable rank file has them; None without one."""
+    """The queries of a split in its last readable rank file; None without one."""
     for epoch in epochs:
         try:
             return read_index(run.rank_file(epoch, split), holds="labels")
-        except (DataError, BusyError):  # `_Reading.cells` tells it, or nothing is stored
+        except (DataError, BusyError):  # noted by `_Reading.cells`, or nothing is stored
             continue
     return None
 
 
 def _units(run: Run, images: Mapping[str, Images], cluster: str | None) -> dict[str, NDArray[np.int64]]:
-    """Split -> (Q,) units of its queries, numbered alike in all splits."""
+    """Split -> (Q,) units of its queries, numbered consistently over the splits."""
     if cluster is None:
         return {split: labels.astype(np.int64) for split, (labels, _) in images.items()}
     dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
@@ -224,7 +216,7 @@ def _units(run: Run, images: Mapping[str, Images], cluster: str | None) -> dict[
 
 
 def _offered(run: Run, images: Mapping[str, Images]) -> Offered:
-    """On which terms these queries can be compared; on none where the newest ranks are of others."""
+    """The equal terms of these queries; none if the newest ranks are of other queries."""
     offered = offered_terms(run)
     others = [split for split, items in offered.splits.items() if split not in images or items.ids != images[split][1]]
     if not others:
@@ -233,7 +225,7 @@ def _offered(run: Run, images: Mapping[str, Images]) -> Offered:
 
 
 def _weights(labels: NDArray[np.integer], offered: Offered, seed: int, split: str) -> NDArray[np.float64] | None:
-    """(Q,) in how many draws each query is; None where a split is not drawn from."""
+    """(Q,) number of draws that include each query; None where a split is not drawn from."""
     if offered.terms is None or split not in offered.splits:
         return None
     return times_drawn(draws(labels, offered.terms, seed=seed, split=split), len(labels)).astype(np.float64)
@@ -241,7 +233,7 @@ def _weights(labels: NDArray[np.integer], offered: Offered, seed: int, split: st
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """What of a split is read: the rank files of its queries."""
+    """Reads the rank files of a split's queries."""
 
     run: Run
     split: str
@@ -274,7 +266,7 @@ class _Reading:
         return SplitCells(raw, equal, faults, frozenset(np.unique(self.units).tolist())), notes
 
     def _equal(self, stored: StoredRanks, layers: Sequence[RankedLayer]) -> dict[RankedLayer, NDArray[np.float64]]:
-        """Layer -> (Q,) what its queries add on equal terms, as far as that is stored."""
+        """Layer -> (Q,) contributions of its queries on equal terms, where stored."""
         if self.terms is None or self.weights is None:
             return {}
         found = {ranked: values_of(stored, ranked, self.terms.name()) for ranked in layers}
