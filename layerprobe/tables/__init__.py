@@ -1,4 +1,1 @@
-"""Cells -> what people read as a table.
-
-Enter by `tables.TextTable`; `formats` writes one for a terminal, a notebook, Markdown, LaTeX or csv.
-"""
+"""Cells -> tables: `tables.TextTable`, and `formats` for a terminal, a notebook, Markdown, LaTeX or csv."""

@@ -1,4 +1,4 @@
-"""Tables as a terminal, a notebook, Markdown, LaTeX and csv show them."""
+"""Tables for a terminal, a notebook, Markdown, LaTeX and csv."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from layerprobe.tables.tables import TextTable
 
 TERMINAL = "table"  # the format of a terminal, made by `as_rich`
-_WIDTH = 200  # characters, where nothing says how wide a line may be
+_WIDTH = 200  # maximum characters of a line of text
 _MARKDOWN = re.compile(r"([\\|*_`<\[~])")
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
@@ -35,7 +35,7 @@ _LATEX = str.maketrans(
 
 
 def as_markdown(table: TextTable) -> str:
-    """A table of GitHub's Markdown, under its heading and above its notes."""
+    """A table in GitHub's Markdown, between its heading and its notes."""
 
     def shown(text: str) -> str:
         return _MARKDOWN.sub(r"\\\1", _one_line(text))
@@ -64,7 +64,7 @@ def as_latex(table: TextTable) -> str:
 
 
 def as_csv(table: TextTable) -> str:
-    """The header and the cells alone; the ends of intervals have columns of their own behind their values."""
+    """The header and the cells; the ends of intervals are columns after their values."""
     text = io.StringIO()
     header: list[str] = []
     for place, name in enumerate(table.columns):
@@ -80,7 +80,7 @@ def as_csv(table: TextTable) -> str:
 
 
 def _cells(table: TextTable, between: str = " ") -> list[tuple[str, ...]]:
-    """The rows as people see them, with the interval of a value behind it: `89.7 [87.9, 91.2]`."""
+    """The cells with the intervals of values: `89.7 [87.9, 91.2]`."""
 
     def shown(place: int, number: int, cell: str) -> str:
         cell = one_line(cell, keep="\n" if place in table.multiline else "")
@@ -92,7 +92,7 @@ def _cells(table: TextTable, between: str = " ") -> list[tuple[str, ...]]:
 
 
 def _aligned(table: TextTable) -> TextTable:
-    """The table with values of one width in each column, and with ends of intervals of one width."""
+    """The table with equally wide values in each column, and equally wide ends of intervals."""
     columns = list(zip(*table.rows, strict=True))
     intervals = {}
     for place, ends in table.intervals.items():
@@ -117,14 +117,14 @@ def as_rich(table: TextTable, width: int | None = None) -> Table:
     """A table for `rich`, which fits it to the terminal: words are folded before numbers.
 
     Args:
-        width: characters that a line may have; in a wider table intervals stand under their values. None: any number.
+        width: maximum characters of a line; in a wider table intervals are below their values. None: no maximum.
     """
     from rich.console import Console
 
     made = _rich(table, " ")
     if width is None or not table.intervals:
         return made
-    console = Console(width=10 * _WIDTH)  # as wide as no table is
+    console = Console(width=10 * _WIDTH)  # wider than any table
     return made if console.measure(made).maximum <= width else _rich(table, "\n")
 
 
@@ -152,7 +152,7 @@ def _rich(table: TextTable, between: str) -> Table:
 
 
 def as_html(table: TextTable) -> str:
-    """A table for a notebook, under its heading and above its notes."""
+    """A table for a notebook, between its heading and its notes."""
 
     def shown(text: str) -> str:
         return html.escape(visible(text, keep="\n")).replace("\n", "<br/>")
@@ -175,7 +175,7 @@ def as_html(table: TextTable) -> str:
 
 
 def as_text(table: TextTable) -> str:
-    """A table as a terminal without colours shows it; it is as wide as its cells."""
+    """A table as a terminal without colours shows it, at most 200 characters wide."""
     from rich.console import Console
 
     lines = io.StringIO()
@@ -185,7 +185,7 @@ def as_text(table: TextTable) -> str:
 
 @dataclass(frozen=True)
 class Shown:
-    """Tables as Python shows them: as text where they are printed, as HTML in a notebook."""
+    """Tables in Python: text if printed, HTML in a notebook."""
 
     tables: tuple[TextTable, ...]
 
@@ -204,7 +204,7 @@ FORMATS = (TERMINAL, *_TEXTS)
 
 
 def rendered(table: TextTable, form: str) -> str:
-    """A table in one of `FORMATS`, but the terminal's."""
+    """A table in one of `FORMATS` except the terminal's."""
     return _TEXTS[form](table)
 
 
@@ -220,7 +220,7 @@ def _text(cell: str) -> Text:
 
 
 def _beside(lines: tuple[str, ...], *, bold: bool = False) -> Text:
-    """A title or caption that may be wider than its table; rich would fold it to the table's width."""
+    """A title or caption that may be wider than its table, to whose width rich would fold it."""
     lines = tuple(map(one_line, lines))
     wide = _text("\n".join(lines))
     wide.no_wrap, wide.overflow = True, "ignore"

@@ -1,4 +1,4 @@
-"""Tables as text: scores, and any rows."""
+"""Tables of scores, and of any rows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Ends = tuple[str, str]  # of an interval, as text
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table as people are shown it, in whatever format.
+    """A table, in any format.
 
     Args:
         columns: headers of the C columns; a line feed may divide one.
-        numbers: places of the columns that hold numbers.
-        marked: place of the row that stands out; None for none.
-        intervals: column -> for each row the ends of its cell's interval, None where it has none.
-        multiline: places of the columns whose cells line feeds divide; in others, a line feed is a name's.
+        numbers: indices of the columns that hold numbers.
+        marked: index of the highlighted row, if any.
+        intervals: column -> for each row the ends of its cell's interval, if any.
+        multiline: indices of the columns whose cells line feeds divide; in others, a line feed belongs to a name.
     """
 
     columns: tuple[str, ...]
@@ -52,14 +52,14 @@ def layer_table(
 ) -> TextTable:
     """A table with a row for each layer: the metric on every split, the gap, and the other R@K on test.
 
-    Values are percent with one decimal; those of the metric have their intervals where all of these are of one kind.
-    The gap is train - test in points, from the unrounded fractions. The best layer has a star and is bold: on
-    validation, or on test where there is no validation. Where a value is invalid its note is shown; other notes follow
-    below the table, and first among them whether training made layers worse.
+    Values are percent with one decimal, with their intervals if all of these are of one kind. The gap is train - test
+    in points, from the unrounded fractions. The best layer has a star and is bold: on validation, or on test without
+    validation. An invalid value is replaced by its note; other notes are below the table, after whether training made
+    layers worse.
 
     Args:
         untrained: the run's scores of epoch 0, where the others are of a later one.
-        alike: the layers that are not significantly different from the best on its split; None if unknown.
+        alike: the layers not significantly different from the best on its split; None if unknown.
     """
     if len({(score.run, score.epoch) for score in scores}) != 1:
         raise ValueError("a layer table shows the scores of one run and one epoch")
@@ -108,9 +108,9 @@ def layer_table(
 def metric_table(scores: Sequence[Score]) -> TextTable | None:
     """A table of the metrics other than R@K, with a row for each metric and layer; None without such a metric.
 
-    Shares are percent with one decimal, other numbers have three digits. Values have their intervals where all of these
-    are of one kind. Where a value is invalid its note is shown. Notes that no R@K has follow below the table, and how
-    far numbers that need no labels order the layers as recall does.
+    Shares are percent with one decimal, other numbers have three digits. Values have their intervals if all of these
+    are of one kind. An invalid value is replaced by its note. Notes that no R@K has are below the table, with the
+    rank correlations of label-free metrics with recall.
     """
     further = [score for score in scores if not is_recall(score.metric)]
     if not further:
@@ -138,15 +138,12 @@ def metric_table(scores: Sequence[Score]) -> TextTable | None:
 
 
 def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, multiline: Collection[int] = ()) -> TextTable:
-    """A table of texts.
-
-    Args: as of `TextTable`.
-    """
+    """A table of texts."""
     return TextTable(tuple(columns), tuple(map(tuple, rows)), multiline=frozenset(multiline))
 
 
 def _title(first: Score, rows: Sequence[RankedLayer], unit: str) -> str:
-    """Run and epoch, the unit, and the similarity that all rows have."""
+    """Run and epoch, the unit, and the similarity if all rows share it."""
     similarities = {row.similarity for row in rows}
     parts = [f"{first.run}, epoch {first.epoch}", unit, *(similarities if len(similarities) == 1 else ())]
     return ", ".join(filter(None, parts))
@@ -179,7 +176,7 @@ def _kind(scores: Sequence[Score | None]) -> ShownKind:
 def _intervals(
     columns: Sequence[Sequence[Score | None]], first: int, kind: ShownKind
 ) -> dict[int, tuple[Ends | None, ...]]:
-    """The ends of the intervals of neighbouring columns from `first` on; columns without any are omitted."""
+    """The ends of the intervals of adjacent columns from `first` on, without empty columns."""
     ends = (
         {} if kind.kind is None else {place: tuple(map(_ends, column)) for place, column in enumerate(columns, first)}
     )
@@ -200,19 +197,19 @@ def _gap(train: Score | None, test: Score | None) -> str:
 
 
 def _own_notes(scores: Sequence[Score]) -> list[Score]:
-    """The scores other than R@K, each with those notes that no R@K of its layer and split has."""
-    said = {
+    """The scores other than R@K, without the notes that R@K of the same layer and split has."""
+    seen = {
         (score.ranked_layer, score.split, note) for score in scores if is_recall(score.metric) for note in score.notes
     }
     return [
-        replace(score, notes=tuple(note for note in score.notes if (score.ranked_layer, score.split, note) not in said))
+        replace(score, notes=tuple(note for note in score.notes if (score.ranked_layer, score.split, note) not in seen))
         for score in scores
         if not is_recall(score.metric)
     ]
 
 
 def _notes(scores: Sequence[Score], rows: Sequence[RankedLayer], kind: ShownKind) -> list[str]:
-    """A line for each split and note, naming the layers that have it, and the metrics other than R@K if only some do.
+    """A line for each split and note, with its layers, and its metrics other than R@K if only some have it.
 
     Notes of invalid values are in their cells.
     """
