@@ -1,4 +1,4 @@
-"""Types of arrays by their content."""
+"""Types of arrays."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Which layer may be called best, on which split it was chosen, and what training made worse."""
+"""The best layer, the split on which it was chosen, and the layers that training made worse."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-Values = Sequence[float | None]  # a value for each of some layers, as fractions; None if there is none
+Values = Sequence[float | None]  # fractions of the layers; None without a value
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Best:
     """The best of some layers.
 
     Args:
-        place: of the layer among them; the first of equals, which is the one nearest to the image.
+        place: index of the first of equal layers, the one nearest to the image.
     """
 
     place: int
@@ -24,13 +24,13 @@ class Best:
 def best_layer(values: Mapping[str, Values]) -> Best | None:
     """The best layer: on validation, or on test where a layer with a test value has none on validation.
 
-    A layer chosen on the split that it is then judged by is too good by luck; `best_text` says where that is so.
+    A layer chosen on the split that evaluates it has selection bias; `best_text` says where.
 
     Args:
         values: split -> values of L layers, in network order.
 
     Returns:
-        None where there is no value on either split.
+        None without a value on either split.
     """
     validation, test = values.get("validation", ()), values.get("test", ())
     tested = [place for place, value in enumerate(test) if value is not None]
@@ -47,7 +47,7 @@ def best_text(
 
     Args:
         values: split -> values of the layers.
-        alike: names of those that are not significantly different from the best on its split; None if unknown.
+        alike: names of the layers not significantly different from the best on its split; None if unknown.
     """
     how = " (chosen on test)" if best.split == "test" else ""
     equal = f", first of {best.equals} equal" if best.equals > 1 else ""
@@ -70,13 +70,10 @@ def apart_text(best: Best, alike: Sequence[str]) -> str:
 
 
 def worse_text(names: Sequence[str], before: Values, trained: Values, metric: str, start: str = "untrained") -> str:
-    """What training made worse on test, in one line.
+    """The layers that training made worse on test, in one line; empty if there are none.
 
-    Of the layers that lost at least the last decimal shown, it names the one that was best before training: `training
+    Of the layers that lost at least the last shown decimal, it names the one that was best before training: `training
     made test R@1 worse at 2 of 5 layers, such as pool5: 57.2 %, untrained 60.0 %`.
-
-    Returns:
-        Empty where no layer lost.
     """
     both = [(b, a, name) for b, a, name in zip(before, trained, names, strict=True) if not (b is None or a is None)]
     lost = [(first, after, name) for first, after, name in both if round(100 * after, 1) < round(100 * first, 1)]

@@ -1,4 +1,4 @@
-"""Which epochs the value of `--epochs` names."""
+"""The epochs that `--epochs` names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ def named_epochs(
     """The epochs of `last,best` or `0,5`, ascending.
 
     Args:
-        words: word -> its epochs, computed only if it is used.
-        known: the epochs that a number may name, ascending.
-
-    Raises:
-        RecipeError: neither a word nor a known epoch.
+        words: word -> its epochs, computed only if used.
+        known: the valid numbers, ascending.
     """
     found: set[int] = set()
     for word in (part.strip() for part in text.split(",")):

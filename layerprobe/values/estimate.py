@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of work, bytes of peak memory, bytes on disk, and bytes free on that disk."""
+    """Seconds of work; bytes of peak memory, on disk, and free on that disk."""
 
     seconds: float
     memory: int

@@ -1,21 +1,21 @@
-"""What scores were measured on: the data set, and the queries, classes and chance level of each split."""
+"""The data on which scores were measured: the data set, and queries, classes and chance level of each split."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-EPOCH_0 = "epoch 0"  # the start where nobody knows what that network is
+EPOCH_0 = "epoch 0"  # the start if that network is unknown
 
 
 @dataclass(frozen=True)
 class SplitFacts:
-    """A split whose items are searched for.
+    """A split of queries.
 
     Args:
-        classes: of the queries; None where it is unknown, as the stored features are gone.
-        gallery: how many items are searched; None where the queries are searched among themselves.
-        chance: Recall@1 of a random order, as a fraction; None where it is unknown.
+        classes: of the queries; None if unknown because the stored features were removed.
+        gallery: number of searched items; None where the queries are searched among themselves.
+        chance: Recall@1 of a random order, as a fraction; None if unknown.
     """
 
     queries: int
@@ -26,14 +26,14 @@ class SplitFacts:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """The data that the scores of a run were measured on.
+    """The data on which the scores of a run were measured.
 
     Args:
-        name: of the data set, with its folder's where it has one; empty where it is unknown.
+        name: of the data set, with its folder's if it has one; empty if unknown.
         splits: split -> its facts, in the order train, validation, test.
-        start: the network of epoch 0: untrained; pretrained, if its weights come from elsewhere; or just
-            `epoch 0`, where the epochs are the files of somebody else's training.
-        held_out: whether the run trained on the training classes alone, so that the others are new to it.
+        start: the network of epoch 0: untrained; pretrained, if its weights come from elsewhere; or `epoch 0`, if the
+            epochs are files of a foreign training.
+        held_out: whether the run trained on the training classes only, so that the others are unseen.
     """
 
     name: str
@@ -60,27 +60,25 @@ def fact_lines(facts: DataFacts) -> list[str]:
 
 
 def level_text(percent: float) -> str:
-    """A chance level with a decimal, or with two digits where that would leave less of it: `11.1 %`, `0.0088 %`."""
+    """A chance level with one decimal, or two digits below 1 %: `11.1 %`, `0.0088 %`."""
     return f"{percent:.1f} %" if percent >= 1 else f"{percent:.2g} %"
 
 
 def run_lines(runs: Mapping[str, DataFacts], splits: Collection[str] | None = None) -> list[str]:
     """A figure's caption: the data set, the gallery, and the queries, classes and chance level of each split.
 
-    Runs that were measured on the same data share a line where others were not.
+    Runs measured on the same data share a line.
 
     Args:
-        runs: run -> what its scores were measured on.
         splits: shown in the figure; None for all.
     """
     return _by_run({run: _caption(facts, splits) for run, facts in runs.items()})
 
 
 def image_lines(runs: Mapping[str, DataFacts], splits: Collection[str] | None = None) -> list[str]:
-    """The caption of a figure of images that are not searched: the data set, and the images and classes of each split.
+    """The caption of a figure without a search: the data set, and the images and classes of each split.
 
     Args:
-        runs: run -> its data.
         splits: shown in the figure; None for all.
     """
     return _by_run({run: _caption(facts, splits, searched=False) for run, facts in runs.items()})
@@ -114,13 +112,13 @@ def _caption(facts: DataFacts, splits: Collection[str] | None, *, searched: bool
 
 
 def common_start(runs: Iterable[DataFacts]) -> str:
-    """What the network of epoch 0 is in all of some runs; `epoch 0` where they differ."""
+    """The start that all runs share, else `epoch 0`."""
     starts = {facts.start for facts in runs} or {DataFacts.start}
     return starts.pop() if len(starts) == 1 else EPOCH_0
 
 
 def common_chance(runs: Iterable[DataFacts]) -> dict[str, float]:
-    """Split -> chance level, as a fraction, where all runs that have the split have the same."""
+    """Split -> chance level, as a fraction, if all runs with the split share it."""
     levels: dict[str, set[float]] = {}
     for facts in runs:
         for split, found in facts.splits.items():

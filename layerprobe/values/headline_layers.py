@@ -1,4 +1,4 @@
-"""The few layers that a figure shows where all of them would be a tangle."""
+"""The few layers of a figure that would be unreadable with all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def headline_layers(
 
     Args:
         layers: in network order.
-        embedding: None where it is unknown or not measured: then the last layer takes its place.
+        embedding: None if unknown or not measured: the last layer is used.
 
     Returns:
         At most five of them, in network order, each once.
@@ -41,7 +41,7 @@ def last_two_layers(layers: Sequence[RankedLayer], embedding: RankedLayer | None
 
 
 def _single(layers: Sequence[RankedLayer], embedding: RankedLayer | None) -> list[RankedLayer]:
-    """One of each name, without `A+B`."""
+    """One ranking of each layer, without `A+B`."""
     first: dict[str, RankedLayer] = {}
     for ranked in layers:
         if "+" not in ranked.layer.layer:

@@ -1,7 +1,4 @@
-"""Mean and standard deviation of ImageNet's training images, of red, green and blue in 0 ... 1.
-
-torchvision's weights were trained on images that were normalised with these.
-"""
+"""Mean and standard deviation of ImageNet's training images (RGB, 0 to 1), as in torchvision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals, differences, and what an interval says: of which draw, and over which units."""
+"""Intervals, differences, and kinds of intervals: their estimand and their units."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from layerprobe.system.errors import UnknownNameError
 Estimand = Literal["gallery", "redraw"]
 ESTIMANDS: tuple[Estimand, ...] = get_args(Estimand)
 
-FEWEST_UNITS = 10  # with fewer there is no interval
-FEW_UNITS = 30  # with fewer a reader is warned
+FEWEST_UNITS = 10  # fewer give no interval
+FEW_UNITS = 30  # fewer give a warning
 PARENT = "parent"  # the cluster of classes that is the folder above theirs
 
 _REDRAW, _CLUSTERS = "interval: redraw", "clusters: "
@@ -39,14 +39,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of two means of the same queries, or of several such differences.
+    """A difference of two means over the same queries, or of several such differences.
 
     Args:
         value: in the unit of the compared numbers.
-        low: lower end of its 95 % interval; None where there are too few units for one, or all have the same mean.
+        low: lower end of its 95 % interval; None with too few units for one, or if all have the same mean.
         high: upper end; None likewise.
-        p: of the hypothesis that it is 0, two-sided and not corrected for other comparisons; below 0.05 where the
-            interval excludes 0. None without an interval.
+        p: two-sided, of the hypothesis that it is 0, not corrected for other comparisons; below 0.05 where the interval
+            excludes 0. None without an interval.
     """
 
     value: float
@@ -56,7 +56,7 @@ class Difference:
 
     @property
     def interval(self) -> Interval | None:
-        """Both ends; None if there are none."""
+        """Both ends, if any."""
         return None if self.low is None or self.high is None else Interval(self.low, self.high)
 
 
@@ -65,7 +65,7 @@ class OverSeeds:
     """A mean, or a difference of two, in several trainings of one experiment.
 
     Args:
-        sd: between them, by the number less one; None for a single training.
+        sd: sample standard deviation over them; None for a single training.
         training: the mean with its interval for another training of the same experiment, on other classes. Without an
             interval where `classes` has none, and for a single training.
     """
@@ -94,7 +94,7 @@ class IntervalKind:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The note of a score with an interval of another than the default kind."""
+        """The notes that state a kind other than the default."""
         if self.trainings:
             return (_TRAININGS,)
         redraw = (_REDRAW,) if self.estimand == "redraw" else ()
@@ -102,7 +102,7 @@ class IntervalKind:
 
     @classmethod
     def of(cls, notes: Iterable[str]) -> IntervalKind:
-        """The kind that a score's notes state: what `notes` wrote is read back here and nowhere else."""
+        """The kind stated by a score's notes: the inverse of `notes`."""
         notes = list(notes)
         if _TRAININGS in notes:
             return cls(trainings=True)
@@ -111,7 +111,7 @@ class IntervalKind:
 
     @staticmethod
     def without(notes: Iterable[str]) -> tuple[str, ...]:
-        """The notes of a score that do not speak of its interval: neither what `notes_on` wrote nor `notes`."""
+        """The notes of a score without those on its interval, written by `notes_on` or `notes`."""
         own = (_REDRAW, _CLUSTERS, _TRAININGS, _NONE, *(f"{_FEW}{name}: " for name in _UNITS))
         return tuple(note for note in notes if not note.startswith(own))
 
@@ -120,7 +120,7 @@ class IntervalKind:
         return tuple(note for note in notes if note not in self.notes)
 
     def notes_on(self, units: int) -> tuple[str, ...]:
-        """The note of a score on its interval: its kind, unless default, and whether units are (too) few."""
+        """The notes of a score on its interval: its kind, unless default, and whether units are (too) few."""
         name = _UNITS[self.cluster is not None]
         if units < FEWEST_UNITS:
             return (f"{_NONE}{units} {name}, at least {FEWEST_UNITS} are needed",)
@@ -132,13 +132,13 @@ class IntervalKind:
         return self.over(None)
 
     def over(self, units: int | None) -> str:
-        """`95 % interval over 68 classes, against this gallery`; None leaves the number out."""
+        """`95 % interval over 68 classes, against this gallery`; None omits the number."""
         if self.trainings:
             return "lowest to highest training"
         return f"95 % interval over {self.units_text(units)}, {_DRAWN[self.estimand]}"
 
     def units_text(self, units: int | None = None) -> str:
-        """`68 classes`, `12 clusters of classes (parent)`; None leaves the number out."""
+        """`68 classes`, `12 clusters of classes (parent)`; None omits the number."""
         number = "" if units is None else f"{units:,} "
         if self.cluster is not None:
             return f"{number}cluster{'' if units == 1 else 's'} of classes ({self.cluster})"
@@ -147,11 +147,11 @@ class IntervalKind:
 
 @dataclass(frozen=True)
 class ShownKind:
-    """Which intervals a table or figure shows: those of one kind, or none at all.
+    """The kind of the intervals in a table or figure.
 
     Args:
-        kind: of the intervals; None where none is shown.
-        mixed: whether that is because those at hand are of different kinds.
+        kind: None if no interval is shown.
+        mixed: whether that is because they are of different kinds.
     """
 
     kind: IntervalKind | None
@@ -159,17 +159,17 @@ class ShownKind:
 
     @classmethod
     def of(cls, kinds: Iterable[IntervalKind]) -> ShownKind:
-        """What may be shown."""
+        """The common kind, if there is exactly one."""
         found = list(dict.fromkeys(kinds))
         return cls(found[0] if len(found) == 1 else None, len(found) > 1)
 
     def lines(self, shown_as: str) -> tuple[str, ...]:
-        """What a reader must know of the intervals, in at most one line."""
+        """The caption of the intervals, at most one line."""
         if self.mixed:
             return ("intervals of different kinds are not shown together; probe all with one --interval and --cluster",)
         return () if self.kind is None else (f"{shown_as}: {self.kind.text}",)
 
     def further(self, notes: Iterable[str]) -> tuple[str, ...]:
-        """The notes of a score without those that the line states for all scores."""
+        """The notes of a score without those that the caption states for all scores."""
         notes = tuple(notes)
         return notes if self.mixed else IntervalKind.of(notes).further(notes)

@@ -1,7 +1,7 @@
-"""What a result belongs to: a layer with its pool, and a ranking of it; and how both are spelled.
+"""LayerKey and RankedLayer: a layer with its pool, a ranking of it, and the names of both.
 
-For people a layer is `[RUN#epoch:]LAYER[@pool][/reduction][~similarity]`: printed with its pool except for a vector
-(`fc6`), with run and epoch, and with the similarity, where rows differ in them. Input may omit unambiguous parts.
+A name is `[RUN#epoch:]LAYER[@pool][/reduction][~similarity]`: printed with the pool except for a vector (`fc6`), and
+with run, epoch and similarity where rows differ in them. Input may omit unambiguous parts.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from layerprobe.values.pooling import NO_POOL, POOLS, TOKEN_POOLS
 
 NO_REDUCTION = "none"
 _PREFIX = re.compile(r"\A[^/:@]*:")  # RUN#epoch: before a name; a colon inside a reduction follows its slash
-OUTPUT = "output"  # the model's own output as a layer, where no layer and no module is called so
+OUTPUT = "output"  # the model's own output as a layer, unless a layer or module has this name
 
-# What vectors can be searched by; packed bits are by hamming alone.
+# Similarities of vectors; packed bits are compared by hamming only.
 VectorSimilarity = Literal["cosine", "euclidean", "dot"]
 VECTOR_SIMILARITIES: tuple[VectorSimilarity, ...] = get_args(VectorSimilarity)
 
@@ -29,9 +29,9 @@ class LayerKey:
     """A layer's output, pooled: one table of features. As text `pool5.3@max`, `fc6`; in files `fc6@none`.
 
     Args:
-        layer: the layer's name, with `#i` where its module is called several times; `A+B` for layers side by side, in
-            the order in which the network runs them.
-        pool: max, avg, gem or grid:s; none for a layer that gives vectors.
+        layer: the layer's name, with `#i` where its module is called several times; `A+B` for concatenated layers, in
+            execution order.
+        pool: max, avg, gem or grid:s; none for a layer whose output is a vector.
     """
 
     layer: str
@@ -42,12 +42,12 @@ class LayerKey:
 
     @property
     def stored(self) -> str:
-        """As files have it: `pool5.3@max`, `fc6@none`."""
+        """The name in files: `pool5.3@max`, `fc6@none`."""
         return f"{self.layer}@{self.pool}"
 
     @classmethod
     def parse(cls, text: str) -> LayerKey:
-        """The key that `stored` gave."""
+        """The inverse of `stored`."""
         layer, at, pool = text.rpartition("@")
         if not (layer and at and pool):
             raise ValueError(f"{text!r} is not a layer and its pool, like 'pool5.3@max'")
@@ -55,10 +55,7 @@ class LayerKey:
 
 
 def find_layer(text: str, known: Collection[LayerKey]) -> LayerKey:
-    """The one of some layers that `pool5.3@avg` names, or `pool5.3` where it is there with a single pool.
-
-    `A+B` may name its layers in any order.
-    """
+    """The known layer that `pool5.3@avg` names, or `pool5.3` if it has a single pool there; `A+B` in any order."""
     found = [key for key in known if is_named(key, text)]
     if not found:
         raise UnknownNameError("layer", text, map(str, known))
@@ -68,17 +65,13 @@ def find_layer(text: str, known: Collection[LayerKey]) -> LayerKey:
 
 
 def is_named(key: LayerKey, text: str) -> bool:
-    """Whether `pool5.3@avg`, or `pool5.3` for any pool, names a layer; `A+B` may name its layers in any order."""
+    """Whether `pool5.3@avg`, or `pool5.3` for any pool, names a layer; `A+B` in any order."""
     layer, at, pool = text.partition("@")
     return sorted(layer.split("+")) == sorted(key.layer.split("+")) and pool in ((key.pool,) if at else ("",))
 
 
 def members_of(layer: LayerKey, stored: Collection[LayerKey]) -> tuple[LayerKey, ...]:
-    """The layers whose features are those of a layer: of `A+B@max` its members, else the layer itself.
-
-    Returns:
-        Empty where some of them are not stored.
-    """
+    """The stored layers that a layer concatenates, or the layer itself if it is stored; empty if some are missing."""
     if layer in stored:
         return (layer,)
     names = layer.layer.split("+")
@@ -88,11 +81,7 @@ def members_of(layer: LayerKey, stored: Collection[LayerKey]) -> tuple[LayerKey,
 
 
 def concatenated_key(members: Sequence[LayerKey]) -> LayerKey | None:
-    """The concatenation of some layers: `A+B`, with the pool of those that are not vectors.
-
-    Returns:
-        None where they have different pools, or one layer is among them twice.
-    """
+    """The concatenation `A+B`, with the pool of its maps; None for different pools or a repeated layer."""
     names, pools = [key.layer for key in members], {key.pool for key in members} - {NO_POOL}
     if len(pools) > 1 or len(set(names)) < len(names):
         return None
@@ -100,8 +89,8 @@ def concatenated_key(members: Sequence[LayerKey]) -> LayerKey | None:
 
 
 def concatenated_layers(text: str, stored: Collection[LayerKey], layer_order: Sequence[str]) -> list[LayerKey]:
-    """The layers that `A+B` may name, one for each pool that its members are stored with; none where it is no such."""
-    order = {name: place for place, name in enumerate(layer_order)}
+    """The layers that `A+B` may name, one for each pool with which its members are stored."""
+    order = {name: position for position, name in enumerate(layer_order)}
     names = sorted(text.partition("@")[0].split("+"), key=lambda name: order.get(name, len(order)))
     pools = dict.fromkeys(key.pool for key in stored if key.layer in names and key.pool != NO_POOL)
     found = [LayerKey("+".join(names), pool) for pool in pools or [NO_POOL]]
@@ -111,7 +100,7 @@ def concatenated_layers(text: str, stored: Collection[LayerKey], layer_order: Se
 
 @dataclass(frozen=True, order=True)
 class RankedLayer:
-    """A layer as it is ranked: its features, their reduction and similarity. As text `pool5.3@max/l2+pca:64+l2`.
+    """A layer with the reduction and similarity of its ranking: `pool5.3@max/l2+pca:64+l2`.
 
     Args:
         reduction: none, or the chain of reductions.
@@ -148,7 +137,7 @@ def named(text: str, known: Iterable[RankedLayer]) -> list[RankedLayer]:
     """The layers that `LAYER[@pool][/reduction][~similarity]` names, in the order of `known`; each part may be a glob.
 
     Without `/reduction` a name means the unreduced layer, and all its reductions if that is not known; without a pool
-    or a similarity, all that there are. `A+B` may name its layers in any order. A `RUN#epoch:` before it is ignored.
+    or a similarity, all of them. `A+B` may name its layers in any order. A prefix `RUN#epoch:` is ignored.
     """
     rest, _, similarity = _PREFIX.sub("", text).partition("~")
     known = [ranked for ranked in dict.fromkeys(known) if fnmatch.fnmatchcase(ranked.similarity, similarity or "*")]
@@ -176,17 +165,17 @@ def _is_layer(key: LayerKey, text: str) -> bool:
 
 
 def network_order(rankings: Iterable[RankedLayer], layer_order: Sequence[str]) -> list[RankedLayer]:
-    """Each of some rankings once: by layer as the network runs them, then by pool, reduction and similarity.
+    """The distinct rankings in execution order of their layers, then by pool, reduction and similarity.
 
     The pools max, avg, gem, cls and cls+avg come first, in this order, and `none` before any reduction; further pools,
-    reductions and similarities follow their names, `pca:8` before `pca:64`. `A+B` follows the last of its layers.
+    reductions and similarities are sorted by name, `pca:8` before `pca:64`. `A+B` follows the last of its layers.
     """
     found = list(dict.fromkeys(rankings))
     known = set(layer_order)
     names = dict.fromkeys([*layer_order, *(ranked.layer.layer for ranked in found)])
-    order = {name: place for place, name in enumerate(names)}
+    order = {name: position for position, name in enumerate(names)}
 
-    def place(ranked: RankedLayer) -> tuple[object, ...]:
+    def sort_key(ranked: RankedLayer) -> tuple[object, ...]:
         layer, pool = ranked.layer.layer, ranked.layer.pool
         members = [name for name in layer.split("+") if name in known] or [layer]
         return (
@@ -198,7 +187,7 @@ def network_order(rankings: Iterable[RankedLayer], layer_order: Sequence[str]) -
             ranked.similarity,
         )
 
-    return sorted(found, key=place)
+    return sorted(found, key=sort_key)
 
 
 def _natural(text: str) -> list[str | int]:

@@ -1,4 +1,4 @@
-"""Numbers of a layer that need no labels, and how far their order of a run's layers is that of recall."""
+"""Label-free metrics of layers, and their rank correlation with recall over a run's layers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from layerprobe.values.metric_names import is_recall
 from layerprobe.values.scores import Score
 
 LABEL_FREE = ("effective-rank", "two-nn", "hubness")
-# Of three layers the rank correlation says next to nothing: by chance alone it is 1 or -1 in a third of all cases.
+# The rank correlation of three layers is almost meaningless: by chance it is 1 or -1 in a third of all cases.
 FEWEST_LAYERS = 4
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far a number that needs no labels orders layers as recall does.
+    """The rank correlation of a label-free metric with recall over layers.
 
     Args:
         metric: effective-rank, two-nn or hubness.
         epoch: 0 = before any step.
-        recall: compared with it: R@1, or another R@K if R@1 is not measured.
-        correlation: Spearman's rank correlation, in [-1, 1], equal values sharing their mean rank; None of fewer than 4
-            layers, and where all values of one of the two numbers are equal.
+        recall: R@1, or another R@K if R@1 is not measured.
+        correlation: Spearman's, in [-1, 1], ties sharing their mean rank; None for fewer than 4 layers, and if all
+            values of one of the two numbers are equal.
     """
 
     metric: str
@@ -37,7 +37,7 @@ class Agreement:
 
 
 def agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:
-    """One for each label-free metric, epoch, split, reduction and similarity that scores have."""
+    """The correlation for each label-free metric, epoch, split, reduction and similarity of scores."""
     recalls = [score.metric for score in scores if is_recall(score.metric)]
     recall = "R@1" if "R@1" in recalls else next(iter(recalls), "R@1")
     known = {(s.epoch, s.split, s.ranked_layer): s.value for s in scores if s.metric == recall}
@@ -53,7 +53,7 @@ def agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:
 
 
 def last_agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:
-    """The same of the last epoch that has such metrics."""
+    """The same for the last epoch with label-free metrics."""
     last = max((score.epoch for score in scores if score.metric in LABEL_FREE), default=None)
     return agreements([score for score in scores if score.epoch == last])
 
@@ -61,9 +61,9 @@ def last_agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:
 def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
     if len(pairs) < FEWEST_LAYERS or any(len(set(values)) == 1 for values in zip(*pairs, strict=True)):
         return None
-    from scipy.stats import spearmanr  # a second to import, which only these metrics wait for
+    from scipy.stats import spearmanr  # slow to import
 
-    # Rounded, so that equal orders have 1.
+    # Rounded, so that equal orders give exactly 1.
     return round(float(spearmanr(*zip(*pairs, strict=True)).statistic), 12)
 
 

@@ -1,4 +1,4 @@
-"""What the name of a metric says: of Recall@K its K, the gallery and the terms; of any metric whether it is a share."""
+"""The names of metrics: Recall@K with its K, gallery and terms; fractions and other numbers."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _RECALL = re.compile(r"R@([1-9][0-9]*)(?:\(G=([0-9]+)\)|\(([0-9]+)x([0-9]+)\))?"
 
 @dataclass(frozen=True)
 class Terms:
-    """How many classes, and how many images of each, are drawn from every split; at least 2 of both."""
+    """Number of classes, and of images of each, drawn from every split; at least 2 each."""
 
     classes: int
     images: int
 
     def name(self, k: int = 1) -> str:
-        """`R@1(14x20)`, as tables and files have it."""
+        """`R@1(14x20)`, in tables and files."""
         return str(Recall(k, terms=self))
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Recall@K. As text `R@1`; `R@1(G=1000)` in a smaller gallery; `R@1(14x20)` on equal terms.
+    """Recall@K: `R@1`, `R@1(G=1000)` in a smaller gallery, `R@1(14x20)` on equal terms.
 
     Args:
-        gallery: how many items a query searches; None for the whole gallery.
+        gallery: number of searched items; None for the whole gallery.
         terms: None for all classes and images.
     """
 
@@ -43,7 +43,7 @@ class Recall:
 
 @cache
 def recall_of(metric: str) -> Recall | None:
-    """The Recall@K of a name, in a whole gallery, a smaller one or on equal terms; None for another metric."""
+    """The Recall@K of a name; None for another metric."""
     found = _RECALL.fullmatch(metric)
     if found is None:
         return None
@@ -53,11 +53,11 @@ def recall_of(metric: str) -> Recall | None:
 
 
 def is_recall(metric: str) -> bool:
-    """Whether a metric is R@K of a whole gallery, which has no value only where features are not finite."""
+    """Whether a metric is R@K of a whole gallery, which is invalid only for features that are not finite."""
     found = recall_of(metric)
     return found is not None and found.gallery is None and found.terms is None
 
 
 def is_fraction(metric: str) -> bool:
-    """Whether people are shown a metric in percent; `NAME-sd` and the like follow NAME, an unknown one is a share."""
+    """Whether a metric is shown in percent; `NAME-sd` and the like follow NAME, an unknown one is a share."""
     return not any(metric == name or metric.startswith(f"{name}-") for name in PLAIN_METRICS)

@@ -1,4 +1,4 @@
-"""OwnInput: the images that a model from elsewhere was trained on."""
+"""OwnInput: the preprocessing of images of a model from elsewhere."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class OwnInput:
         size: side of the square that the model takes, in pixels.
         resized: the side that an image's shorter side is resized to before the crop, `size` or more; None: the image is
             squeezed to the square, and nothing is cropped.
-        squeezed: whether the image is squeezed to a square of `resized` pixels, out of which the centre is cropped.
+        squeezed: whether the image is squeezed to a square of `resized` pixels, from which the centre is cropped.
         filter: of resizing, with antialiasing except for nearest.
         mean: of red, green and blue, in the scale 0 ... 1.
-        crop_rounding: where the crop begins if the rest is odd: half of it rounded down, as Hugging Face does, or
+        crop_rounding: the start of the crop if the rest is odd: half of it rounded down, as Hugging Face does, or
             rounded to even, as torchvision does.
-        kept: the share of the resized side that the crop keeps, where the library computes `resized` by it for any
-            size; None: `resized` grows with the size.
+        kept: the share of the resized side that the crop keeps, if the library computes `resized` from it for any
+            size; None: `resized` is proportional to the size.
     """
 
     size: int
@@ -46,16 +46,16 @@ class OwnInput:
             raise ValueError(f"a square of {self.size} pixels cannot be cropped out of {self.resized}")
 
     def at(self, size: int) -> OwnInput:
-        """The same for a square of another size."""
+        """The same preprocessing for a square of another size."""
         if self.resized is None:
             return replace(self, size=size)
         resized = round(self.resized * size / self.size) if self.kept is None else math.floor(size / self.kept)
         return replace(self, size=size, resized=resized)
 
     def square(self, image: PIL.Image.Image) -> PIL.Image.Image:
-        """What the model's own library makes of an RGB image, by PIL, before normalisation.
+        """The preprocessing of an RGB image before normalisation, by PIL.
 
-        timm, torchvision, Hugging Face and open_clip cut the longer side of the resized image to whole pixels.
+        timm, torchvision, Hugging Face and open_clip truncate the longer side of the resized image to whole pixels.
         """
         from PIL.Image import Resampling
 
@@ -69,7 +69,7 @@ class OwnInput:
         return resized.crop((left, top, left + self.size, top + self.size))
 
     def steps(self) -> str:
-        """What `square` does besides its filter, in words; equal words mean equal results."""
+        """The steps of `square` except its filter, in words; equal words mean equal results."""
         if self.resized is None:
             return f"squeezed to {self.size}x{self.size}"
         first = f"squeezed to {self.resized}x{self.resized}" if self.squeezed else f"shorter side {self.resized}"
@@ -77,6 +77,6 @@ class OwnInput:
         return f"{first}, central {self.size}x{self.size} from half the rest rounded {rounded}"
 
     def _start(self, side: int) -> int:
-        """Where the crop begins in a side."""
+        """The start of the crop on a side."""
         rest = side - self.size
         return rest // 2 if self.crop_rounding == "down" else round(rest / 2)

@@ -1,4 +1,4 @@
-"""Names of the pools that make a vector of a map, and GeM."""
+"""Names of the pools, and GeM."""
 
 from __future__ import annotations
 

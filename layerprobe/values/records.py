@@ -16,11 +16,11 @@ _LARGEST_SIDE = 100_000  # of an image, in pixels
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """A file of somebody's training whose weights are those of one epoch, measured where it lies.
+    """A file of a foreign training with the weights of one epoch, hashed in place.
 
     Args:
-        part: path of the dict inside it that is meant, with dots between; empty for the whole file; None for the only
-            one that fits the network.
+        part: path of the dict inside it, separated by dots; empty for the whole file; None for the only one that fits
+            the network.
         size: in bytes; compared before the file is read.
     """
 
@@ -39,7 +39,7 @@ class WeightsFile:
 
 @dataclass(frozen=True)
 class RecordedNetwork:
-    """What a run's network is, so that nobody has to build it to read the run.
+    """The facts on a run's network, so that no reader has to build it.
 
     Args:
         layers: in execution order.
@@ -56,11 +56,11 @@ class RecordedNetwork:
     @property
     def before(self) -> str | None:
         """The layer before the embedding."""
-        place = self.layers.index(self.embedding.layer) if self.embedding.layer in self.layers else len(self.layers)
-        return self.layers[place - 1] if place else None
+        index = self.layers.index(self.embedding.layer) if self.embedding.layer in self.layers else len(self.layers)
+        return self.layers[index - 1] if index else None
 
     def as_json(self) -> dict[str, Any]:
-        """As run.json has it."""
+        """The network in run.json."""
         embedding = self.embedding.layer, self.embedding.pool
         return {
             "layers": self.layers,
@@ -91,9 +91,9 @@ class RunRecord:
         manifests: split -> hash of names, classes and sizes of its images.
         contents: split -> hash of names, classes and contents of its images.
         transform: the steps from an image to the network's input.
-        network: None for a model that was measured from Python.
+        network: None for a model measured from Python.
         layer_order: every layer ever measured, in execution order.
-        checkpoints_removed: epochs. Their hashes stay, so that their features still hold.
+        checkpoints_removed: epochs. Their hashes remain, so that their features stay valid.
         weights_files: one for each epoch of a run that wrote no checkpoints.
         untrained: whether epoch 0 is the network before training.
         touched: when run.json was written, in ISO 8601.
@@ -275,7 +275,7 @@ _REQUIRED = [each.name for each in fields(RunRecord) if each.default is each.def
 
 
 def _fault(value: Mapping[str, Any]) -> str:
-    """The first field that is missing or of another type; empty where there is none."""
+    """The first field that is missing or has another type; empty if all are valid."""
     for name, (is_right, expected) in _CHECKS.items():
         if name not in value and name in _REQUIRED:
             return f"{name} is missing, expected {expected}"

@@ -29,7 +29,7 @@ COLLAPSED_SHARE = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Where each query's nearest positive stands; filled in by ranking.
+    """The rank of each query's nearest positive.
 
     Every Recall@K follows from it. Positives are the other items of its class, unless `SearchRules` say otherwise. A
     query without one is *lone*: `tied_positives` is 0, every negative is `closer`, and it never scores.
@@ -60,10 +60,10 @@ class Ranks:
         return len(self.closer)
 
     def open(self, ks: Collection[int] | None = None) -> NDArray[np.bool_]:
-        """Queries whose counts are not exact and would have to be.
+        """Queries whose counts are not exact but need to be.
 
         Args:
-            ks: K of Recall@K; None for whatever needs every count.
+            ks: K of Recall@K; None if every count is needed.
 
         Returns:
             (Q,)
@@ -79,7 +79,7 @@ class Ranks:
 
     @property
     def lone(self) -> int:
-        """How many queries have no positive."""
+        """The number of queries without a positive."""
         return int((self.tied_positives == 0).sum())
 
     @property
@@ -90,14 +90,14 @@ class Ranks:
 
     @property
     def collapsed(self) -> bool:
-        """Whether more than half of those queries are tied."""
+        """Whether more than half of the queries with a positive are tied."""
         return self.tied_share > COLLAPSED_SHARE
 
     def hits(self, k: int, ties: Ties = "expected") -> NDArray[np.float64]:
         """Each query's probability that one of its `k` nearest items is a positive.
 
         With g negatives closer than the nearest positive, and t_n negatives and t_p positives tied with it, a random
-        order of the tied fills m = k - g places: the probability is 1 - C(t_n, m) / C(t_n + t_p, m), 0 where
+        order of the tied fills m = k - g positions: the probability is 1 - C(t_n, m) / C(t_n + t_p, m), 0 where
         g >= k and 1 where m > t_n. Exact to 1e-12.
 
         Args:
@@ -126,10 +126,10 @@ class Ranks:
         raise ValueError(f"unknown rule for ties {ties!r}: expected, optimistic or pessimistic")
 
     def _missed(self, k: int) -> NDArray[np.float64]:
-        """(Q,) probability that the places left hold tied negatives only."""
+        """(Q,) probability that the remaining positions hold only tied negatives."""
         places = k - self.closer.astype(np.float64)
         negatives, positives = self.tied_negatives.astype(np.float64), self.tied_positives.astype(np.float64)
-        # C(t_n, m) / C(t_n + t_p, m) is symmetric in m and t_p, so that the shorter product serves. Its factors are
+        # C(t_n, m) / C(t_n + t_p, m) is symmetric in m and t_p, so the shorter product suffices. Its factors are
         # quotients of whole numbers: no cancellation, unlike differences of log-gammas at large counts.
         short, long = np.minimum(places, positives), np.maximum(places, positives)
         missed = np.where(places > negatives, 0.0, 1.0)
@@ -144,7 +144,7 @@ class Ranks:
         """Recall@K: the mean of `hits` over the queries.
 
         Args:
-            k: at least 1; the caller sees to it that it is below the gallery's size.
+            k: at least 1; below the gallery's size, which is not checked.
             lone: lone queries count as misses, are excluded from the mean, or are an error.
 
         Returns:
@@ -159,7 +159,7 @@ class Ranks:
 
 
 def counted_queries(paired: NDArray[np.bool_], lone: Lone) -> NDArray[np.bool_]:
-    """Which queries a mean over queries takes in.
+    """The queries that a mean over queries includes.
 
     Args:
         paired: (Q,) queries with a positive; the others are lone.
@@ -185,12 +185,11 @@ def counted_queries(paired: NDArray[np.bool_], lone: Lone) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class SearchRules:
-    """Which items are right for a query, and which are taken out of its results, where the class alone does not say.
+    """Which items are right for a query, and which are excluded from its results, beyond the class.
 
-    What is taken out is neither right nor wrong and no neighbour: the query itself, items of its class and group, and
-    ignored ones, also where `positives` list them. A query that is left without a right item is lone. All numbers that
-    come from ranks or neighbours follow these rules; NMI, accuracy and the geometry of features do not rank, and the
-    rules change nothing about them.
+    Excluded items are neither right nor wrong nor neighbours: the query itself, items of its class and group, and
+    ignored ones, even if `positives` list them. A query without a remaining right item is lone. All numbers from ranks
+    or neighbours follow these rules; NMI, accuracy and the geometry of features do not rank and ignore them.
 
     >>> import numpy as np
     >>> from layerprobe import SearchRules, nearest_positive_ranks
@@ -203,7 +202,7 @@ class SearchRules:
     [1, 1]
 
     Args:
-        groups: (Q,) group of each query, such as the camera that took it. Items of its class *and* group are taken out.
+        groups: (Q,) group of each query, such as the camera that took it. Items of its class *and* group are excluded.
             None: no groups.
         gallery_groups: (G,) group of each item searched; None where the queries are searched among themselves.
         ignored: (P, 2) pairs of a query's row and a row of the searched items, without duplicates: excluded, whatever
@@ -218,11 +217,11 @@ class SearchRules:
     positives: NDArray[np.int64] | None = None
 
     def of_rows(self, rows: IntArray, items: IntArray | None = None) -> SearchRules:
-        """The rules of some queries in what all of them were searched in, or in some items of it.
+        """The rules for some queries, among all searched items or some of them.
 
         Args:
-            rows: (Q',) of the queries, each once; they are called by their places here.
-            items: (G',) rows of the searched items, each once, likewise; None for all.
+            rows: (Q',) rows of the queries, each once; they are renumbered in this order.
+            items: (G',) rows of the searched items, likewise; None for all.
         """
         searched = self.groups if self.gallery_groups is None else self.gallery_groups
         if searched is not None and items is not None:
@@ -236,28 +235,28 @@ class SearchRules:
 
 
 def _pairs_among(pairs: IntArray | None, rows: IntArray, items: IntArray | None) -> IntArray | None:
-    """(P', 2) the pairs of some queries and items, by their places among these."""
+    """(P', 2) the pairs of some queries and items, renumbered in their order."""
     if pairs is None:
         return None
-    found = pairs
+    remaining = pairs
     for column, kept in enumerate((rows, items)):
         if kept is not None:
-            found = found[np.isin(found[:, column], kept)]
+            remaining = remaining[np.isin(remaining[:, column], kept)]
             order = np.argsort(kept)
-            found[:, column] = order[np.searchsorted(kept, found[:, column], sorter=order)]
-    return found
+            remaining[:, column] = order[np.searchsorted(kept, remaining[:, column], sorter=order)]
+    return remaining
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """The nearest items of every query, closest first; found by ranking.
+    """The nearest items of every query, closest first.
 
     Args:
         indices: (Q, k) int64, rows of the gallery, or of the queries where they were searched among themselves; -1 at
-            the end of a row to which `SearchRules` left fewer items.
+            the end of a row if `SearchRules` leave fewer items.
         similarities: (Q, k) float64, a higher one is closer: the cosine in [-1, 1], the dot product, minus the
-            Euclidean distance, or minus the number of bits that differ. They fall along a row, except among tied items,
-            which come in the order of their indices; -inf where the index is -1.
+            Euclidean distance, or minus the number of bits that differ. They descend along a row; tied items are in
+            the order of their indices; -inf where the index is -1.
         backend: what proposed the candidates, torch or faiss.
     """
 
@@ -282,7 +281,7 @@ class Classifier:
 
 @dataclass(frozen=True, eq=False)
 class Retrieval:
-    """Queries and the gallery they are searched in: the input of a metric. Made by ranking.
+    """Queries and their gallery: the input of a metric.
 
     Args:
         features: (Q, D) of the queries, finite.
@@ -290,10 +289,10 @@ class Retrieval:
         gallery: (G, D) the searched items; None: the other queries.
         gallery_labels: (G,) int64; None without a gallery.
         similarity: cosine, dot, euclidean or hamming.
-        own: (Q,) index in the gallery of the item that is the query, -1 where none is.
+        own: (Q,) index in the gallery of the query itself, -1 if it is not there.
         count: returns the ranks; called at most once, at their first use.
-        classifier: the one that was trained on this layer; None if there is none.
-        rules: which items are right, or taken out, where the class does not say; None: the classes alone. Only metrics
+        classifier: trained on this layer, if any.
+        rules: which items are right or excluded beyond the class; None: the classes alone. Only metrics
             that rank follow them.
     """
 

@@ -1,4 +1,4 @@
-"""Score and Matrix, the values that tables, plots and the report start from, and the file of scores."""
+"""Score and Matrix, the values of tables, plots and the report, and scores.csv."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from layerprobe.system.files import require_file, write_text
 from layerprobe.values.intervals import Interval, IntervalKind
 from layerprobe.values.keys import LayerKey, RankedLayer, network_order
 
-SPLITS = ("train", "validation", "test")  # those whose items are searched for, in the order of rows and columns
+SPLITS = ("train", "validation", "test")  # of queries, in the order of rows and columns
 _BETWEEN_NOTES = "; "
 
 
@@ -59,26 +59,22 @@ class Score:
 
     @property
     def ranked_layer(self) -> RankedLayer:
-        """The layer as it was searched: a row of a table."""
+        """The layer as it was ranked."""
         return RankedLayer(self.layer_key, self.reduction, self.similarity)
 
     @property
     def kind(self) -> IntervalKind:
-        """What its interval says, as its notes state it."""
+        """The kind of the interval, read from the notes."""
         return IntervalKind.of(self.notes)
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as files and JSON have them: as here, but `note`, one text, for the notes."""
+        """The fields in files and JSON, with the notes joined as `note`."""
         return {column: getattr(self, name) for column, name in _COLUMNS.items()} | {"note": note_text(self.notes)}
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is scored: all that a Score says but its number.
-
-    Args:
-        epoch: 0 = before any step.
-    """
+    """The provenance of a Score without its number."""
 
     run: str
     experiment: str
@@ -91,12 +87,7 @@ class Subject:
     def score(
         self, metric: str, value: float | None, n: int, notes: Sequence[str] = (), interval: Interval | None = None
     ) -> Score:
-        """A number of it.
-
-        Args:
-            value: None where there is no valid number, with the reason in `notes`.
-            interval: of the value; None if there is none.
-        """
+        """A Score of the subject; `value` is None where there is no valid number, with the reason in `notes`."""
         return Score(
             run=self.run,
             experiment=self.experiment,
@@ -118,7 +109,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Numbers by two lists of names, for values that a Score cannot hold: similarities of pairs of layers.
+    """Numbers by two lists of names: similarities of pairs of layers.
 
     Args:
         values: (R, C) numbers; None where there is no valid one, with the reason in `notes`; never NaN.
@@ -141,42 +132,42 @@ class Matrix:
         if lengths != [len(self.columns)] * len(self.rows):
             raise ValueError(f"expected {len(self.rows)} rows of {len(self.columns)} values, got {lengths}")
         if any(value is not None and math.isnan(value) for row in self.values for value in row):
-            raise ValueError("NaN among the values: None stands for what has no valid number")
+            raise ValueError("NaN among the values: use None for invalid numbers")
 
 
-# Column of a file -> field: the notes are one text there.
+# Column of a file -> field; the column joins the notes.
 _COLUMNS = {"note" if field.name == "notes" else field.name: field.name for field in fields(Score)}
 _NUMBERS = {"seed": int, "epoch": int, "n": int, "value": float, "low": float, "high": float}
 
 
 def note_text(notes: Iterable[str]) -> str:
-    """Notes as one text, for a cell of a file or table; empty where there is none."""
-    # A note with the separator in it would be read back as two.
+    """Notes as one text, for a cell of a file or table."""
+    # A note that contains the separator would be read as two.
     return _BETWEEN_NOTES.join(note.replace(_BETWEEN_NOTES, ", ") for note in notes)
 
 
 def shared_notes(notes: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """The notes that all of some scores have, each once, in the first one's order."""
+    """The notes that all of some scores share, each once, in the first one's order."""
     first, *others = notes
     return tuple(note for note in dict.fromkeys(first) if all(note in other for other in others))
 
 
 def in_network_order(scores: Iterable[Score], layer_order: Sequence[str]) -> list[Score]:
-    """Sort scores by their layers, as `keys.network_order` does; those of a layer keep their order."""
+    """Sort scores by their layers, as `keys.network_order` does; stable within a layer."""
     scores = list(scores)
     order = network_order((score.ranked_layer for score in scores), layer_order)
-    places = {ranked: place for place, ranked in enumerate(order)}
-    return sorted(scores, key=lambda score: places[score.ranked_layer])
+    positions = {ranked: position for position, ranked in enumerate(order)}
+    return sorted(scores, key=lambda score: positions[score.ranked_layer])
 
 
 class ScoreTable:
-    """All scores of a run, as scores.csv holds them: each measurement once, by epoch, split and layer.
+    """All scores of a run, as in scores.csv: each measurement once, by epoch, split and layer.
 
-    An epoch is made into text again only where one of its scores has changed, so that writing the file after every
-    epoch takes linear time in all.
+    An epoch is formatted again only if one of its scores has changed, so that writing after every epoch takes linear
+    time in all.
 
     Args:
-        stored: the scores that the file holds, in its order; None for those given.
+        stored: the scores of the file, in its order; None for those given.
     """
 
     def __init__(
@@ -189,7 +180,7 @@ class ScoreTable:
         self._changed = stored is not None and self.scores() != stored
 
     def add(self, scores: Iterable[Score]) -> None:
-        """Take up scores, each in the place of the one that measures the same."""
+        """Add scores, each replacing the one of the same measurement."""
         for score in scores:
             of_epoch = self._epochs.setdefault(score.epoch, {})
             key = (score.run, score.split, score.ranked_layer, score.metric)
@@ -199,7 +190,7 @@ class ScoreTable:
                 self._changed = True
 
     def drop(self, epoch: int, split: str, layers: Collection[RankedLayer]) -> int:
-        """Leave out every score of some layers of an epoch and split; says how many those are."""
+        """Remove every score of some layers of an epoch and split; return their number."""
         of_epoch = self._epochs.get(epoch, {})
         gone = [key for key, score in of_epoch.items() if score.split == split and score.ranked_layer in layers]
         for key in gone:
@@ -210,10 +201,7 @@ class ScoreTable:
         return len(gone)
 
     def write(self, path: Path) -> None:
-        """Write the file whole: a header of Score's fields, one row a score, an empty cell for None.
-
-        Nothing is written where no score has changed since the last time and the file is there.
-        """
+        """Write the file unless it exists and no score has changed; the cells of None are empty."""
         if not self._changed and path.exists():
             return
         for epoch in self._epochs:
@@ -223,7 +211,7 @@ class ScoreTable:
         self._changed = False
 
     def scores(self) -> list[Score]:
-        """All of them, in the order of the file."""
+        """All scores, in the order of the file."""
         return [score for epoch in sorted(self._epochs) for score in self._of_epoch(epoch)]
 
     def _of_epoch(self, epoch: int) -> list[Score]:
@@ -250,17 +238,17 @@ def read_scores(path: Path) -> list[Score]:
         raise DataError("not a table of scores", file=path, fix="Delete it and run layerprobe probe again") from error
 
 
-def _score(row: dict[str, str], place: str) -> Score:
+def _score(row: dict[str, str], line: str) -> Score:
     values: dict[str, Any] = {}
     for column, name in _COLUMNS.items():
         text = row[column]
         number = _NUMBERS.get(column)
         if text == "" and number is int and column != "seed":
             what = f"{column} is empty, expected a whole number"
-            raise DataError(what, file=place, fix="Delete the file and run layerprobe probe again")
+            raise DataError(what, file=line, fix="Delete the file and run layerprobe probe again")
         values[name] = text if number is None else (None if text == "" else number(text))
         if isinstance(values[name], float) and not math.isfinite(values[name]):
             what = f"{column} is {text}, expected a finite number or an empty cell"
-            raise DataError(what, file=place, fix="Delete the file and run layerprobe probe again")
+            raise DataError(what, file=line, fix="Delete the file and run layerprobe probe again")
     values["notes"] = tuple(values["notes"].split(_BETWEEN_NOTES)) if values["notes"] else ()
     return Score(**values)

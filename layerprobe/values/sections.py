@@ -12,21 +12,21 @@ from pydantic_core import PydanticCustomError
 from layerprobe.values.keys import VectorSimilarity
 from layerprobe.values.pooling import Pool
 
-LARGEST_SEED = 2**64 - 1  # that torch takes
+LARGEST_SEED = 2**64 - 1  # of torch
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
-# Whose checkpoints stay: of all epochs, of the last one, or of the epochs 0, N, 2N ... and the last.
+# Checkpoints to keep: of all epochs, of the last one, or of the epochs 0, N, 2N ... and the last.
 Keep = Literal["all", "last"] | Annotated[int, Field(ge=1)]
-# Keys of [data] that decide ranks, and neither images nor weights.
+# Keys of [data] that change ranks, but neither images nor weights.
 SEARCH_KEYS = ("group", "positives", "ignore")
 _Channels = float | tuple[float, float, float] | Literal["imagenet"]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a recipe.
+    """An error in a recipe.
 
     Args:
-        keys: the keys that cause it, `section.key` for one of another section; none: it may be any key of the section.
+        keys: the keys that cause it, `section.key` in another section; empty: possibly any key of the section.
     """
 
     section: str
@@ -40,7 +40,7 @@ class Problem:
 class Section(BaseModel):
     """Keys that every part shares. The reader of recipes adds the part's own options, read from its signature."""
 
-    # Key -> the default that it was first released with, for keys whose default has changed since. A data set's
+    # Key -> the default of its first release, for keys whose default has changed since. A data set's
     # SPEC or a loss that changes the default of one of its own options has the same attribute.
     first_released: ClassVar[Mapping[str, Any]] = {}
 
@@ -48,20 +48,20 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def without_defaults(self) -> dict[str, Any]:
-        """The keys that are not at the default that they were first released with, as JSON values."""
+        """The keys that differ from the default of their first release, as JSON values."""
         fields = type(self).model_fields
         first = {name: field.default for name, field in fields.items()} | dict(self.first_released)
         values = self.model_dump(mode="json")
         return {name: value for name, value in values.items() if getattr(self, name) != first[name]}
 
     def options(self) -> dict[str, Any]:
-        """The keys that only the named part has: the keyword arguments of its factory."""
+        """The named part's own keys: the keyword arguments of its factory."""
         common = SECTIONS[self.section_name()].model_fields
         return {name: getattr(self, name) for name in type(self).model_fields if name not in common}
 
     @classmethod
     def section_name(cls) -> str:
-        """The name of this section in a recipe: `loss` for LossSection and the models derived from it."""
+        """The section's name in a recipe: `loss` for LossSection and the models derived from it."""
         return next(name for name, section in SECTIONS.items() if issubclass(cls, section))
 
 
@@ -80,11 +80,11 @@ class Data(Section):
     exif_rotation: bool = False
     validation_classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
     validation_folds: Annotated[int, Field(ge=0)] = 0  # 0: none
-    validation_fold: Annotated[int, Field(ge=0)] = 0  # which of them is held out
+    validation_fold: Annotated[int, Field(ge=0)] = 0  # the held-out one
     seen: bool = True  # whether weights from a file were trained on the training classes
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     cache: Literal["auto", "off"] = "auto"
-    # What decides which items a query may find (SEARCH_KEYS): a column, and csv files; empty text is None.
+    # The right and the excluded items of a query (SEARCH_KEYS): a column, and csv files; empty text is None.
     group: str | None = None
     positives: str | None = None
     ignore: str | None = None
@@ -156,7 +156,7 @@ class Train(Section):
 
 
 class Ensemble(Section):
-    """Members trained apart, each from a seed of its own; their embeddings are searched side by side."""
+    """Members trained independently, each with its own seed; their embeddings are concatenated."""
 
     of: str
     members: int = Field(ge=2, le=1000)
@@ -166,7 +166,7 @@ class Probe(Section):
     """Defaults of `probe`; no part of a run's identity."""
 
     layers: tuple[str, ...] = Field(("*",), min_length=1)
-    pool: tuple[str, ...] | None = Field(None, min_length=1)  # None: what suits each layer
+    pool: tuple[str, ...] | None = Field(None, min_length=1)  # None: the default of each layer
     similarity: VectorSimilarity = "cosine"
     reduce: tuple[str, ...] = Field(("none",), min_length=1)
     k: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 2, 4, 8, 16, 32), min_length=1)

@@ -1,4 +1,4 @@
-"""Several trainings of one experiment as one: the mean of their scores, and how far these reach."""
+"""The mean and range of scores over several trainings of one experiment."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ _Cell = tuple[object, ...]
 
 
 def over_seeds(scores: Sequence[Score]) -> list[Score]:
-    """Put the mean over the trainings of an experiment in the place of their scores.
+    """Replace the scores of an experiment's trainings by their means.
 
-    `low` and `high` are the lowest and the highest training. A number that not all trainings have is skipped, and a
-    note says which. Where one training has no valid value, the mean has none.
-
-    Returns:
-        The scores, those of a single training unchanged. A mean is called as `trainings` says; its seed is None, and
-        its n the number of trainings.
+    `low` and `high` are the lowest and the highest training. Numbers missing in some trainings are skipped, with a
+    note. A mean is None if a training has no valid value. Its run is named by `trainings`, its seed is None, and its n
+    the number of trainings. Scores of a single training are unchanged.
     """
     by_run: dict[str, list[Score]] = {}
     for score in scores:
@@ -33,9 +30,9 @@ def over_seeds(scores: Sequence[Score]) -> list[Score]:
 
 
 def trainings(scores: Iterable[Score]) -> dict[str, tuple[str, ...]]:
-    """The runs that `over_seeds` makes one, by the name that it gives them: `netA-s* (3 seeds)`.
+    """The runs that `over_seeds` merges, by the name of their mean: `netA-s* (3 seeds)`.
 
-    Runs are made one where they have the same experiment and some number in common; a run alone keeps its name.
+    Runs of the same experiment are merged if they share some number; other runs keep their names.
     """
     scores = list(scores)
     groups: dict[str, dict[str, int | None]] = {}
@@ -57,11 +54,10 @@ def trainings(scores: Iterable[Score]) -> dict[str, tuple[str, ...]]:
 
 
 def facts_over_seeds(data: Mapping[str, DataFacts], groups: Mapping[str, Sequence[str]]) -> dict[str, DataFacts]:
-    """What the scores of `over_seeds` were measured on: what all trainings of a group have in common.
+    """The facts that all trainings of a group share.
 
     Args:
-        data: run -> what its scores were measured on.
-        groups: name -> runs, as `trainings` gives them.
+        groups: name -> runs, from `trainings`.
     """
     found = {}
     for name, runs in groups.items():
@@ -80,8 +76,8 @@ def facts_over_seeds(data: Mapping[str, DataFacts], groups: Mapping[str, Sequenc
 def _name(runs: Mapping[str, int | None]) -> str:
     # Folds of one experiment may have the same seed.
     what = "seeds" if len(set(runs.values())) == len(runs) else "trainings"
-    places = takewhile(lambda letters: len(set(letters)) == 1, zip(*runs, strict=False))
-    prefix = "".join(letters[0] for letters in places)
+    shared = takewhile(lambda letters: len(set(letters)) == 1, zip(*runs, strict=False))
+    prefix = "".join(letters[0] for letters in shared)
     return f"{f'{prefix}*' if prefix else ', '.join(runs)} ({len(runs)} {what})"
 
 
@@ -90,7 +86,7 @@ def _cell(score: Score) -> _Cell:
 
 
 def _mean(name: str, runs: Sequence[Sequence[Score]]) -> list[Score]:
-    """The means of some trainings, in the order of the first one's scores."""
+    """The means over some trainings, in the order of the first one's scores."""
     tables = [{_cell(score): score for score in own} for own in runs]
     shared = set.intersection(*(set(table) for table in tables))
     kinds: dict[tuple[str, str], list[Score]] = {}
@@ -102,12 +98,12 @@ def _mean(name: str, runs: Sequence[Sequence[Score]]) -> list[Score]:
 
 
 def _kind(score: Score) -> tuple[str, str]:
-    """What a figure shows together."""
+    """The scores that a figure shows together."""
     return score.metric, score.reduction
 
 
 def _left_out(scores: Sequence[Score], shared: Set[_Cell]) -> list[str]:
-    """A note that names the epochs without any number left, and counts the skipped numbers of other epochs."""
+    """A note on the epochs without any shared number, and the number of skipped ones at other epochs."""
     kept = {score.epoch for score in scores if _cell(score) in shared}
     alone = [score for score in scores if _cell(score) not in shared]
     epochs = sorted({score.epoch for score in alone} - kept)

@@ -1,4 +1,4 @@
-"""What figures show beside scores and matrices: histograms, curves, reductions, and the nearest items of a query."""
+"""The values of figures besides scores and matrices: histograms, curves, reductions and neighbours."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from layerprobe.values.scores import Score
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often a similarity occurs among pairs of images, as in Zhang et al. (2018), Fig. 4.
+    """Histogram of the similarities of pairs of images, as in Zhang et al. (2018), Fig. 4.
 
     Args:
         epoch: 0 = before any step.
         edges: B + 1 ascending numbers, the ends of the bins.
-        median: of the similarities; None where there is no pair.
-        above: share of the pairs that are more similar than the median pair of the same class, of those as similar the
-            half; None where there is no pair of either kind.
+        median: of the similarities; None without a pair.
+        above: share of the pairs more similar than the median pair of the same class, ties counted half; None without
+            a pair of either kind.
     """
 
     run: str
@@ -41,15 +41,15 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Curve:
-    """Numbers of one layer along an axis: recall by the number of items searched, variance by dimension.
+    """Numbers of one layer along an axis: recall by gallery size, variance by dimension.
 
     Args:
         epoch: 0 = before any step.
         measure: of the values: R@1, or `share of the variance`.
         places: P ascending numbers.
         values: P fractions; None where there is no valid number, with the reason in `notes`.
-        low: P lower ends of 95 % intervals, None where a value has none; empty where there are none at all.
-        n: number of images; of a mean over trainings the number of these.
+        low: P lower ends of 95 % intervals, None where a value has none; empty without any interval.
+        n: number of images; for a mean over trainings, of trainings.
     """
 
     run: str
@@ -72,18 +72,18 @@ class Curve:
 
     @property
     def kind(self) -> IntervalKind:
-        """What its intervals say, as its notes state it."""
+        """The kind of the intervals, read from the notes."""
         return IntervalKind.of(self.notes)
 
 
 @dataclass(frozen=True)
 class Sized:
-    """A score of a layer, and how many dimensions the layer then has.
+    """A score of a layer, with the number of its dimensions.
 
     Args:
         dim: numbers, or bits, of each image; None if unknown.
-        equal: whether its reduction gives every layer that many, whatever it had.
-        chosen: whether its reduction, which may be none, is the layer's best post-processing.
+        equal: whether its reduction gives every layer that many.
+        chosen: whether its reduction, possibly none, is the layer's best post-processing.
     """
 
     score: Score
@@ -111,13 +111,13 @@ class Reductions:
 
 
 def equal_dimensions(found: Iterable[Reductions]) -> list[int]:
-    """The equal dimensions at which layers are, ascending."""
+    """The equal dimensions of the layers, ascending."""
     return sorted({sized.dim or 0 for each in found for sized in each.values if sized.equal})
 
 
 @dataclass(frozen=True)
 class Item:
-    """An image that was searched for, or found."""
+    """A query or an item of the gallery."""
 
     id: str
     name: str
@@ -128,8 +128,8 @@ class FoundItem:
     """One of a query's nearest items.
 
     Args:
-        similarity: to the query; of hamming minus the number of different bits, so that the nearest is largest.
-        right: whether it is a right answer: of the query's class, or in the data set's lists.
+        similarity: to the query; for hamming minus the number of different bits.
+        right: whether it is of the query's class, or in the data set's lists.
     """
 
     item: Item

@@ -144,7 +144,7 @@ def test_a_matrix_has_a_value_or_none_for_each_pair_of_names() -> None:
 
 
 def test_nan_is_no_value_of_a_matrix() -> None:
-    with pytest.raises(ValueError, match="NaN among the values: None stands for what has no valid number"):
+    with pytest.raises(ValueError, match="NaN among the values: use None for invalid numbers"):
         matrix((0.5, None), (1.0, float("nan")))
 
 
