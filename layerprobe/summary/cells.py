@@ -49,19 +49,19 @@ class Cells:
     rows: Mapping[LayerEpoch, int] = field(default_factory=dict)
     sums: UnitSums | None = None
 
-    def __contains__(self, place: LayerEpoch) -> bool:
-        return place in self.rows
+    def __contains__(self, key: LayerEpoch) -> bool:
+        return key in self.rows
 
-    def of(self, places: Sequence[LayerEpoch]) -> UnitSums:
+    def of(self, keys: Sequence[LayerEpoch]) -> UnitSums:
         """The sums of some layers and epochs, in their order."""
-        if self.sums is None or not places or not all(place in self.rows for place in places):
+        if self.sums is None or not keys or not all(key in self.rows for key in keys):
             raise ValueError("no hits of a layer at an epoch")
-        rows = [self.rows[place] for place in places]
+        rows = [self.rows[key] for key in keys]
         return UnitSums(self.sums.sums[rows], self.sums.counts[rows])
 
-    def mean(self, place: LayerEpoch) -> float | None:
+    def mean(self, key: LayerEpoch) -> float | None:
         """The mean of a layer at an epoch, if any."""
-        return float(self.of([place]).means[0]) if place in self.rows else None
+        return float(self.of([key]).means[0]) if key in self.rows else None
 
     def epochs(self, ranked: RankedLayer) -> list[int]:
         """The epochs at which a layer has a mean, ascending."""

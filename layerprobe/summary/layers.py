@@ -140,18 +140,18 @@ def layer_summaries(
     gaps = _gaps(splits, last, from_start=from_start)
     found = []
     for ranked in layers:
-        place = ranked, last[ranked]
+        key = ranked, last[ranked]
         found.append(
             LayerSummary(
                 ranked,
                 {split: known[ranked] for split, known in levels.items() if ranked in known},
-                _gap(gaps.last, place),
-                _gap(gaps.over_start, place),
-                gaps.opening(*place),
+                _gap(gaps.last, key),
+                _gap(gaps.over_start, key),
+                gaps.opening(*key),
                 {split: best for split, cells in splits.items() if (best := best_epoch(cells.raw, ranked)) is not None},
                 len(_epochs(ranked, splits)),
-                {split: cells.faults[place] for split, cells in splits.items() if place in cells.faults},
-                {split: broken for split, cells in splits.items() if (broken := _broken(cells, place))},
+                {split: cells.faults[key] for split, cells in splits.items() if key in cells.faults},
+                {split: broken for split, cells in splits.items() if (broken := _broken(cells, key))},
             )
         )
     return found
@@ -163,10 +163,10 @@ def alike_layers(layers: Sequence[LayerSummary], splits: Mapping[str, SplitCells
     if best is None:
         return None
     ends = [(layer.ranked, layer.levels[best.split].epoch) for layer in layers if best.split in layer.levels]
-    places = [place for place in ends if place in splits[best.split].raw]
-    names = [ranked for ranked, _ in places]
-    found = indistinguishable_from_best(splits[best.split].raw.of(places), names.index(layers[best.place].ranked))
-    return None if found is None else tuple(names[place] for place in found)
+    keys = [key for key in ends if key in splits[best.split].raw]
+    names = [ranked for ranked, _ in keys]
+    found = indistinguishable_from_best(splits[best.split].raw.of(keys), names.index(layers[best.place].ranked))
+    return None if found is None else tuple(names[index] for index in found)
 
 
 def end_values(layers: Sequence[LayerSummary]) -> dict[str, list[float | None]]:
@@ -191,16 +191,14 @@ def _epochs(ranked: RankedLayer, splits: Mapping[str, SplitCells]) -> set[int]:
 
 
 def _levels(cells: SplitCells, last: Mapping[RankedLayer, int]) -> dict[RankedLayer, Level]:
-    raw = [place for place in last.items() if place in cells.raw]
-    equal = [place for place in last.items() if place in cells.equal]
+    raw = [key for key in last.items() if key in cells.raw]
+    equal = [key for key in last.items() if key in cells.equal]
     raw_ends = dict(zip(raw, intervals(cells.raw.of(raw)) if raw else [], strict=True))
     equal_ends = dict(zip(equal, intervals(cells.equal.of(equal)) if equal else [], strict=True))
     return {
-        place[0]: Level(
-            place[1], cells.raw.mean(place), raw_ends.get(place), cells.equal.mean(place), equal_ends.get(place)
-        )
-        for place in last.items()
-        if place in cells.faults
+        key[0]: Level(key[1], cells.raw.mean(key), raw_ends.get(key), cells.equal.mean(key), equal_ends.get(key))
+        for key in last.items()
+        if key in cells.faults
     }
 
 
@@ -223,11 +221,11 @@ class _Gaps:
 
     def opening(self, ranked: RankedLayer, last: int) -> GapOnset | None:
         """The onset of a layer's gap; None where it is unknown for its last epoch."""
-        raw, equal = ({place for place in self.over_start[kind] if place[0] == ranked} for kind in (False, True))
+        raw, equal = ({key for key in self.over_start[kind] if key[0] == ranked} for kind in (False, True))
         on_equal_terms = raw == equal
         if (ranked, last) not in raw or self.over_start[on_equal_terms][ranked, last].interval is None:
             return None
-        curve = {place[1]: self.over_start[on_equal_terms][place] for place in raw}
+        curve = {key[1]: self.over_start[on_equal_terms][key] for key in raw}
         return GapOnset(opens_at(curve), on_equal_terms)
 
 
@@ -238,18 +236,18 @@ def _gaps(splits: Mapping[str, SplitCells], last: Mapping[RankedLayer, int], *, 
     if seen is not None and unseen is not None:
         apart = not seen.units & unseen.units
         for equal, ours, others in ((False, seen.raw, unseen.raw), (True, seen.equal, unseen.equal)):
-            both = {place: None for place in ours.rows if place in others}
-            ends = [place for place in last.items() if place in both]
-            later = [place for place in both if place[1] > 0 and (place[0], 0) in both] if from_start else []
+            both = {key: None for key in ours.rows if key in others}
+            ends = [key for key in last.items() if key in both]
+            later = [key for key in both if key[1] > 0 and (key[0], 0) in both] if from_start else []
             found[equal] = _differences(ours, others, ends, apart)
             over_start[equal] = _differences(_from_zero(ours, later), _from_zero(others, later), later, apart)
     return _Gaps(found, over_start)
 
 
-def _gap(found: Mapping[bool, Mapping[LayerEpoch, Difference]], place: LayerEpoch) -> Gap | None:
+def _gap(found: Mapping[bool, Mapping[LayerEpoch, Difference]], key: LayerEpoch) -> Gap | None:
     """The gap on equal terms, else the other one, if any."""
-    equal = place in found[True]
-    return Gap(found[equal][place], equal) if place in found[equal] else None
+    equal = key in found[True]
+    return Gap(found[equal][key], equal) if key in found[equal] else None
 
 
 def opens_at(curve: Mapping[int, Difference]) -> int | None:
@@ -263,18 +261,18 @@ def opens_at(curve: Mapping[int, Difference]) -> int | None:
     return found
 
 
-def _from_zero(cells: Cells, places: Sequence[LayerEpoch]) -> Cells:
+def _from_zero(cells: Cells, keys: Sequence[LayerEpoch]) -> Cells:
     """The differences from epoch 0."""
-    if not places:
+    if not keys:
         return Cells()
-    changed = cells.of(places).minus(cells.of([(ranked, 0) for ranked, _ in places]))
-    return Cells({place: row for row, place in enumerate(places)}, changed)
+    changed = cells.of(keys).minus(cells.of([(ranked, 0) for ranked, _ in keys]))
+    return Cells({key: row for row, key in enumerate(keys)}, changed)
 
 
-def _differences(ours: Cells, others: Cells, places: Sequence[LayerEpoch], apart: bool) -> dict[LayerEpoch, Difference]:
-    if not places:
+def _differences(ours: Cells, others: Cells, keys: Sequence[LayerEpoch], apart: bool) -> dict[LayerEpoch, Difference]:
+    if not keys:
         return {}
     if apart:
-        return dict(zip(places, between(ours.of(places), others.of(places), resamples=RESAMPLES), strict=True))
-    values = ours.of(places).means - others.of(places).means
-    return {place: Difference(float(value)) for place, value in zip(places, values, strict=True)}
+        return dict(zip(keys, between(ours.of(keys), others.of(keys), resamples=RESAMPLES), strict=True))
+    values = ours.of(keys).means - others.of(keys).means
+    return {key: Difference(float(value)) for key, value in zip(keys, values, strict=True)}

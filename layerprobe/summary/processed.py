@@ -83,7 +83,7 @@ def post_processing(
     found = [Processed(ranked, means[ranked], *ends[ranked]) for ranked in chosen]
     values = [layer.value for layer in found]
     near = indistinguishable_from_best(cells.of([(ranked, epoch) for ranked in chosen]), values.index(max(values)))
-    alike = None if near is None else tuple(chosen[place].layer for place in near)
+    alike = None if near is None else tuple(chosen[index].layer for index in near)
     return BestPostProcessing(choose_on, epoch, tuple(found), alike)
 
 

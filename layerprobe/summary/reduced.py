@@ -126,4 +126,4 @@ def _alike(section: Reduced, processing: PostProcessing, splits: Mapping[str, Ce
     there = [layer for layer in section.layers if processing.of(layer) in section.values[best.split]]
     cells = splits[best.split].of([(processing.of(layer), section.epoch) for layer in there])
     found = indistinguishable_from_best(cells, there.index(section.layers[best.place]))
-    return None if found is None else tuple(there[place] for place in found)
+    return None if found is None else tuple(there[index] for index in found)

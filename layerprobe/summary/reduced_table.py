@@ -31,7 +31,7 @@ def reduced_table(summary: RunSummary, section: Reduced) -> TextTable:
     similarities = list(dict.fromkeys(processing.similarity for processing in section.processings))
     return TextTable(
         ("layer", *(_column_name(processing, similarities) for processing in section.processings)),
-        tuple((name, *(share_text(column[place]) for column in columns)) for place, name in enumerate(names)),
+        tuple((name, *(share_text(column[index]) for column in columns)) for index, name in enumerate(names)),
         numbers=frozenset(range(1, 1 + len(columns))),
         heading=(", ".join([title, *similarities[: len(similarities) == 1]]), *kind.lines(_BRACKETS)),
         notes=(
@@ -42,7 +42,7 @@ def reduced_table(summary: RunSummary, section: Reduced) -> TextTable:
             ),
             *_column_notes(section.reduced),
         ),
-        intervals={place: tuple(map(ends_text, column)) for place, column in enumerate(ends, 1) if any(column)},
+        intervals={index: tuple(map(ends_text, column)) for index, column in enumerate(ends, 1) if any(column)},
     )
 
 
@@ -64,10 +64,10 @@ def processed_table(summary: RunSummary, found: BestPostProcessing) -> TextTable
     kind = ShownKind(summary.kind if any([*intervals, *gains]) else None)
     title = f"best post-processing of {summary.run}, epoch {found.epoch}, chosen on {found.split}, R@1 in %"
     rows = []
-    for place, layer in enumerate(found.layers):
+    for index, layer in enumerate(found.layers):
         gain = _ABSENT if layer.gain is None else f"{100 * layer.gain.value:+.1f}"
         rows.append(
-            (_BEST * (place == best.place), names[place], share_text(layer.value), share_text(layer.test), gain)
+            (_BEST * (index == best.place), names[index], share_text(layer.value), share_text(layer.test), gain)
         )
     return TextTable(
         ("", "layer", f"{found.split}\nR@1", "test\nR@1", "gain\ntest"),
@@ -81,7 +81,7 @@ def processed_table(summary: RunSummary, found: BestPostProcessing) -> TextTable
         ),
         marked=best.place,
         intervals={
-            place: tuple(map(ends_text, column)) for place, column in ((3, intervals), (4, gains)) if any(column)
+            index: tuple(map(ends_text, column)) for index, column in ((3, intervals), (4, gains)) if any(column)
         },
     )
 

@@ -64,7 +64,7 @@ def summary_table(summary: RunSummary) -> TextTable:
     best = best_layer(values)
     alike = summary.alike
     near = None if alike is None else [n for n, layer in zip(names, layers, strict=True) if layer.ranked in alike]
-    stars = [_BEST if best and place == best.place else "" for place in range(len(layers))]
+    stars = [_BEST if best and index == best.place else "" for index in range(len(layers))]
     words = [_Column("", stars), _Column("layer", names)]
     columns = [*words, *_level_columns(summary), *_gap_columns(summary), *_epoch_columns(summary)]
     kind = ShownKind(summary.kind if any(any(column.ends) for column in columns) else None)
@@ -83,7 +83,7 @@ def summary_table(summary: RunSummary) -> TextTable:
         ),
         marked=best.place if best else None,
         intervals={
-            place: tuple(map(ends_text, column.ends)) for place, column in enumerate(columns) if any(column.ends)
+            index: tuple(map(ends_text, column.ends)) for index, column in enumerate(columns) if any(column.ends)
         },
     )
 

@@ -41,7 +41,7 @@ def as_markdown(table: TextTable) -> str:
         return _MARKDOWN.sub(r"\\\1", _one_line(text))
 
     header, *rows = (list(map(shown, row)) for row in (table.columns, *_cells(table)))
-    rule = ["---:" if place in _right(table) else "---" for place in range(len(header))]
+    rule = ["---:" if index in _right(table) else "---" for index in range(len(header))]
     lines = "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))
     # Two spaces at the end of a line break it.
     heading, notes = ("  \n".join(map(shown, texts)) for texts in (table.heading, table.notes))
@@ -56,7 +56,7 @@ def as_latex(table: TextTable) -> str:
         # `\\` takes a star or a bracket at the start of the next row for its own.
         return f"{{}}{cell}" if cell.startswith(("*", "[")) else cell
 
-    columns = "".join("r" if place in _right(table) else "l" for place in range(len(table.columns)))
+    columns = "".join("r" if index in _right(table) else "l" for index in range(len(table.columns)))
     header, *rows = (" & ".join(map(shown, row)) + r" \\" for row in (table.columns, *_cells(table)))
     before, after = ([f"% {one_line(line)}" for line in lines] for lines in (table.heading, table.notes))
     body = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", header, r"\hline", *rows, r"\hline", r"\end{tabular}"]
@@ -67,13 +67,13 @@ def as_csv(table: TextTable) -> str:
     """The header and the cells; the ends of intervals are columns after their values."""
     text = io.StringIO()
     header: list[str] = []
-    for place, name in enumerate(table.columns):
-        header += [name, f"{name} low", f"{name} high"] if place in table.intervals else [name]
+    for index, name in enumerate(table.columns):
+        header += [name, f"{name} low", f"{name} high"] if index in table.intervals else [name]
     rows = [header]
     for number, cells in enumerate(table.rows):
         row: list[str] = []
-        for place, cell in enumerate(cells):
-            row += [cell, *(table.intervals[place][number] or ("", ""))] if place in table.intervals else [cell]
+        for index, cell in enumerate(cells):
+            row += [cell, *(table.intervals[index][number] or ("", ""))] if index in table.intervals else [cell]
         rows.append(row)
     csv.writer(text, lineterminator="\n").writerows([visible(cell.replace("\n", " ")) for cell in row] for row in rows)
     return text.getvalue().removesuffix("\n")
@@ -82,12 +82,12 @@ def as_csv(table: TextTable) -> str:
 def _cells(table: TextTable, between: str = " ") -> list[tuple[str, ...]]:
     """The cells with the intervals of values: `89.7 [87.9, 91.2]`."""
 
-    def shown(place: int, number: int, cell: str) -> str:
-        cell = one_line(cell, keep="\n" if place in table.multiline else "")
-        return cell if place not in table.intervals else _with_ends(cell, table.intervals[place][number], between)
+    def shown(index: int, number: int, cell: str) -> str:
+        cell = one_line(cell, keep="\n" if index in table.multiline else "")
+        return cell if index not in table.intervals else _with_ends(cell, table.intervals[index][number], between)
 
     return [
-        tuple(shown(place, number, cell) for place, cell in enumerate(cells)) for number, cells in enumerate(table.rows)
+        tuple(shown(index, number, cell) for index, cell in enumerate(cells)) for number, cells in enumerate(table.rows)
     ]
 
 
@@ -95,12 +95,12 @@ def _aligned(table: TextTable) -> TextTable:
     """The table with equally wide values in each column, and equally wide ends of intervals."""
     columns = list(zip(*table.rows, strict=True))
     intervals = {}
-    for place, ends in table.intervals.items():
+    for index, ends in table.intervals.items():
         low, high = (max(len(pair[end]) for pair in ends if pair) if any(ends) else 0 for end in (0, 1))
         # The reason why there is no value may be long.
-        wide = max(len(cell) for cell in columns[place] if " " not in cell)
-        columns[place] = tuple(cell.rjust(wide) for cell in columns[place])
-        intervals[place] = tuple(pair and (pair[0].rjust(low), pair[1].rjust(high)) for pair in ends)
+        wide = max(len(cell) for cell in columns[index] if " " not in cell)
+        columns[index] = tuple(cell.rjust(wide) for cell in columns[index])
+        intervals[index] = tuple(pair and (pair[0].rjust(low), pair[1].rjust(high)) for pair in ends)
     return replace(table, rows=tuple(zip(*columns, strict=True)), intervals=intervals)
 
 
@@ -138,16 +138,16 @@ def _rich(table: TextTable, between: str) -> Table:
         made.title, made.title_justify, made.title_style = _beside(table.heading, bold=True), "left", ""
     if table.notes:
         made.caption, made.caption_justify = _beside(table.notes), "left"
-    for place, header in enumerate(table.columns):
-        words = any(" " in row[place] for row in table.rows)  # no interval: that folds by the line feed alone
+    for index, header in enumerate(table.columns):
+        words = any(" " in row[index] for row in table.rows)  # no interval: that folds by the line feed alone
         made.add_column(
             _text(header),
-            justify="right" if place in _right(table) else "left",
+            justify="right" if index in _right(table) else "left",
             overflow="fold",
-            no_wrap=place in table.numbers and not words,
+            no_wrap=index in table.numbers and not words,
         )
-    for place, row in enumerate(rows):
-        made.add_row(*map(_text, row), style="bold" if place == table.marked else None)
+    for index, row in enumerate(rows):
+        made.add_row(*map(_text, row), style="bold" if index == table.marked else None)
     return made
 
 
@@ -159,13 +159,13 @@ def as_html(table: TextTable) -> str:
 
     def row(cells: tuple[str, ...], tag: str, bold: bool) -> str:
         made = []
-        for place, cell in enumerate(cells):
-            align = "right" if place in _right(table) else "left"
+        for index, cell in enumerate(cells):
+            align = "right" if index in _right(table) else "left"
             text = f"<b>{shown(cell)}</b>" if bold and cell else shown(cell)
             made.append(f'<{tag} style="text-align: {align}">{text}</{tag}>')
         return f"<tr>{''.join(made)}</tr>"
 
-    rows = [row(cells, "td", place == table.marked) for place, cells in enumerate(_cells(table))]
+    rows = [row(cells, "td", index == table.marked) for index, cells in enumerate(_cells(table))]
     head = row(table.columns, "th", False)
     body = f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
     heading, notes = (

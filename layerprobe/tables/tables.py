@@ -83,12 +83,12 @@ def layer_table(
     notes = [f"{_BEST} {best_text(best, names, values, near)}"] if best else []
     notes += [worse] if worse else []
     texts = []
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         numbers = [_percent(cells.get((row, split, metric))) for split in splits]
         numbers += [_gap(cells.get((row, "train", metric)), cells.get((row, "test", metric)))] * both
         numbers += [_percent(cells.get((row, "test", name))) for name in further]
-        star = _BEST if best and place == best.place else ""
-        texts.append((star, names[place], *numbers))
+        star = _BEST if best and index == best.place else ""
+        texts.append((star, names[index], *numbers))
     columns = ("", "layer", *headers)
     compared = [[cells.get((row, split, metric)) for row in rows] for split in splits]
     kind = _kind([score for column in compared for score in column])
@@ -178,9 +178,9 @@ def _intervals(
 ) -> dict[int, tuple[Ends | None, ...]]:
     """The ends of the intervals of adjacent columns from `first` on, without empty columns."""
     ends = (
-        {} if kind.kind is None else {place: tuple(map(_ends, column)) for place, column in enumerate(columns, first)}
+        {} if kind.kind is None else {index: tuple(map(_ends, column)) for index, column in enumerate(columns, first)}
     )
-    return {place: column for place, column in ends.items() if any(column)}
+    return {index: column for index, column in ends.items() if any(column)}
 
 
 def _ends(score: Score | None) -> Ends | None:

@@ -126,7 +126,7 @@ def _cells(
             why = "is not probed there" if not ranks.exists() else "had other images then"
             reasons.append(f"no equal terms at epoch {epoch}: {split} {why}")
             continue
-        drawable = {draw for place in scored if place[:2] == (epoch, split) for draw in draws_of(place[2])}
+        drawable = {draw for at, name, layer in scored if (at, name) == (epoch, split) for draw in draws_of(layer)}
         known = [ranked for ranked in store.read_stored_ranks(ranks).ranks if ranked in drawable]
         absent = [ranked for ranked in known if ranked not in drawn.values]
         there = [ranked for ranked in absent if are_stored(run, epoch, split, split, ranked)]
