@@ -24,14 +24,14 @@ def main() -> None:
 
             end_soon(ended.code)
         raise
-    except KeyboardInterrupt:  # while the command line was imported, or while it told an error
+    except KeyboardInterrupt:  # while the command line was imported, or while it printed an error
         as_json = "--json" in sys.argv
         os.write(1 if as_json else 2, f"{_INTERRUPTED if as_json else 'interrupted.'}\n".encode())
         os._exit(130)
     finally:
         import signal
 
-        # All is done and told: while the interpreter ends, Ctrl-C needs no traceback.
+        # All is done: while the interpreter ends, Ctrl-C needs no traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -193,13 +193,13 @@ class _Lines:
     name: str
     unit: str
     pace: _Pace
-    told: float = field(default_factory=time.monotonic)
+    printed: float = field(default_factory=time.monotonic)
 
     def advance(self, steps: int = 1, **figures: float) -> None:
         self.pace.done += steps
         now = time.monotonic()
-        if now - self.told < _PLAIN_INTERVAL:
+        if now - self.printed < _PLAIN_INTERVAL:
             return
-        self.told = now
+        self.printed = now
         words = ", ".join(self.pace.words(figures))
         self.terminal.say(f"{self.name}: {self.pace.done}/{self.pace.total} {self.unit}, {words}")

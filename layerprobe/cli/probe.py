@@ -183,8 +183,8 @@ def probe(
         "label_free": agreements(scores),
         "summary": summary_values(summary),
     }
-    told = {} if damaged is None else {"error": error_values(damaged)}
-    terminal.result(values | told, *score_tables(found, scores), *summary_tables(summary))
+    damage = {} if damaged is None else {"error": error_values(damaged)}
+    terminal.result(values | damage, *score_tables(found, scores), *summary_tables(summary))
     plot = "train-vs-test" if any(score.split == "train" for score in scores) else "layers"
     terminal.say(
         f"{len(scores)} scores in {found.scores_file}; next: layerprobe plot {plot} {found.name}{cache_flag(cache)}"

@@ -113,8 +113,10 @@ def _draw_panel(axes: Axes, histograms: Sequence[Histogram]) -> None:
         if same and own.median is not None:
             axes.axvline(own.median, color="black", linewidth=1, linestyle=":", label="median")
         if own.pairs == _DIFFERENT:
-            told = "no number" if own.above is None else f"{level_text(100 * own.above)} beyond the line"
-            text = axes.annotate(told, (0, 1), xycoords="axes fraction", xytext=(0, _PAD), textcoords="offset points")
+            text_above = "no number" if own.above is None else f"{level_text(100 * own.above)} beyond the line"
+            text = axes.annotate(
+                text_above, (0, 1), xycoords="axes fraction", xytext=(0, _PAD), textcoords="offset points"
+            )
             text.set(fontsize=fig.FONT, color=_DARKER)
             # The title stands above the number, where its empty line was.
             title = axes.get_title(loc="left").rstrip()

@@ -217,8 +217,8 @@ class _Search:
                 indices[rows] = _closest(every, windows[rows], self.k)
                 similar[rows] = every.gather(1, indices[rows])
         missing = similar == -torch.inf
-        told = self._told(queries, indices, similar).masked_fill_(missing, -torch.inf)
-        return indices.masked_fill_(missing, -1), told
+        reported = self._reported(queries, indices, similar).masked_fill_(missing, -torch.inf)
+        return indices.masked_fill_(missing, -1), reported
 
     def _candidates(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scores (B, C), their rows of the gallery (B, C), and how far a similarity may lie above its score (B,)."""
@@ -250,7 +250,7 @@ class _Search:
     def _vectors(self, index: Tensor) -> Tensor:
         return self.form.vectors(self.gallery.take(index.cpu().numpy()))
 
-    def _told(self, queries: Tensor, indices: Tensor, similarities: Tensor) -> Tensor:
+    def _reported(self, queries: Tensor, indices: Tensor, similarities: Tensor) -> Tensor:
         """(B, k) similarities in the units that users get."""
         import torch
 

@@ -109,13 +109,13 @@ def fitted_on(ranks: Path, training: Path, ranked: RankedLayer) -> bool:
     """
     with contextlib.suppress(DataError, ValueError, *HDF5_ERRORS):
         with opened(ranks, holds="labels") as file:
-            told = attribute(file[place_of(ranked)], "reduction")
-        if not told or told.startswith("seed "):
+            recorded = attribute(file[place_of(ranked)], "reduction")
+        if not recorded or recorded.startswith("seed "):
             return True
         with opened(training) as file:
             facts = {field.name: attribute(file, field.name) for field in fields(FeatureKey)}
             key = FeatureKey(**{**facts, "epoch": int(facts["epoch"])})  # type: ignore[arg-type] # texts but for that
-            return _held(file, ranked) and told.startswith(f"{key} ")
+            return _held(file, ranked) and recorded.startswith(f"{key} ")
     return False
 
 

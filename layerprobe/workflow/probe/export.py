@@ -28,8 +28,8 @@ def export(searches: Searches, selection: Selection, epoch: int, listener: Liste
         for ranked in stop.between(selection.ranked, _STOPPED):
             draws = draws_of(ranked)
             if len(draws) > 1:
-                told = f"it is a mean of draws; name one of them, such as {draws[0].reduction}"
-                listener.say(f"no index of {ranked.layer} by {ranked.reduction} on {split}: {told}")
+                reason = f"it is a mean of draws; name one of them, such as {draws[0].reduction}"
+                listener.say(f"no index of {ranked.layer} by {ranked.reduction} on {split}: {reason}")
             else:
                 _write(searches, epoch, split, ranked, listener)
 

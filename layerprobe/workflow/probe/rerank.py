@@ -62,9 +62,9 @@ class StoredSearch:
         """Check that no groups or lists restrict the results of a query: these are not stored with features."""
         names = dict.fromkeys([self.split, self._gallery_of(self.split)])
         queries, *gallery = [Features(np.empty(0, np.float32), *self._index(name)) for name in names]
-        told = store.read_search(self.rank_file)
+        recorded = store.read_search(self.rank_file)
         # The classes of what Python measures are numbered anew in the file, and it has no rules.
-        if not self.run.read().from_python and told != search_sha256(queries, gallery[0] if gallery else None):
+        if not self.run.read().from_python and recorded != search_sha256(queries, gallery[0] if gallery else None):
             raise DataError(f"groups or lists decide what images of {self.split} may find")
 
     def require_stored(self, ranked: RankedLayer) -> None:
