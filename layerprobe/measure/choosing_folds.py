@@ -1,4 +1,4 @@
-"""Recall@1 with a reduction that has not been fitted on the classes that it is judged by: fitted anew for each fold."""
+"""Recall@1 with a reduction that is fitted on other classes than it is scored on, fold by fold."""
 
 from __future__ import annotations
 

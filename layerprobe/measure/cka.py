@@ -1,4 +1,4 @@
-"""Linear CKA of stored features' unit vectors: how alike layers are, each layer at different epochs, and two runs."""
+"""Linear CKA of stored features' unit vectors: between layers, epochs and runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features of several layers side by side, each normalised first, as the layer `A+B` has them."""
+"""Features of the layer `A+B`: those of its members, each normalised, concatenated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How alike the images of one class are, and those of different classes: histograms of the cosine over all pairs."""
+"""Histograms of the cosine over all pairs of images of the same and of different classes."""
 
 from __future__ import annotations
 

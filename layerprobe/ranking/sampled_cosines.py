@@ -1,4 +1,4 @@
-"""Layers side by side, tried out on a sample of the queries: which of them find more together?"""
+"""Recall@1 of concatenated layers on a sample of the queries."""
 
 from __future__ import annotations
 

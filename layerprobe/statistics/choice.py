@@ -1,4 +1,4 @@
-"""The rule by which one of many candidates is chosen, and what choosing by looking costs.
+"""The decision rule among many candidates, and the selection bias of the best on test.
 
 With m the mean of a candidate, sum of its sums / sum of its counts over U units, b the best candidate and c another,
 the error of d = m_b - m_c is that of the two linearised ratios, paired by units: with

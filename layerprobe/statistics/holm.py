@@ -1,4 +1,4 @@
-"""Several comparisons at once."""
+"""Holm's correction of p for several comparisons."""
 
 from __future__ import annotations
 

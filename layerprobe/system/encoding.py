@@ -1,4 +1,4 @@
-"""Values -> what JSON can hold."""
+"""Values -> types of JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Choice as people read it."""
+"""The text of a `Choice`."""
 
 from __future__ import annotations
 

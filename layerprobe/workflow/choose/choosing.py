@@ -1,4 +1,4 @@
-"""A `CandidateSet` -> a `Choice`: which candidate to ship, how sure that is, and how good it is on test."""
+"""A `CandidateSet` -> a `Choice`: the candidate to ship, its uncertainty and its test score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histograms and spectra of features: of which layers and splits, and how these are read."""
+"""Histograms and spectra of features: their layers and splits, and the stored values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a probe takes, from a few of its images: no other image is read."""
+"""The duration of a probe, estimated from a few of its images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is trained with: data set, network, loss and trainer, built from a request."""
+"""Data set, network, loss and trainer of a run, built from a request."""
 
 from __future__ import annotations
 

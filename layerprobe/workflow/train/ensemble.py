@@ -1,4 +1,4 @@
-"""Ensembles (DREML): the members are ordinary runs, and a further run holds their embeddings side by side."""
+"""Ensembles (DREML): the members are ordinary runs, and a further run concatenates their embeddings."""
 
 from __future__ import annotations
 

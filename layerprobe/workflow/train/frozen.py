@@ -1,4 +1,4 @@
-"""probe --model: a model from elsewhere, trained by nobody here, as a run of 0 epochs.
+"""probe --model: a foreign model as a run of 0 epochs.
 
 Its weights are the source's own or drawn from the seed, and are then the checkpoint of epoch 0; or they are files of
 somebody else's training, measured where they lie, one for each epoch.
