@@ -79,11 +79,14 @@ def find_reference(cache: Path, text: str) -> tuple[Run, Reference]:
     try:
         return _find(cache, head["run"]), reference
     except UnknownNameError:
-        run = find_run(cache, None)
-        layer = text.partition("~")[0]
-        if head["epoch"] is not None or not set(layer.split("+")) <= set(run.read().layer_order):
+        if head["epoch"] is not None:
             raise
-        return run, parse_reference(text, bare="layer")
+        run = find_run(cache, None)
+        layers = run.read().layer_order
+        if set(text.partition("~")[0].split("+")) <= set(layers):
+            return run, parse_reference(text, bare="layer")
+        known = [*(each.name for each, _ in list_runs(cache)), *layers]
+        raise UnknownNameError(f"run, or layer of {run.name},", text, known, file=cache) from None
 
 
 def _find(cache: Path, name: str | None) -> Run:

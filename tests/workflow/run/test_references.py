@@ -10,6 +10,7 @@ from layerprobe.workflow.run.references import (
     RankedSplit,
     Reference,
     find_layers,
+    find_reference,
     open_ranked_split,
     parse_reference,
     reference_text,
@@ -116,6 +117,15 @@ def test_a_mean_of_draws_is_found_where_each_of_them_is_ranked(ranked_split: Ran
 def test_a_misspelt_reduction_has_the_near_miss(ranked_split: RankedSplit) -> None:
     with pytest.raises(UnknownNameError, match="unknown reduction 'pcaa:8'. Did you mean 'pca:'"):
         found(ranked_split, "fc6/pcaa:8")
+
+
+def test_a_bare_name_is_a_run_or_a_layer_of_the_run_used_last(ranked_split: RankedSplit) -> None:
+    run, cache = ranked_split.run, ranked_split.run.folder.parent
+    run.write(recorded(run.read().as_json() | {"layer_order": ["c1", "fc6"]}))
+    assert find_reference(cache, "netA") == (run, Reference("netA"))
+    assert find_reference(cache, "fc6~dot") == (run, Reference(None, None, "fc6", "none", "dot"))
+    with pytest.raises(UnknownNameError, match="unknown run, or layer of netA, 'fc7'. Did you mean 'fc6'"):
+        find_reference(cache, "fc7")
 
 
 def test_what_is_named_can_be_named_again(ranked_split: RankedSplit) -> None:
