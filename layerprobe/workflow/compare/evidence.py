@@ -8,25 +8,21 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe import registry
-from layerprobe.measure.analysis import query_values
-from layerprobe.metrics.metric import is_mean_over_queries
 from layerprobe.recipe.recipe import recorded_recipe
-from layerprobe.registry import METRICS
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.draws import draws, times_drawn
 from layerprobe.statistics.jackknife import jackknife, jackknife_over_seeds
 from layerprobe.statistics.seeds import over_seeds
 from layerprobe.statistics.units import UnitSums, unit_sums
-from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.system.errors import RecipeError
 from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.keys import RankedLayer
 from layerprobe.values.metric_names import recall_of
 from layerprobe.workflow.compare.redrawn import Redrawn
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.reduction_draws import mean_of_queries
-from layerprobe.workflow.run.references import RankedSplit, probe_fix
+from layerprobe.workflow.run.metric_values import metric_values
+from layerprobe.workflow.run.references import RankedSplit
 from layerprobe.workflow.run.units import units_of
 
 
@@ -102,8 +98,8 @@ def gather(
         units: (Q,) the unit of each query.
     """
     metric = measure.metric
-    firsts = np.array([_values_of(a, first, metric) for first, _ in pairs])
-    seconds = np.array([_values_of(b, second, metric) for _, second in pairs])
+    firsts = np.array([metric_values(a, first, metric) for first, _ in pairs])
+    seconds = np.array([metric_values(b, second, metric) for _, second in pairs])
     gained, weights = firsts - seconds, _weights(a, b, metric)
     shared = np.where(np.isnan(gained), np.nan, [firsts, seconds])
     means = [unit_sums(values, units, weights).means for values in shared]
@@ -124,43 +120,6 @@ def _left_out(
         firsts = Redrawn(a, cluster).tables(dict.fromkeys(first for first, _ in pairs), metric)
         seconds = Redrawn(b, cluster).tables(dict.fromkeys(second for _, second in pairs), metric)
     return np.stack([firsts[first] - seconds[second] for first, second in pairs])
-
-
-def _values_of(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -> FloatArray:
-    """(Q,) contribution of each query to a layer's metric, the mean over its draws; NaN where it is excluded."""
-    stored, draws = ranked_split.stored, ranked_split.ranked_as(ranked)
-    if any(metric not in stored.values.get(draw, {}) for draw in draws):
-        _require_known(metric)
-    try:
-        return mean_of_queries(draws, lambda x: query_values(stored.ranks[x], stored.values.get(x, {}), metric))
-    except DataError as error:
-        fix = _command(ranked_split, ranked, metric)
-        raise DataError(f"{ranked_split.run.name}, {ranked_split.name(ranked)}: {error.message}", fix=fix) from error
-
-
-def _require_known(metric: str) -> None:
-    """Check that a metric can be compared, stored or not."""
-    if recall_of(metric):
-        return
-    means = [name for name in METRICS if is_mean_over_queries(registry.load("metric", METRICS, name))]
-    if metric in METRICS and metric not in means:
-        fix = f"Choose R@K, {', '.join(means)}"
-        raise RecipeError(f"{metric} is not the mean of a value for each query: classes cannot be resampled", fix=fix)
-    if metric not in means:
-        raise UnknownNameError("metric", metric, ["R@1", *means])
-
-
-def _command(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -> str:
-    """The command that stores each query's contribution to a metric."""
-    recall = recall_of(metric)
-    if recall and recall.terms:
-        return f"Run layerprobe summary {ranked_split.run.name}, and name the terms that it shows"
-    more = f"--metrics {metric}"
-    if recall:
-        more = f"--k {recall.k}" + (f" --gallery-size {recall.gallery}" if recall.gallery else "")
-    reduce = "" if ranked.reduction == NO_REDUCTION else f"--reduce {ranked.reduction} "
-    layer = f"--layers {ranked.layer.layer} {reduce}{more}"
-    return probe_fix(ranked_split.run, ranked_split.record, ranked_split.epoch, ranked_split.split, layer)
 
 
 def _weights(a: RankedSplit, b: RankedSplit, metric: str) -> NDArray[np.int64] | None:
