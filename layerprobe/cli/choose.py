@@ -21,6 +21,7 @@ from layerprobe.cli.options import (
     Quiet,
     Workers,
     cache_flag,
+    split_names,
 )
 from layerprobe.cli.output import Terminal
 from layerprobe.cli.probe import frozen_request, require_absent
@@ -50,9 +51,19 @@ def choose(
     epochs: Annotated[
         str, typer.Option("--epochs", metavar="all|last|0,5", help="Candidate epochs; all: every probed one.")
     ] = "all",
+    layers: Annotated[
+        str | None,
+        typer.Option("--layers", metavar="L,...", help="Candidates, such as pool5.*,fc6/*; default: all probed ones."),
+    ] = None,
+    metric: Annotated[
+        str, typer.Option("--metric", metavar="NAME", help="The metric that decides: R@1, R@10, MAP@R, mAP ...")
+    ] = "R@1",
     within: Annotated[
-        float, typer.Option("--within", metavar="POINTS", help="How much worse a cheaper candidate may be, in points.")
+        float, typer.Option("--within", metavar="POINTS", help="How much worse than the best it may be, in points.")
     ] = 1.0,
+    combine: Annotated[
+        bool, typer.Option("--combine", help="Also try layers concatenated, at most three; kept only if they gain.")
+    ] = False,
     device: Device = "auto",
     workers: Workers = None,
     cache: Cache = DEFAULT_CACHE,
@@ -60,11 +71,11 @@ def choose(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Choose the layer to ship without looking at the test classes.
+    """Choose the layer to ship without looking at the test classes, and say whether to switch from the embedding.
 
-    Candidates are all probed layers, epochs, pools and reductions, and concatenated layers. The cheapest one that is
-    at most --within points worse than the best is chosen: on validation classes; without these on training classes that
-    the network has not seen; else on test classes by cross-fitting. Runs of one experiment are averaged.
+    Candidates are all probed layers, epochs, pools and reductions. The cheapest one at most half of --within below the
+    best mean is chosen: on validation classes; without these on training classes that the network has not seen; else on
+    test classes by cross-fitting. Runs of one experiment are averaged.
 
     With --model, a pretrained model is first measured on the images of --data. FEATURES needs no model: a .npz has
     `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer.
@@ -73,6 +84,7 @@ def choose(
     from layerprobe.workflow.run.runs import find_run
 
     terminal = Terminal(as_json, quiet)
+    named = split_names(layers) or ()
     given = {"--weights": weights, "--data": data, "--set": settings, "--run": name}
     if model is None:
         require_absent(given)
@@ -81,13 +93,22 @@ def choose(
                 raise RecipeError(f"--epochs {epochs}: {file} has one epoch only", fix="Leave it out, or name a run")
             from layerprobe.workflow.choose.choose_features import choose_file
 
-            choice = choose_file(file, within=within, seed=seed or 0, listener=terminal)
+            choice = choose_file(
+                file,
+                within=within,
+                metric=metric,
+                combine=combine,
+                layers=named,
+                seed=seed or 0,
+                listener=terminal,
+            )
             terminal.result(choice, *choice_lines(choice))
             return
         require_absent({"--seed": seed})
-    from layerprobe.workflow.choose.choose import ChooseRequest, choose_runs  # not needed for a file
+    from layerprobe.workflow.choose.candidates import ChooseRequest  # not needed for a file
+    from layerprobe.workflow.choose.choose import choose_runs
 
-    request = ChooseRequest(epochs, within, device)
+    request = ChooseRequest(epochs, within, device, named, metric, combine)
     if model is None:
         found = [find_run(cache, word) for word in dict.fromkeys(runs)] if runs else [find_run(cache, None)]
         if not runs:
@@ -96,8 +117,9 @@ def choose(
     else:
         from layerprobe.workflow.choose.choose_model import choose_model
 
-        named = runs[0] if runs else None
-        frozen = frozen_request(model, named, given | {"--seed": seed}, cache=cache, device=device, workers=workers)
+        frozen = frozen_request(
+            model, runs[0] if runs else None, given | {"--seed": seed}, cache=cache, device=device, workers=workers
+        )
         run, choice = choose_model(frozen, request, terminal)
         found = [run]
     terminal.result(choice, *choice_lines(choice))

@@ -1,26 +1,35 @@
-"""Recall@1 with a reduction that is fitted on other classes than it is scored on, fold by fold."""
+"""Layers searched within each fold of classes, with a reduction that is fitted on the other folds.
+
+A reduction knows the features that it was fitted on: classes among them are mistaken for a query's less often than
+others. So a fold's queries are searched among the fold's own classes alone, none of which the fit has seen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from layerprobe.ranking import nearest_positive_ranks
+from layerprobe.measure.analysis import Features, rank, searched
+from layerprobe.metrics.metric import QueryMetric
+from layerprobe.metrics.recall import chance_recall
 from layerprobe.reductions.applying import Blocks, Marked, reduced
 from layerprobe.reductions.chain import Chain
 from layerprobe.reductions.reduction import Reduce
+from layerprobe.registry import METRICS, load
+from layerprobe.values.arrays import FloatArray
+from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import SearchRules
 
-FLATTERED = "the classes that a reduction is fitted on are searched, too, which flatters it"
+WITHIN_FOLDS = (
+    "each fifth of the classes is searched in itself, with reductions fitted on the other four: easier than all at once"
+)
 
-Rows = NDArray[np.intp]
-Hits = NDArray[np.float64]
+Options = Mapping[str, Mapping[str, Any]]  # metric -> its options
 
 
 class Searchable(Protocol):
@@ -40,12 +49,53 @@ class Searchable(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Refitting:
-    """One layer's queries, divided into folds of classes, and the whole gallery that each of them is searched in.
+class QueryValues:
+    """A layer's values of Q queries.
+
+    Args:
+        values: (Q,) contribution to the metric; NaN for excluded queries.
+        above_chance: (Q,) Recall@1 minus that of a random ranking.
+    """
+
+    values: FloatArray
+    above_chance: FloatArray
+
+
+def query_values_of(  # noqa: PLR0913 - the items, the rules and the metric
+    queries: Features,
+    gallery: Features | None,
+    similarity: str,
+    *,
+    metric: str = "R@1",
+    rules: SearchRules | None = None,
+    options: Options | None = None,
+) -> QueryValues:
+    """The values of queries, searched in a gallery or among themselves.
+
+    Args:
+        gallery: in memory; None for the other queries.
+        metric: R@K, or another mean over queries.
+        rules: which items are right, or taken out, where the class does not say.
+        options: of metrics other than R@K.
+    """
+    recall = recall_of(metric)
+    ranks = rank(queries, gallery, similarity, ks=[1, recall.k if recall else 1], rules=rules)
+    names = {} if gallery is None else {"ids": queries.ids, "gallery_ids": gallery.ids}
+    labels = None if gallery is None else gallery.labels
+    above = ranks.hits(1) - chance_recall(queries.labels, 1, labels, rules=rules, **names)
+    if recall:
+        return QueryValues(ranks.hits(recall.k), above)
+    made: QueryMetric = load("metric", METRICS, metric)(**(options or {}).get(metric, {}))
+    return QueryValues(made.of_queries(searched(queries, gallery, similarity, ranks, rules))[metric], above)
+
+
+@dataclass(frozen=True, eq=False)
+class FoldSearch:
+    """One layer's queries, divided into folds of classes, each of which is searched in itself.
 
     Args:
         queries: (Q, D) searched for in `gallery`, or among themselves without the query where that is None.
-        folds: (Q,) the fold of each query; a class, or a cluster of classes, is in one fold.
+        folds: (Q,) the fold of each query; a class is in one fold.
         rules: which items are right, or taken out, where the class does not say; None: the classes alone.
     """
 
@@ -54,84 +104,49 @@ class Refitting:
     folds: NDArray[np.int64]
     similarity: str
     device: torch.device
-    seed: int = 0
+    metric: str = "R@1"
     rules: SearchRules | None = None
+    options: Options | None = None
 
-    def fitted_without(self, chain: Chain, fold: int) -> Reduce:
-        """A chain of reductions, fitted on the queries of the other folds."""
+    def fitted_without(self, chain: Chain, fold: int, seed: int) -> Reduce | None:
+        """A chain of reductions, fitted on the queries of the other folds; None for no reduction."""
+        if not chain.parts:
+            return None
         blocks = Marked(Blocks(self.queries.values, self.device), self.folds != fold)
-        return chain.fit(blocks, int(self.queries.values.shape[1]), seed=self.seed)
+        return chain.fit(blocks, int(self.queries.values.shape[1]), seed=seed)
 
-    def hits(self, reduce: Reduce, rows: Rows | None = None) -> Hits:
-        """Recall@1 of queries in the whole gallery, all of it reduced in the same way.
+    def of_fold(self, fold: int, reduce: Reduce | None) -> tuple[NDArray[np.intp], QueryValues]:
+        """The rows of a fold's queries, and their values among the fold's classes."""
+        rows = np.flatnonzero(self.folds == fold)
+        queries = self._features(self.queries, rows, reduce)
+        items, gallery = None, None
+        if self.gallery is not None:
+            items = np.flatnonzero(np.isin(self.gallery.labels, queries.labels))
+            gallery = self._features(self.gallery, items, reduce)
+        rules = None if self.rules is None else self.rules.of_rows(rows, rows if items is None else items)
+        if rules is not None and gallery is None:
+            rules = replace(rules, gallery_groups=None)
+        return rows, query_values_of(
+            queries, gallery, self.similarity, metric=self.metric, rules=rules, options=self.options
+        )
+
+    def values(self, reduce_of: Callable[[int], Reduce | None]) -> QueryValues:
+        """(Q,) the values of all queries.
 
         Args:
-            rows: (R,) of the queries, ascending; None for all.
-
-        Returns:
-            (R,) or (Q,) in [0, 1]; 0 for a query without a right item.
+            reduce_of: fold -> the reduction that was fitted without it.
         """
-        queries = self._reduced(self.queries, reduce)
-        gallery = None if self.gallery is None else self._reduced(self.gallery, reduce)
-        if rows is None and self.gallery is None:
-            ranks = nearest_positive_ranks(
-                queries, self.queries.labels, similarity=self._similarity, rules=self.rules, resolve=[1]
-            )
-            return ranks.hits(1)
-        some = np.arange(len(queries)) if rows is None else rows
-        searched = self.queries if self.gallery is None else self.gallery
-        ranks = nearest_positive_ranks(
-            queries[torch.from_numpy(some).to(queries.device)],
-            self.queries.labels[some],
-            gallery=queries if gallery is None else gallery,
-            gallery_labels=searched.labels,
-            ids=[self.queries.ids[row] for row in some],
-            gallery_ids=searched.ids,
-            similarity=self._similarity,
-            rules=None if self.rules is None else self.rules.of_rows(some),
-            resolve=[1],
-        )
-        return ranks.hits(1)
+        return self.joined(self.of_fold(fold, reduce_of(fold)) for fold in np.unique(self.folds).tolist())
 
-    def _reduced(self, features: Searchable, reduce: Reduce) -> Tensor:
-        return reduced(Blocks(features.values, self.device), reduce, len(features.labels))
+    def joined(self, folds: Iterable[tuple[NDArray[np.intp], QueryValues]]) -> QueryValues:
+        """(Q,) the values of all queries from those of each fold."""
+        found = QueryValues(np.zeros(len(self.folds)), np.zeros(len(self.folds)))
+        for rows, own in folds:
+            found.values[rows], found.above_chance[rows] = own.values, own.above_chance
+        return found
 
-    @property
-    def _similarity(self) -> Any:
-        return self.similarity
-
-
-def out_of_fold(search: Refitting, chain: Chain) -> Hits:
-    """Recall@1 of each query with a chain that was fitted on the queries of the other folds alone.
-
-    A reduction knows the features that it was fitted on, so that a score on these flatters it: queries are judged here
-    on classes that it has not seen. Every fold searches the whole gallery, the classes of
-    the fit included, which flatters it still: half-whitening of netA's layers on Omniglot gained 0.6 to 4.6 points more
-    among fitted classes than among as many others.
-
-    Args:
-        chain: reductions of which at least one is fitted.
-
-    Returns:
-        (Q,) in [0, 1]; 0 for a query without a right item.
-    """
-    hits = np.zeros(len(search.folds))
-    for fold in np.unique(search.folds).tolist():
-        rows = np.flatnonzero(search.folds == fold)
-        hits[rows] = search.hits(search.fitted_without(chain, fold), rows)
-    return hits
-
-
-def refitted(search: Refitting, chain: Chain, fold: int) -> Hits:
-    """Recall@1 of every query with a chain that was fitted without one fold, for cross-fitting.
-
-    The choice is made by the hits of the other folds' queries, and judged by those of this fold's: neither the choice
-    nor the reduction has seen them.
-
-    Args:
-        chain: reductions of which at least one is fitted.
-
-    Returns:
-        (Q,) in [0, 1]; 0 for a query without a right item.
-    """
-    return search.hits(search.fitted_without(chain, fold))
+    def _features(self, items: Searchable, rows: NDArray[np.intp], reduce: Reduce | None) -> Features:
+        values = items.values[:][rows]
+        if reduce is not None:
+            values = reduced(Blocks(values, self.device), reduce, len(rows))
+        return Features(values, items.labels[rows], [items.ids[row] for row in rows.tolist()])

@@ -1,16 +1,6 @@
-"""The decision rule among many candidates, and the selection bias of the best on test.
+"""The candidate to ship among many, and the selection bias of the best on test.
 
-With m the mean of a candidate, sum of its sums / sum of its counts over U units, b the best candidate and c another,
-the error of d = m_b - m_c is that of the two linearised ratios, paired by units: with
-e = (s_b - m_b n_b) / N_b - (s_c - m_c n_c) / N_c of each unit, s^2 = U / (U - 1) sum(e^2). What the candidates have in
-common in a unit is not in it.
-
-A candidate qualifies if the upper end of the one-sided 95 % interval of d is at most what it may be worse. Where few
-units lose much, Student's t ends too low: in simulation up to 8 % of such candidates qualified that should not have. So
-its skewness is taken away by the cubic of Hall (1992), g(t) = t + k t^2 / 3 + k^2 t^3 / 27 + k / 6, where k is the
-skewness of the units by sqrt(U), k = U^2 / ((U - 1) (U - 2)) sum(e^3) / s^3. The end is d - s g^-1(-t), with the 95 %
-point t of Student's distribution of U - 1 degrees of freedom. benchmarks/README.md, "Choosing", has how often a worse
-candidate qualifies.
+How sure the choice is: `verdict.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
 
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import NumericError
@@ -30,9 +19,8 @@ from layerprobe.values.intervals import FEWEST_UNITS
 
 Cost = tuple[int, ...]
 
-RESAMPLES = 1000
-_EQUAL = 1e-9  # means that differ by less are equal up to rounding
-_NOT_SKEWED = 1e-6  # below it the inverse of the cubic is lost to rounding, and is t
+RESAMPLES = 200
+EQUAL = 1e-9  # means that differ by less are equal up to rounding
 
 
 @dataclass(frozen=True)
@@ -40,54 +28,63 @@ class Picked:
     """One of C candidates.
 
     Args:
-        place: of the one to take.
-        best: of the one with the highest mean; of equals the cheapest.
-        equivalent: the places of all that could be taken by the same rule, the cheapest first: `place` is the first.
+        place: index of the one to ship.
+        best: index of the one with the highest mean; of equals the cheapest.
     """
 
     place: int
     best: int
-    equivalent: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class CrossFitted:
-    """What choosing on the other folds gives on each fold.
+    """The result of choosing on the other folds, by fold.
 
     Args:
-        places: of the candidate that was chosen for each fold, in ascending order of fold.
-        cells: (1, U) the fold's own units by that candidate, the folds side by side.
+        places: index of the candidate that was chosen for each fold, in ascending order of fold.
+        cells: (1, U) the units of each fold by the candidate that was chosen for it.
     """
 
     places: tuple[int, ...]
     cells: UnitSums
 
 
+@dataclass(frozen=True, eq=False)
+class Resampled:
+    """The result of choosing on resamples of the units.
+
+    Args:
+        expected_loss: mean over the resamples of the best mean on all units minus that of the candidate chosen.
+        shares: (C,) share of the resamples that choose each candidate; they sum to 1.
+    """
+
+    expected_loss: float
+    shares: FloatArray
+
+
 def pick(cells: UnitSums, costs: Sequence[Cost], *, within: float) -> Picked:
-    """The cheapest candidate that is at most `within` worse than the best one, with 95 % (one-sided, paired).
+    """The cheapest candidate at most half of `within` below the best mean; with fewer than 10 units the best mean.
 
     Args:
         cells: of C candidates' means over the same queries. A candidate with NaN among its sums is never picked.
         costs: of the candidates; a lower one is cheaper, and of equals the first.
-        within: how much worse a candidate may be, in the unit of the means; a share, not points.
-
-    Returns:
-        With fewer than 10 units nothing qualifies but the best mean.
+        within: a share, not points.
 
     Raises:
         NumericError: every candidate has NaN.
         ValueError: a cost is missing.
     """
     order, valid = _cheapest_first(cells, costs)
-    best, passed = _qualifying(valid, np.ones(valid.sums.shape[1]), within)
-    equivalent = tuple(order[passed].tolist())
-    return Picked(equivalent[0], int(order[best]), equivalent)
+    means = valid.means
+    best = int((means >= means.max() - EQUAL).argmax())
+    place = best if valid.units < FEWEST_UNITS else int(_near(means, within).argmax())
+    return Picked(int(order[place]), int(order[best]))
 
 
-def shares(
+def resampled(
     cells: UnitSums, costs: Sequence[Cost], *, within: float, resamples: int = RESAMPLES, seed: int = 0
-) -> FloatArray:
-    """How often each candidate is picked where the units are drawn again, with replacement.
+) -> Resampled:
+    """Choose as `pick` does on resamples of the units, with replacement.
 
     Args:
         cells: see `pick`.
@@ -96,22 +93,20 @@ def shares(
         resamples: draws of units.
         seed: of the draws.
 
-    Returns:
-        (C,) shares with the sum 1.
-
     Raises:
         NumericError: every candidate has NaN.
         ValueError: a cost is missing.
     """
     order, valid = _cheapest_first(cells, costs)
     units = valid.sums.shape[1]
-    rng, picked = np.random.default_rng(seed), np.zeros(len(order))
-    for _ in range(resamples):
-        drawn = np.bincount(rng.integers(units, size=units), minlength=units).astype(np.float64)
-        picked[_qualifying(valid, drawn, within)[1][0]] += 1
-    found = np.zeros(len(costs))
-    found[order] = picked / resamples
-    return found
+    drawn = np.random.default_rng(seed).multinomial(units, np.full(units, 1 / units), resamples).astype(np.float64)
+    number = drawn @ valid.counts.T
+    means = np.divide(drawn @ valid.sums.T, number, out=np.full(number.shape, -np.inf), where=number > 0)
+    places = _near(means, within if valid.units >= FEWEST_UNITS else 0.0).argmax(1)
+    shares = np.zeros(len(costs))
+    shares[order] = np.bincount(places, minlength=len(order)) / resamples
+    on_all = valid.means
+    return Resampled(float(on_all.max() - on_all[places].mean()), shares)
 
 
 def folds_of(units: ArrayLike, *, count: int = FOLDS, seed: int = 0) -> NDArray[np.int64]:
@@ -129,16 +124,13 @@ def folds_of(units: ArrayLike, *, count: int = FOLDS, seed: int = 0) -> NDArray[
     return np.random.default_rng(seed).permutation(np.arange(number) % count)
 
 
-def cross_fitted(
-    cells_of: Callable[[int], UnitSums] | UnitSums, folds: ArrayLike, choose: Callable[[UnitSums], int]
-) -> CrossFitted:
-    """For each fold, choose on the other folds and take the fold's units of the chosen candidate.
+def cross_fitted(cells: UnitSums, folds: ArrayLike, choose: Callable[[UnitSums, int], int]) -> CrossFitted:
+    """For each fold, choose on the other folds, and take the fold's units of the chosen candidate.
 
     Args:
-        cells_of: fold -> the cells of C candidates, fitted without that fold, on all U units; or the cells themselves,
-            where no candidate is fitted.
+        cells: of C candidates' means.
         folds: (U,) the fold of each unit.
-        choose: cells of C candidates on the units of the other folds -> the place of one.
+        choose: cells of C candidates on the units of the other folds, and the fold -> the index of one.
 
     Raises:
         ValueError: folds of another number of units, or fewer than two folds.
@@ -147,13 +139,12 @@ def cross_fitted(
     names = np.unique(members)
     if len(names) < 2:
         raise ValueError(f"{len(names)} folds: at least 2 are needed")
+    if cells.sums.shape[1] != len(members):
+        raise ValueError(f"{len(members)} units have folds, {cells.sums.shape[1]} have sums")
     sums, counts, places = np.zeros((1, len(members))), np.zeros((1, len(members))), []
     for fold in names.tolist():
-        cells = cells_of if isinstance(cells_of, UnitSums) else cells_of(fold)
-        if cells.sums.shape[1] != len(members):
-            raise ValueError(f"{len(members)} units have folds, {cells.sums.shape[1]} have sums")
         own = members == fold
-        place = choose(UnitSums(cells.sums[:, ~own], cells.counts[:, ~own]))
+        place = choose(UnitSums(cells.sums[:, ~own], cells.counts[:, ~own]), fold)
         sums[0, own], counts[0, own] = cells.sums[place, own], cells.counts[place, own]
         places.append(place)
     return CrossFitted(tuple(places), UnitSums(sums, counts))
@@ -176,7 +167,7 @@ def optimism(cells: UnitSums, folds: ArrayLike) -> float | None:
     if cells.units < FEWEST_UNITS or not valid.any():
         return None
     cells = UnitSums(cells.sums[valid], cells.counts[valid])
-    crossed = cross_fitted(cells, folds, lambda others: int(others.means.argmax()))
+    crossed = cross_fitted(cells, folds, lambda others, _: int(others.means.argmax()))
     return float(cells.means.max() - crossed.cells.means[0])
 
 
@@ -221,43 +212,7 @@ def _cheapest_first(cells: UnitSums, costs: Sequence[Cost]) -> tuple[NDArray[np.
     return order, UnitSums(cells.sums[order][:, used], cells.counts[order][:, used])
 
 
-def _qualifying(cells: UnitSums, drawn: FloatArray, within: float) -> tuple[int, NDArray[np.int64]]:
-    """The best candidate, and the eligible ones, the cheapest first.
-
-    Args:
-        cells: of C candidates without NaN, the cheapest first.
-        drawn: (U,) how often each unit was drawn.
-        within: how much worse than the best a candidate may be.
-    """
-    number = cells.counts @ drawn
-    means = np.divide(cells.sums @ drawn, number, out=np.full(len(number), -np.inf), where=number > 0)
-    best = int((means >= means.max() - _EQUAL).argmax())
-    units = cells.sums.shape[1]
-    if units < FEWEST_UNITS:
-        return best, np.array([best])
-    # The upper end is never below the difference itself.
-    near = np.flatnonzero(means >= means[best] - within - _EQUAL)
-    parts = (cells.sums[near] - means[near, None] * cells.counts[near]) / number[near, None]
-    errors = (cells.sums[best] - means[best] * cells.counts[best]) / number[best] - parts
-    highest = means[best] - means[near] + _reach(errors, drawn)
-    return best, near[(near == best) | (highest <= within + _EQUAL)]
-
-
-def _reach(errors: FloatArray, drawn: FloatArray) -> FloatArray:
-    """(C,) by how much the upper end of the one-sided 95 % interval of differences is above them.
-
-    Args:
-        errors: (C, U) contribution of a unit to the error of a difference.
-        drawn: (U,) how often each unit was drawn.
-    """
-    units = errors.shape[1]
-    squares = errors**2
-    error = np.sqrt(squares @ drawn * units / (units - 1))
-    third = (squares * errors) @ drawn * units**2 / ((units - 1) * (units - 2))
-    skewness = np.divide(third, error**3, out=np.zeros_like(error), where=error > _EQUAL)
-    end = np.full_like(error, -stdtrit(units - 1, 0.95))
-    skewed = np.abs(skewness) > _NOT_SKEWED
-    k = skewness[skewed]
-    end[skewed] = 3 / k * (np.cbrt(1 + k * (end[skewed] - k / 6)) - 1)
-    found: FloatArray = -end * error
-    return found
+def _near(means: FloatArray, within: float) -> NDArray[np.bool_]:
+    """Which of some means (..., C) are at most half of `within` below the highest."""
+    near: NDArray[np.bool_] = means >= means.max(-1, keepdims=True) - within / 2 - EQUAL
+    return near

@@ -3,12 +3,13 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import Features
-from layerprobe.measure.choosing_folds import Refitting, out_of_fold, refitted
-from layerprobe.reductions.chain import Chain
+from layerprobe.measure.choosing_folds import FoldSearch, QueryValues
+from layerprobe.reductions.chain import Chain, parse_chain
 from layerprobe.values.retrieval import SearchRules
 from tests.workflow.a_reduction import Centred
 
@@ -42,34 +43,50 @@ def mean_without(features: Features, marked: Array) -> Array:
     return mean
 
 
-def test_each_query_is_ranked_by_what_was_fitted_on_the_other_folds() -> None:
+def values_of(search: FoldSearch) -> QueryValues:
+    return search.values(lambda fold: search.fitted_without(CENTRED, fold, seed=0))
+
+
+def within(folds: Array, searched: Array) -> Array:
+    """(Q, G) which items are of another fold than the query."""
+    found: Array = folds[:, None] != searched[None]
+    return found
+
+
+def test_each_fold_is_searched_in_itself_by_what_was_fitted_on_the_others() -> None:
+    made = some_features(80, 10, 0)
+    folds = made.labels % 2
+    found = values_of(FoldSearch(made, None, folds, "cosine", CPU))
+    out = np.eye(80, dtype=bool) | within(folds, folds)
+    by_fold = [nearest_hits(made, None, mean_without(made, folds == fold), out) for fold in range(2)]
+    assert found.values.tolist() == np.choose(folds, by_fold).tolist()
+    whole = nearest_hits(made, None, mean_without(made, folds < 0), out)
+    assert found.values.tolist() != whole.tolist()
+
+
+def test_chance_is_that_of_the_folds_classes() -> None:
     made = some_features(80, 10, 0)
     folds = made.labels % 5
-    found = out_of_fold(Refitting(made, None, folds, "cosine", CPU), CENTRED)
-    by_fold = [nearest_hits(made, None, mean_without(made, folds == fold), np.eye(80, dtype=bool)) for fold in range(5)]
-    assert found.tolist() == np.choose(folds, by_fold).tolist()
-    whole = nearest_hits(made, None, mean_without(made, folds < 0), np.eye(80, dtype=bool))
-    assert found.tolist() != whole.tolist()
+    found = values_of(FoldSearch(made, None, folds, "cosine", CPU))
+    for fold in range(5):
+        labels = made.labels[folds == fold]
+        right = (labels[:, None] == labels).sum(1) - 1
+        chance = (right / (len(labels) - 1)).mean()
+        own = folds == fold
+        assert (found.values[own] - found.above_chance[own]).tolist() == pytest.approx([chance] * own.sum())
 
 
-def test_all_queries_are_ranked_by_what_was_fitted_without_one_fold() -> None:
-    made = some_features(80, 10, 0)
-    folds = made.labels % 5
-    found = refitted(Refitting(made, None, folds, "cosine", CPU), CENTRED, 3)
-    expected = nearest_hits(made, None, mean_without(made, folds == 3), np.eye(80, dtype=bool))
-    assert found.tolist() == expected.tolist()
-
-
-def test_nothing_is_fitted_on_a_gallery() -> None:
+def test_nothing_is_fitted_on_a_gallery_which_is_searched_by_fold() -> None:
     queries, gallery = some_features(40, 10, 1), some_features(90, 10, 1)
     others = [f"another {row}" for row in range(70)]
     gallery = Features(gallery.values, gallery.labels, [*queries.ids[:20], *others])
     own = np.arange(40)[:, None] == np.arange(90)
     own[20:] = False  # the gallery has only the first 20 ids
     folds = queries.labels % 5
-    found = out_of_fold(Refitting(queries, gallery, folds, "cosine", CPU), CENTRED)
-    by_fold = [nearest_hits(queries, gallery, mean_without(queries, folds == fold), own) for fold in range(5)]
-    assert found.tolist() == np.choose(folds, by_fold).tolist()
+    out = own | within(folds, gallery.labels % 5)
+    found = values_of(FoldSearch(queries, gallery, folds, "cosine", CPU))
+    by_fold = [nearest_hits(queries, gallery, mean_without(queries, folds == fold), out) for fold in range(5)]
+    assert found.values.tolist() == np.choose(folds, by_fold).tolist()
 
 
 def test_a_folds_queries_follow_the_rules_of_the_search() -> None:
@@ -79,6 +96,30 @@ def test_a_folds_queries_follow_the_rules_of_the_search() -> None:
     rules = SearchRules(groups=groups, ignored=ignored)
     out = np.eye(80, dtype=bool) | ((groups[:, None] == groups) & (made.labels[:, None] == made.labels))
     out[ignored[:, 0], ignored[:, 1]] = True
-    found = out_of_fold(Refitting(made, None, folds, "cosine", CPU, rules=rules), CENTRED)
+    out |= within(folds, folds)
+    found = values_of(FoldSearch(made, None, folds, "cosine", CPU, rules=rules))
     by_fold = [nearest_hits(made, None, mean_without(made, folds == fold), out) for fold in range(5)]
-    assert found.tolist() == np.choose(folds, by_fold).tolist()
+    assert found.values.tolist() == np.choose(folds, by_fold).tolist()
+
+
+def test_without_a_reduction_the_raw_features_are_searched() -> None:
+    made = some_features(80, 10, 0)
+    folds = made.labels % 5
+    search = FoldSearch(made, None, folds, "cosine", CPU)
+    found = search.values(lambda fold: search.fitted_without(parse_chain("none"), fold, seed=0))
+    out = np.eye(80, dtype=bool) | within(folds, folds)
+    assert found.values.tolist() == nearest_hits(made, None, np.zeros(6), out).tolist()
+
+
+def test_another_metric_is_that_of_the_folds_classes() -> None:
+    made = some_features(40, 4, 0)
+    folds = made.labels % 2
+    values = FoldSearch(made, None, folds, "cosine", CPU, metric="MAP@R").values(lambda _: None).values
+    features = np.asarray(made.values)
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    for query in range(40):
+        others = np.flatnonzero((folds == folds[query]) & (np.arange(40) != query))
+        right = (made.labels[others] == made.labels[query])[np.argsort(-(unit[others] @ unit[query]), kind="stable")]
+        count = right.sum()
+        precision = np.cumsum(right)[:count] / np.arange(1, count + 1)
+        assert values[query] == pytest.approx((precision * right[:count]).sum() / count)

@@ -8,9 +8,10 @@ from itertools import chain, combinations_with_replacement
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import stats
 
 from layerprobe.statistics import bootstrap
-from layerprobe.statistics.bootstrap import bands, between, differences, intervals
+from layerprobe.statistics.bootstrap import bands, between, differences, intervals, upper_ends
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.values.intervals import Difference, Interval
 
@@ -277,3 +278,23 @@ def test_bands_hold_all_means_at_once() -> None:
         all_hold += all(low <= at <= high for (low, high), at in zip(map(ends, found), true, strict=True))
     # At least 93 %, less one standard error of 200 sets.
     assert all_hold / sets >= 0.915
+
+
+def test_the_upper_end_of_one_difference_is_students_one_sided_one() -> None:
+    values = np.random.default_rng(0).normal(0.02, 0.1, (1, 400))
+    cells = UnitSums(values, np.ones_like(values))
+    expected = stats.ttest_1samp(values[0], 0).confidence_interval(0.9).high
+    assert upper_ends(cells, resamples=20_000)[0] == pytest.approx(expected, abs=0.0007)
+
+
+def test_upper_ends_of_many_hold_together_in_95_percent_of_the_sets() -> None:
+    missed = 0
+    for seed in range(200):
+        values = np.random.default_rng(seed).normal(0, 0.1, (13, 40))
+        missed += bool((upper_ends(UnitSums(values, np.ones_like(values)), resamples=500, seed=seed) < 0).any())
+    assert 2 <= missed <= 20  # 10 +- 3; of single ends 0.95 ** 13 = 51 % hold together
+
+
+def test_upper_ends_need_ten_units_and_have_no_width_without_a_spread() -> None:
+    assert upper_ends(UnitSums(np.ones((2, 9)), np.ones((2, 9)))).tolist() == [np.inf, np.inf]
+    assert upper_ends(UnitSums(np.full((1, 12), 0.25), np.ones((1, 12)))).tolist() == [0.25]

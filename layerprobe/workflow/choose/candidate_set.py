@@ -1,15 +1,16 @@
-"""Candidates that compete on the same queries, with their hits by class: of runs, of a model or of arrays alike."""
+"""Candidates that compete on the same queries, with their values by class: of runs, of a model or of arrays alike."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.statistics.choice import CrossFitted, cross_fitted, pick
 from layerprobe.statistics.units import UnitSums
+from layerprobe.statistics.verdict import above
 from layerprobe.values.choice import Candidate
 from layerprobe.values.scores import Subject
 
@@ -17,50 +18,107 @@ SubjectOf = Callable[[Candidate, str], Subject]  # candidate and split -> what i
 
 
 @dataclass(frozen=True, eq=False)
-class CandidateSet:
-    """C candidates, and in a cross-fitted choice those that only some folds have found.
+class Baseline:
+    """The embedding of a run, without a reduction, at the last measured epoch.
 
     Args:
-        candidates: the C candidates, then those of some folds only.
+        test: (1, U') its values on the test classes.
+    """
+
+    candidate: Candidate
+    test: UnitSums
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateSet:
+    """C candidates.
+
+    Args:
         split: whose classes are chosen on: validation; train where the network has not seen them; test if cross-fitted.
         subject_of: the notes of a subject are those of all its scores.
-        choosing: (C, U) hits on these classes; if cross-fitted, each fold's by fits without that fold.
-        test: (C, U') hits on the test classes; None without test classes, and if cross-fitted.
+        choosing: (C, U) values on these classes; of a reduction that is fitted on them, out of fold.
+        above_chance: (C, U) Recall@1 over that of a random ranking.
+        identities: C; candidates of one identity rank every query alike.
+        test: (C, U') values on the test classes; None without test classes, and if cross-fitted.
         folds: (U,) fold of each class; None unless cross-fitted.
-        by_fold: fold -> (all candidates, U) hits by fits without that fold, NaN for candidates not found without it.
-            Empty if `choosing` holds for every fold.
+        baselines: run, as in `Candidate` -> its embedding; empty if that is unknown or not measured.
+        found: index of a set that a search found -> the folds without which it is found, None for on all classes;
+            others are candidates always.
     """
 
     candidates: Sequence[Candidate]
     split: str
     subject_of: SubjectOf
     choosing: UnitSums
+    above_chance: UnitSums
+    identities: Sequence[Hashable]
     test: UnitSums | None = None
     folds: NDArray[np.int64] | None = None
-    by_fold: Mapping[int, UnitSums] = field(default_factory=dict)
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    found: Mapping[int, frozenset[int | None]] = field(default_factory=dict)
 
-    def costs(self, sums: UnitSums) -> list[tuple[int, ...]]:
-        """The cost of each candidate that `sums` has a row of."""
-        return [candidate.cost for candidate in self.candidates[: len(sums.sums)]]
+    @property
+    def costs(self) -> list[tuple[int, ...]]:
+        """The cost of each candidate."""
+        return [candidate.cost for candidate in self.candidates]
 
-    def without(self, fold: int | None) -> UnitSums:
-        """Hits by fits without a fold, on all classes."""
-        return self.choosing if fold is None else self.by_fold.get(fold, self.choosing)
+    @property
+    def on_test(self) -> UnitSums | None:
+        """(C, U') the values on the test classes, cross-fitted or not."""
+        return self.choosing if self.folds is not None else self.test
 
-    def best(self, among: Sequence[int], fold: int | None = None) -> int:
-        """The place of the candidate with the highest mean among some, on the classes of the other folds."""
-        sums = self.without(fold)
-        kept = slice(None) if fold is None else np.flatnonzero(self.folds != fold)
-        part = UnitSums(sums.sums[among][:, kept], sums.counts[among][:, kept])
-        costs = self.costs(sums)
-        return among[pick(part, [costs[place] for place in among], within=0.0).best]
+    def at_chance(self, seed: int) -> list[int]:
+        """The candidates whose recall is not above chance, by simultaneous one-sided 95 % bands."""
+        valid = np.flatnonzero(np.isfinite(self.above_chance.sums).all(1))
+        if not len(valid):
+            return []
+        better = above(_rows(self.above_chance, valid.tolist()), seed=seed)
+        return [place for place, is_better in zip(valid.tolist(), better, strict=True) if not is_better]
+
+    def distinct(self) -> list[int]:
+        """One candidate of each identity: the embedding, else the cheapest."""
+        embeddings = {baseline.candidate for baseline in self.baselines.values()}
+        order = sorted(
+            range(len(self.candidates)), key=lambda place: (self.candidates[place] not in embeddings, self.costs[place])
+        )
+        found: dict[Hashable, int] = {}
+        for place in order:
+            found.setdefault(self.identities[place], place)
+        return sorted(found.values())
+
+    def found_on_all(self) -> list[int]:
+        """The candidates without the sets that are found only where a fold is left out."""
+        return [place for place in range(len(self.candidates)) if None in self.found.get(place, {None})]
+
+    def only(self, places: Sequence[int]) -> CandidateSet:
+        """Some of the candidates."""
+        kept = list(places)
+        return replace(
+            self,
+            candidates=[self.candidates[place] for place in kept],
+            choosing=_rows(self.choosing, kept),
+            above_chance=_rows(self.above_chance, kept),
+            identities=[self.identities[place] for place in kept],
+            test=None if self.test is None else _rows(self.test, kept),
+            found={new: self.found[place] for new, place in enumerate(kept) if place in self.found},
+        )
 
     def cross_fitted(self, within: float) -> CrossFitted | None:
-        """What choosing on the other folds gives on each fold; None unless cross-fitted.
+        """The result of choosing on the other folds; None unless cross-fitted.
 
         Args:
             within: a share, not points.
         """
         if self.folds is None:
             return None
-        return cross_fitted(self.without, self.folds, lambda sums: pick(sums, self.costs(sums), within=within).place)
+
+        def choose(others: UnitSums, fold: int) -> int:
+            sums = others.sums.copy()
+            sums[[place for place, folds in self.found.items() if fold not in folds]] = np.nan
+            return pick(UnitSums(sums, others.counts), self.costs, within=within).place
+
+        return cross_fitted(self.choosing, self.folds, choose)
+
+
+def _rows(sums: UnitSums, places: Sequence[int]) -> UnitSums:
+    return UnitSums(sums.sums[list(places)], sums.counts[list(places)])

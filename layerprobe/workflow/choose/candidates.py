@@ -1,28 +1,35 @@
-"""Stored ranks of runs -> the hits of each candidate, on the classes to choose on and on test.
+"""Stored ranks of runs -> the values of each candidate, on the classes to choose on and on test.
 
-groups = grouped([open_candidates(run, "all") for run in runs])   # trainings of one experiment together
-groups[0].sums(groups[0].keys, "choosing")                        # (C, U) hits of each candidate by class
+groups = grouped([open_candidates(run, request) for run in runs])   # trainings of one experiment together
+groups[0].sums(groups[0].keys, "choosing")                          # (C, U) values of each candidate by class
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.measure.choosing_folds import QueryValues
+from layerprobe.metrics.recall import chance_recall
 from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
-from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.store import read_chance
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.epochs import named_epochs
 from layerprobe.values.intervals import IntervalKind
-from layerprobe.values.keys import RankedLayer, network_order
+from layerprobe.values.keys import RankedLayer, named, network_order
 from layerprobe.values.metric_names import is_recall
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
+from layerprobe.workflow.choose.choosing import require_points
+from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import experiments_of
+from layerprobe.workflow.run.metric_values import metric_flags, metric_values
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix, require_same_queries
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
@@ -30,21 +37,45 @@ from layerprobe.workflow.run.stored_terms import ranked_epochs
 
 CandidateKey = tuple[int, RankedLayer]  # epoch and layer
 Part = Literal["choosing", "test"]
-Hits = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ChooseRequest:
+    """A call of `layerprobe choose`.
+
+    Args:
+        epochs: all, which are all ranked ones; last; or numbers separated by commas.
+        within: how much worse than the best the shipped candidate may be, in points of the metric, 0 to 100.
+        layers: the candidates, `LAYER[@pool][/reduction]` or globs; empty for all.
+        metric: that decides: R@K, or another mean over queries.
+        combine: whether sets of concatenated layers are candidates.
+    """
+
+    epochs: str = "all"
+    within: float = 1.0
+    device: str = "auto"
+    layers: tuple[str, ...] = ()
+    metric: str = "R@1"
+    combine: bool = False
+
+    def __post_init__(self) -> None:
+        require_points(self.within)
 
 
 @dataclass(frozen=True, eq=False)
-class StoredHits:
-    """The hits stored of a run's split.
+class StoredValues:
+    """The values stored of a run's split.
 
     Args:
         last: the split at the last epoch; all epochs have its queries.
-        hits: candidate -> (Q,) Recall@1 of each query.
+        of: candidate -> its values.
+        identities: candidate -> hash of its ranks.
         score_notes: candidate -> the notes of its stored score.
     """
 
     last: RankedSplit
-    hits: Mapping[CandidateKey, Hits]
+    of: Mapping[CandidateKey, QueryValues]
+    identities: Mapping[CandidateKey, bytes]
     score_notes: Mapping[CandidateKey, tuple[str, ...]]
     notes: tuple[str, ...] = ()
 
@@ -54,8 +85,12 @@ class StoredHits:
         return self.last.stored.labels
 
     def sums(self, keys: Sequence[CandidateKey]) -> UnitSums:
-        """(C, U) hits of candidates by class."""
-        return unit_sums(np.stack([self.hits[key] for key in keys]), self.labels)
+        """(C, U) values of candidates by class."""
+        return unit_sums(np.stack([self.of[key].values for key in keys]), self.labels)
+
+    def above_chance(self, keys: Sequence[CandidateKey]) -> UnitSums:
+        """(C, U) Recall@1 of candidates over that of a random ranking, by class."""
+        return unit_sums(np.stack([self.of[key].above_chance for key in keys]), self.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +99,17 @@ class CandidateRun:
 
     Args:
         test: None without test classes; `choosing` if that is of test.
+        candidates: what the request names, of what is stored of both parts.
+        baseline: the embedding without a reduction at the last measured epoch; None if it is not measured on test.
     """
 
     run: Run
     record: RunRecord
     split: str
-    choosing: StoredHits
-    test: StoredHits | None
+    choosing: StoredValues
+    test: StoredValues | None
+    candidates: frozenset[CandidateKey]
+    baseline: CandidateKey | None = None
 
     @property
     def fold(self) -> int | None:
@@ -78,8 +117,8 @@ class CandidateRun:
         data = self.record.data
         return int(data["validation_fold"]) if data.get("validation_folds") and self.split == "validation" else None
 
-    def stored(self, part: Part) -> StoredHits:
-        """The hits of a part; `test` is asked for only if there is one."""
+    def stored(self, part: Part) -> StoredValues:
+        """The values of a part; `test` is asked for only if there is one."""
         found = self.choosing if part == "choosing" else self.test
         if found is None:
             raise ValueError(f"{self.run.name} has no test classes")
@@ -88,7 +127,9 @@ class CandidateRun:
     @property
     def keys(self) -> list[CandidateKey]:
         """The candidates stored of both parts, by epoch and in network order."""
-        both = [key for key in self.choosing.hits if self.test is None or key in self.test.hits]
+        both = [
+            key for key in self.choosing.of if key in self.candidates and (self.test is None or key in self.test.of)
+        ]
         order = network_order((ranked for _, ranked in both), self.record.layer_order)
         positions = {ranked: position for position, ranked in enumerate(order)}
         return sorted(both, key=lambda key: (key[0], positions[key[1]]))
@@ -96,21 +137,24 @@ class CandidateRun:
     @property
     def untested(self) -> list[CandidateKey]:
         """The candidates stored of `choosing` alone."""
-        return [] if self.test is None else [key for key in self.choosing.hits if key not in self.test.hits]
+        if self.test is None:
+            return []
+        return [key for key in self.choosing.of if key in self.candidates and key not in self.test.of]
 
-    def with_hits(self, part: Part, hits: Mapping[CandidateKey, Hits]) -> CandidateRun:
-        """The run with added or replaced hits."""
+    def with_values(self, part: Part, values: Mapping[CandidateKey, QueryValues]) -> CandidateRun:
+        """The run with added or replaced values; what is new is a candidate."""
         stored = self.stored(part)
-        changed = replace(stored, hits={**stored.hits, **hits})
+        changed = replace(stored, of={**stored.of, **values})
+        new = self.candidates | {key for key in values if key not in stored.of}
         if self.choosing is self.test:
-            return replace(self, choosing=changed, test=changed)
-        return replace(self, choosing=changed) if part == "choosing" else replace(self, test=changed)
+            return replace(self, choosing=changed, test=changed, candidates=new)
+        if part == "choosing":
+            return replace(self, choosing=changed, candidates=new)
+        return replace(self, test=changed, candidates=new)
 
     def without(self, keys: Collection[CandidateKey]) -> CandidateRun:
         """The run without some candidates."""
-        left = {key: hits for key, hits in self.choosing.hits.items() if key not in keys}
-        changed = replace(self.choosing, hits=left)
-        return replace(self, choosing=changed, test=changed if self.test is self.choosing else self.test)
+        return replace(self, candidates=self.candidates - frozenset(keys))
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,37 +193,63 @@ class Group:
         return dict(sorted(found.items(), key=lambda item: item[0] or 0))
 
     def sums(self, keys: Sequence[CandidateKey], part: Part) -> UnitSums:
-        """(C, U) hits of candidates by class: means over seeds, each class from the runs that held it out."""
+        """(C, U) values of candidates by class: means over seeds, each class from the runs that held it out."""
         if part == "test":
             return mean_of([candidate_run.stored(part).sums(keys) for candidate_run in self.runs])
+        return self._by_fold(lambda candidate_run: candidate_run.choosing.sums(keys))
+
+    def above_chance(self, keys: Sequence[CandidateKey]) -> UnitSums:
+        """(C, U) Recall@1 over that of a random ranking, on the classes that are chosen on, as `sums`."""
+        return self._by_fold(lambda candidate_run: candidate_run.choosing.above_chance(keys))
+
+    def _by_fold(self, sums_of: Callable[[CandidateRun], UnitSums]) -> UnitSums:
         return side_by_side(
-            [mean_of([candidate_run.choosing.sums(keys) for candidate_run in fold]) for fold in self.folds.values()]
+            [mean_of([sums_of(candidate_run) for candidate_run in fold]) for fold in self.folds.values()]
         )
 
 
-def open_candidates(run: Run, epochs: str) -> CandidateRun:
-    """Read the stored hits of a run.
-
-    Args:
-        epochs: all, which are all ranked ones; last; or numbers separated by commas.
-    """
-    record = run.read()
+def open_candidates(run: Run, request: ChooseRequest) -> CandidateRun:
+    """Read the stored values of a run."""
+    record, epochs = run.read(), request.epochs
     every = range(record.epochs_done + 1)
-    named = named_epochs(epochs, {"all": lambda: every, "last": lambda: every[-1:]}, every, run.name)
-    split = split_to_choose_on(run, record, named)
+    requested = named_epochs(epochs, {"all": lambda: every, "last": lambda: every[-1:]}, every, run.name)
+    split = split_to_choose_on(run, record, requested)
     if split == "test" and "test" not in record.manifests:
         raise DataError(f"{run.name} has no classes to choose a layer on", file=run.folder, fix="Give a split test")
     splits = list(dict.fromkeys([split, *(["test"] if "test" in record.manifests else [])]))
-    ranked = _ranked_on_all(run, record, splits) if "all" in epochs else named
-    stored = {name: _stored_hits(run, name, ranked, chosen_on=name == split) for name in splits}
-    candidate_run = CandidateRun(run, record, split, stored[split], stored.get("test"))
-    if stored[split].notes and not stored[split].hits:
+    ranked = _ranked_on_all(run, record, splits) if "all" in epochs else requested
+    last = max(ranked_epochs(run, "test"), default=ranked[-1])
+    metric = request.metric
+    stored = {}
+    for name in splits:
+        also = [last] if name == "test" and last not in ranked else []
+        stored[name] = _stored_values(run, name, [*ranked, *also], metric, chosen_on=name == split)
+    test = stored.get("test")
+    of_epochs = [key for key in stored[split].of if key[0] in ranked and "+" not in key[1].layer.layer]
+    baseline = None if test is None else embedding_among(record, [key[1] for key in test.of if key[0] == last])
+    candidates = _requested(of_epochs, request.layers, run)
+    found = CandidateRun(
+        run, record, split, stored[split], test, candidates, None if baseline is None else (last, baseline)
+    )
+    if stored[split].notes and not stored[split].of:
         what = f"no layer can be chosen: {'; '.join(stored[split].notes)}"
         raise DataError(what, file=run.folder, fix="Probe other layers or epochs")
-    if not candidate_run.keys:
+    if not found.keys:
         fix = probe_fix(run, record, ranked[-1], ",".join(splits))
         raise DataError(f"no layer is ranked on {' and '.join(splits)}", file=run.folder, fix=fix)
-    return candidate_run
+    return found
+
+
+def _requested(keys: Sequence[CandidateKey], layers: Sequence[str], run: Run) -> frozenset[CandidateKey]:
+    """The candidates that some names mean; without names all."""
+    known = [ranked for _, ranked in keys]
+    found: set[RankedLayer] = set(() if layers else known)
+    for text in layers:
+        meant = {*named(text, known), *([] if "/" in text else named(f"{text}/*", known))}
+        if not meant:
+            raise UnknownNameError(f"candidate of {run.name}", text, dict.fromkeys(map(str, known)))
+        found |= meant
+    return frozenset(key for key in keys if key[1] in found)
 
 
 def _ranked_on_all(run: Run, record: RunRecord, splits: Sequence[str]) -> list[int]:
@@ -194,21 +264,22 @@ def _ranked_on_all(run: Run, record: RunRecord, splits: Sequence[str]) -> list[i
     return both
 
 
-def _stored_hits(run: Run, split: str, epochs: Sequence[int], *, chosen_on: bool) -> StoredHits:
-    """The hits of what is scored and ranked: ranks without a score in scores.csv are stale."""
+def _stored_values(run: Run, split: str, epochs: Sequence[int], metric: str, *, chosen_on: bool) -> StoredValues:
+    """The values of what is scored and ranked: ranks without a score in scores.csv are stale."""
     score_notes = {
         (score.epoch, score.ranked_layer): IntervalKind.without(score.notes)
         for score in run.scores()
         if score.split == split and is_recall(score.metric)
     }
     opened = [open_ranked_split(run, epoch, split) for epoch in epochs]
-    last, hits, notes = opened[-1], {}, []
+    last, found, identities, notes = opened[-1], {}, {}, []
     for at_epoch in opened:
         stored, epoch = at_epoch.stored, at_epoch.epoch
         prefix = f"{run.name}#{epoch}:"
         if stored.ids != last.stored.ids or not np.array_equal(stored.labels, last.stored.labels):
             notes.append(f"skipped: {split} of epoch {epoch} of {run.name}: not the images of epoch {last.epoch}")
             continue
+        chance = chance_of(at_epoch)
         for ranked, ranks in stored.ranks.items():
             if (epoch, ranked) not in score_notes:
                 continue
@@ -217,10 +288,40 @@ def _stored_hits(run: Run, split: str, epochs: Sequence[int], *, chosen_on: bool
             elif chosen_on and _has_collapsed(ranks):
                 notes.append(f"skipped: {prefix}{at_epoch.name(ranked)}: collapsed to one vector")
             else:
-                hits[epoch, ranked] = ranks.hits(1)
+                try:
+                    values = metric_values(at_epoch, ranked, metric)
+                except DataError as error:
+                    raise DataError(error.message, fix=_probe_all(opened, metric)) from error
+                found[epoch, ranked] = QueryValues(values, ranks.hits(1) - chance)
+                identities[epoch, ranked] = _identity(ranks)
         invalid = [ranked for ranked in stored.invalid if (epoch, ranked) in score_notes]
         notes += [f"skipped: {prefix}{at_epoch.name(x)}: {stored.invalid[x]}" for x in invalid]
-    return StoredHits(last, hits, score_notes, tuple(dict.fromkeys(notes)))
+    return StoredValues(last, found, identities, score_notes, tuple(dict.fromkeys(notes)))
+
+
+def _probe_all(opened: Sequence[RankedSplit], metric: str) -> str:
+    """The command that stores a metric of everything that is ranked at some epochs."""
+    last, stored = opened[-1], [one for each in opened for one in each.layers if "+" not in one.layer.layer]
+    epochs = ",".join(str(epoch) for epoch in sorted({each.epoch for each in opened}))
+    layers = ",".join(dict.fromkeys(ranked.layer.layer for ranked in stored))
+    reductions = ",".join(dict.fromkeys(ranked.reduction for ranked in stored))
+    words = f"--epochs {epochs} --layers {layers} --reduce {reductions} {metric_flags(metric)}"
+    if last.record.from_python:
+        return probe_fix(last.run, last.record, last.epoch, last.split)
+    return f"Run layerprobe probe {last.run.name} {words}"
+
+
+def chance_of(ranked_split: RankedSplit) -> float:
+    """Recall@1 of a random ranking."""
+    path = ranked_split.run.rank_file(ranked_split.epoch, ranked_split.split)
+    found = read_chance(path)
+    return chance_recall(ranked_split.stored.labels, 1) if found is None else found
+
+
+def _identity(ranks: Ranks) -> bytes:
+    """Equal for layers that rank every query alike, as far as its nearest positive."""
+    counts = (ranks.closer, ranks.tied_negatives, ranks.tied_positives)
+    return hashlib.sha256(b"".join(np.ascontiguousarray(one, np.int64).tobytes() for one in counts)).digest()
 
 
 def _has_collapsed(ranks: Ranks) -> bool:

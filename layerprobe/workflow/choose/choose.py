@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import RankedLayer
-from layerprobe.workflow.choose.candidates import CandidateKey, Group, grouped, open_candidates
-from layerprobe.workflow.choose.choosing import choose_among, require_points
-from layerprobe.workflow.choose.concatenation import is_single, with_concatenations
+from layerprobe.workflow.choose.candidates import CandidateKey, ChooseRequest, Group, grouped, open_candidates
+from layerprobe.workflow.choose.choosing import choose_among
+from layerprobe.workflow.choose.concatenation import SetSearch, with_concatenations
 from layerprobe.workflow.choose.refits import Refits, Refitted
 from layerprobe.workflow.choose.run_candidates import candidate_set_of, keys_of, of_groups
 from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.metric_values import require_mean_over_queries
 from layerprobe.workflow.run.runs import Run
 
 _NAMED = 4  # layers that a note names
@@ -24,66 +24,50 @@ _NAMED = 4  # layers that a note names
 _MANY_TIMES = 2
 
 
-@dataclass(frozen=True)
-class ChooseRequest:
-    """A call of `layerprobe choose`.
-
-    Args:
-        epochs: all, which are all ranked ones; last; or numbers separated by commas.
-        within: how much worse than the best a cheaper candidate may be, in points of Recall@1, 0 to 100.
-    """
-
-    epochs: str = "all"
-    within: float = 1.0
-    device: str = "auto"
-
-    def __post_init__(self) -> None:
-        require_points(self.within)
-
-
 def choose_runs(
     runs: Sequence[Run], request: ChooseRequest, listener: Listener, further: Iterable[RankedLayer] = ()
 ) -> Choice:
     """Choose a layer, with its epoch, pool and reduction, among all that is ranked of some runs.
 
     On validation classes; without these on training classes that the network has not seen; else on test classes,
-    cross-fitted over 5 folds of them. Reductions that are fitted on the classes that are chosen on are ranked again,
-    each query by a fit on the classes of other folds.
+    cross-fitted over 5 folds of them. Where reductions are fitted on the classes that are chosen on, every candidate is
+    searched within folds of these classes, by a fit on the others.
 
     Args:
         runs: at least one, each once. The trainings of one experiment are chosen among as one, by their mean.
         further: fitted candidates that are not stored, of a cross-fitted choice.
+
+    Raises:
+        DataError: a run has no classes to choose on, or no candidate is above chance.
+        RecipeError: the metric is not a mean over queries, or runs cannot be compared.
+        UnknownNameError: `layers` name no candidate.
     """
-    groups: Sequence[Group] = grouped([open_candidates(run, request.epochs) for run in runs])
+    require_mean_over_queries(request.metric)
+    groups: Sequence[Group] = grouped([open_candidates(run, request) for run in runs])
     first = groups[0].runs[0]
-    seed = int(first.record.seed)
-    refits = Refits(from_recipe.choose_device(request.device), seed, listener)
+    seed, device = int(first.record.seed), from_recipe.choose_device(request.device)
     notes = [note for group in groups for note in _notes_of(group)]
+    found: Mapping[CandidateKey, frozenset[int | None]] = {}
     tried: frozenset[CandidateKey] = frozenset()
-    if first.split == "test":
-        refitted = refits.cross_fitted(groups, further)
+    refitted = Refitted(groups)
+    if first.split != "validation":
+        refitted = Refits(device, request.metric, listener).within_folds(groups, further)
         groups = refitted.groups
-        notes += [*refitted.notes, "every fold searches the whole gallery", "no concatenated layers are tried"]
-    else:
-        refitted = refits.out_of_fold(groups) if first.split == "train" else Refitted(groups)
-        groups, tried, also = _with_concatenations(refitted.groups, refits)
-        notes += [*refitted.notes, *also]
+        notes += refitted.notes
+        if first.split == "test" and not refitted.folded:
+            notes.append("every fold searches the whole gallery")
+    if request.combine:
+        keys = keys_of(groups)
+        best, _ = keys[int(np.nanargmax(candidate_set_of(groups, seed).choosing.means))]
+        combined = with_concatenations(best, SetSearch(request.metric, refitted.folded, device, seed), listener)
+        groups = [combined.group if group is best else group for group in groups]
+        found, tried = combined.found, combined.tried
+        notes += combined.notes
     notes += [note for group in groups for note in _skipped(group, tried)]
-    choice = choose_among(candidate_set_of(groups, refitted.by_fold, seed), notes, within=request.within, seed=seed)
+    choice = choose_among(
+        candidate_set_of(groups, seed, found), notes, metric=request.metric, within=request.within, seed=seed
+    )
     return of_groups(choice, groups)
-
-
-def _with_concatenations(
-    groups: Sequence[Group], refits: Refits
-) -> tuple[Sequence[Group], frozenset[CandidateKey], tuple[str, ...]]:
-    """The groups with concatenated layers in that of the best single candidate; what was tried; notes."""
-    keys = keys_of(groups)
-    single = [index for index, (_, key) in enumerate(keys) if is_single(key[1])]
-    if not single:
-        return groups, frozenset(), ()
-    group, key = keys[candidate_set_of(groups, {}, refits.seed).best(single)]
-    found = with_concatenations(group, key, refits.device, refits.seed, refits.listener)
-    return [found.group if one is group else one for one in groups], found.tried, found.notes
 
 
 def _notes_of(group: Group) -> list[str]:

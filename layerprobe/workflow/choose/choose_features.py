@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe.ranking.sampled_cosines import sampled_cosines
 from layerprobe.statistics.choice import folds_of, greedy
 from layerprobe.statistics.units import UnitSums, unit_sums
+from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener
 from layerprobe.system.threads import OfEach, in_threads
-from layerprobe.values.choice import FOLDS, Choice
-from layerprobe.values.keys import NO_REDUCTION, concatenated_key
+from layerprobe.values.choice import Choice
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, concatenated_key, named
 from layerprobe.values.scores import Subject
-from layerprobe.workflow.choose.candidate_set import CandidateSet
+from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
 from layerprobe.workflow.choose.choose_time import counted, say_how_long
 from layerprobe.workflow.choose.choosing import choose_among, require_points
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features, read_given
-from layerprobe.workflow.choose.measured_features import CandidateHits, measured, searches
+from layerprobe.workflow.choose.measured_features import SIMILARITY, Measured, measured, searches
 from layerprobe.workflow.choose.row_splits import RowSplits, row_splits_of
+from layerprobe.workflow.choose.searched_sets import Found, admitted
+from layerprobe.workflow.run.metric_values import require_mean_over_queries
 
 Concatenation = tuple[tuple[int, ...], bool]  # indices of the layers, ascending; whether half-whitened
 
@@ -36,14 +40,16 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     splits: Any = None,
     seen: bool = True,
     within: float = 1.0,
+    metric: str = "R@1",
+    combine: bool = False,
     seed: int = 0,
 ) -> Choice:
     """Choose the layer to ship from features of any origin, without looking at the classes that judge it.
 
     Candidates are each layer raw and half-whitened (`l2+whiten:D:0.5+l2`, where D is the minimum of 128, its dimensions
-    and the rank of the features that it is fitted on), and concatenations of at most three layers, found greedily. The
-    cheapest candidate is chosen that is at most `within` points of Recall@1 worse than the best, with 95 % confidence
-    by the paired error over classes. Each image is searched among the others of its split, by cosine similarity.
+    and the rank of the features that it is fitted on). The cheapest candidate at most half of `within` points below the
+    best mean is chosen; the verdict says how sure that is. Each image is searched among the others of its split, by
+    cosine similarity. The last layer is taken as the embedding that is used today.
 
     `splits` decide which rows are chosen on:
 
@@ -51,12 +57,12 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     - with train and test rows, the test rows, cross-fitted over 5 folds of classes: each fold scores what is chosen on
       the other four. Reductions are fitted on the train rows. Nothing is chosen on these, as a network that was trained
       on them has memorised them in its last layers.
-    - with train and test rows and `seen=False`, the train rows, each fold of classes with a reduction that is fitted on
-      the other four.
-    - without splits, or with a single one, all rows, cross-fitted with reductions that are fitted on the other four
-      folds. Every fold searches the whole gallery.
+    - with train and test rows and `seen=False`, the train rows.
+    - without splits, or with a single one, all rows, cross-fitted.
 
-    A layer whose rows are all one vector, up to its length, is skipped with a note.
+    Where there are no other train rows to fit on, each fold of classes is searched in itself, with reductions that are
+    fitted on the other four. A layer whose rows are all one vector, up to its length, and one whose Recall@1 is not
+    above chance are skipped with a note.
 
     >>> import numpy as np, layerprobe
     >>> rng, labels = np.random.default_rng(0), np.repeat(np.arange(30), 4)
@@ -72,110 +78,200 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
         labels: (N,) integers or strings, the class of each row.
         splits: (N,) train, validation or test for each row; None for a single split. No class may be in two splits.
         seen: whether the network may have been trained on the train rows.
-        within: how much worse than the best a cheaper candidate may be, in points of Recall@1, 0 to 100.
+        within: how much worse than the best the shipped candidate may be, in points, 0 to 100.
+        metric: that decides: R@K, or another mean over queries such as MAP@R.
+        combine: whether concatenations of at most three layers are candidates: those of a greedy search, if the 95 %
+            interval of its cross-fitted gain over the best single layer lies above 0.
         seed: of folds, resamples and the sample on which concatenations are tried.
 
     Returns:
-        What to ship, its Recall@1 on the classes that it was chosen on and on test, and how sure the choice is.
+        What to ship, its gain over the embedding on test, and how sure the choice is.
 
     Raises:
         DataError: no features, shapes or types that do not fit, fewer than 2 classes, a class in two splits, or every
-            layer collapsed to one vector.
+            layer collapsed to one vector or at chance.
         NumericError: NaN or Inf.
-        RecipeError: `within` is not from 0 to 100, or all are train rows that may have been seen.
-        UnknownNameError: a split of another name.
+        RecipeError: `within` is not from 0 to 100, all are train rows that may have been seen, or the metric is not a
+            mean over queries.
+        UnknownNameError: a split or metric of another name.
     """
-    return _chosen(given_features(features, labels, splits), within, seed, seen=seen)
+    how = _How(within, metric, combine, seed)
+    return _chosen(given_features(features, labels, splits), how, seen=seen)
 
 
-def choose_file(path: Path, *, within: float = 1.0, seed: int = 0, listener: Listener | None = None) -> Choice:
-    """Choose from a .npz or a feature file, as `choose` does with `seen=True`."""
+def choose_file(  # noqa: PLR0913 - as `choose`
+    path: Path,
+    *,
+    within: float = 1.0,
+    metric: str = "R@1",
+    combine: bool = False,
+    layers: Sequence[str] = (),
+    seed: int = 0,
+    listener: Listener | None = None,
+) -> Choice:
+    """Choose from a .npz or a feature file, as `choose` does with `seen=True`.
+
+    Args:
+        layers: the candidates, as names or globs; empty for all.
+    """
+    how = _How(within, metric, combine, seed, tuple(layers))
     with memory_faults_told(path):
-        return _chosen(read_given(path), within, seed, file=path, listener=listener)
+        return _chosen(read_given(path), how, file=path, listener=listener)
 
 
-def _chosen(  # noqa: PLR0913 - as `choose`, the file to be named, and who hears of progress
+@dataclass(frozen=True)
+class _How:
+    """The rule of a choice."""
+
+    within: float
+    metric: str
+    combine: bool
+    seed: int
+    layers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_points(self.within)
+        require_mean_over_queries(self.metric)
+
+
+def _requested(given: GivenFeatures, layers: Sequence[str], file: Path | None) -> set[LayerKey]:
+    """The layers that are candidates."""
+    known = {RankedLayer(layer, NO_REDUCTION, SIMILARITY): layer for layer in given.features}
+    found = set() if layers else set(known.values())
+    for text in layers:
+        meant = {known[ranked] for ranked in named(text, known)}
+        if not meant:
+            raise UnknownNameError("layer", text, [str(ranked) for ranked in known], file=file)
+        found |= meant
+    return found
+
+
+def _chosen(
     given: GivenFeatures,
-    within: float,
-    seed: int,
+    how: _How,
     *,
     seen: bool = True,
     file: Path | None = None,
     listener: Listener | None = None,
 ) -> Choice:
-    require_points(within)
-    row_splits = row_splits_of(given, seed, seen, file).without_collapsed(file)
-    score_notes = row_splits.score_notes()
+    row_splits = row_splits_of(given, how.seed, seen, file).without_collapsed(file)
     say_how_long(row_splits, listener)
+    requested = _requested(row_splits.given, how.layers, file)
+    notes = list(row_splits.notes)
     with in_threads() as of_each:
         layers = range(len(row_splits.given.features))
-        each_layer = searches(row_splits, whitened=False) + searches(row_splits, whitened=True)
-        with counted(listener, "ranking", len(layers) * each_layer) as advance:
-            by_layer = of_each(lambda layer: measured(row_splits, [layer], advance=advance), layers)
-        singles = [found for of_layer in by_layer for found in of_layer]
-        by_fold = _concatenations(
-            row_splits, singles, _candidate_set(row_splits, singles, score_notes, seed), of_each, seed
-        )
-        concatenations = list(dict.fromkeys(each for of_fold in by_fold.values() for each in of_fold))
-        total = sum(searches(row_splits, whitened) for _, whitened in concatenations)
+        with counted(listener, "ranking", 2 * len(layers) * searches(row_splits)) as advance:
+            by_layer = of_each(lambda layer: measured(row_splits, [layer], metric=how.metric, advance=advance), layers)
+        candidates = [each for of_layer in by_layer for each in of_layer]
+        found = {
+            place: frozenset[int | None]()
+            for place, each in enumerate(candidates)
+            if each.candidate.ranked.layer not in requested
+        }
+        if how.combine:
+            candidates, sets, also = _combined(row_splits, candidates, requested, of_each, how, listener)
+            found |= sets
+            notes += also
+    candidate_set = _candidate_set(row_splits, candidates, found, how)
+    return choose_among(candidate_set, notes, metric=how.metric, within=how.within, seed=how.seed)
+
+
+def _combined(  # noqa: PLR0913 - the candidates, the rule and the progress
+    row_splits: RowSplits,
+    singles: list[Measured],
+    requested: set[LayerKey],
+    of_each: OfEach,
+    how: _How,
+    listener: Listener | None,
+) -> tuple[list[Measured], dict[int, frozenset[int | None]], tuple[str, ...]]:
+    """The candidates with the concatenated layers, if these are admitted; where each was found; notes."""
+    _, classes = np.unique(row_splits.labels, return_inverse=True)
+    folds = folds_of(classes, seed=how.seed)
+    asked = [each for each in singles if each.candidate.ranked.layer in requested]
+    by_fold = _sampled_search(row_splits, asked, folds[classes], of_each, how.seed)
+    wanted = list(dict.fromkeys(each for found in by_fold.values() for each in found.sets))
+    with counted(listener, "ranking concatenated layers", len(wanted) * searches(row_splits)) as advance:
         # Concatenated layers are larger than each of them: their folds are computed at once, not several of them.
-        with counted(listener, "ranking concatenated layers", total) as advance:
-            further = [
-                replace(found, only_without=frozenset(fold for fold in by_fold if each in by_fold[fold]))
-                for each in concatenations
-                for found in measured(row_splits, each[0], [each[1]], of_each, advance)
-            ]
-    candidate_set = _candidate_set(row_splits, [*singles, *further], score_notes, seed)
-    return choose_among(candidate_set, row_splits.notes, within=within, seed=seed)
+        sets = {
+            each: measured(row_splits, each[0], [each[1]], metric=how.metric, of_each=of_each, advance=advance)
+            for each in wanted
+        }
+    of_name = {_concatenation(each): each for each in singles} | {name: own[0] for name, own in sets.items() if own}
+    by_fold = {
+        fold: replace(found, sets=tuple(each for each in found.sets if sets[each])) for fold, found in by_fold.items()
+    }
+    decided = admitted(
+        by_fold, lambda name: unit_sums(of_name[name].choosing.values, row_splits.labels), folds, seed=how.seed
+    )
+    if not decided.admitted:
+        return singles, {}, decided.notes
+    further = [name for name in wanted if sets[name]]
+    where = {
+        len(singles) + place: frozenset(fold for fold, found in by_fold.items() if name in found.sets)
+        for place, name in enumerate(further)
+    }
+    return [*singles, *(of_name[name] for name in further)], where, decided.notes
 
 
-def _concatenations(
-    row_splits: RowSplits, singles: Sequence[CandidateHits], candidate_set: CandidateSet, of_each: OfEach, seed: int
-) -> dict[int | None, list[Concatenation]]:
-    """Fold that is left out -> the layers that are concatenated; None: without none."""
-    folds: list[int | None] = [None, *(np.unique(row_splits.folds).tolist() if row_splits.crossed else [])]
+def _concatenation(found: Measured) -> Concatenation:
+    return found.members, found.candidate.ranked.reduction != NO_REDUCTION
+
+
+def _sampled_search(
+    row_splits: RowSplits, singles: Sequence[Measured], fold_of_row: NDArray[np.int64], of_each: OfEach, seed: int
+) -> dict[int | None, Found[Concatenation]]:
+    """Fold that is left out -> what a greedy search on a sample of the queries finds; None: without none."""
     given, layers = row_splits.given, list(row_splits.given.features)
-    if len(layers) < 2:
-        return {fold: [] for fold in folds}
     groups = None if given.groups is None else given.groups[row_splits.choosing]
     values = [values[row_splits.choosing] for values in given.features.values()]
     sample = sampled_cosines(values, row_splits.labels, groups, seed)
 
-    def without(fold: int | None) -> list[Concatenation]:
+    def without(fold: int | None) -> Found[Concatenation]:
         """Greedily, from the best single layer on the other folds, in its reduction."""
-        best = singles[candidate_set.best(range(len(singles)), fold)]
-        sampled = row_splits.folds[sample.queries] != fold
+        kept, sampled = fold_of_row != fold, fold_of_row[sample.queries] != fold
+        best = max(singles, key=lambda each: float(np.nanmean(each.choosing.values[kept])))
 
         def recall_of(members: tuple[int, ...]) -> float:
             possible = concatenated_key([layers[member] for member in members]) is not None and sampled.any()
             return float(sample.hits(members)[sampled].mean()) if possible else math.nan
 
-        found = greedy(best.members, range(len(layers)), recall_of)
-        return [(tuple(sorted(members)), best.candidate.ranked.reduction != NO_REDUCTION) for members in found]
+        start = _concatenation(best)
+        others = sorted({each.members[0] for each in singles})
+        found = greedy(best.members, others, recall_of)
+        return Found(start, tuple((tuple(sorted(members)), start[1]) for members in found))
 
+    folds: list[int | None] = [None, *np.unique(fold_of_row).tolist()]
     return dict(zip(folds, of_each(without, folds), strict=True))
 
 
 def _candidate_set(
-    row_splits: RowSplits, found: Sequence[CandidateHits], score_notes: Mapping[str, tuple[str, ...]], seed: int
+    row_splits: RowSplits,
+    candidates: Sequence[Measured],
+    found: Mapping[int, frozenset[int | None]],
+    how: _How,
 ) -> CandidateSet:
-    """What was measured as candidates, those of some folds only last."""
-    labels, test = row_splits.labels, row_splits.given.labels[row_splits.test]
-    always = [each for each in found if each.found_without(None)]
-
-    def without(fold: int) -> UnitSums:
-        sums = unit_sums(np.stack([each.without(fold) for each in found]), labels)
-        there = np.array([each.found_without(fold) for each in found])
-        return UnitSums(np.where(there[:, None], sums.sums, np.nan), sums.counts)
-
+    labels, test, score_notes = row_splits.labels, row_splits.given.labels[row_splits.test], row_splits.score_notes()
+    values = unit_sums(np.stack([each.choosing.values for each in candidates]), labels)
+    on_test = [each.test.values for each in candidates if each.test is not None]
+    tested = unit_sums(np.stack(on_test), test) if on_test else None
+    last = max(each.members[0] for each in candidates if len(each.members) == 1)
+    place = next(place for place, each in enumerate(candidates) if _concatenation(each) == ((last,), False))
+    of_test = values if row_splits.crossed else tested
+    baselines = {}
+    if of_test is not None:
+        row = UnitSums(of_test.sums[[place]], of_test.counts[[place]])
+        baselines[""] = Baseline(candidates[place].candidate, row)
     return CandidateSet(
-        [each.candidate for each in found],
+        [each.candidate for each in candidates],
         row_splits.split,
         lambda candidate, split: Subject(
             "", "", None, candidate.epoch or 0, split, candidate.ranked, score_notes[split]
         ),
-        unit_sums(np.stack([each.hits for each in always]), labels),
-        unit_sums(np.stack([each.test for each in always]), test) if len(test) else None,
-        folds_of(labels, seed=seed) if row_splits.crossed else None,
-        {fold: without(fold) for fold in range(FOLDS)} if row_splits.crossed else {},
+        values,
+        unit_sums(np.stack([each.choosing.above_chance for each in candidates]), labels),
+        [each.identity for each in candidates],
+        tested,
+        folds_of(labels, seed=how.seed) if row_splits.crossed else None,
+        baselines,
+        found,
     )

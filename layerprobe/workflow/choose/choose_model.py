@@ -15,7 +15,8 @@ from layerprobe.statistics.choice import folds_of
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
-from layerprobe.workflow.choose.choose import ChooseRequest, choose_runs
+from layerprobe.workflow.choose.candidates import ChooseRequest
+from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.selection import ProbeRequest

@@ -58,13 +58,10 @@ def say_how_long(row_splits: RowSplits, listener: Listener | None) -> None:
     of_test = (len(row_splits.test) / rows) ** 2
     slope = (slow - fast) / max(1, widest - narrow)
     raw = sum(fast + slope * (dim - narrow) for dim in dims)
-    seconds = (raw * (1 + of_test) + fast * len(dims) * (_fits(row_splits) + of_test)) / threads
+    seconds = (raw + fast * len(dims)) * (_share(row_splits) + of_test) / threads
     if seconds >= _LONG:
         layers = f"{len(dims)} layer{'s' * (len(dims) > 1)}"
-        listener.say(
-            f"ranking {rows:,} rows in {layers}, raw and half-whitened: about {as_duration(seconds)};"
-            " concatenated layers follow"
-        )
+        listener.say(f"ranking {rows:,} rows in {layers}, raw and half-whitened: about {as_duration(seconds)}")
 
 
 def _seconds(row_splits: RowSplits, values: NDArray[Any]) -> float:
@@ -82,8 +79,6 @@ def _seconds(row_splits: RowSplits, values: NDArray[Any]) -> float:
     return few + max(0.0, many - few) / (_MANY - _FEW) * rows / 2
 
 
-def _fits(row_splits: RowSplits) -> float:
-    """How often half-whitened rows are ranked, in rankings of all rows among themselves."""
-    if row_splits.fitted_on is not None:
-        return 1.0
-    return float(len(np.unique(row_splits.folds))) if row_splits.crossed else 2.0
+def _share(row_splits: RowSplits) -> float:
+    """How many rankings of all rows among themselves the rows that are chosen on cost: fewer within folds."""
+    return 1.0 if row_splits.fitted_on is not None else 1 / len(np.unique(row_splits.folds))

@@ -1,28 +1,32 @@
-"""Concatenated layers as further candidates: those that a greedy search adds to the best single layer."""
+"""Concatenated layers as further candidates, if the search for them gains on classes that it has not seen."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from layerprobe import store
+from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
-from layerprobe.statistics.choice import greedy
+from layerprobe.statistics.choice import folds_of, greedy
+from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import Stop, stoppable
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, concatenated_key
 from layerprobe.values.retrieval import Ranks
-from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, Hits, Part
-from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, Part, chance_of
+from layerprobe.workflow.choose.searched_sets import Found, admitted
 from layerprobe.workflow.probe.rerank import StoredSearch
-from layerprobe.workflow.run.references import open_ranked_split
+from layerprobe.workflow.run.references import RankedSplit, open_ranked_split
 from layerprobe.workflow.run.runs import locked
 
 _PERFECT = 1 - 1e-9  # a recall that no further layer can raise
@@ -34,46 +38,57 @@ class Concatenated:
     """A group with its concatenated candidates.
 
     Args:
-        tried: every concatenation that was ranked, better or not.
+        found: concatenated candidate -> the folds without which the search finds it, None for all classes.
+        tried: every concatenation that was ranked, found or not.
     """
 
     group: Group
+    found: Mapping[CandidateKey, frozenset[int | None]] = field(default_factory=dict)
     tried: frozenset[CandidateKey] = frozenset()
     notes: tuple[str, ...] = ()
 
 
-def with_concatenations(
-    group: Group, best: CandidateKey, device: torch.device, seed: int, listener: Listener
-) -> Concatenated:
-    """Add the concatenated layers that are better than their parts on the classes that are chosen on.
+@dataclass(frozen=True)
+class SetSearch:
+    """How concatenated layers are searched for.
 
-    To the best single candidate is added, at its epoch, the other layer that raises its recall most, and to these two a
-    third: of raw features, and with the reduction of the best candidate if it has one. With L layers at that epoch at
-    most 2 (2 L - 3) sets are ranked in each run; only sets that are better than the one before are ranked on test, and
-    become candidates. All ranks are stored, so that they are computed once.
+    Args:
+        metric: that decides.
+        folded: whether queries are searched within folds of classes.
     """
-    epoch, ranked = best
-    layers = list(dict.fromkeys(one.layer for number, one in group.keys if number == epoch and is_single(one)))
-    raw = RankedLayer(ranked.layer, NO_REDUCTION, group.runs[0].choosing.last.similarity)
-    known = set(group.keys)
-    starts = [
-        (epoch, start)
-        for start in dict.fromkeys([raw, ranked])
-        if (epoch, start) in known and not parse_chain(start.reduction).needs_classifier
-    ]
-    steps = len(starts) * max(0, 2 * len(layers) - 3) * len(group.runs)
-    with _ranking(device, seed, listener, steps) as ranking:
+
+    metric: str
+    folded: bool
+    device: torch.device
+    seed: int
+
+
+def with_concatenations(group: Group, how: SetSearch, listener: Listener) -> Concatenated:
+    """Add the concatenated layers of a greedy search, if they gain over the best single layer.
+
+    To the best single candidate is added, at its epoch, the other layer that raises its mean most, and to these two a
+    third: of raw features, and with the reduction of the best candidate if it has one. The search is repeated without
+    each of 5 folds of the classes that are chosen on; see `searched_sets.admitted`. All ranks are stored, so that they
+    are computed once.
+    """
+    singles = group.keys
+    cells = group.sums(singles, "choosing")
+    folds = folds_of(range(cells.sums.shape[1]), seed=how.seed)
+    with _ranking(how, listener) as ranking:
         try:
             for candidate_run in group.runs:
-                ranking.require(candidate_run, best)
+                ranking.require(candidate_run, singles[int(cells.means.argmax())])
         except DataError as error:
             return Concatenated(group, notes=(f"no concatenated layers are tried: {error.message}",))
-        tried: set[CandidateKey] = set()
-        grown = group
-        for start in starts:
-            grown, also = _grown(grown, start, layers, ranking)
-            tried |= also
-    return Concatenated(grown, frozenset(tried))
+        search = _Search(group, singles, cells, ranking)
+        by_fold = {fold: search.on(folds != fold) for fold in (None, *np.unique(folds).tolist())}
+        decided = admitted(by_fold, search.means_on, folds, seed=how.seed)
+        tried = frozenset(search.values)
+        if not decided.admitted:
+            return Concatenated(group, tried=tried, notes=decided.notes)
+        found = {key: frozenset(fold for fold in by_fold if key in by_fold[fold].sets) for key in search.values}
+        found = {key: of_folds for key, of_folds in found.items() if of_folds}
+        return Concatenated(search.grown(list(found)), found, tried, decided.notes)
 
 
 def is_single(ranked: RankedLayer) -> bool:
@@ -81,46 +96,80 @@ def is_single(ranked: RankedLayer) -> bool:
     return "+" not in ranked.layer.layer
 
 
-def _grown(
-    group: Group, start: CandidateKey, layers: Sequence[LayerKey], ranking: _Ranking
-) -> tuple[Group, set[CandidateKey]]:
-    """The group with what the greedy search found from a layer, in its reduction; and all that it tried."""
-    epoch, first = start
-    hits: dict[CandidateKey, list[Hits]] = {}
+@dataclass(eq=False)
+class _Search:
+    """The greedy search in a group, whose concatenations are ranked once each."""
 
-    def key_of(members: tuple[int, ...]) -> CandidateKey | None:
-        key = concatenated_key([layers[member] for member in sorted(members)])
-        return None if key is None else (epoch, RankedLayer(key, first.reduction, first.similarity))
+    group: Group
+    singles: Sequence[CandidateKey]
+    cells: UnitSums
+    ranking: _Ranking
+    values: dict[CandidateKey, list[QueryValues]] = field(default_factory=dict)
+    _starts: dict[CandidateKey, CandidateKey] = field(default_factory=dict)
 
-    def recall_of(members: tuple[int, ...]) -> float:
-        key = key_of(members)
-        if key is None:
-            return math.nan
-        if key != start and key not in hits:
-            in_runs = [ranking.hits(candidate_run, "choosing", key, start) for candidate_run in group.runs]
-            if any(own is None for own in in_runs):
+    def on(self, kept: NDArray[np.bool_]) -> Found[CandidateKey]:
+        """What the search finds on some of the classes."""
+        means = self.cells.sums[:, kept].sum(1) / self.cells.counts[:, kept].sum(1)
+        best = self.singles[int(np.nan_to_num(means, nan=-1.0).argmax())]
+        epoch, ranked = best
+        layers = list(dict.fromkeys(one.layer for number, one in self.singles if number == epoch))
+        raw = RankedLayer(ranked.layer, NO_REDUCTION, self.group.runs[0].choosing.last.similarity)
+        sets: list[CandidateKey] = []
+        for start in dict.fromkeys([raw, ranked]):
+            if (epoch, start) in self.singles and not parse_chain(start.reduction).needs_classifier:
+                sets += self._from((epoch, start), layers, kept)
+        return Found(best, tuple(sets))
+
+    def means_on(self, key: CandidateKey) -> UnitSums:
+        """(1, U) the values of a candidate."""
+        return self._with(key, "choosing").sums([key], "choosing")
+
+    def grown(self, keys: Sequence[CandidateKey]) -> Group:
+        """The group with some of the concatenations."""
+        grown = self.group
+        for key in keys:
+            grown = _with_values(grown, "choosing", key, self.values[key])
+            if grown.runs[0].test is not None and grown.runs[0].split != "test":
+                start = self._starts[key]
+                in_runs = [self.ranking.values(each, "test", key, start) for each in self.group.runs]
+                grown = _with_values(grown, "test", key, [own for own in in_runs if own is not None])
+        return grown
+
+    def _from(self, start: CandidateKey, layers: Sequence[LayerKey], kept: NDArray[np.bool_]) -> list[CandidateKey]:
+        epoch, first = start
+
+        def key_of(members: tuple[int, ...]) -> CandidateKey | None:
+            key = concatenated_key([layers[member] for member in sorted(members)])
+            return None if key is None else (epoch, RankedLayer(key, first.reduction, first.similarity))
+
+        def mean_of(members: tuple[int, ...]) -> float:
+            key = key_of(members)
+            if key is None or not (key == start or self._ranked(key, start)):
                 return math.nan
-            hits[key] = [own for own in in_runs if own is not None]
-        return float(_with_hits(group, "choosing", key, hits.get(key)).sums([key], "choosing").means[0])
+            cells = self.means_on(key)
+            return float(cells.sums[:, kept].sum() / cells.counts[:, kept].sum())
 
-    alone = (layers.index(first.layer),)
-    path = [] if recall_of(alone) >= _PERFECT else greedy(alone, range(len(layers)), recall_of)
-    grown = group
-    for key in (key_of(members) for members in path):
-        if key is None:
-            continue
-        grown = _with_hits(grown, "choosing", key, hits[key])
-        if grown.runs[0].test is not None:
-            in_runs = [ranking.hits(candidate_run, "test", key, start) for candidate_run in group.runs]
-            grown = _with_hits(grown, "test", key, [own for own in in_runs if own is not None])
-    return grown, set(hits)
+        alone = (layers.index(first.layer),)
+        path = [] if mean_of(alone) >= _PERFECT else greedy(alone, range(len(layers)), mean_of)
+        return [key for key in map(key_of, path) if key is not None]
+
+    def _ranked(self, key: CandidateKey, start: CandidateKey) -> bool:
+        """Whether a concatenation has valid values, which are kept."""
+        if key not in self._starts:
+            self._starts[key] = start
+            in_runs = [self.ranking.values(each, "choosing", key, start) for each in self.group.runs]
+            own = [values for values in in_runs if values is not None]
+            if len(own) == len(in_runs):
+                self.values[key] = own
+        return key in self.values
+
+    def _with(self, key: CandidateKey, part: Part) -> Group:
+        return _with_values(self.group, part, key, self.values[key]) if key in self.values else self.group
 
 
-def _with_hits(group: Group, part: Part, key: CandidateKey, hits: Sequence[Hits] | None) -> Group:
-    if not hits or len(hits) < len(group.runs):
-        return group
-    pairs = zip(group.runs, hits, strict=True)
-    return Group(tuple(candidate_run.with_hits(part, {key: own}) for candidate_run, own in pairs))
+def _with_values(group: Group, part: Part, key: CandidateKey, values: Sequence[QueryValues]) -> Group:
+    pairs = zip(group.runs, values, strict=True)
+    return Group(tuple(candidate_run.with_values(part, {key: own}) for candidate_run, own in pairs))
 
 
 @dataclass(eq=False)
@@ -130,8 +179,7 @@ class _Ranking:
     A run is locked when the first of its layers is ranked.
     """
 
-    device: torch.device
-    seed: int
+    how: SetSearch
     stop: Stop
     advance: Callable[[], None]
     locks: ExitStack
@@ -139,7 +187,7 @@ class _Ranking:
     _new: dict[tuple[StoredSearch, RankedLayer], dict[RankedLayer, Ranks | str]] = field(
         default_factory=lambda: defaultdict(dict)
     )
-    _searches: dict[tuple[str, int, str], tuple[StoredSearch, store.StoredRanks]] = field(default_factory=dict)
+    _searches: dict[tuple[str, int, str], tuple[StoredSearch, RankedSplit]] = field(default_factory=dict)
 
     def require(self, candidate_run: CandidateRun, key: CandidateKey) -> None:
         """Check that a layer's features are stored as they were ranked, and that nothing else decides its ranks."""
@@ -148,35 +196,41 @@ class _Ranking:
             search.require_plain()
             search.require_stored(key[1])
 
-    def hits(self, candidate_run: CandidateRun, part: Part, key: CandidateKey, like: CandidateKey) -> Hits | None:
-        """(Q,) Recall@1 of each query; None if a layer has no valid number."""
+    def values(
+        self, candidate_run: CandidateRun, part: Part, key: CandidateKey, like: CandidateKey
+    ) -> QueryValues | None:
+        """The values of a layer's queries; None if it has no valid number."""
         self.stop.raise_if_asked(_STOPPED)
         split, ranked = candidate_run.split if part == "choosing" else "test", key[1]
-        search, stored = self._search(candidate_run, key[0], split)
+        search, ranked_split = self._search(candidate_run, key[0], split)
         self.advance()
         try:
-            chain = parse_chain(ranked.reduction)
-            if split == FITTED_ON and chain.fits_on_train:
-                return search.out_of_fold(ranked, self.seed)
+            if part == "choosing" and self.how.folded:
+                return search.within_folds(ranked, self.how.metric)
+            if self.how.metric != "R@1":
+                return search.values(ranked, self.how.metric)
             if store.ranked_alike(search.rank_file, [ranked, like[1]]):
-                ranks: Ranks | str | None = stored.ranks.get(ranked)
+                ranks: Ranks | str | None = ranked_split.stored.ranks.get(ranked)
             else:
                 self._lock(candidate_run)
                 ranks = self._new[search, like[1]][ranked] = search.ranks(ranked)
         except (NotApplicableError, NumericError):
             return None
-        return ranks.hits(1) if isinstance(ranks, Ranks) else None
+        if not isinstance(ranks, Ranks):
+            return None
+        hits = ranks.hits(1)
+        return QueryValues(hits, hits - chance_of(ranked_split))
 
     def write(self) -> None:
         """Store the new ranks."""
         for (search, like), ranks in self._new.items():
             store.add_ranks(search.rank_file, ranks, dict.fromkeys(ranks, like))
 
-    def _search(self, candidate_run: CandidateRun, epoch: int, split: str) -> tuple[StoredSearch, store.StoredRanks]:
+    def _search(self, candidate_run: CandidateRun, epoch: int, split: str) -> tuple[StoredSearch, RankedSplit]:
         key = (candidate_run.run.name, epoch, split)
         if key not in self._searches:
-            stored = open_ranked_split(candidate_run.run, epoch, split).stored
-            self._searches[key] = StoredSearch(candidate_run.run, epoch, split, self.device), stored
+            ranked_split = open_ranked_split(candidate_run.run, epoch, split)
+            self._searches[key] = StoredSearch(candidate_run.run, epoch, split, self.how.device), ranked_split
         return self._searches[key]
 
     def _lock(self, candidate_run: CandidateRun) -> None:
@@ -186,9 +240,9 @@ class _Ranking:
 
 
 @contextmanager
-def _ranking(device: torch.device, seed: int, listener: Listener, steps: int) -> Iterator[_Ranking]:
-    with stoppable() as stop, ExitStack() as locks, listener.task("concatenated layers", steps, "sets") as task:
-        ranking = _Ranking(device, seed, stop, task.advance, locks)
+def _ranking(how: SetSearch, listener: Listener) -> Iterator[_Ranking]:
+    with stoppable() as stop, ExitStack() as locks, listener.task("concatenated layers", 0, "sets") as task:
+        ranking = _Ranking(how, stop, task.advance, locks)
         try:
             yield ranking
         finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.measure.choosing_folds import FLATTERED
+from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.workflow.choose.given_features import GivenFeatures
@@ -82,15 +82,12 @@ def row_splits_of(given: GivenFeatures, seed: int, seen: bool, file: Path | None
     split, fitted_on = "test", rows["train"] if held == ["train", "test"] else None
     notes: tuple[str, ...]
     if len(held) < 2:
-        notes = (
-            "each fold of classes is scored with what was chosen and fitted on the other folds, in the whole gallery",
-            FLATTERED,
-        )
+        notes = ("each fold of classes is scored with what was chosen on the other folds", WITHIN_FOLDS)
     elif "validation" in held:
         split, fitted_on = "validation", rows["train"] if "train" in held else None
         notes = ("half-whitening is fitted on train",)
         if fitted_on is None:
-            notes = ("half-whitening is fitted on the other folds of the validation classes", FLATTERED)
+            notes = (WITHIN_FOLDS,)
     elif seen:
         notes = (
             "each fold of classes is scored with what was chosen on the other folds, in the whole gallery",
@@ -100,8 +97,7 @@ def row_splits_of(given: GivenFeatures, seed: int, seen: bool, file: Path | None
         split, fitted_on = "train", None
         notes = (
             "seen=False: the network was not trained on the train rows; if it was, this picks the worst layer",
-            "half-whitening is fitted on the other folds of the training classes",
-            FLATTERED,
+            WITHIN_FOLDS,
         )
     choosing = np.arange(len(given.labels)) if len(held) < 2 else rows[split]
     test = np.arange(0) if split == "test" else rows["test"]

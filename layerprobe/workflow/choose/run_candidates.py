@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from layerprobe import store
@@ -11,20 +11,22 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
 from layerprobe.statistics.units import UnitSums, stacked
 from layerprobe.system.errors import DataError
-from layerprobe.values.choice import Candidate, Choice
-from layerprobe.values.keys import LayerKey, RankedLayer, members_of
+from layerprobe.values.choice import Candidate, Choice, Price
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
 from layerprobe.values.scores import Score, Subject, shared_notes
-from layerprobe.workflow.choose.candidate_set import CandidateSet
+from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
 from layerprobe.workflow.choose.candidates import CandidateKey, Group, Part
 from layerprobe.workflow.choose.cut import cut_after
 from layerprobe.workflow.run.runs import Run
 
 
-def candidate_set_of(groups: Sequence[Group], by_fold: Mapping[int, Sequence[Group]], seed: int) -> CandidateSet:
+def candidate_set_of(
+    groups: Sequence[Group], seed: int, found: Mapping[CandidateKey, frozenset[int | None]] | None = None
+) -> CandidateSet:
     """The candidates of groups of runs, in the order of `keys_of`; cross-fitted if test classes are chosen on.
 
     Args:
-        by_fold: fold -> the groups with hits by fits without that fold.
+        found: concatenated candidate -> the folds without which it is found, as in `CandidateSet`.
     """
     first = groups[0].runs[0]
     choosing = _sums(groups, "choosing")
@@ -34,14 +36,18 @@ def candidate_set_of(groups: Sequence[Group], by_fold: Mapping[int, Sequence[Gro
         part: Part = "choosing" if split == first.split else "test"
         return _subject(group_of(groups, candidate.run), candidate, split, part)
 
+    names = [group.name if several else "" for group in groups]
     return CandidateSet(
-        [candidate for group in groups for candidate in _candidates(group, group.name if several else "")],
+        [candidate for group, name in zip(groups, names, strict=True) for candidate in _candidates(group, name)],
         first.split,
         subject_of,
         choosing,
+        stacked([group.above_chance(group.keys) for group in groups]),
+        [_identities(group, key) for group in groups for key in group.keys],
         None if crossed or first.test is None else _sums(groups, "test"),
         folds_of(range(choosing.sums.shape[1]), seed=seed) if crossed else None,
-        {fold: _sums(of_fold, "choosing") for fold, of_fold in by_fold.items()},
+        {name: baseline for group, name in zip(groups, names, strict=True) if (baseline := _baseline(group, name))},
+        {place: found[key] for place, (_, key) in enumerate(keys_of(groups)) if found and key in found},
     )
 
 
@@ -62,17 +68,44 @@ def of_groups(choice: Choice, groups: Sequence[Group]) -> Choice:
         trainings = len(group_of(groups, score.run).runs)
         return score if trainings == 1 else replace(score, n=trainings)
 
+    embedding = choice.embedding
+    cut = cut_after(group_of(groups, choice.run).runs[0].record, LayerKey(choice.ship.layer, choice.ship.pool))
     return replace(
         choice,
         chosen=counted(choice.chosen),
         test=choice.test and counted(choice.test),
         best_on_test=choice.best_on_test and counted(choice.best_on_test),
-        cut=cut_after(group_of(groups, choice.run).runs[0].record, LayerKey(choice.ship.layer, choice.ship.pool)),
+        embedding=embedding
+        and replace(embedding, test=counted(embedding.test), alike=embedding.alike and counted(embedding.alike)),
+        price=Price(choice.price.bytes, None if cut is None else 1 - cut.operations),
+        cut=cut,
     )
 
 
 def _sums(groups: Sequence[Group], part: Part) -> UnitSums:
     return stacked([group.sums(group.keys, part) for group in groups])
+
+
+def _identities(group: Group, key: CandidateKey) -> tuple[Hashable, ...]:
+    """Equal for candidates that rank every query alike: those of their ranks, or of the layer before a new fit."""
+    epoch, ranked = key
+    found: list[Hashable] = []
+    for candidate_run in group.runs:
+        known = candidate_run.choosing.identities
+        raw = known.get((epoch, RankedLayer(ranked.layer, NO_REDUCTION, ranked.similarity)))
+        found.append(known.get(key) or (raw or key, ranked.reduction))
+    return tuple(found)
+
+
+def _baseline(group: Group, name: str) -> Baseline | None:
+    """The embedding of a group; None unless all its runs have it at one epoch."""
+    keys = {candidate_run.baseline for candidate_run in group.runs}
+    key = keys.pop() if len(keys) == 1 else None
+    if key is None or group.runs[0].test is None:
+        return None
+    run, order = group.runs[0].run, group.runs[0].record.layer_order
+    candidate = Candidate(key[0], key[1], _Dims(run).of(key[1]), _position(key[1].layer, order), name)
+    return Baseline(candidate, group.sums([key], "test"))
 
 
 def _candidates(group: Group, name: str) -> list[Candidate]:

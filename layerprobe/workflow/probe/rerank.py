@@ -2,7 +2,7 @@
 
 stored = StoredSearch(run, epoch, "validation", torch.device("cpu"))
 stored.ranks(ranked)                         # as the rank file would have them
-stored.out_of_fold(ranked)                   # a fitted reduction that has not seen the class of the query
+stored.within_folds(ranked)                  # a fitted reduction that has not seen the classes searched
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.measure.analysis import Features, rank, search_sha256
-from layerprobe.measure.choosing_folds import Refitting, out_of_fold, refitted
+from layerprobe.measure.choosing_folds import FoldSearch, QueryValues, query_values_of
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, NotFiniteError
@@ -85,18 +85,20 @@ class StoredSearch:
         with self._stored.opened(self.epoch, self.split, ranked) as found:
             return found
 
-    def out_of_fold(self, ranked: RankedLayer, seed: int) -> NDArray[np.float64]:
-        """(Q,) Recall@1 of each query with a reduction that was fitted on the classes of the other folds."""
-        return out_of_fold(self._refitting(ranked, seed), parse_chain(ranked.reduction))
-
-    def refitted(self, ranked: RankedLayer, fold: int, seed: int) -> NDArray[np.float64]:
-        """(Q,) Recall@1 of each query with a reduction that was fitted without a fold of classes."""
-        return refitted(self._refitting(ranked, seed), parse_chain(ranked.reduction), fold)
-
-    def _refitting(self, ranked: RankedLayer, seed: int) -> Refitting:
+    def within_folds(self, ranked: RankedLayer, metric: str = "R@1") -> QueryValues:
+        """The values of all queries, searched within folds of classes, by a reduction fitted on the other folds."""
         queries, gallery = self.features(replace(ranked, reduction=NO_REDUCTION))
+        seed, chain = self._stored.seed, parse_chain(ranked.reduction)
         folds = folds_of(queries.labels, seed=seed)[np.unique(queries.labels, return_inverse=True)[1]]
-        return Refitting(queries, gallery, folds, ranked.similarity, self.device, self._stored.seed)
+        options = self.run.read().recipe.get("metrics", {})
+        search = FoldSearch(queries, gallery, folds, ranked.similarity, self.device, metric, options=options)
+        return search.values(lambda fold: search.fitted_without(chain, fold, seed))
+
+    def values(self, ranked: RankedLayer, metric: str = "R@1") -> QueryValues:
+        """The values of all queries in the whole gallery."""
+        queries, gallery = self.features(ranked)
+        options = self.run.read().recipe.get("metrics", {})
+        return query_values_of(queries, gallery, ranked.similarity, metric=metric, options=options)
 
     def _index(self, split: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         labels, ids = store.read_index(self._path(split))

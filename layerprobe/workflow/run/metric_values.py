@@ -44,14 +44,19 @@ def require_mean_over_queries(metric: str) -> None:
         raise UnknownNameError("metric", metric, ["R@1", *means])
 
 
+def metric_flags(metric: str) -> str:
+    """The flags of `layerprobe probe` that store a metric: `--metrics MAP@R`, `--k 10`."""
+    recall = recall_of(metric)
+    if recall is None:
+        return f"--metrics {metric}"
+    return f"--k {recall.k}" + (f" --gallery-size {recall.gallery}" if recall.gallery else "")
+
+
 def _command(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -> str:
     """The command that stores each query's contribution to a metric."""
     recall = recall_of(metric)
     if recall and recall.terms:
         return f"Run layerprobe summary {ranked_split.run.name}, and name the terms that it shows"
-    more = f"--metrics {metric}"
-    if recall:
-        more = f"--k {recall.k}" + (f" --gallery-size {recall.gallery}" if recall.gallery else "")
     reduce = "" if ranked.reduction == NO_REDUCTION else f"--reduce {ranked.reduction} "
-    layer = f"--layers {ranked.layer.layer} {reduce}{more}"
+    layer = f"--layers {ranked.layer.layer} {reduce}{metric_flags(metric)}"
     return probe_fix(ranked_split.run, ranked_split.record, ranked_split.epoch, ranked_split.split, layer)

@@ -1,19 +1,33 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice
-from layerprobe.workflow.choose.choose import ChooseRequest, choose_runs
+from layerprobe.values.keys import LayerKey
+from layerprobe.values.records import RecordedNetwork
+from layerprobe.workflow.choose.candidates import ChooseRequest
+from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.choosing_runs import C1, C2, FC6, hits, labels_of, write_run
 from tests.workflow.conftest import Silent
 
 GOOD, FAIR, POOR = hits(*[4] * 20), hits(*[3] * 20), hits(*[1] * 20)  # 100 %, 75 % and 25 %
 HELD_OUT = {"validation": {C1: POOR, C2: GOOD, FC6: FAIR}, "test": {C1: GOOD, C2: FAIR, FC6: POOR}}
+
+
+def network_of(embedding: str) -> dict[str, Any]:
+    """The record of a network with a vector as its embedding."""
+    found: dict[str, Any] = json.loads(
+        json.dumps(RecordedNetwork(("c1", "c2", "fc6"), LayerKey(embedding, "none")).as_json())
+    )
+    return found
 
 
 def chosen(*runs: Run, epochs: str = "all", within: float = 1.0) -> Choice:
@@ -36,9 +50,9 @@ def test_the_best_on_validation_is_chosen_and_told_on_test(tmp_path: Path) -> No
 
 
 def test_a_cheaper_layer_is_taken_within_the_points_that_it_may_be_worse(tmp_path: Path) -> None:
-    near = hits(*[4, 3] * 10)  # 12.5 points below c2, with an upper end near 12.5 + 1.73 x 12.8 / sqrt(20) = 17.5
+    near = hits(*[4, 3] * 10)  # 12.5 points below c2
     run = write_run(tmp_path, "a", {"validation": {C1: near, C2: GOOD}, "test": {C1: FAIR, C2: FAIR}})
-    assert [chosen(run, within=within).ship.layer for within in (1, 20)] == ["c2", "c1"]
+    assert [chosen(run, within=within).ship.layer for within in (24, 26)] == ["c2", "c1"]
 
 
 @pytest.mark.parametrize(("classes", "told"), [(10, True), (11, False)])
@@ -104,7 +118,7 @@ def test_each_class_is_judged_by_the_run_that_held_it_out(tmp_path: Path) -> Non
         for fold in (0, 1)
     ]
     found = chosen(*folds)
-    assert found.notes[0] == "chosen on validation: 20 classes, 2 candidates"
+    assert (found.classes, found.candidates) == (20, 2)
     assert (found.ship.layer, found.chosen.value) == ("c1", 1)
     assert "each class is scored by the runs that held it out" in found.notes
     alone = "missing of 2 folds: 1; name their runs to choose on every class"
@@ -153,11 +167,9 @@ def test_what_is_not_ranked_on_test_is_no_candidate_and_named(tmp_path: Path) ->
     assert "skipped: ranked on validation but not on test in a: c2@max" in found.notes
 
 
-def test_a_layer_that_has_collapsed_is_named_and_not_shipped_where_chance_is_the_best(tmp_path: Path) -> None:
-    # c1 has one vector; in c2 each image shares its vector with one of the next class, so that chance is better.
-    rows = np.arange(80)
-    wrong = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)[rows // 8 * 4 + rows % 4]
-    features = {"c1@max": np.ones((80, 2), np.float32), "c2@max": wrong, "fc6@none": np.ones((80, 4), np.float32)}
+def test_a_layer_that_has_collapsed_is_named_and_not_shipped(tmp_path: Path) -> None:
+    right = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)[np.arange(80) // 4]
+    features = {"c1@max": np.ones((80, 2), np.float32), "c2@max": right, "fc6@none": np.ones((80, 4), np.float32)}
     layers = {split: {C1: GOOD, C2: GOOD} for split in ("validation", "test")}
     run = write_run(tmp_path, "one", layers, features=dict.fromkeys(layers, features))
     choice = chosen(run)
@@ -166,6 +178,37 @@ def test_a_layer_that_has_collapsed_is_named_and_not_shipped_where_chance_is_the
     dead = write_run(tmp_path, "two", {split: {C1: GOOD} for split in layers}, features=dict.fromkeys(layers, features))
     with pytest.raises(DataError, match="no layer can be chosen: skipped: two#2:c1@max: collapsed to one vector"):
         chosen(dead)
+
+
+def test_permuted_labels_of_the_validation_classes_leave_no_layer_above_chance(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(20, 3)).astype(np.float32)[np.arange(80) // 4]
+    features = {split: {"c1@max": centres[:, :2], "c2@max": centres} for split in ("validation", "test")}
+    permuted = features | {"validation": {name: rng.permutation(of) for name, of in features["validation"].items()}}
+    layers = {split: {C1: GOOD, C2: GOOD} for split in features}
+    assert chosen(write_run(tmp_path, "a", layers, features=features)).ship.layer in ("c1", "c2")
+    with pytest.raises(DataError, match="no layer is above chance on the 20 validation classes: c1@max, c2@max"):
+        chosen(write_run(tmp_path, "b", layers, features=permuted))
+
+
+def test_the_gain_over_the_embedding_is_paired_on_test(tmp_path: Path) -> None:
+    layers = {"validation": {C1: POOR, C2: GOOD, FC6: FAIR}, "test": {C1: POOR, C2: GOOD, FC6: hits(*[3, 1] * 10)}}
+    found = chosen(write_run(tmp_path, "a", layers, network=network_of("fc6")))
+    assert found.embedding is not None
+    assert (found.embedding.layer.name, found.embedding.test.value, found.advice) == ("fc6", 0.5, "switch")
+    assert found.gain is not None
+    expected = stats.ttest_1samp([0.25, 0.75] * 10, 0).confidence_interval(0.95)
+    assert (found.gain.low, found.gain.high) == pytest.approx((expected.low, expected.high), abs=0.02)
+
+
+def test_the_candidates_can_be_restricted_but_not_the_embedding(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", HELD_OUT, network=network_of("fc6"))
+    found = choose_runs([run], ChooseRequest(device="cpu", layers=("c1",)), Silent())
+    assert (found.ship.layer, found.candidates) == ("c1", 1)
+    assert found.embedding is not None
+    assert found.embedding.layer.name == "fc6"
+    with pytest.raises(UnknownNameError, match="unknown candidate of a 'c9'"):
+        choose_runs([run], ChooseRequest(device="cpu", layers=("c9",)), Silent())
 
 
 def test_ranks_whose_scores_are_gone_hold_no_longer(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
 from layerprobe import choose
-from layerprobe.measure.choosing_folds import FLATTERED
+from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.statistics.choice import folds_of
-from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice
 from layerprobe.workflow.choose.choose_features import choose_file
 
@@ -44,6 +45,15 @@ def half_whitened(values: Array, fitted_on: Array) -> Array:
     return unit(pca.transform(unit(values.astype(float))) / pca.explained_variance_**0.25)
 
 
+def hits_within(folds: Array, of_fold: Callable[[int], Array], labels: Array) -> Array:
+    """Whether the nearest other row of the same fold, by that fold's features, is of the same class."""
+    found = np.zeros(len(labels), bool)
+    for fold in range(5):
+        own = folds == fold
+        found[own] = hits(of_fold(fold)[own], labels[own])
+    return found
+
+
 def hits(values: Array, labels: Array) -> Array:
     """Whether the nearest other row by angle is of the same class."""
     found = NearestNeighbors(n_neighbors=2).fit(unit(values.astype(float))).kneighbors(return_distance=False)[:, 0]
@@ -57,23 +67,22 @@ def scores_of(choice: Choice) -> dict[str, float | None]:
 
 
 def test_a_fold_is_judged_by_what_was_chosen_and_fitted_on_the_others() -> None:
-    layers, labels = some_layers()
+    layers, labels = some_layers(40)
     choice = choose({"b": layers["b"]}, labels, within=0)
     folds = folds_of(labels)[labels]
-    raw = hits(layers["b"], labels)
-    judged, out_of_fold = raw.astype(float), raw.copy()
+    raw = hits_within(folds, lambda _: layers["b"], labels)
+    white = hits_within(folds, lambda fold: half_whitened(layers["b"], layers["b"][folds != fold]), labels)
+    judged = raw.copy()
     for fold in range(5):
-        white = hits(half_whitened(layers["b"], layers["b"][folds != fold]), labels)
-        own, others = folds == fold, folds != fold
-        out_of_fold[own] = white[own]
         # Both cost 12 numbers an image, and the whitened one has the longer chain: it has to be strictly better.
-        judged[own] = white[own] if white[others].mean() > raw[others].mean() else raw[own]
+        if white[folds != fold].mean() > raw[folds != fold].mean():
+            judged[folds == fold] = white[folds == fold]
     assert choice.test is not None
     assert choice.test.value == judged.mean()
-    assert choice.chosen.value == max(raw.mean(), out_of_fold.mean())
+    assert choice.chosen.value == max(raw.mean(), white.mean())
     assert choice.chosen.split == "test"
     assert "cross-fitted, 5 folds" in choice.chosen.notes
-    assert FLATTERED in choice.notes
+    assert WITHIN_FOLDS in choice.notes
 
 
 def test_validation_classes_choose_by_what_is_fitted_on_training_classes() -> None:
@@ -91,7 +100,7 @@ def test_validation_classes_choose_by_what_is_fitted_on_training_classes() -> No
     assert scores_of(choice) == {
         "chosen": found["validation"][best], "test": found["test"][best], "best": max(found["test"])
     }  # fmt: skip
-    assert FLATTERED not in choice.notes
+    assert WITHIN_FOLDS not in choice.notes
 
 
 def test_training_classes_choose_out_of_fold_and_test_is_fitted_on_all_of_them() -> None:
@@ -99,18 +108,16 @@ def test_training_classes_choose_out_of_fold_and_test_is_fitted_on_all_of_them()
     splits = np.array(["train", "test"])[labels // 20]
     train, test = splits == "train", splits == "test"
     choice = choose({"b": layers["b"]}, labels, splits=splits, seen=False, within=0)
-    raw = hits(layers["b"][train], labels[train])
-    folds, white = folds_of(labels[train])[labels[train]], raw.copy()
-    for fold in range(5):
-        some = layers["b"][train]
-        white[folds == fold] = hits(half_whitened(some, some[folds != fold]), labels[train])[folds == fold]
+    some, folds = layers["b"][train], folds_of(labels[train])[labels[train]]
+    raw = hits_within(folds, lambda _: some, labels[train])
+    white = hits_within(folds, lambda fold: half_whitened(some, some[folds != fold]), labels[train])
     tested = [layers["b"][test], half_whitened(layers["b"][test], layers["b"][train])]
     found = [hits(each, labels[test]).mean() for each in tested]
     best = int(white.mean() > raw.mean())
     assert choice.chosen.split == "train"
     assert scores_of(choice) == {"chosen": (raw, white)[best].mean(), "test": found[best], "best": max(found)}
     assert any("picks the worst layer" in note for note in choice.notes)
-    assert FLATTERED in choice.notes
+    assert WITHIN_FOLDS in choice.notes
 
 
 def test_classes_that_may_have_been_seen_do_not_choose_but_fit_what_test_chooses_cross_fitted() -> None:
@@ -129,7 +136,7 @@ def test_classes_that_may_have_been_seen_do_not_choose_but_fit_what_test_chooses
     assert choice.test is not None
     assert (choice.chosen.value, choice.test.value) == (max(raw.mean(), white.mean()), judged.mean())
     assert "cross-fitted, 5 folds" in choice.notes
-    assert FLATTERED not in choice.notes
+    assert WITHIN_FOLDS not in choice.notes
     assert any("nothing is chosen there" in note for note in choice.notes)
 
 
@@ -161,16 +168,78 @@ def test_nothing_of_the_test_rows_changes_the_choice() -> None:
     assert first.test != second.test
 
 
-def test_two_layers_side_by_side_are_found_where_each_knows_one_half() -> None:
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(36), 4)
-    # The tens of a class are in one layer, its units in the other; neither tells 36 classes apart alone.
-    layers = {}
-    for name, half in (("tens", labels // 6), ("units", labels % 6)):
-        layers[name] = np.eye(6)[half] + 0.05 * rng.normal(size=(144, 6))
-    choice = choose(layers, labels)
-    assert choice.ship.layer == "tens+units"
-    assert choice.chosen.value == 1
+def halves() -> tuple[dict[str, Array], Array]:
+    """The tens of a class are in one layer, its units in the other; neither tells 36 classes apart alone."""
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(36), 4)
+    parts = (("tens", labels // 6), ("units", labels % 6))
+    return {name: np.eye(6)[half] + 0.05 * rng.normal(size=(144, 6)) for name, half in parts}, labels
+
+
+def test_concatenated_layers_are_candidates_if_they_gain_and_are_asked_for() -> None:
+    layers, labels = halves()
+    choice = choose(layers, labels, combine=True)
+    assert (choice.ship.layer, choice.chosen.value) == ("tens+units", 1)
+    assert choose(layers, labels).ship.layer in ("tens", "units")
+
+
+def test_concatenated_layers_that_prove_nothing_are_no_candidates() -> None:
+    layers, labels = some_layers()
+    choice = choose({"b": layers["b"], "a": layers["a"]}, labels, combine=True)
+    assert "+" not in choice.ship.layer
+    assert any("no candidates" in note or "none is better" in note for note in choice.notes)
+
+
+def test_the_last_layer_is_the_embedding() -> None:
+    layers, labels = some_layers(40)
+    splits = np.array(["validation", "test"])[labels // 20]
+    choice = choose(layers, labels, splits=splits)
+    assert choice.embedding is not None
+    assert choice.embedding.layer.name == "c"
+    rows = splits == "test"
+    assert choice.embedding.test.value == hits(layers["c"][rows], labels[rows]).mean()
+    assert choice.gain is not None
+    assert choice.test is not None
+    assert choice.test.value is not None
+    assert choice.embedding.test.value is not None
+    assert choice.gain.difference == pytest.approx(choice.test.value - choice.embedding.test.value)
+
+
+def test_layers_can_be_named_and_the_embedding_stays(tmp_path: Path) -> None:
+    layers, labels = some_layers()
+    np.savez(tmp_path / "f.npz", labels=labels, **layers)  # type: ignore[arg-type] # numpy's stub
+    choice = choose_file(tmp_path / "f.npz", layers=["a"])
+    assert choice.ship.layer == "a"
+    assert not any(name.startswith(("b", "c")) for name in choice.shares)
+    assert choice.embedding is not None
+    assert choice.embedding.layer.name == "c"
+    with pytest.raises(UnknownNameError, match="unknown layer 'd'"):
+        choose_file(tmp_path / "f.npz", layers=["d"])
+
+
+def test_another_metric_decides() -> None:
+    layers, labels = some_layers(40)
+    splits = np.array(["train", "test"])[labels // 20]
+    choice = choose(layers, labels, splits=splits, metric="MAP@R", within=100)
+    assert choice.chosen.metric == "MAP@R"
+    values, own = unit(layers[choice.ship.layer][splits == "test"].astype(float)), labels[splits == "test"]
+    if choice.ship.reduction != "none":
+        values = half_whitened(values, layers[choice.ship.layer][splits == "train"])
+    expected = []
+    for row, query in enumerate(values):
+        others = np.arange(len(own)) != row
+        right = (own[others] == own[row])[np.argsort(-(values[others] @ query), kind="stable")]
+        count = int(right.sum())
+        expected.append((np.cumsum(right)[:count] / np.arange(1, count + 1) * right[:count]).sum() / count)
+    assert choice.chosen.value == pytest.approx(np.mean(expected))
+    with pytest.raises(RecipeError, match="NMI is not the mean of a value for each query"):
+        choose(layers, labels, metric="NMI")
+
+
+def test_equal_layers_count_once() -> None:
+    layers, labels = some_layers()
+    choice = choose({"b": layers["b"], "copy": layers["b"], "c": layers["c"]}, labels)
+    assert choice.candidates == 4
+    assert not any("copy" in name for name in choice.shares)
 
 
 def test_items_of_one_class_and_group_are_taken_out(tmp_path: Path) -> None:
@@ -179,7 +248,8 @@ def test_items_of_one_class_and_group_are_taken_out(tmp_path: Path) -> None:
     np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, group=groups)
     choice = choose_file(tmp_path / "f.npz", within=100)  # the cheapest: as it is
     distances = 1 - unit(layers["b"].astype(float)) @ unit(layers["b"].astype(float)).T
-    out = (groups[:, None] == groups) & (labels[:, None] == labels)
+    folds = folds_of(labels)[labels]
+    out = (groups[:, None] == groups) & (labels[:, None] == labels) | (folds[:, None] != folds)
     expected = (labels[np.where(out, np.inf, distances).argmin(1)] == labels).mean()
     assert choice.ship.reduction == "none"
     assert choice.chosen.value == expected
@@ -221,8 +291,9 @@ def test_a_layer_of_one_vector_is_named_and_not_shipped_where_it_would_be_the_be
     # By the cosine, numbers above 0 of a single dimension are one direction.
     lengths = np.linspace(0.1, 9, 60, dtype=np.float32)[:, None]
     collapsed = {"dead": np.ones((60, 4)), "zero": np.zeros((60, 3)), "single": lengths, "scaled": lengths * wrong[:1]}
-    choice = choose({**collapsed, "wrong": wrong}, labels)
-    assert choice.ship.layer == "wrong"
+    layers, _ = some_layers(20, 3)
+    choice = choose({**collapsed, "right": layers["b"][np.argsort(np.argsort(labels, kind="stable"))]}, labels)
+    assert choice.ship.layer == "right"
     assert not any(name in candidate for name in collapsed for candidate in choice.shares)
     assert "skipped: collapsed to one vector: dead, zero, single, scaled" in choice.notes
 

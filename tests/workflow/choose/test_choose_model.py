@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from layerprobe.system.errors import RecipeError
-from layerprobe.workflow.choose.choose import ChooseRequest
+from layerprobe.workflow.choose.candidates import ChooseRequest
 from layerprobe.workflow.choose.choose_model import choose_model
 from layerprobe.workflow.train.frozen import FrozenRequest
 from tests.workflow.conftest import Silent
@@ -42,7 +42,10 @@ def test_without_training_classes_the_choice_is_cross_fitted(asked: FrozenReques
     _, choice = choose_model(replace(asked, settings=("data.train_classes=0",)), ChooseRequest(device="cpu"), Silent())
     assert choice.chosen.split == "test"
     assert any(note.startswith("cross-fitted") for note in choice.notes)
-    assert "chosen on test: 8 classes, 6 candidates" in choice.notes  # three layers, as they are and half-whitened
+    assert choice.classes == 8
+    # Three layers, raw and half-whitened; the output is the last one by another name.
+    assert choice.candidates == 4
+    assert any(note.startswith("counted once: ") for note in choice.notes)
 
 
 def test_classes_that_the_weights_have_seen_are_told_before_anything_is_measured(asked: FrozenRequest) -> None:

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import stats
 
 from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.choice import optimism
 from layerprobe.statistics.units import UnitSums
-from layerprobe.system.errors import NumericError
+from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.choice import Candidate, Choice
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Subject
-from layerprobe.workflow.choose.candidate_set import CandidateSet
+from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
 from layerprobe.workflow.choose.choosing import BEST_ON_TEST, choose_among
 
 Array = NDArray[np.float64]
@@ -46,12 +49,27 @@ def chosen(
     *,
     split: str = "validation",
     folds: NDArray[np.int64] | None = None,
-    by_fold: dict[int, UnitSums] | None = None,
+    found: dict[int, frozenset[int | None]] | None = None,
+    above_chance: UnitSums | None = None,
+    identities: Sequence[str] | None = None,
+    baseline: UnitSums | None = None,
     notes: tuple[str, ...] = (),
     within: float = 1.0,
     seed: int = 0,
 ) -> Choice:
-    candidate_set = CandidateSet(candidates, split, subject_of, choosing, test, folds, by_fold or {})
+    """The choice; the embedding, fc6 without a reduction, has the values `baseline` on test."""
+    candidate_set = CandidateSet(
+        candidates,
+        split,
+        subject_of,
+        choosing,
+        above_chance or choosing,
+        identities or [str(each.ranked) for each in candidates],
+        test,
+        folds,
+        {} if baseline is None else {"": Baseline(LATE, baseline)},
+        found or {},
+    )
     return choose_among(candidate_set, notes, within=within, seed=seed)
 
 
@@ -77,12 +95,11 @@ def test_what_is_shipped_is_the_chosen_candidate() -> None:
     assert (ship.dim, ship.bytes_per_image) == (16, 64)
 
 
-def test_a_cheaper_one_within_a_point_is_chosen_and_the_better_one_is_equivalent() -> None:
+def test_the_cheapest_within_half_of_the_points_is_shipped() -> None:
     cells = cells_of([0.905, 0.9])
-    fine = chosen([EARLY, LATE], cells, within=3)
-    strict = chosen([EARLY, LATE], cells, within=0.1)
-    assert (fine.chosen.layer, fine.equivalent, fine.within) == ("fc6", ("pool5.1",), 3)
-    assert (strict.chosen.layer, strict.equivalent) == ("pool5.1", ())
+    fine, strict = (chosen([EARLY, LATE], cells, within=within) for within in (1.1, 0.9))
+    assert (fine.chosen.layer, fine.within) == ("fc6", 1.1)
+    assert strict.chosen.layer == "pool5.1"
 
 
 def test_the_scores_have_the_intervals_of_their_means() -> None:
@@ -103,36 +120,133 @@ def test_the_best_on_test_says_that_it_was_chosen_by_looking() -> None:
     assert BEST_ON_TEST not in choice.test.notes
 
 
-def test_a_clear_choice_is_settled_and_a_close_one_is_not() -> None:
+def test_the_verdict_is_clear_settled_or_open() -> None:
     clear = chosen([EARLY, LATE], cells_of([0.9, 0.7]))
-    close = chosen([EARLY, LATE], cells_of([0.9, 0.9]), within=0)
-    assert (clear.settled, clear.shares) == (True, {"pool5.1": 1.0})
-    assert not close.settled
-    assert sum(close.shares.values()) == pytest.approx(1)
-    assert list(close.shares.values()) == sorted(close.shares.values(), reverse=True)
+    alike = chosen([EARLY, LATE], cells_of([0.9, 0.9], units=400), within=2)
+    few = chosen([EARLY, LATE], cells_of([0.9, 0.9]), within=0.5)
+    assert (clear.verdict, clear.settled, clear.at_most, clear.shares) == ("clear", True, 0.0, {"pool5.1": 1.0})
+    assert (alike.verdict, alike.settled, alike.equivalent) == ("settled", True, ("fc6", "pool5.1"))
+    assert (few.verdict, few.settled) == ("open", False)
+    assert alike.at_most is not None
+    assert few.at_most is not None
+    assert alike.at_most < 2
+    assert few.at_most > 0.5
+    assert sum(few.shares.values()) == pytest.approx(1)
+    assert list(few.shares.values()) == sorted(few.shares.values(), reverse=True)
 
 
-def test_with_fewer_than_ten_classes_the_best_mean_is_chosen_and_never_settled() -> None:
-    choice = chosen([EARLY, LATE], cells_of([0.9, 0.899], units=9), within=5)
-    assert (choice.chosen.layer, choice.settled, choice.equivalent) == ("pool5.1", False, ())
-    assert choice.notes == (
-        "chosen on validation: 9 classes, 2 candidates",
-        "not settled: fewer than 10 classes, so the highest mean is chosen",
-    )
+def test_the_expected_loss_is_in_points_of_what_resamples_choose() -> None:
+    choice = chosen([EARLY, LATE], cells_of([0.9, 0.89]), within=0)
+    assert choice.expected_loss == pytest.approx(choice.shares.get("fc6", 0.0))
+
+
+def test_with_fewer_than_ten_classes_the_best_mean_is_open_without_figures() -> None:
+    test = cells_of([0.9, 0.5], seed=1)
+    baseline = UnitSums(test.sums[[1]], test.counts[[1]])
+    choice = chosen([EARLY, LATE], cells_of([0.9, 0.5], units=9), test, baseline=baseline, within=50)
+    assert (choice.chosen.layer, choice.verdict, choice.advice) == ("pool5.1", "open", "unknown")
+    assert (choice.at_most, choice.expected_loss, choice.classes_needed) == (None, None, None)
     assert choice.chosen.low is None
+    assert choice.gain is not None
+    assert choice.gain.difference == pytest.approx(0.4)
 
 
-def test_with_fewer_than_ten_classes_even_a_clear_choice_is_not_settled() -> None:
-    choice = chosen([EARLY, LATE], cells_of([0.9, 0.5], units=9))
-    assert (choice.shares, choice.settled) == ({"pool5.1": 1.0}, False)
+@pytest.mark.parametrize(("shipped", "embedding", "advice"), [
+    (0.9, 0.8, "switch"), (0.8, 0.9, "keep"), (0.9, 0.9, "either"),
+])  # fmt: skip
+def test_the_advice_follows_the_paired_interval_of_the_gain_on_test(
+    shipped: float, embedding: float, advice: str
+) -> None:
+    rng = np.random.default_rng(0)
+    classes = rng.uniform(-0.1, 0.1, 40)
+    tables = [value + classes + rng.normal(0, 0.004, 40) for value in (shipped, embedding)]
+    test = UnitSums(20 * np.array(tables), np.full((2, 40), 20.0))
+    baseline = UnitSums(test.sums[[1]], test.counts[[1]])
+    choice = chosen([EARLY, LATE], cells_of([0.9, 0.5]), test, baseline=baseline)
+    expected = stats.ttest_rel(*tables).confidence_interval(0.95)
+    assert choice.gain is not None
+    assert (choice.gain.low, choice.gain.high) == pytest.approx((expected.low, expected.high), abs=0.0005)
+    assert choice.advice == advice
+    assert choice.embedding is not None
+    assert choice.embedding.layer.name == "fc6"
 
 
-def test_the_notes_say_how_it_was_chosen() -> None:
-    assert chosen([EARLY, LATE], cells_of([0.9, 0.7]), notes=("classes that were held out",)).notes == (
-        "chosen on validation: 20 classes, 2 candidates",
-        "rule: the cheapest at most 1 point worse than the best, with 95 % confidence (paired)",
-        "classes that were held out",
-    )
+def test_wide_intervals_around_no_gain_cannot_be_told() -> None:
+    test = UnitSums(20 * np.random.default_rng(0).uniform(size=(2, 12)), np.full((2, 12), 20.0))
+    choice = chosen([EARLY, LATE], cells_of([0.9, 0.5]), test, baseline=UnitSums(test.sums[[1]], test.counts[[1]]))
+    assert choice.advice == "unknown"
+
+
+def test_the_embedding_is_kept_where_it_is_what_is_shipped() -> None:
+    test = cells_of([0.5, 0.9], seed=1)
+    baseline = UnitSums(test.sums[[1]], test.counts[[1]])
+    choice = chosen([EARLY, LATE], cells_of([0.5, 0.9]), test, baseline=baseline)
+    assert (choice.ship.layer, choice.advice) == ("fc6", "keep")
+
+
+def test_the_embedding_with_the_shipped_post_processing_stands_beside_its_gain() -> None:
+    early = candidate("pool5.1", 16, 1, "l2+whiten:16:0.5+l2")
+    test = cells_of([0.8, 0.7, 0.79], seed=1)
+    baseline = UnitSums(test.sums[[1]], test.counts[[1]])
+    choice = chosen([early, LATE, WHITE], cells_of([0.95, 0.5, 0.6]), test, baseline=baseline)
+    assert choice.ship.name == "pool5.1/l2+whiten:16:0.5+l2"
+    assert choice.gain is not None
+    assert choice.gain.difference == pytest.approx(0.1)
+    assert choice.embedding is not None
+    assert choice.embedding.gain is not None
+    assert choice.embedding.gain.difference == pytest.approx(0.01)
+
+
+def test_candidates_that_rank_every_query_alike_count_once() -> None:
+    cells = cells_of([0.9, 0.9, 0.6])
+    cells.sums[1] = cells.sums[0]
+    copy = candidate("pool5.2", 128, 2)
+    choice = chosen([EARLY, copy, LATE], cells, identities=["x", "x", "y"])
+    assert (choice.ship.layer, choice.candidates, choice.verdict) == ("pool5.1", 2, "clear")
+    assert "counted once: pool5.2 ranks every query like another candidate" in choice.notes
+
+
+def test_the_embedding_stands_for_what_ranks_every_query_alike() -> None:
+    test = cells_of([0.9, 0.9], seed=1)
+    test.sums[1] = test.sums[0]
+    baseline = UnitSums(test.sums[[1]], test.counts[[1]])
+    twin = candidate("fc6.1", 16, 1)
+    choice = chosen([twin, LATE], cells_of([0.9, 0.9]), test, identities=["x", "x"], baseline=baseline)
+    assert (choice.ship.layer, choice.advice) == ("fc6", "keep")
+
+
+def test_a_candidate_at_chance_is_named_and_not_shipped_though_it_is_the_cheapest() -> None:
+    above = UnitSums(cells_of([0.9, 0.0]).sums, np.full((2, 20), 20.0))
+    choice = chosen([EARLY, LATE], cells_of([0.9, 0.95]), above_chance=above)
+    assert choice.ship.layer == "pool5.1"
+    assert "skipped: not above chance on validation: fc6" in choice.notes
+    with pytest.raises(DataError, match="no layer is above chance on the 20 validation classes: fc6"):
+        chosen([LATE], cells_of([0.5]), above_chance=cells_of([0.0]))
+
+
+def test_a_set_that_is_found_without_some_folds_only_is_chosen_there_alone() -> None:
+    folds, both = np.repeat([0, 1], 10), candidate("pool5.1+fc6", 96, 2)
+    cells = cells_of([0.9, 0.5, 0.99])
+    found: dict[int, frozenset[int | None]] = {2: frozenset({1})}
+    choice = chosen([EARLY, LATE, both], cells, split="test", folds=folds, found=found)
+    assert (choice.ship.layer, choice.candidates) == ("pool5.1", 2)
+    assert choice.test is not None
+    own = np.concatenate([cells.sums[0, :10], cells.sums[2, 10:]]).sum() / 400
+    assert choice.test.value == pytest.approx(own)
+    said = "the folds choose pool5.1 in 1, pool5.1+fc6 in 1: the value and the gain on test are of the procedure"
+    assert any(note.startswith(said) for note in choice.notes)
+
+
+def test_the_notes_are_those_given() -> None:
+    assert chosen([EARLY, LATE], cells_of([0.9, 0.7]), notes=("held out", "held out")).notes == ("held out",)
+
+
+def test_regret_is_never_negative() -> None:
+    for seed in range(30):
+        choosing, test = cells_of([0.9, 0.9, 0.9], seed=seed), cells_of([0.9, 0.9, 0.9], seed=100 + seed)
+        choice = chosen([EARLY, LATE, WHITE], choosing, test, within=5)
+        assert choice.regret is not None
+        assert choice.regret >= 0
 
 
 def test_without_test_classes_nothing_is_said_of_test() -> None:
@@ -150,28 +264,10 @@ def test_cross_fitting_tells_what_the_other_folds_chose_as_the_figure_on_test() 
     assert choice.test.value == pytest.approx(0.2)
     assert choice.chosen.value == pytest.approx(0.505)
     assert choice.best_on_test.value == pytest.approx(0.505)
-    assert choice.regret == pytest.approx(0.305)
+    assert choice.regret is None
     assert choice.chosen.split == "test"
     for notes in (choice.chosen.notes, choice.test.notes, choice.notes):
         assert "cross-fitted, 2 folds" in notes
-
-
-@pytest.mark.parametrize(("places", "said"), [
-    ((0, 0, 0), []),
-    ((0, 1, 0), ["2 of 3 folds choose the same: the value on test is that of what each of them chose"]),
-    ((1, 2, 1), ["0 of 3 folds choose the same: the value on test is that of what each of them chose"]),
-])  # fmt: skip
-def test_cross_fitting_says_where_folds_choose_something_else(places: tuple[int, ...], said: list[str]) -> None:
-    # The third candidate is found in some folds only: it is not among those that can be shipped.
-    folds, counts = np.arange(21) % 3, np.full((3, 21), 20.0)
-    by_fold = {fold: UnitSums(np.where(np.arange(3)[:, None] == place, 18.0, 2.0) * np.ones(21), counts)
-               for fold, place in enumerate(places)}  # fmt: skip
-    choosing = cells_of([0.9, 0.5], units=21)
-    choice = chosen([EARLY, LATE, WHITE], choosing, split="test", folds=folds, by_fold=by_fold)
-    assert [note for note in choice.notes if "choose the same" in note] == said
-    assert choice.test is not None
-    assert choice.test.value == pytest.approx(0.9)
-    assert set(choice.shares) == {"pool5.1"}
 
 
 def test_optimism_is_that_of_the_test_classes_over_five_folds() -> None:

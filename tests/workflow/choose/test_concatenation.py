@@ -13,7 +13,8 @@ from layerprobe.system.errors import BusyError, InterruptedRun
 from layerprobe.system.signals import Stop
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.workflow.choose.choose import ChooseRequest, choose_runs
+from layerprobe.workflow.choose.candidates import ChooseRequest
+from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run, locked
 from tests.workflow.choosing_runs import C1, C2, FC6, labels_of, write_run
@@ -42,7 +43,7 @@ def write(cache: Path, *, features: Features | None = None, **more: object) -> R
 
 
 def chosen(run: Run) -> Choice:
-    return choose_runs([run], ChooseRequest(device="cpu"), Silent())
+    return choose_runs([run], ChooseRequest(device="cpu", combine=True), Silent())
 
 
 def recall(values: NDArray[np.floating], labels: NDArray[np.int64]) -> float:
@@ -65,6 +66,31 @@ def test_layers_that_are_better_together_are_chosen_concatenated(tmp_path: Path)
         together = recall(joint, labels_of(split, CLASSES))
         assert score.value == pytest.approx(together)
         assert together > max(recall(values, labels_of(split, CLASSES)) for values in own) + 0.3
+
+
+def test_by_default_a_single_layer_is_shipped(tmp_path: Path) -> None:
+    run = write(tmp_path)
+    chosen(run)  # which stores ranks of concatenations
+    found = choose_runs([run], ChooseRequest(device="cpu"), Silent())
+    assert "+" not in found.ship.layer
+    assert not any("+" in name for name in found.shares)
+
+
+def test_a_set_of_layers_that_proves_nothing_is_no_candidate(tmp_path: Path) -> None:
+    # Three layers of the same classes with noise of their own: together they are a little better on these classes.
+    rng, made = np.random.default_rng(2), {}
+    for split in ("validation", "test"):
+        labels = labels_of(split, CLASSES)
+        centres = rng.standard_normal((CLASSES, 4))[labels - labels.min()]
+        noisy = [(centres + 0.45 * rng.standard_normal(centres.shape)).astype(np.float32) for _ in range(2)]
+        noise = rng.standard_normal(centres.shape).astype(np.float32)
+        made[split] = dict(
+            zip(("c1@max", "c2@max", "fc6@none"), [noisy[0], noisy[0] + 0.02 * noisy[1], noise], strict=True)
+        )
+    found = chosen(write(tmp_path, features=made))
+    assert "+" not in found.ship.layer
+    (note,) = [note for note in found.notes if note.startswith("concatenated layers: ")]
+    assert "none is better" in note or "no candidates, as the interval does not lie above 0" in note
 
 
 def test_a_second_choice_finds_the_ranks_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,13 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import Features
-from layerprobe.measure.choosing_folds import FLATTERED, Refitting, out_of_fold, refitted
+from layerprobe.measure.choosing_folds import WITHIN_FOLDS, FoldSearch
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
+from layerprobe.system.errors import DataError
 from layerprobe.values.keys import RankedLayer
-from layerprobe.workflow.choose.candidates import Hits
-from layerprobe.workflow.choose.choose import ChooseRequest, choose_runs
+from layerprobe.workflow.choose.candidates import ChooseRequest
+from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.choosing_runs import C1, labels_of, write_run
 from tests.workflow.conftest import Silent
@@ -42,51 +43,52 @@ def write(cache: Path, *splits: str, layers: tuple[RankedLayer, ...] = (C1, WHIT
     return write_run(cache, "a", on, features=features, epochs=(0,))
 
 
-def search_of(split: str) -> tuple[Refitting, NDArray[np.int64]]:
+def within_folds(split: str, chain: str) -> NDArray[np.float64]:
+    """(Q,) Recall@1 of each query among the classes of its fold, by a fit on the other folds."""
     labels = labels_of(split, CLASSES)
     names, places = np.unique(labels, return_inverse=True)
     folds = folds_of(names, seed=0)[places]
     features = Features(features_of(split), labels, [f"{split}{label}-{i}" for i, label in enumerate(labels)])
-    return Refitting(features, None, folds, "cosine", torch.device("cpu")), folds
+    search = FoldSearch(features, None, folds, "cosine", torch.device("cpu"))
+    return search.values(lambda fold: search.fitted_without(parse_chain(chain), fold, seed=0)).values
 
 
-def test_on_train_a_fitted_reduction_is_judged_by_classes_that_it_was_not_fitted_on(tmp_path: Path) -> None:
+def test_on_train_candidates_are_judged_within_folds_that_no_fit_has_seen(tmp_path: Path) -> None:
     found = choose_runs([write(tmp_path, "train", "test")], ChooseRequest("0", device="cpu"), Silent())
-    unseen = out_of_fold(search_of("train")[0], parse_chain(CHAIN))
+    unseen = within_folds("train", CHAIN)
     assert found.ship.reduction == CHAIN
     assert found.chosen.value == pytest.approx(unseen.mean())
     assert unseen.mean() < 1  # what is stored of the fit on these classes
-    assert FLATTERED in found.notes
+    assert WITHIN_FOLDS in found.notes
 
 
 def test_where_features_are_gone_a_fitted_reduction_is_left_out(tmp_path: Path) -> None:
-    run = write(tmp_path, "train", "test")
+    of_class = np.random.default_rng(0).standard_normal((CLASSES, 9)).astype(np.float32)[np.arange(4 * CLASSES) // 4]
+    features = {split: {"c1@max": of_class} for split in ("train", "test")}
+    layers = dict.fromkeys(features, dict.fromkeys((C1, WHITE), np.ones(4 * CLASSES)))
+    run = write_run(tmp_path, "a", layers, features=features, epochs=(0,))
     run.feature_file(0, "train").unlink()
     found = choose_runs([run], ChooseRequest("0", device="cpu"), Silent())
     assert found.ship.reduction == "none"
-    assert FLATTERED not in found.notes
+    assert WITHIN_FOLDS not in found.notes
     assert any(note.startswith(f"skipped: a#0:c1@max/{CHAIN}: ") for note in found.notes)
 
 
-def test_cross_fitting_fits_without_the_fold_that_is_judged(tmp_path: Path) -> None:
+def test_cross_fitting_searches_raw_and_fitted_candidates_within_the_same_folds(tmp_path: Path) -> None:
     run = write(tmp_path, "test", layers=(C1,))
     found = choose_runs([run], ChooseRequest(device="cpu"), Silent(), further=[WHITE])
-    search, folds = search_of("test")
-    values = features_of("test").astype(np.float64)
-    unit = values / np.linalg.norm(values, axis=1, keepdims=True)
-    alike = unit @ unit.T
-    np.fill_diagonal(alike, -9)
-    labels = labels_of("test", CLASSES)
-    raw = (labels[alike.argmax(1)] == labels).astype(float)
-    judged: list[Hits] = []
-    for fold in range(5):
-        white = refitted(search, parse_chain(CHAIN), fold)
-        others = folds != fold
-        # far more than one point apart in every fold: the better one is chosen
-        assert abs(white[others].mean() - raw[others].mean()) > 0.1
-        better = white if white[others].mean() > raw[others].mean() else raw
-        judged.append(better[folds == fold])
+    raw, white = within_folds("test", "none"), within_folds("test", CHAIN)
+    assert white.mean() > raw.mean() + 0.1
     assert found.test is not None
     assert (found.ship.reduction, found.ship.dim) == (CHAIN, 9)
-    assert found.test.value == pytest.approx(np.concatenate(judged).mean())
-    assert found.chosen.value == pytest.approx(out_of_fold(search, parse_chain(CHAIN)).mean())
+    assert found.test.value == pytest.approx(white.mean())
+    assert found.chosen.value == pytest.approx(white.mean())
+
+
+def test_features_without_any_class_gain_nothing_by_a_fit_on_other_classes(tmp_path: Path) -> None:
+    # Within folds a whitening of noise is at chance, as raw features are.
+    rng = np.random.default_rng(0)
+    noise = {"test": {"c1@max": rng.standard_normal((4 * CLASSES, 9)).astype(np.float32)}}
+    run = write_run(tmp_path, "a", {"test": {C1: np.ones(4 * CLASSES)}}, features=noise, epochs=(0,))
+    with pytest.raises(DataError, match="no layer is above chance on the 12 test classes"):
+        choose_runs([run], ChooseRequest(device="cpu"), Silent(), further=[WHITE])

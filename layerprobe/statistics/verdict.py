@@ -1,0 +1,119 @@
+"""How sure the choice of a candidate is: clear, settled or open.
+
+Multiple comparisons with the best (Hsu, Multiple Comparisons, 1996, chapter 4): the mean that a candidate lacks to the
+best one is at most the largest upper end of one-sided simultaneous 95 % bands of the differences of all others to it.
+benchmarks/README.md, "Verdicts", has how often that holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.statistics.bootstrap import differences, upper_ends
+from layerprobe.statistics.choice import EQUAL, Picked
+from layerprobe.statistics.units import UnitSums
+from layerprobe.values.arrays import FloatArray
+from layerprobe.values.choice import Verdict
+from layerprobe.values.intervals import FEWEST_UNITS, Difference
+
+_MOST_TIMES = 100  # of the units: more are as good as never
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How sure a choice among C candidates is.
+
+    Args:
+        verdict: clear: the chosen one has the best mean, and each paired 95 % interval of its differences to the others
+            lies above 0; settled: `at_most` is at most `within`; else open.
+        at_most: what the chosen one lacks to the best, with 95 % confidence, a share; 0 if clear, None with fewer than
+            10 units.
+        equivalent: indices of the candidates, the chosen one among them, whose own `at_most` is at most `within`.
+        runner_up: index of the best of the others; None for a single candidate.
+        lead: of the chosen one over the runner-up.
+        units_needed: about how many units would settle it; None if it is settled, for `within` = 0, and where it is
+            more than 100 times the units.
+    """
+
+    verdict: Verdict
+    at_most: float | None
+    equivalent: tuple[int, ...] = ()
+    runner_up: int | None = None
+    lead: Difference | None = None
+    units_needed: int | None = None
+
+
+def judge(cells: UnitSums, picked: Picked, *, within: float, seed: int = 0) -> Judged:
+    """How sure it is that the chosen one of C candidates lacks at most `within` to the best.
+
+    Args:
+        cells: of C candidates' means over the same queries, without NaN. Candidates that rank every query alike are
+            given once.
+        picked: see `choice.pick`.
+        within: a share, not points.
+        seed: of the draws of units.
+    """
+    means, place = cells.means, picked.place
+    others = [other for other in range(len(means)) if other != place]
+    if cells.units < FEWEST_UNITS:
+        return Judged("open", None)
+    if not others:
+        return Judged("clear", 0.0, (place,))
+    leads = [_constant(lead) for lead in differences(_against(cells, place, others, sign=-1), seed=seed)]
+    runner_up = max(range(len(others)), key=lambda index: means[others[index]])
+    clear = picked.place == picked.best and all(lead.low is not None and lead.low > 0 for lead in leads)
+    lacking = _against(cells, place, others)
+    ends = upper_ends(lacking, seed=seed)
+    at_most = 0.0 if clear else max(0.0, float(ends.max()))
+    settled = at_most <= within + EQUAL
+    near = [other for other in others if means.max() - means[other] <= within + EQUAL]
+    equivalent = [other for other in near if _lacks(cells, other, seed) <= within + EQUAL]
+    return Judged(
+        "clear" if clear else "settled" if settled else "open",
+        at_most,
+        tuple(sorted([*equivalent, *([place] if settled else [])])),
+        others[runner_up],
+        leads[runner_up],
+        None if settled else _units_needed(cells.units, lacking.means, ends, within),
+    )
+
+
+def above(cells: UnitSums, *, seed: int = 0) -> NDArray[np.bool_]:
+    """(C,) whether each mean is above 0 by one-sided simultaneous 95 % bands; all are with fewer than 10 units."""
+    if cells.units < FEWEST_UNITS:
+        return np.ones(len(cells.sums), bool)
+    found: NDArray[np.bool_] = upper_ends(UnitSums(-cells.sums, cells.counts), seed=seed) < 0
+    return found
+
+
+def _against(cells: UnitSums, place: int, others: Sequence[int], sign: int = 1) -> UnitSums:
+    """The differences of some candidates to another."""
+    return UnitSums(sign * (cells.sums[list(others)] - cells.sums[place]), cells.counts[list(others)])
+
+
+def _lacks(cells: UnitSums, place: int, seed: int) -> float:
+    """At most what a candidate lacks to the best."""
+    others = [other for other in range(len(cells.sums)) if other != place]
+    return max(0.0, float(upper_ends(_against(cells, place, others), seed=seed).max()))
+
+
+def _constant(difference: Difference) -> Difference:
+    """The same with an interval without width where the difference is the same in every unit."""
+    if difference.low is not None:
+        return difference
+    return Difference(difference.value, difference.value, difference.value)
+
+
+def _units_needed(units: int, means: FloatArray, ends: FloatArray, within: float) -> int | None:
+    """The units at which the widest band would end at `within`, as its half-width falls with their square root."""
+    beyond = ends > within + EQUAL
+    room = within - means[beyond]
+    if within <= 0 or not (room > 0).all():
+        return None
+    needed = units * float((((ends - means)[beyond] / room) ** 2).max())
+    return None if needed > _MOST_TIMES * units else math.ceil(needed)

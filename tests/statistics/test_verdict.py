@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from layerprobe.statistics.choice import Picked, pick
+from layerprobe.statistics.units import UnitSums
+from layerprobe.statistics.verdict import Judged, above, judge
+
+Array = NDArray[np.float64]
+
+
+def cells_of(means: ArrayLike) -> UnitSums:
+    units = np.array(means, np.float64)
+    return UnitSums(20 * units, np.full(units.shape, 20.0))
+
+
+def drawn(true: list[float], units: int, sd: float = 0.05, seed: int = 0) -> UnitSums:
+    rng = np.random.default_rng(seed)
+    return cells_of(
+        np.array(true)[:, None] + rng.normal(0, 0.1, units) + rng.normal(0, sd / 2**0.5, (len(true), units))
+    )
+
+
+def judged(cells: UnitSums, within: float = 0.01) -> tuple[Picked, Judged]:
+    picked = pick(cells, [(place,) for place in range(len(cells.sums))], within=within)
+    return picked, judge(cells, picked, within=within)
+
+
+def test_of_two_candidates_at_most_is_the_one_sided_end_of_the_paired_t_interval() -> None:
+    cells = drawn([0.5, 0.497], 200)
+    picked, found = judged(cells)
+    first, second = (cells.sums / cells.counts)[[picked.place, 1 - picked.place]]
+    end = stats.ttest_rel(second, first).confidence_interval(0.9).high
+    assert found.at_most == pytest.approx(end, rel=0.1)
+    assert found.lead is not None
+    interval = stats.ttest_rel(first, second).confidence_interval(0.95)
+    assert (found.lead.low, found.lead.high) == pytest.approx((interval.low, interval.high), rel=0.1)
+
+
+def test_bands_of_many_candidates_are_wider_than_that_of_the_widest_alone() -> None:
+    cells = drawn([0.5] * 14, 60)
+    picked, found = judged(cells)
+    alone = []
+    for other in {*range(14)} - {picked.place}:
+        first, second = (cells.sums / cells.counts)[[picked.place, other]]
+        alone.append(stats.ttest_rel(second, first).confidence_interval(0.9).high)
+    assert found.at_most is not None
+    assert found.at_most > max(alone)
+
+
+def test_one_that_is_better_than_each_other_is_clear_and_lacks_nothing() -> None:
+    picked, found = judged(drawn([0.6, 0.5, 0.52], 60))
+    assert (picked.place, found.verdict, found.at_most, found.runner_up) == (0, "clear", 0.0, 2)
+    assert found.units_needed is None
+    assert found.lead is not None
+    assert found.lead.low is not None
+    assert found.lead.low > 0
+
+
+def test_alike_candidates_are_settled_with_enough_units_and_open_with_few() -> None:
+    true = [0.5, 0.5, 0.5]
+    few, many = judged(drawn(true, 20))[1], judged(drawn(true, 2000))[1]
+    assert (few.verdict, many.verdict) == ("open", "settled")
+    assert (few.equivalent, many.equivalent) == ((), (0, 1, 2))
+    assert few.at_most is not None
+    assert many.at_most is not None
+    assert few.at_most > 0.01 >= many.at_most > 0
+
+
+def test_a_cheap_one_that_is_not_the_best_mean_is_never_clear() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.normal(0.5, 0.1, 60)
+    picked, found = judged(cells_of([base - 0.004, base, base - 0.3]))
+    assert (picked, found.verdict) == (Picked(0, 1), "settled")
+    assert found.at_most == pytest.approx(0.004)
+
+
+def test_units_needed_scale_the_half_width_to_what_is_left_of_within() -> None:
+    # Two candidates: half-width h, difference d, so 20 (h / (0.01 - d))^2.
+    cells = drawn([0.5, 0.5], 20, seed=1)
+    picked, found = judged(cells)
+    means = cells.means
+    d = float(means[1 - picked.place] - means[picked.place])
+    assert found.at_most is not None
+    assert found.units_needed == math.ceil(20 * ((found.at_most - d) / (0.01 - d)) ** 2 - 1e-6)
+    assert judged(cells, within=0.0)[1].units_needed is None
+    equal = cells_of([[0.4, 0.6] * 10, [0.6, 0.4] * 10])
+    assert judged(equal, within=0.02)[1].units_needed is not None
+    assert judged(equal, within=0.001)[1].units_needed is None  # more than 100 times as many
+
+
+def test_fewer_than_ten_units_are_open_without_a_bound() -> None:
+    assert judged(drawn([0.9, 0.1], 9))[1] == Judged("open", None)
+
+
+def test_a_single_candidate_is_clear() -> None:
+    assert judged(drawn([0.9], 12))[1] == Judged("clear", 0.0, (0,))
+
+
+def test_a_constant_lead_is_clear() -> None:
+    base = np.random.default_rng(0).uniform(0.3, 0.7, 12)
+    _, found = judged(cells_of([base + 0.1, base]))
+    assert (found.verdict, found.at_most) == ("clear", 0.0)
+    assert found.lead is not None
+    assert found.lead.low == pytest.approx(0.1)
+
+
+def test_of_eight_equal_candidates_the_choice_is_clear_in_at_most_5_percent() -> None:
+    clear = sum(judged(drawn([0.5] * 8, 20, seed=seed))[1].verdict == "clear" for seed in range(100))
+    assert clear <= 5
+
+
+def test_at_most_covers_what_the_chosen_one_lacks() -> None:
+    true = np.array([0.5, 0.51, 0.52, 0.52, 0.5, 0.49])
+    missed = 0
+    for seed in range(200):
+        picked, found = judged(drawn(true.tolist(), 30, seed=seed))
+        assert found.at_most is not None
+        missed += true.max() - true[picked.place] > found.at_most + 1e-12
+    assert missed <= 17  # 5 % are 10 +- 3
+
+
+def test_means_above_zero_are_told_from_those_that_are_not() -> None:
+    rng = np.random.default_rng(0)
+    cells = cells_of([rng.normal(mean, 0.05, 40) for mean in (0.2, 0.0, -0.2)])
+    assert above(cells).tolist() == [True, False, False]
+    assert above(cells_of([[0.0] * 12, [0.3] * 12])).tolist() == [False, True]
+    assert above(cells_of([[-0.5] * 9])).tolist() == [True]  # too few classes to tell
+
+
+def test_of_many_means_at_chance_hardly_any_is_above() -> None:
+    sets = [cells_of(np.random.default_rng(seed).normal(0, 0.05, (20, 30))) for seed in range(100)]
+    assert sum(above(cells).any() for cells in sets) <= 11  # 5 % are 5 +- 2
