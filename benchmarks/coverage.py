@@ -185,7 +185,7 @@ def seeds_table(sets: int) -> None:
                 means = 2 + rng.normal(0, 10, (1, 60)) + rng.normal(0, own, (3, 60))
                 shift = rng.normal(0, spread, (3, 1))
                 found = over_seeds(UnitSums(means + shift, np.ones_like(means)), seed=start, resamples=2000)
-                trainings.append(Difference(found.mean / 100, *(end / 100 for end in ends(found.training))))
+                trainings.append(Difference(found.mean / 100, *(end / 100 for end in ends(found.trainings))))
                 low, high = ends(found.classes)
                 networks[start] = low <= 2 + shift.mean() <= high
             text = covered(trainings, 0.02)

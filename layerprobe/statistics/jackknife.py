@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit, stdtr, stdtrit
 
-from layerprobe.statistics.seeds import add_trainings
+from layerprobe.statistics.seeds import statements
 from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import FEWEST_UNITS, Difference, Interval, OverSeeds
 
@@ -86,9 +86,7 @@ def jackknife(values: ArrayLike, left_out: ArrayLike) -> list[Difference]:
 
 
 def jackknife_over_seeds(values: ArrayLike, left_out: ArrayLike) -> OverSeeds:
-    """The mean over S trainings, with an interval for these networks and one for another training.
-
-    `training` adds the variance between the trainings as `over_seeds` does.
+    """The mean over S trainings, with the statements of `seeds.py` for another draw of units.
 
     Args:
         values: (S,) a value, or a difference, in each training.
@@ -102,10 +100,7 @@ def jackknife_over_seeds(values: ArrayLike, left_out: ArrayLike) -> OverSeeds:
     means, variances, units = _checked(each.mean(keepdims=True), tables.mean(0, keepdims=True))
     classes = _difference(float(means[0]), float(variances[0]), units)
     sd = float(each.std(ddof=1)) if len(each) > 1 else None
-    training = Difference(classes.value)
-    if sd is not None and classes.low is not None:
-        training = add_trainings(classes.value, float(variances[0]), units, sd, len(each))
-    return OverSeeds(classes.value, sd, len(each), classes, training)
+    return statements(classes, float(variances[0]), units, sd, len(each))
 
 
 def _checked(values: ArrayLike, left_out: ArrayLike) -> tuple[FloatArray, FloatArray, int]:

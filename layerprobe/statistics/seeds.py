@@ -1,4 +1,17 @@
-"""Several trainings of one experiment, measured on the same queries."""
+"""Several trainings of one experiment, measured on the same queries: three statements, of which none is another.
+
+With m the mean of S trainings, sd the standard deviation between them, and Vc the variance of m over the choice of U
+classes (units),
+
+- the mean over trainings: m +- t sqrt(sd^2 / S + Vc);
+- one further training on these classes: m +- t_{S-1} sd sqrt(1 + 1/S);
+- one further training on as many other classes: m +- t sqrt((1 + 1/S) sd^2 + 2 Vc).
+
+t has the degrees of freedom of Satterthwaite (1946) for a sum A + B, of which A has S - 1 and B has U - 1:
+(A + B)^2 / (A^2 / (S - 1) + B^2 / (U - 1)). The last two are prediction intervals, and need three trainings. Classes
+that gain in one training and not in another are in sd and in Vc: where these dominate, the intervals are too wide.
+benchmarks/README.md, "Coverage", says how often they hold.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +22,16 @@ from scipy.special import stdtr, stdtrit
 
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.units import UnitSums
-from layerprobe.values.intervals import Difference, OverSeeds
+from layerprobe.values.intervals import Difference, Interval, OverSeeds
+
+FEWEST_TRAININGS = 3  # that a further one is predicted from
 
 
 def over_seeds(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> OverSeeds:
-    """The mean over S trainings, with an interval for these networks and one for another training.
+    """The mean over S trainings, with the three statements of this module and its interval for these networks.
 
     Every training is measured on every unit; on equal terms by images that its own seed draws, of which there are as
-    many. `classes` resamples the units of the mean over the trainings. `training` adds the variance between these,
-    V = V_classes + sd^2 / S, and takes Student's t with the degrees of freedom of Satterthwaite (1946),
-    V^2 / (V_classes^2 / (U - 1) + (sd^2 / S)^2 / (S - 1)). Units that gain in one training and not in another are in
-    both terms, so that the interval is rather too wide than too narrow: benchmarks/README.md has its coverage.
+    many. `classes` resamples the units of the mean over the trainings.
 
     Args:
         cells: (S, U) of a value, or of a difference, in each training.
@@ -32,32 +44,49 @@ def over_seeds(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> Ov
     totals = cells.counts.sum(1)
     if (totals != totals[0]).any():
         raise ValueError("the trainings were measured on different queries")
-    trainings = len(cells.sums)
     mean = UnitSums(cells.sums.mean(0, keepdims=True), cells.counts.mean(0, keepdims=True))
     classes = differences(mean, resamples=resamples, seed=seed)[0]
-    sd = float(cells.means.std(ddof=1)) if trainings > 1 else None
-    training = Difference(classes.value)
-    if sd is not None and classes.low is not None:
-        units, left = mean.units, mean.sums - classes.value * mean.counts
-        variance = float((left**2).sum() / mean.counts.sum() ** 2 * units / (units - 1))
-        training = add_trainings(classes.value, variance, units, sd, trainings)
-    return OverSeeds(classes.value, sd, trainings, classes, training)
+    units, left = mean.units, mean.sums - classes.value * mean.counts
+    variance = float((left**2).sum() / mean.counts.sum() ** 2 * units / max(1, units - 1))
+    sd = float(cells.means.std(ddof=1)) if len(cells.sums) > 1 else None
+    return statements(classes, variance, units, sd, len(cells.sums))
 
 
-def add_trainings(value: float, variance: float, units: int, sd: float, trainings: int) -> Difference:
-    """The interval and p of a mean over trainings, for another training on other classes.
+def statements(classes: Difference, variance: float, units: int, sd: float | None, count: int) -> OverSeeds:
+    """The three statements of this module.
 
     Args:
-        value: the mean.
-        variance: of the mean over the choice of units, above 0.
-        units: from which the variance was estimated, at least 2.
-        sd: between the trainings.
-        trainings: at least 2.
+        classes: the mean of `count` trainings, with its interval for these networks.
+        variance: Vc, of the mean over the choice of units.
+        units: from which it was estimated.
+        sd: between the trainings; None for a single one.
     """
-    between = sd**2 / trainings
-    total = variance + between
-    degrees = total**2 / (variance**2 / (units - 1) + between**2 / (trainings - 1))
-    t, half = abs(value) / math.sqrt(total), float(stdtrit(degrees, 0.975)) * math.sqrt(total)
+    mean, known = classes.value, classes.low is not None
+    trainings, same, other = Difference(mean), None, None
+    if sd is not None and known:
+        trainings = _mean_over_trainings(mean, sd**2 / count, count, variance, units)
+    if sd is not None and count >= FEWEST_TRAININGS:
+        further = (1 + 1 / count) * sd**2
+        same = _interval(mean, further, count - 1)
+        if known:
+            other = _interval(mean, further + 2 * variance, _degrees(further, count, 2 * variance, units))
+    return OverSeeds(mean, sd, count, classes, trainings, same, other)
+
+
+def _mean_over_trainings(mean: float, between: float, count: int, variance: float, units: int) -> Difference:
+    total, degrees = between + variance, _degrees(between, count, variance, units)
+    found = _interval(mean, total, degrees)
     # Beyond what a float can tell from 0, p is the least that it can.
-    p = max(2 * float(stdtr(degrees, -t)), float(np.finfo(np.float64).tiny))
-    return Difference(value, value - half, value + half, p)
+    p = max(2 * float(stdtr(degrees, -abs(mean) / math.sqrt(total))), float(np.finfo(np.float64).tiny))
+    return Difference(mean, found.low, found.high, p)
+
+
+def _interval(mean: float, variance: float, degrees: float) -> Interval:
+    half = float(stdtrit(degrees, 0.975)) * math.sqrt(variance)
+    return Interval(mean - half, mean + half)
+
+
+def _degrees(between: float, count: int, variance: float, units: int) -> float:
+    """Satterthwaite's degrees of freedom of the sum of a variance of trainings and one of units."""
+    total = between + variance
+    return total**2 / (between**2 / (count - 1) + variance**2 / (units - 1))

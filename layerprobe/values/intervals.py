@@ -66,15 +66,21 @@ class OverSeeds:
 
     Args:
         sd: sample standard deviation over them; None for a single training.
-        training: the mean with its interval for another training of the same experiment, on other classes. Without an
-            interval where `classes` has none, and for a single training.
+        classes: the mean with its interval for these networks, on other classes.
+        trainings: the mean over trainings, with its interval for other trainings and classes. Without an interval where
+            `classes` has none, and for a single training.
+        same_classes: 95 % prediction interval for one further training on these test classes; None with fewer than
+            three trainings.
+        other_classes: the same on as many other test classes; None also where `classes` has no interval.
     """
 
     mean: float
     sd: float | None
     n: int
     classes: Difference
-    training: Difference
+    trainings: Difference
+    same_classes: Interval | None = None
+    other_classes: Interval | None = None
 
 
 @dataclass(frozen=True)

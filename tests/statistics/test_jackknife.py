@@ -110,11 +110,11 @@ def test_the_mean_over_trainings_has_two_intervals() -> None:
     assert found.n == 3
     assert found.mean == pytest.approx(gains.mean())
     assert found.sd == pytest.approx(gains.mean(1).std(ddof=1))
-    assert found.training.low is not None
+    assert found.trainings.low is not None
     assert found.classes.low is not None
-    assert found.training.low < found.classes.low
+    assert found.trainings.low < found.classes.low
     alone = jackknife_over_seeds(gains[:1].mean(1), [parts_of(gains[0])])
-    assert (alone.sd, alone.training.low) == (None, None)
+    assert (alone.sd, alone.trainings.low) == (None, None)
     assert alone.classes.low is not None
 
 

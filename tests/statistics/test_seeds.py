@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.seeds import add_trainings, over_seeds
+from layerprobe.statistics.seeds import over_seeds, statements
 from layerprobe.statistics.units import UnitSums
 from layerprobe.values.intervals import Difference
 
@@ -34,7 +34,7 @@ def test_these_networks_are_as_uncertain_as_their_mean_over_classes(three: UnitS
 
 def test_trainings_of_one_value_leave_students_interval_over_classes() -> None:
     classes = np.random.default_rng(0).normal(0.1, 0.2, 40)
-    found = over_seeds(trainings(np.tile(classes, (3, 1)))).training
+    found = over_seeds(trainings(np.tile(classes, (3, 1)))).trainings
     t = stats.ttest_1samp(classes, 0)
     assert (found.low, found.high) == pytest.approx(tuple(t.confidence_interval()))
     assert found.p == pytest.approx(t.pvalue)
@@ -43,33 +43,65 @@ def test_trainings_of_one_value_leave_students_interval_over_classes() -> None:
 def test_trainings_that_differ_much_leave_students_interval_over_trainings() -> None:
     # Means 1, 2 and 6; the classes differ by a thousandth.
     means = np.array([1.0, 2.0, 6.0])
-    found = over_seeds(trainings(means[:, None] + 0.001 * np.arange(-10, 11))).training
+    found = over_seeds(trainings(means[:, None] + 0.001 * np.arange(-10, 11))).trainings
     t = stats.ttest_1samp(means, 0)
     assert (found.low, found.high) == pytest.approx(tuple(t.confidence_interval()), rel=1e-4)
     assert found.p == pytest.approx(t.pvalue, rel=1e-4)
 
 
-def test_a_case_by_hand() -> None:
+KNOWN = Difference(1.0, 0.9, 1.1, 0.01)
+
+
+def test_the_mean_over_trainings_by_hand() -> None:
     # Variances 0.04 of 11 classes and 0.09 / 3 of trainings: degrees 0.07^2 / (0.04^2 / 10 + 0.03^2 / 2) = 8.03.
-    found = add_trainings(1.0, 0.04, 11, 0.3, 3)
+    found = statements(KNOWN, 0.04, 11, 0.3, 3).trainings
     half = stats.t.ppf(0.975, 0.0049 / 0.00061) * 0.07**0.5
     assert (found.value, found.low, found.high) == pytest.approx((1, 1 - half, 1 + half))
     assert found.p == pytest.approx(2 * stats.t.sf(1 / 0.07**0.5, 0.0049 / 0.00061))
 
 
+def test_one_further_training_by_hand() -> None:
+    found = statements(KNOWN, 0.04, 11, 0.3, 3)
+    half = stats.t.ppf(0.975, 2) * 0.3 * (4 / 3) ** 0.5
+    assert found.same_classes is not None
+    assert (found.same_classes.low, found.same_classes.high) == pytest.approx((1 - half, 1 + half))
+    # A = 4/3 0.09 = 0.12 with 2 degrees, B = 2 0.04 = 0.08 with 10: 0.2^2 / (0.12^2 / 2 + 0.08^2 / 10) = 5.10
+    half = stats.t.ppf(0.975, 0.04 / (0.0072 + 0.00064)) * 0.2**0.5
+    assert found.other_classes is not None
+    assert (found.other_classes.low, found.other_classes.high) == pytest.approx((1 - half, 1 + half))
+
+
+def test_two_trainings_predict_no_further_one(three: UnitSums) -> None:
+    found = over_seeds(trainings(three.sums[:2]))
+    assert found.trainings.low is not None
+    assert (found.same_classes, found.other_classes) == (None, None)
+
+
+@pytest.mark.parametrize("effects", ["normal", "t3"])
+def test_the_prediction_holds_a_further_training_on_other_classes(effects: str) -> None:
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(300):
+        classes = rng.normal(size=120) if effects == "normal" else rng.standard_t(3, 120) / 3**0.5
+        means = rng.normal(0, 0.01, (6, 1)) + 0.1 * classes + rng.normal(0, 0.03, (6, 120))
+        found = over_seeds(trainings(means[:5, :60]), resamples=100).other_classes
+        assert found is not None
+        held += found.low <= means[5, 60:].mean() <= found.high
+    assert held >= 270  # 95 % are 285 +- 4
+
+
 def test_a_single_training_says_nothing_of_another(three: UnitSums) -> None:
     found = over_seeds(trainings(three.sums[:1]))
-    assert (found.sd, found.n, found.training) == (None, 1, Difference(found.mean))
+    assert (found.sd, found.n, found.trainings) == (None, 1, Difference(found.mean))
     assert found.classes.low is not None
 
 
 def test_nine_classes_have_no_interval() -> None:
     found = over_seeds(trainings(np.random.default_rng(0).random((3, 9))))
-    assert found.classes == found.training == Difference(found.mean)
+    assert found.classes == found.trainings == Difference(found.mean)
 
 
 def test_a_clear_difference_has_a_p_above_0() -> None:
-    found = add_trainings(1e9, 1e-9, 100_000, 0.0, 3)
+    found = statements(Difference(1e9, 9e8, 2e9, 0.0), 1e-9, 100_000, 0.0, 3).trainings
     assert found.p is not None
     assert 0 < found.p < 1e-300
 

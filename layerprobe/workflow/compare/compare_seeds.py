@@ -77,16 +77,17 @@ def compare_trainings(
     basis = basis_of(a, measure, evidence[0].units, len(valid))
     notes = tuple(dict.fromkeys([*trainings.left_out, *(note for x, y in ranked_splits for note in input_notes(x, y))]))
     comparisons = []
+    same = all(len({x[side].record.manifests.get("train") for x in ranked_splits}) == 1 for side in (0, 1))
     for pair in pairs:
         sides = side_of(a, pair[0]), side_of(b, pair[1])
         if reason := invalid[pair]:
-            comparisons.append(SeedComparison(*sides, basis, (), None, (reason,), trainings.one))
+            comparisons.append(SeedComparison(*sides, basis, (), None, (reason,), trainings.one, same))
             continue
         cell = valid.index(pair)
         each = zip(ranked_splits, trainings.seeds, evidence, strict=True)
         of_seeds = tuple(_training(runs, seed, one, cell) for runs, seed, one in each)
         of_pair = (*_layer_notes(ranked_splits, pair), *notes)
-        comparisons.append(SeedComparison(*sides, basis, of_seeds, found[cell], of_pair, trainings.one))
+        comparisons.append(SeedComparison(*sides, basis, of_seeds, found[cell], of_pair, trainings.one, same))
     return comparisons
 
 
@@ -112,9 +113,9 @@ def _training(ranked_splits: SplitPair, seed: int, evidence: Evidence, cell: int
 
 
 def _corrected(found: Sequence[OverSeeds]) -> list[OverSeeds]:
-    """Correct the p values for these networks, and those for another training, each by Holm."""
-    classes, training = holm([one.classes.p for one in found]), holm([one.training.p for one in found])
+    """Correct the p values for these networks, and those of the mean over trainings, each by Holm."""
+    classes, trainings = holm([one.classes.p for one in found]), holm([one.trainings.p for one in found])
     return [
-        replace(one, classes=replace(one.classes, p=p), training=replace(one.training, p=q))
-        for one, p, q in zip(found, classes, training, strict=True)
+        replace(one, classes=replace(one.classes, p=p), trainings=replace(one.trainings, p=q))
+        for one, p, q in zip(found, classes, trainings, strict=True)
     ]

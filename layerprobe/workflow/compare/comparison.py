@@ -75,6 +75,7 @@ class SeedComparison:
         trainings: by seed; empty where a layer of one has no valid number, with the reason in `notes`.
         over: a - b over the trainings, both p corrected for all comparisons; None likewise.
         one: whether a and b belong to the same experiment.
+        same_training: whether the training images were the same in all seeds.
     """
 
     a: ComparedLayer
@@ -84,17 +85,23 @@ class SeedComparison:
     over: OverSeeds | None
     notes: tuple[str, ...] = ()
     one: bool = True
+    same_training: bool = True
 
     def as_json(self) -> dict[str, Any]:
-        """The fields in JSON: low, high and p for another training, and those for these networks separately."""
+        """The fields in JSON; low, high and p are of the mean over trainings."""
         over = self.over
-        row = _row(self.a, self.b, self.basis, None if over is None else over.training, self.notes)
+        row = _row(self.a, self.b, self.basis, None if over is None else over.trainings, self.notes)
         networks = None if over is None else {x: getattr(over.classes, x) for x in ("low", "high", "p")}
         seeds = [
             {"seed": one.seed, "a": one.runs[0], "b": one.runs[1], "difference": one.values[0] - one.values[1]}
             for one in self.trainings
         ]
-        return row | {"sd": None if over is None else over.sd, "networks": networks, "seeds": seeds}
+        further = {
+            "same_classes": None if over is None else over.same_classes,
+            "other_classes": None if over is None else over.other_classes,
+        }
+        more = {"sd": None if over is None else over.sd, "networks": networks, "one_further_training": further}
+        return row | more | {"same_training_images": self.same_training, "seeds": seeds}
 
 
 def is_significant(difference: Difference | None) -> bool:

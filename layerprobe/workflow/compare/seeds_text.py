@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from layerprobe.statistics.seeds import FEWEST_TRAININGS
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.intervals import Difference, OverSeeds
 from layerprobe.values.metric_names import is_fraction
@@ -27,7 +28,7 @@ from layerprobe.workflow.compare.comparison_text import (
 def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = None) -> str:
     """The mean difference over trainings with its spread and its intervals, in a few sentences.
 
-    The claim is about another training, not only about these networks.
+    The claim is about the mean over trainings, not only about these networks.
 
     Args:
         names: of the layers; None for the layers' names, with epoch and run where these differ.
@@ -54,10 +55,13 @@ def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = N
 
 def _claim(over: OverSeeds, first: str, second: str, classes: str, where: str) -> str:
     better = "better" if over.mean > 0 else "worse"
-    if is_significant(over.training):
+    if is_significant(over.trainings):
         return f"{first} retrieves {classes} {better} than {second} {where}"
     if is_significant(over.classes):
-        return f"{first} retrieves {classes} {better} than {second} {where}, but another training may not show it"
+        return (
+            f"{first} retrieves {classes} {better} than {second} {where}, but not significantly for the mean over"
+            " trainings"
+        )
     if over.classes.p is None:
         return f"{first} against {second} on {classes} {where}"
     return f"{first} and {second} do not differ significantly on {classes} {where}"
@@ -69,10 +73,21 @@ def _intervals_text(comparison: SeedComparison, over: OverSeeds) -> str:
         return f"{no_interval_text(basis).capitalize()}."
     share = is_fraction(basis.metric)
     few = few_text(basis)
-    return (
+    text = (
         f"{basis.kind.over(basis.units)}: for these {over.n} {_networks(comparison)} {_ends(over.classes, share)}, for"
-        f" another training {_ends(over.training, share)}{corrected_text(basis)}.{few and ' ' + few}"
+        f" the mean over trainings {_ends(over.trainings, share)}{corrected_text(basis)}."
     )
+    return f"{text} {_further_text(comparison, over)}.{few and ' ' + few}"
+
+
+def _further_text(comparison: SeedComparison, over: OverSeeds) -> str:
+    """The prediction for one further training, and what it was made from."""
+    found = over.other_classes
+    if found is None:
+        return f"One further training is not predicted from {over.n}: {FEWEST_TRAININGS} are needed"
+    ends = range_text(found.low, found.high, is_fraction(comparison.basis.metric))
+    images = "the same training images in all seeds" if comparison.same_training else "other training images by seed"
+    return f"One further training on as many other classes: {ends} (95 % prediction interval; {images})"
 
 
 def _ends(found: Difference, share: bool) -> str:
@@ -114,16 +129,18 @@ def seeds_table(comparisons: Sequence[SeedComparison]) -> TextTable:
     notes = [note for one in comparisons if one.over is not None for note in one.notes]
     unit = " in %" if share else ""
     return TextTable(
-        ("a", "b", "a - b", "sd", "these\nnetworks", "another\ntraining", "p", ""),
+        ("a", "b", "a - b", "sd", "these\nnetworks", "mean over\ntrainings", "one further\ntraining", "p", ""),
         tuple(_row(one, share) for one in comparisons),
-        numbers=frozenset(range(2, 7)),
+        numbers=frozenset(range(2, 8)),
         heading=(
             f"{metric_text(basis.metric).rstrip(',')}{unit} on {classes_text(measured.a, measured.b)},"
             f" {basis.queries:,} queries, {_trainings_text(measured)}",
             basis.kind.over(basis.units),
         ),
         notes=(
-            f"p is for another training, corrected by Holm for {basis.comparisons} comparisons; the intervals are not",
+            f"p is of the mean over trainings, corrected by Holm for {basis.comparisons} comparisons; the intervals are"
+            " not",
+            "one further training on as many other classes: 95 % prediction interval, from 3 trainings on",
             *([few] if few else []),
             *dict.fromkeys(notes),
         ),
@@ -133,7 +150,16 @@ def seeds_table(comparisons: Sequence[SeedComparison]) -> TextTable:
 def _row(one: SeedComparison, share: bool) -> tuple[str, ...]:
     over = one.over
     if over is None:
-        return (one.a.name, one.b.name, "-", "-", "-", "-", "-", "; ".join(one.notes))
-    ends = (ends_cell(found, share) for found in (over.classes, over.training))
+        return (one.a.name, one.b.name, *["-"] * 6, "; ".join(one.notes))
+    further = "-" if over.other_classes is None else range_text(over.other_classes.low, over.other_classes.high, share)
+    ends = (ends_cell(found, share) for found in (over.classes, over.trainings))
     sd = "-" if over.sd is None else number_text(over.sd, share)
-    return (one.a.name, one.b.name, difference_text(over.mean, share), sd, *ends, *verdict_cells(over.training))
+    return (
+        one.a.name,
+        one.b.name,
+        difference_text(over.mean, share),
+        sd,
+        *ends,
+        further,
+        *verdict_cells(over.trainings),
+    )

@@ -10,7 +10,7 @@ from layerprobe.statistics.draws import draws
 from layerprobe.statistics.seeds import over_seeds
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.system.errors import NumericError, RecipeError
-from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
+from layerprobe.values.intervals import Difference, Interval, IntervalKind, OverSeeds
 from layerprobe.values.metric_names import Terms
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.compare.compare import CompareRequest
@@ -49,7 +49,7 @@ def test_the_mean_is_that_of_each_seeds_difference(cache: Path) -> None:
     assert found.over == over_seeds(cells)
     row = found.as_json()
     assert row["difference"] == pytest.approx((8 + 8 + 11) / 240)
-    assert (row["low"], row["p"]) == (found.over.training.low, found.over.training.p)
+    assert (row["low"], row["p"]) == (found.over.trainings.low, found.over.trainings.p)
     assert row["networks"]["low"] == found.over.classes.low
     assert [(one["seed"], one["a"], one["b"]) for one in row["seeds"]] == [
         (0, "s0", "s0"),
@@ -62,15 +62,15 @@ def test_swapped_layers_give_the_mirrored_difference(cache: Path) -> None:
     (one,), (other,) = compared(cache, "s0:c1", "s0:fc6"), compared(cache, "s0:fc6", "s0:c1")
     assert one.over is not None
     assert other.over is not None
-    assert one.over.training.low is not None
-    assert other.over.training.high == pytest.approx(-one.over.training.low)
+    assert one.over.trainings.low is not None
+    assert other.over.trainings.high == pytest.approx(-one.over.trainings.low)
     assert (other.over.mean, other.over.sd) == (-one.over.mean, one.over.sd)
 
 
 def test_holm_corrects_both_intervals_p(cache: Path) -> None:
     found = compared(cache, "s0:c*", "s0:fc6")
     alone = [compared(cache, f"s0:{name}", "s0:fc6")[0].over for name in ("c1", "c2")]
-    for kind in ("classes", "training"):
+    for kind in ("classes", "trainings"):
         p = [getattr(one, kind).p for one in alone if one]
         corrected = [getattr(one.over, kind).p for one in found if one.over]
         assert min(corrected) == 2 * min(p)
@@ -133,7 +133,8 @@ TOLD, OPEN = Difference(0.012, 0.004, 0.02, 0.003), Difference(0.012, -0.004, 0.
         (
             TOLD,
             OPEN,
-            "better than fc6 over 3 trainings (s0, s1, s4; epoch 20), but another training may not show it: R@1",
+            "better than fc6 over 3 trainings (s0, s1, s4; epoch 20), but not significantly for the mean over"
+            " trainings: R@1",
         ),
         (
             OPEN,
@@ -143,12 +144,12 @@ TOLD, OPEN = Difference(0.012, 0.004, 0.02, 0.003), Difference(0.012, -0.004, 0.
         ),
     ],
 )
-def test_the_claim_is_about_another_training(classes: Difference, training: Difference, claim: str) -> None:
+def test_the_claim_is_about_the_mean_over_trainings(classes: Difference, training: Difference, claim: str) -> None:
     a, b = (
         ComparedLayer(Subject("s0", "e", 0, 20, "test", ranked(f"{name}@max")), name) for name in ("pool5.3", "fc6")
     )
     each = tuple(Training(seed, (f"s{seed}",) * 2, (0.85, 0.838)) for seed in (0, 1, 4))
-    over = OverSeeds(0.012, 0.004, 3, classes, training)
+    over = OverSeeds(0.012, 0.004, 3, classes, training, Interval(0.001, 0.023), Interval(-0.011, 0.035))
     found = SeedComparison(a, b, Basis("R@1", IntervalKind(), 1360, 68, 68), each, over)
     said = seeds_sentence(found)
     assert claim in said
@@ -161,3 +162,23 @@ def test_the_claim_is_about_another_training(classes: Difference, training: Diff
             "95 % interval over 68 classes, against this gallery: for these 3 networks +0.4 to +2.0 (p = 0.003),"
             in said
         )
+        assert said.endswith(
+            "One further training on as many other classes: -1.1 to +3.5 (95 % prediction interval; the same training"
+            " images in all seeds)."
+        )
+
+
+def test_two_trainings_predict_no_further_one_and_say_so(cache: Path) -> None:
+    (cache / "s2" / "run.json").unlink()
+    (found,) = compared(cache, "s0:c1", "s0:fc6")
+    assert seeds_sentence(found).endswith("One further training is not predicted from 2: 3 are needed.")
+    assert found.as_json()["one_further_training"] == {"same_classes": None, "other_classes": None}
+
+
+def test_the_table_has_the_prediction_beside_the_mean(cache: Path) -> None:
+    found = compared(cache, "s0:c*", "s0:fc6")
+    table = seeds_table(found)
+    assert found[0].over is not None
+    predicted = found[0].over.other_classes
+    assert predicted is not None
+    assert table.rows[0][6] == f"{100 * predicted.low:+.1f} to {100 * predicted.high:+.1f}"
