@@ -37,7 +37,7 @@ def layers(
     from layerprobe.workflow.manage.layers import layers as list_layers
 
     rows = list_layers(name, cache, model)
-    columns = ("layer", "module", "dim", "kind", "pools", *(["weights"] if rows[0].weights else []))
+    columns = ("layer", "module", "dim", "kind", "size", "pools", *(["weights"] if rows[0].weights else []))
     shown = [{**asdict(row), "pools": ", ".join(row.pools)} for row in rows]
     table = plain_table(columns, [[str(row[column]) for column in columns] for row in shown])
     Terminal(as_json, quiet).result({"name": name, "layers": rows}, table)

@@ -24,6 +24,8 @@ class Net:
         own_input: the images that this model was trained on; None where nothing is known of them.
         final_norm: path of the norm that the model applies after its last block; None where it has none.
         prefix_tokens: how many tokens before the patches the model says it has; None where it says nothing.
+        own_pool: whether layers are pooled by default as the model itself pools its last map or tokens; False: the
+            papers' max.
         versions: the packages that the model comes from, each with its version.
         files: of a user's own code, path from the file's folder -> SHA-256 of all that was imported from there; the
             file itself under the empty path.
@@ -40,5 +42,6 @@ class Net:
     own_input: OwnInput | None = None
     final_norm: str | None = None
     prefix_tokens: int | None = None
+    own_pool: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)

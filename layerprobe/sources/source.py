@@ -148,6 +148,7 @@ class Source:
             own_input=foreign.own_input,
             final_norm=None if output.final_norm is None else f"{_MODEL}.{output.final_norm}",
             prefix_tokens=foreign.prefix_tokens,
+            own_pool=True,
             versions=self.origin(name),
             files=foreign.files,
         )

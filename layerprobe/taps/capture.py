@@ -129,10 +129,17 @@ def outlying_tokens(taps: Sequence[Tap]) -> list[str]:
     return [f"max over the tokens of {layers}: {why}"] if layers else []
 
 
-def default_pools(layout: Layout) -> tuple[str, ...]:
-    """The pools of a layer where nobody chose any."""
+def default_pools(layout: Layout, own: Sequence[str] = ()) -> tuple[str, ...]:
+    """The pools of a layer where nobody chose any.
+
+    Args:
+        own: the model's, or those that a run was probed with; empty: max for maps, cls and avg for tokens.
+    """
     if layout.kind == "vector":
         return (NO_POOL,)
+    if own:
+        possible = [pool for pool in own if pool not in TOKEN_POOLS or layout.class_token]
+        return tuple(possible) or ("avg",)
     if layout.kind == "map":
         return ("max",)
     return ("cls", "avg") if layout.class_token else ("avg",)

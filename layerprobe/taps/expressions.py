@@ -31,7 +31,7 @@ class LayerInfo:
     kind: str  # map, tokens or vector
     calls: int  # of the module in a forward
     layout: Layout  # as text: shape, prefix tokens, and which part of the output it is
-    pools: tuple[str, ...]  # that it can have
+    pools: tuple[str, ...]  # that it can have, the default ones first
 
 
 def list_layers(net: NamedLayers, image_size: int) -> list[LayerInfo]:
@@ -43,7 +43,8 @@ def list_layers(net: NamedLayers, image_size: int) -> list[LayerInfo]:
             continue
         last = measured.calls[path][-1]
         layout = _require_layout(name, last)
-        pools = possible_pools(layout, negative=last.negative)
+        first = default_pools(layout, measured.pools)
+        pools = tuple(dict.fromkeys((*first, *possible_pools(layout, negative=last.negative))))
         info = LayerInfo(name, path, layout.dim, layout.kind, len(measured.calls[path]), layout, pools)
         found.append((last.order, info))
     return [info for _, info in sorted(found, key=lambda pair: pair[0])]
@@ -70,8 +71,8 @@ def find_taps(expressions: Sequence[str], measured: Measured, *, pools: Sequence
             model's final norm. Globs over paths, and `modules`, skip modules that cannot be tapped.
         pools: for expressions without a pool: max, avg, gem (cube root of the mean cube) or grid:s (s x s adaptive
             maxima, C * s * s numbers), of tokens those of the patches; cls and cls+avg, where there is a class token.
-            A pool that a layer cannot have is skipped there, if it can have another one. None: max for maps, cls and
-            avg for tokens. A vector has one tap, with the pool `none`, whatever is requested.
+            A pool that a layer cannot have is skipped there, if it can have another one. None: `measured.pools`, else
+            max for maps, cls and avg for tokens. A vector has one tap, with the pool `none`, whatever is requested.
     """
     found: dict[tuple[int, bool, str], Tap] = {}
     for each in _asked(expressions, measured, pools):
@@ -165,7 +166,7 @@ def _at_call(path: str, number: str, normed: bool, pools: Sequence[str] | None, 
     norm = _final_norm(name, call, measured) if normed else None
     name = f"{_NORMED}{name})" if normed else name
     found: list[_Asked] = []
-    for pool in pools or default_pools(layout):
+    for pool in pools or default_pools(layout, measured.pools):
         pool = "none" if layout.kind == "vector" else pool
         tap: Tap | RecipeError
         try:

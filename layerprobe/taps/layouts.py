@@ -61,6 +61,13 @@ class Layout:
         patches = tensor[:, self.prefix :].transpose(1, 2)
         return patches.reshape(*patches.shape[:2], *self.grid)
 
+    @property
+    def size(self) -> str:
+        """`8x8` of a map, `197 tokens`; empty for a vector."""
+        if self.kind == "tokens":
+            return f"{self.shape[0]} tokens"
+        return "" if self.kind == "vector" else "x".join(map(str, self.grid))
+
     def __str__(self) -> str:
         before = f", {self.prefix} before the patches" if self.prefix else ""
         where = f" of {part_name(self.part)}" if self.part else ""

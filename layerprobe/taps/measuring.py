@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.memory import memory_faults_told
+from layerprobe.taps.final_pool import FinalPool
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
 from layerprobe.taps.layouts import Layout, Model, Part, Seen, Shape, Unclear, find_layouts
 from layerprobe.taps.outputs import structure, taken, tensor_part
@@ -51,6 +52,10 @@ class NamedLayers(Protocol):
         """Path of the norm after the last block."""
 
     @property
+    def own_pool(self) -> bool:
+        """Whether layers are pooled by default as the model pools."""
+
+    @property
     def prefix_tokens(self) -> int | None:
         """How many tokens the model says it has before the patches."""
 
@@ -77,10 +82,20 @@ class Measured:
 
     Args:
         calls: module path -> its calls in a forward, in their order; empty for a module that did not run.
+        final_pool: by which the model makes a vector of its last map or tokens; None for another, or none.
+        pools: by default, of the layers that can have them; empty: max for maps, cls and avg for tokens.
     """
 
     net: NamedLayers
     calls: Mapping[str, Sequence[Call]]
+    final_pool: str | None = None
+    pools: tuple[str, ...] = ()
+
+    def unknown_pool(self, pools: Sequence[str] | None) -> list[str]:
+        """A line where layers are pooled by avg, as neither a request nor the model says how."""
+        if pools or self.pools != ("avg",) or self.final_pool is not None:
+            return []
+        return ["how the model pools its last map is not known (not cls, avg or max): layers are pooled by avg"]
 
 
 @dataclass(frozen=True)
@@ -104,7 +119,8 @@ def measure_layers(net: NamedLayers, image_size: int) -> Measured:
     module = net.module
     try:
         with memory_faults_told():
-            two, three = _outputs(module, 2, image_size), _outputs(module, 3, image_size)
+            final_pool = FinalPool()
+            two, three = _outputs(module, 2, image_size, final_pool), _outputs(module, 3, image_size)
     except REFUSALS as error:
         raise RecipeError(
             f"the network does not take images of {image_size} px: {_reason(error)}",
@@ -116,7 +132,8 @@ def measure_layers(net: NamedLayers, image_size: int) -> Measured:
         other_size, other = None, []
     in_rows = not any(type(part).__name__ in _IN_WINDOWS for part in module.modules())
     model = Model(image_size, other_size, net.prefix_tokens, _has_class_token(module), in_rows)
-    return Measured(net, _calls(module, two, [three, other], model))
+    pools = (final_pool.found or "avg",) if net.own_pool else ()
+    return Measured(net, _calls(module, two, [three, other], model), final_pool.found, pools)
 
 
 def _calls(
@@ -167,13 +184,16 @@ def _at_another_size(module: nn.Module, image_size: int) -> tuple[int | None, li
     return None, []
 
 
-def _outputs(module: nn.Module, count: int, image_size: int) -> list[_Output]:
+def _outputs(module: nn.Module, count: int, image_size: int, final_pool: FinalPool | None = None) -> list[_Output]:
     """What every call of every module gives, in one forward of noise images, in the order in which the calls end."""
     found: list[_Output] = []
     called: Counter[str] = Counter()
 
-    def hook(path: str, _module: nn.Module, _inputs: object, output: object) -> None:
+    def hook(path: str, part_of: nn.Module, inputs: tuple[object, ...], output: object) -> None:
         called[path] += 1
+        if final_pool is not None and next(part_of.children(), None) is None:
+            final_pool.see(inputs[0] if inputs else None)
+            final_pool.see(output)
         part = tensor_part(output)
         shape: Shape = ()
         negative = False

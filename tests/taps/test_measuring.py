@@ -185,7 +185,7 @@ def test_tokens_that_come_window_by_window_have_no_grid() -> None:
     torch.manual_seed(0)
     model = Hiera(img_size=(64, 64), embed_dim=24, num_heads=1, stages=(1, 1, 1, 1), num_classes=0).eval()
     net = Layers(model, {"blocks.0": "blocks.0"})
-    assert [layer.pools for layer in list_layers(net, 64)] == [("max", "avg")]
+    assert [layer.pools for layer in list_layers(net, 64)] == [("avg", "max")]
     with pytest.raises(RecipeError, match="blocks.0@grid:2: its tokens do not come row by row. Choose max or avg"):
         resolve_taps(["blocks.0@grid:2"], net, image_size=64)
     with tapped(model, resolve_taps(["blocks.0"], net, pools=["avg"], image_size=64)) as features_of:

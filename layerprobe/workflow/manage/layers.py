@@ -26,6 +26,7 @@ class LayerRow:
 
     Args:
         kind: map, tokens or vector.
+        size: `8x8` of a map, `197 tokens`; empty for a vector.
         weights: new, partly new or pretrained; empty for a network without weights.
     """
 
@@ -33,6 +34,7 @@ class LayerRow:
     module: str
     dim: int
     kind: str
+    size: str
     pools: tuple[str, ...]
     weights: str
 
@@ -67,7 +69,15 @@ def layers(name: str, cache: Path, model: str | None = None) -> list[LayerRow]:
 
 def _rows(net: Net, image_size: int, *, known: bool) -> list[LayerRow]:
     return [
-        LayerRow(info.name, info.module, info.dim, info.kind, info.pools, _origin(net, info.module) if known else "")
+        LayerRow(
+            info.name,
+            info.module,
+            info.dim,
+            info.kind,
+            info.layout.size,
+            info.pools,
+            _origin(net, info.module) if known else "",
+        )
         for info in list_layers(net, image_size)
     ]
 

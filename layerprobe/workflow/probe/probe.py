@@ -87,7 +87,7 @@ def selected(
     taps, embedding = select_taps(request, recipe, measured), embedding_tap(recipe, measured)
     if listener is not None:
         layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
-        for line in pools_left_out(layers, measured, pools=pools):
+        for line in [*pools_left_out(layers, measured, pools=pools), *measured.unknown_pool(pools)]:
             listener.say(line)
     request = without_accuracy(request, recipe, why_no_classifier(recipe), listener)
     require_classified(request, recipe, embedding, taps)

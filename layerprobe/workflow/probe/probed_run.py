@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,7 +11,9 @@ from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Measured, measure_layers
+from layerprobe.values.pooling import NO_POOL
 from layerprobe.values.records import RunRecord
+from layerprobe.values.scores import read_scores
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.images import Decoding
@@ -36,8 +38,12 @@ class ProbedRun:
 
     @functools.cached_property
     def measured(self) -> Measured:
-        """The network's layers, from dry forwards, once."""
-        return measure_layers(self.net, self.recipe.data.image_size)
+        """The network's layers, from dry forwards, once; by default with the pools that the run was probed with."""
+        found = measure_layers(self.net, self.recipe.data.image_size)
+        scores = read_scores(self.run.scores_file) if self.run.scores_file.exists() else []
+        kept = tuple(dict.fromkeys(score.pool for score in scores if score.pool != NO_POOL))
+        # An earlier state of this version pooled every map by max.
+        return replace(found, pools=kept) if found.pools and kept and not set(found.pools) & set(kept) else found
 
 
 def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:

@@ -57,6 +57,7 @@ def net_of(model: nn.Module | Net) -> Net:
         new_parameters=frozenset(),
         parts={name: name for name in part_names(module, blocks)},
         prefix_tokens=prefix_tokens if isinstance(prefix_tokens, int) else None,
+        own_pool=True,
     )
 
 

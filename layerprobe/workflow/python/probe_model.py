@@ -91,8 +91,9 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         layers: layer expressions, as on the command line: names that `layerprobe.layers` lists, globs, module paths,
             each with a pool (`blocks.5@avg`) or without. `*` is the blocks and the model's own output;
             `blocks.5+blocks.11` concatenates two layers, each L2-normalised.
-        pools: of expressions without a pool: max, avg, gem, grid:s, cls, cls+avg. None: max for maps, cls and avg for
-            tokens. Layers that give vectors are not pooled.
+        pools: of expressions without a pool: max, avg, gem, grid:s, cls, cls+avg. None: the pool by which the model
+            itself makes a vector of its last map or tokens, cls, avg or max, else avg. Layers that give vectors are
+            not pooled.
         reduce: reductions of the features before the search, each evaluated separately: names in
             `layerprobe.registry.REDUCTIONS` joined by `+`, such as `l2+whiten:64:0.5+l2`, or `none`. Random ones use
             the seed 0. A layer that a reduction cannot be applied to is skipped with a warning.
@@ -143,7 +144,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         unfit = left_out(taps, chains, taps[0].key, _NO_CLASSIFIER)
         require_some(taps, chains, unfit)
         members = extracted(taps)
-        for doubt in [*unpooled, *outlying_tokens(members), *map(str, unfit)]:
+        for doubt in [*unpooled, *network.unknown_pool(named), *outlying_tokens(members), *map(str, unfit)]:
             warnings.warn(doubt, stacklevel=2)
         by_split = {
             name: extracted_features(net.module, members, of_split, where, hashed=cache is not None)
