@@ -11,9 +11,11 @@ import numpy as np
 from layerprobe.measure.analysis import layer_notes
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.holm import holm
-from layerprobe.store import equal_layers
-from layerprobe.system.errors import NumericError, RecipeError
-from layerprobe.values.keys import RankedLayer
+from layerprobe.store import equal_layers, read_dims
+from layerprobe.system.errors import DataError, NumericError, RecipeError
+from layerprobe.values.keys import RankedLayer, members_of
+from layerprobe.values.likeness import unlike_text
+from layerprobe.workflow.compare.before_training import before_training, missing_note
 from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison
 from layerprobe.workflow.compare.comparison_text import inputs_text
 from layerprobe.workflow.compare.evidence import Measure, gather, query_units
@@ -60,7 +62,9 @@ def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure
     valid = [pair for pair in pairs if not invalid[pair]]
     if not valid:
         raise NumericError(invalid[pairs[0]], fix="Choose a layer whose features are finite")
-    evidence = gather(a, b, valid, measure, query_units(a, measure.kind))
+    units = query_units(a, measure.kind)
+    evidence = gather(a, b, valid, measure, units)
+    started = before_training([(a, b)], [evidence], valid, measure, units)
     found = evidence.differences()
     corrected = [replace(one, p=p) for one, p in zip(found, holm([one.p for one in found]), strict=True)]
     numbers = dict(zip(valid, zip(evidence.values.tolist(), corrected, strict=True), strict=True))
@@ -73,8 +77,14 @@ def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure
             comparisons.append(Comparison(*sides, basis, None, None, (reason,)))
             continue
         (before, after), difference = numbers[first, second]
-        notes = (*layer_notes_of(a, first), *layer_notes_of(b, second), *inputs)
-        comparisons.append(Comparison(*sides, basis, (before, after), difference, tuple(dict.fromkeys(notes))))
+        notes = [*unlike_notes((a, first), (b, second)), *layer_notes_of(a, first), *layer_notes_of(b, second), *inputs]
+        start = effect = None
+        if (first, second) in started:
+            (start,), (effect,) = (one[0].differences() for one in started[first, second])
+        elif a.epoch and b.epoch:
+            notes += missing_note(a, first)
+        found_notes = tuple(dict.fromkeys(notes))
+        comparisons.append(Comparison(*sides, basis, (before, after), difference, found_notes, start, effect))
     return comparisons
 
 
@@ -131,6 +141,23 @@ def layer_notes_of(ranked_split: RankedSplit, ranked: RankedLayer) -> list[str]:
     )
     fitted = [TRANSDUCTIVE] if parse_chain(ranked.reduction).on_gallery else []
     return [f"{ranked_split.name(ranked)}: {note}" for note in (*fitted, *notes)]
+
+
+def unlike_notes(one: tuple[RankedSplit, RankedLayer], other: tuple[RankedSplit, RankedLayer]) -> list[str]:
+    """A note on the differences of two layers in pool, dimensions or post-processing, if any."""
+    text = unlike_text(one[1], other[1], (_dim(*one), _dim(*other)))
+    return [f"{one[0].name(one[1])} and {other[0].name(other[1])}: {text}"] if text else []
+
+
+def _dim(ranked_split: RankedSplit, ranked: RankedLayer) -> int | None:
+    """The dimensions of a layer after its reduction; None where its features are gone."""
+    path = ranked_split.run.feature_file(ranked_split.epoch, ranked_split.split)
+    try:
+        dims = read_dims(path)
+    except DataError:
+        return None
+    members = members_of(ranked.layer, dims)
+    return parse_chain(ranked.reduction).dim(sum(dims[member] for member in members)) if members else None
 
 
 def input_notes(a: RankedSplit, b: RankedSplit) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from layerprobe.statistics.holm import holm
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.values.intervals import OverSeeds
+from layerprobe.workflow.compare.before_training import before_training, missing_note
 from layerprobe.workflow.compare.compare import (
     CompareRequest,
     Pair,
@@ -17,6 +18,7 @@ from layerprobe.workflow.compare.compare import (
     layer_notes_of,
     pair_layers,
     side_of,
+    unlike_notes,
 )
 from layerprobe.workflow.compare.comparison import SeedComparison, Training
 from layerprobe.workflow.compare.evidence import Evidence, Measure, gather, over_trainings, query_units
@@ -73,6 +75,7 @@ def compare_trainings(
         raise NumericError(invalid[pairs[0]], fix="Choose a layer whose features are finite")
     units = query_units(ranked_splits[0][0], measure.kind)
     evidence = [gather(x, y, valid, measure, units) for x, y in ranked_splits]
+    started = before_training(ranked_splits, evidence, valid, measure, units)
     found = _corrected(over_trainings(evidence))
     basis = basis_of(a, measure, evidence[0].units, len(valid))
     notes = tuple(dict.fromkeys([*trainings.left_out, *(note for x, y in ranked_splits for note in input_notes(x, y))]))
@@ -86,8 +89,14 @@ def compare_trainings(
         cell = valid.index(pair)
         each = zip(ranked_splits, trainings.seeds, evidence, strict=True)
         of_seeds = tuple(_training(runs, seed, one, cell) for runs, seed, one in each)
-        of_pair = (*_layer_notes(ranked_splits, pair), *notes)
-        comparisons.append(SeedComparison(*sides, basis, of_seeds, found[cell], of_pair, trainings.one, same))
+        start = effect = None
+        missing = missing_note(a, pair[0]) if a.epoch and b.epoch and pair not in started else []
+        if pair in started:
+            (start,), (effect,) = map(over_trainings, started[pair])
+        of_pair = (*unlike_notes((a, pair[0]), (b, pair[1])), *_layer_notes(ranked_splits, pair), *missing, *notes)
+        comparisons.append(
+            SeedComparison(*sides, basis, of_seeds, found[cell], of_pair, trainings.one, same, start, effect)
+        )
     return comparisons
 
 

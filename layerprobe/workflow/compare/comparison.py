@@ -48,6 +48,8 @@ class Comparison:
     Args:
         values: the metric of both; None where one has no valid number, with the reason in `notes`.
         difference: a - b, p corrected for all comparisons; None likewise.
+        before: a - b at epoch 0, p not corrected; None where that is not stored.
+        effect: what training adds: difference - before, paired by queries; None likewise.
     """
 
     a: ComparedLayer
@@ -56,6 +58,8 @@ class Comparison:
     values: tuple[float, float] | None
     difference: Difference | None
     notes: tuple[str, ...] = ()
+    before: Difference | None = None
+    effect: Difference | None = None
 
     @property
     def claimed(self) -> bool:
@@ -64,7 +68,8 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """The fields in JSON; `note` states the kind of interval unless it is the default."""
-        return _row(self.a, self.b, self.basis, self.difference, self.notes)
+        row = _row(self.a, self.b, self.basis, self.difference, self.notes)
+        return row | _training(self.before, self.effect)
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,8 @@ class SeedComparison:
         over: a - b over the trainings, both p corrected for all comparisons; None likewise.
         one: whether a and b belong to the same experiment.
         same_training: whether the training images were the same in all seeds.
+        before: a - b at epoch 0 over the trainings; None where that is not stored.
+        effect: what training adds, paired by trainings and queries; None likewise.
     """
 
     a: ComparedLayer
@@ -86,6 +93,8 @@ class SeedComparison:
     notes: tuple[str, ...] = ()
     one: bool = True
     same_training: bool = True
+    before: OverSeeds | None = None
+    effect: OverSeeds | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The fields in JSON; low, high and p are of the mean over trainings."""
@@ -101,12 +110,18 @@ class SeedComparison:
             "other_classes": None if over is None else over.other_classes,
         }
         more = {"sd": None if over is None else over.sd, "networks": networks, "one_further_training": further}
-        return row | more | {"same_training_images": self.same_training, "seeds": seeds}
+        started = None if self.before is None else self.before.trainings
+        added = _training(started, None if self.effect is None else self.effect.trainings)
+        return row | more | {"same_training_images": self.same_training, "seeds": seeds} | added
 
 
 def is_significant(difference: Difference | None) -> bool:
     """Whether p is below 0.05."""
     return difference is not None and difference.p is not None and difference.p < 0.05
+
+
+def _training(before: Difference | None, effect: Difference | None) -> dict[str, Any]:
+    return {"before_training": before, "added_by_training": effect}
 
 
 def _row(

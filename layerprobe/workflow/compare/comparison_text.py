@@ -36,7 +36,23 @@ def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> st
     level = " against ".join(value_text(value, share) for value in comparison.values)
     gained = f"{difference_text(comparison.difference.value, share)}{' points' if share else ''}"
     found = f"{claim}: {metric_text(basis.metric)} {level}, {gained} ({interval_text(comparison.difference, basis)})."
-    return found + (f" {few}" if comparison.difference.low is not None and (few := few_text(basis)) else "")
+    few = few_text(basis) if comparison.difference.low is not None else ""
+    return " ".join(filter(None, [found, few, before_text(a, comparison.before, comparison.effect, share)]))
+
+
+def before_text(a: ComparedLayer, before: Difference | None, effect: Difference | None, share: bool) -> str:
+    """The difference at epoch 0, and what training adds: `Before training the difference is +6.2 points ...`."""
+    if before is None or effect is None:
+        return ""
+    start = {"untrained": "Before training", "pretrained": "Before training (pretrained)"}.get(a.start, "At epoch 0")
+    first, added = _with_ends(before, share, " points" if share else ""), _with_ends(effect, share)
+    p = "" if effect.p is None else f", p {p_words(effect.p)}"
+    return f"{start} the difference is {first}; training adds {added}{p}."
+
+
+def _with_ends(found: Difference, share: bool, unit: str = "") -> str:
+    ends = "" if (interval := found.interval) is None else f" ({range_text(interval.low, interval.high, share)})"
+    return f"{difference_text(found.value, share)}{unit}{ends}"
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> TextTable:

@@ -57,6 +57,21 @@ class Evidence:
         """The difference of each pair, with its interval."""
         return differences(self.sums) if self.left_out is None else jackknife(self.gained, self.left_out)
 
+    def rows(self, places: Sequence[int]) -> Evidence:
+        """Some of the pairs."""
+        kept = list(places)
+        sums = UnitSums(self.sums.sums[kept], self.sums.counts[kept])
+        return Evidence(self.values[kept], sums, None if self.left_out is None else self.left_out[kept])
+
+    def minus(self, other: Evidence) -> Evidence:
+        """The differences of these differences and others of the same queries.
+
+        Raises:
+            ValueError: other queries.
+        """
+        left_out = None if self.left_out is None or other.left_out is None else self.left_out - other.left_out
+        return Evidence(np.stack([self.gained, other.gained], axis=1), self.sums.minus(other.sums), left_out)
+
     @property
     def gained(self) -> FloatArray:
         """(C,) the differences."""

@@ -10,6 +10,7 @@ from layerprobe.values.intervals import Difference, OverSeeds
 from layerprobe.values.metric_names import is_fraction
 from layerprobe.workflow.compare.comparison import SeedComparison, is_significant
 from layerprobe.workflow.compare.comparison_text import (
+    before_text,
     classes_text,
     corrected_text,
     difference_text,
@@ -50,7 +51,12 @@ def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = N
         f"{_claim(over, first, second, classes, where)}: {metric_text(basis.metric)} {level} on the mean,"
         f" {difference_text(over.mean, share)}{points}{spread} ({each})."
     )
-    return f"{found} {_intervals_text(comparison, over)}"
+    text = f"{found} {_intervals_text(comparison, over)}"
+    before, effect = comparison.before, comparison.effect
+    if before is None or effect is None:
+        return text
+    started = before_text(comparison.a, before.trainings, effect.trainings, share).removesuffix(".")
+    return f"{text} {started} (of the means over trainings)."
 
 
 def _claim(over: OverSeeds, first: str, second: str, classes: str, where: str) -> str:

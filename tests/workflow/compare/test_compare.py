@@ -29,6 +29,9 @@ from tests.workflow.stored_ranks import INPUT, ranked, store_ranks, write_run
 C1, C2, FC6 = ranked("c1@max"), ranked("c2@max"), ranked("fc6@none")
 
 KIND = IntervalKind()
+UNTRAINED = (
+    "the difference before training is not stored: run layerprobe probe netA --epochs 0 --splits test --layers {}"
+)
 
 # 40 classes of two images: fc6 hits all but one image of 8 classes, c1 the first image of each, c2 only in 4 classes.
 LABELS = np.repeat(np.arange(40), 2)
@@ -56,7 +59,8 @@ def test_the_difference_is_that_of_the_means_of_the_same_queries(run: Run, tmp_p
     assert found.as_json() == {
         "a": "netA#2:c1@max~cosine", "b": "netA#2:fc6~cosine", "metric": "R@1", "split": "test",
         "difference": pytest.approx(-0.4), "low": found.difference.low, "high": found.difference.high,
-        "p": found.difference.p, "comparisons": 1, "n": 80, "classes": 40, "note": "",
+        "p": found.difference.p, "comparisons": 1, "n": 80, "classes": 40, "note": UNTRAINED.format("c1"),
+        "before_training": None, "added_by_training": None,
     }  # fmt: skip
 
 
@@ -73,7 +77,9 @@ def test_what_was_fitted_on_what_is_searched_says_so(tmp_path: Path) -> None:
     pca = ranked("fc6@none", "pca:2@gallery")
     store_ranks(write_run(tmp_path, "netA"), {C2: HITS[C2], pca: HITS[FC6]}, LABELS)
     (found,) = compared(tmp_path, "netA:fc6/pca:2@gallery", "netA:c2")
-    assert found.notes == ("fc6/pca:2@gallery: transductive: fitted on the images searched",)
+    assert "fc6/pca:2@gallery: transductive: fitted on the images searched" in found.notes
+    unlike = "fc6/pca:2@gallery and c2@max: they differ in post-processing (pca:2@gallery, none)"
+    assert found.notes[0] == unlike
 
 
 def test_swapped_layers_give_the_mirrored_difference(run: Run, tmp_path: Path) -> None:
@@ -98,7 +104,34 @@ def test_a_glob_compares_each_layer_but_the_other_and_holm_corrects_them(run: Ru
 def test_a_glob_leaves_out_the_other_layer_by_its_second_name(foreign: Callable[..., Run]) -> None:
     run = foreign("net.fc=[]")
     found = compared(run.folder.parent, f"{run.name}:*", f"{run.name}:output")
-    assert [one.a.name for one in found] == ["stages.1@max", "stages.2@max"]
+    assert [one.a.name for one in found] == ["stages.1@avg"]  # stages.2 by its own pool is the output
+
+
+def test_the_difference_before_training_stands_beside_and_what_training_adds(run: Run, tmp_path: Path) -> None:
+    # Untrained c1 hits all, fc6 every second image.
+    store_ranks(run, {C1: np.ones(80), FC6: 1 - ODD}, LABELS, epoch=0)
+    (found,) = compared(tmp_path, "netA:c1", "netA:fc6")
+    before, now = np.ones(80) - (1 - ODD), HITS[C1] - HITS[FC6]
+    assert found.before == differences(unit_sums(before, LABELS))[0]
+    assert found.effect == differences(unit_sums(now - before, LABELS))[0]
+    assert found.effect.value == pytest.approx(-0.4 - 0.5)
+    assert "Before training the difference is +50.0 points; training adds -90.0 (" in sentence(found)
+    assert found.as_json()["added_by_training"] == found.effect
+    assert not any("before training" in note for note in found.notes)
+
+
+def test_a_layer_that_is_not_measured_before_training_is_told_with_its_command(run: Run, tmp_path: Path) -> None:
+    store_ranks(run, {C1: np.ones(80)}, LABELS, epoch=0)
+    (found,) = compared(tmp_path, "netA:c1", "netA:fc6")
+    assert (found.before, found.effect) == (None, None)
+    assert UNTRAINED.format("c1") in found.notes
+
+
+def test_layers_of_other_pools_are_told(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "pools")
+    store_ranks(run, {ranked("c1@max"): HITS[C1], ranked("c1@avg"): HITS[FC6]}, LABELS)
+    (found,) = compared(tmp_path, "pools:c1@max", "pools:c1@avg")
+    assert found.notes[0] == "c1@max and c1@avg: they differ in pool (max, avg)"
 
 
 def test_two_globs_compare_layers_of_one_name(run: Run, tmp_path: Path) -> None:
@@ -160,7 +193,7 @@ def test_images_that_come_from_no_files_are_another_networks_size(tmp_path: Path
         recipe = {"data": {"root": root}}
         store_ranks(write_run(tmp_path, name, experiment=name, recipe=recipe, contents={"test": name}), HITS, LABELS)
     (found,) = compared(tmp_path, "a:c1", "b:c1")
-    assert found.notes == ("a and b were given other numbers: whether of the same images is not known",)
+    assert "a and b were given other numbers: whether of the same images is not known" in found.notes
     with pytest.raises(RecipeError, match="c and d have test images with the same names and other contents"):
         compared(tmp_path, "c:c1", "d:c1")
 
@@ -169,8 +202,8 @@ def test_other_input_is_told(run: Run, tmp_path: Path) -> None:
     store_ranks(write_run(tmp_path, "wide"), HITS, LABELS, transform=INPUT | {"resize": [64, 64, "bicubic"]})
     (found,) = compared(tmp_path, "netA:c1", "wide:fc6")
     words = "the models have different input (netA against wide): resize 32 32 bilinear against 64 64 bicubic"
-    assert found.notes == (words,)
-    assert compared(tmp_path, "netA:c1", "netA:fc6")[0].notes == ()
+    assert words in found.notes
+    assert compared(tmp_path, "netA:c1", "netA:fc6")[0].notes == (UNTRAINED.format("c1"),)
 
 
 def test_a_layer_without_ranks_is_an_error_alone_and_a_row_among_others(tmp_path: Path) -> None:
@@ -250,5 +283,5 @@ def test_a_probed_run_is_compared_by_its_scores_and_in_clusters(
     assert list(found.values or ()) == pytest.approx([values["pool5.3"], values["fc6"]])
     assert found.b.name == "fc6"
     assert (found.basis.units, found.basis.classes) == (2, 4)
-    assert found.as_json()["note"] == "no interval: 2 clusters, at least 10 are needed"
+    assert found.as_json()["note"].endswith("; no interval: 2 clusters, at least 10 are needed")
     assert "in this untrained network (tiny, epoch 0)" in sentence(found)

@@ -18,6 +18,7 @@ from layerprobe.workflow.compare.compare_seeds import compare_seeds
 from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, SeedComparison, Training
 from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.compare.seeds_text import seeds_sentence, seeds_table
+from layerprobe.workflow.run.runs import Run
 from tests.workflow.stored_ranks import ranked, store_ranks, write_run
 
 C1, C2, FC6 = ranked("c1@max"), ranked("c2@max"), ranked("fc6@none")
@@ -173,6 +174,19 @@ def test_two_trainings_predict_no_further_one_and_say_so(cache: Path) -> None:
     (found,) = compared(cache, "s0:c1", "s0:fc6")
     assert seeds_sentence(found).endswith("One further training is not predicted from 2: 3 are needed.")
     assert found.as_json()["one_further_training"] == {"same_classes": None, "other_classes": None}
+
+
+def test_what_training_adds_is_paired_by_trainings(cache: Path) -> None:
+    untrained = {C1: np.ones(80), FC6: 1 - ODD}
+    for seed in HITS:
+        store_ranks(Run(cache / f"s{seed}"), untrained, LABELS, epoch=0)
+    (found,) = compared(cache, "s0:c1", "s0:fc6")
+    sums = [unit_sums(hits[C1].astype(float) - hits[FC6] - ODD, LABELS) for hits in HITS.values()]
+    cells = UnitSums(np.concatenate([x.sums for x in sums]), np.concatenate([x.counts for x in sums]))
+    assert found.effect == over_seeds(cells)
+    assert found.before is not None
+    assert found.before.mean == 0.5
+    assert "Before training the difference is +50.0 points" in seeds_sentence(found)
 
 
 def test_the_table_has_the_prediction_beside_the_mean(cache: Path) -> None:

@@ -79,7 +79,8 @@ def test_the_interval_comes_from_leaving_each_class_out_of_queries_and_gallery(p
     gained = found.values[0] - found.values[1]
     assert found.difference == jackknife([gained], [tables[layers[0]] - tables[layers[1]]])[0]
     assert found.difference.low is not None
-    assert found.as_json()["note"] == "interval: redraw; interval over few classes: 12"
+    unlike = "pool5.3@max and fc6: they differ in dimensions (64, 8)"
+    assert found.as_json()["note"] == f"{unlike}; interval: redraw; interval over few classes: 12"
 
 
 def test_two_trainings_share_the_units(probed: Run, request_for: Callable[..., TrainRequest]) -> None:

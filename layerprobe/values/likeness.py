@@ -1,0 +1,26 @@
+"""Whether two layers are compared like with like."""
+
+from __future__ import annotations
+
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.pooling import NO_POOL
+
+
+def unlike_text(first: RankedLayer, second: RankedLayer, dims: tuple[int | None, int | None]) -> str:
+    """`they differ in pool (max, avg) and dimensions (256, 512)`; empty where they are alike.
+
+    A vector has no pool, so that it differs from a map in none.
+
+    Args:
+        dims: of the two; None if unknown.
+    """
+    pools, found = (first.layer.pool, second.layer.pool), []
+    if NO_POOL not in pools and pools[0] != pools[1]:
+        found.append(f"pool ({pools[0]}, {pools[1]})")
+    if None not in dims and dims[0] != dims[1]:
+        found.append(f"dimensions ({dims[0]:,}, {dims[1]:,})")
+    if first.reduction != second.reduction:
+        found.append(f"post-processing ({first.reduction}, {second.reduction})")
+    if not found:
+        return ""
+    return f"they differ in {' and '.join([', '.join(found[:-1]), found[-1]] if len(found) > 1 else found)}"

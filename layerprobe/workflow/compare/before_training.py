@@ -1,0 +1,80 @@
+"""The difference of two layers before training, and what training adds to it: a difference of paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.facts import EPOCH_0
+from layerprobe.values.keys import RankedLayer
+from layerprobe.workflow.compare.evidence import Evidence, Measure, gather
+from layerprobe.workflow.run.facts import data_facts
+from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix, require_same_queries
+from layerprobe.workflow.run.stored_terms import ranked_epochs
+
+Pair = tuple[RankedLayer, RankedLayer]
+SplitPair = tuple[RankedSplit, RankedSplit]
+
+
+def before_training(
+    trainings: Sequence[SplitPair],
+    evidence: Sequence[Evidence],
+    pairs: Sequence[Pair],
+    measure: Measure,
+    units: NDArray[np.int64],
+) -> dict[Pair, tuple[list[Evidence], list[Evidence]]]:
+    """Pair -> in each training, its difference at epoch 0, and that at the compared epochs minus it.
+
+    Pairs that are not measured at epoch 0 of every training are missing.
+
+    Args:
+        evidence: of the pairs, in each training.
+        units: (Q,) the unit of each query.
+    """
+    starts = [(at_start(a), at_start(b)) for a, b in trainings]
+    both = [(a, b) for a, b in starts if a is not None and b is not None]
+    if len(both) < len(starts):
+        return {}
+    known = [pair for pair in pairs if all(_measured(a, pair[0]) and _measured(b, pair[1]) for a, b in both)]
+    if not known:
+        return {}
+    try:
+        first = [gather(a, b, known, measure, units) for a, b in both]
+    except (DataError, RecipeError):  # the metric, or the features to draw classes anew, are not stored at epoch 0
+        return {}
+    places = [pairs.index(pair) for pair in known]
+    added = [one.rows(places).minus(start) for one, start in zip(evidence, first, strict=True)]
+    return {
+        pair: ([one.rows([place]) for one in first], [one.rows([place]) for one in added])
+        for place, pair in enumerate(known)
+    }
+
+
+def at_start(ranked_split: RankedSplit) -> RankedSplit | None:
+    """The same split at epoch 0; None for epoch 0 itself, and where that is not ranked on the same images."""
+    if ranked_split.epoch == 0 or 0 not in ranked_epochs(ranked_split.run, ranked_split.split):
+        return None
+    found = open_ranked_split(ranked_split.run, 0, ranked_split.split)
+    try:
+        require_same_queries(ranked_split, found)
+    except RecipeError:
+        return None
+    return found
+
+
+def missing_note(ranked_split: RankedSplit, ranked: RankedLayer) -> list[str]:
+    """The command that measures a layer before training; none for a network that has no such epoch."""
+    run, record = ranked_split.run, ranked_split.record
+    if ranked_split.epoch == 0 or record.from_python or data_facts(run, ()).start == EPOCH_0:
+        return []
+    reduce = "" if ranked.reduction == "none" else f" --reduce {ranked.reduction}"
+    fix = probe_fix(run, record, 0, ranked_split.split, f"--layers {ranked.layer.layer}{reduce}")
+    return [f"the difference before training is not stored: {fix[0].lower()}{fix[1:]}"]
+
+
+def _measured(ranked_split: RankedSplit, ranked: RankedLayer) -> bool:
+    draws = ranked_split.ranked_as(ranked)
+    return bool(draws) and all(draw in ranked_split.stored.ranks for draw in draws)
