@@ -71,7 +71,9 @@ def choose(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Choose the layer to ship without looking at the test classes, and say whether to switch from the embedding.
+    """Choose the layer to ship without looking at the test classes.
+
+    It says whether to switch from the embedding, and how sure the choice is.
 
     Candidates are all probed layers, epochs, pools and reductions. The cheapest one at most half of --within below the
     best mean is chosen: on validation classes; without these on training classes that the network has not seen; else on

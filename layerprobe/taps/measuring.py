@@ -92,8 +92,11 @@ class Measured:
     pools: tuple[str, ...] = ()
 
     def unknown_pool(self, pools: Sequence[str] | None) -> list[str]:
-        """A line where layers are pooled by avg, as neither a request nor the model says how."""
+        """A line where layers are pooled by avg as the model makes a vector in an unknown way, and nobody said how."""
         if pools or self.pools != ("avg",) or self.final_pool is not None:
+            return []
+        layouts = [call.layout for call in self.calls.get(self.net.root, ())]
+        if not any(isinstance(layout, Layout) and layout.kind == "vector" for layout in layouts):
             return []
         return ["how the model pools its last map is not known (not cls, avg or max): layers are pooled by avg"]
 

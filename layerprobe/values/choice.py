@@ -52,10 +52,10 @@ class Candidate:
         return Ship(layer.layer, layer.pool, self.ranked.reduction, self.epoch, self.dim, self.bytes_per_image)
 
 
-def candidate_names(candidates: Sequence[Candidate], run: str) -> list[str]:
-    """`pool5.2@max`, or `netA#16:pool5.2@max` if candidates differ in run or epoch."""
+def candidate_names(candidates: Sequence[Candidate], run: str, among: Sequence[Candidate] | None = None) -> list[str]:
+    """`pool5.2@max`, or `netA#16:pool5.2@max` if those `among` which they are chosen differ in run or epoch."""
     names = layer_names(candidate.ranked for candidate in candidates)
-    if len({(candidate.run, candidate.epoch) for candidate in candidates}) == 1:
+    if len({(candidate.run, candidate.epoch) for candidate in among or candidates}) == 1:
         return names
     return [f"{c.run or run}#{c.epoch}:{name}" for c, name in zip(candidates, names, strict=True)]
 
@@ -77,9 +77,14 @@ class Ship:
     bytes_per_image: int
 
     @property
+    def ranked(self) -> RankedLayer:
+        """The layer with its reduction, by no similarity."""
+        return RankedLayer(LayerKey(self.layer, self.pool), self.reduction, "")
+
+    @property
     def name(self) -> str:
         """The layer with its reduction: `pool5.2@max/l2+whiten:128:0.5+l2`."""
-        return str(RankedLayer(LayerKey(self.layer, self.pool), self.reduction, ""))
+        return str(self.ranked)
 
 
 @dataclass(frozen=True)

@@ -274,7 +274,7 @@ def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path)
     code, out, _ = layerprobe("layers", "tiny", "--json")
     rows = json.loads(out)["layers"]
     assert rows[-1] == {
-        "layer": "fc6", "module": "fc6", "dim": 8, "kind": "vector", "pools": ["none"], "weights": "new"
+        "layer": "fc6", "module": "fc6", "dim": 8, "kind": "vector", "size": "", "pools": ["none"], "weights": "new"
     }  # fmt: skip
     assert json.loads(layerprobe("runs", "--json")[1])["runs"][0]["run"] == "tiny"
 

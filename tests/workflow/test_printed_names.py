@@ -37,11 +37,11 @@ LAYERS = [
     RankedLayer(LayerKey("c2", "max"), "l2+binary", "hamming"),
     RankedLayer(LayerKey("fc6", "none"), "none", "dot"),
 ]
+DIMS = {"c1@max": 2, "c2@max": 3, "c2@avg": 3, "fc6@none": 4}
 FEATURES = {
-    "c1@max": np.random.default_rng(0).normal(size=(80, 2)).astype(np.float32),
-    "c2@max": np.random.default_rng(1).normal(size=(80, 3)).astype(np.float32),
-    "c2@avg": np.random.default_rng(2).normal(size=(80, 3)).astype(np.float32),
-    "fc6@none": np.random.default_rng(3).normal(size=(80, 4)).astype(np.float32),
+    name: np.random.default_rng(seed).normal(size=(20, dim)).astype(np.float32)[np.arange(80) // 4]
+    + 0.5 * np.random.default_rng(10 + seed).normal(size=(80, dim)).astype(np.float32)
+    for seed, (name, dim) in enumerate(DIMS.items())
 }
 
 

@@ -7,6 +7,7 @@ import shlex
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.values.choice import Choice, Gain, Ship
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
+from layerprobe.values.likeness import unlike_text
 from layerprobe.values.scores import Score, note_text
 
 _SHOWN = 4  # candidates whose shares are printed
@@ -108,6 +109,9 @@ def _today(choice: Choice) -> list[str]:
     if embedding is None:
         return []
     lines = [f"  today: {ship_text(embedding.layer)}; {_value(embedding.test)} on test"]
+    dims = (choice.ship.dim, embedding.layer.dim)
+    if unlike := unlike_text(choice.ship.ranked, embedding.layer.ranked, dims):
+        lines.append(f"  {choice.ship.name} and {embedding.layer.name}: {unlike}")
     if embedding.alike is not None and embedding.gain is not None:
         alike = embedding.alike
         epoch = "" if choice.ship.epoch is None else f" at epoch {choice.ship.epoch}"

@@ -67,7 +67,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     >>> result = layerprobe.probe(model, {"test": [(colours, labels)]}, layers="0,2", ks=[1], metrics=["MAP@R"])
     >>> result
     Probed(Sequential: 2 layers on test, 4 scores)
-    >>> result.ranks["test", "0@max"].recall(1)
+    >>> result.ranks["test", "0@avg"].recall(1)
     1.0
     >>> result.frame()[["layer", "metric", "value"]].values.tolist()[:2]
     [['0', 'R@1', 1.0], ['0', 'MAP@R', 1.0]]
@@ -77,7 +77,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     Concatenated layers and reduced features:
 
     >>> both = layerprobe.probe(model, {"test": [(colours, labels)]}, layers="0+2", reduce="none,binary", ks=[1])
-    >>> both.ranks["test", "0+2@max/binary"].recall(1)
+    >>> both.ranks["test", "0+2@avg/binary"].recall(1)
     1.0
     >>> both.features["test", "0+2"].shape
     (6, 12)

@@ -106,7 +106,7 @@ def open_run(path: str | Path) -> OpenedRun:
     >>> run = layerprobe.open_run(f"cache/{result.name}")
     >>> run.scores()[["layer", "split", "metric", "value"]].values.tolist()
     [['output', 'test', 'R@1', 1.0]]
-    >>> run.features(epoch=0, split="test", layer="output@max").shape
+    >>> run.features(epoch=0, split="test", layer="output@avg").shape
     (4, 4)
 
     Args:

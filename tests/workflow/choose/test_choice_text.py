@@ -86,8 +86,9 @@ def test_the_embedding_and_what_is_shipped_stand_side_by_side() -> None:
     alike = Subject("a", "e", 0, 1, "test", FC6).score("R@1", 0.75, 80)
     embedding = Embedding(FC, TODAY, alike, Gain(0.05, 0.02, 0.08))
     lines = choice_lines(replace(CHOICE, embedding=embedding))
-    assert lines[2:6] == [
+    assert lines[2:7] == [
         "  today: fc6, epoch 2: 128 numbers, 512 bytes an image; R@1 70.0 % on test",
+        "  c1@max and fc6: they differ in dimensions (100, 128)",
         "  fc6 at epoch 2: R@1 75.0 % on test; over that, the layer gains +5.0 points [2.0, 8.0]",
         "  ship: c1@max, epoch 2: 100 numbers, 400 bytes an image",
         "  on test: R@1 80.0 %",

@@ -58,5 +58,10 @@ def test_a_model_from_elsewhere_is_listed_at_its_own_size_with_the_pools_of_its_
 
 def test_gem_is_a_pool_of_layers_that_cannot_be_negative_alone(tmp_path: Path) -> None:
     pools = {row.layer: row.pools for row in layers("torchvision:resnet18", tmp_path)}
-    assert pools["layer4.1"] == ("max", "avg", "gem", "grid:s")
+    assert pools["layer4.1"] == ("avg", "max", "gem", "grid:s")  # its own pool first
     assert pools["output"] == ("none",)
+
+
+def test_the_size_of_each_map_is_listed(tmp_path: Path) -> None:
+    sizes = {row.layer: row.size for row in layers("torchvision:resnet18", tmp_path)}
+    assert (sizes["layer1.0"], sizes["layer4.1"], sizes["output"]) == ("56x56", "7x7", "")

@@ -35,7 +35,7 @@ def run_with_two_halves(cache: Path) -> Run:
 
 def test_a_plot_has_a_layer_that_choose_alone_has_ranked(tmp_path: Path) -> None:
     run = run_with_two_halves(tmp_path)
-    choice = choose_runs([run], ChooseRequest(device="cpu"), Silent())
+    choice = choose_runs([run], ChooseRequest(device="cpu", combine=True), Silent())
     assert choice.ship.name == "c1+c2@max" not in {str(score.ranked_layer) for score in run.scores()}
     drawing = drawn("curves", [run], PlotOptions(layers=(choice.ship.name,)))
     (row,) = csv.DictReader(io.StringIO(drawing.csv))
@@ -47,7 +47,7 @@ def test_a_plot_has_a_layer_that_choose_alone_has_ranked(tmp_path: Path) -> None
 
 def test_stale_ranks_of_concatenated_layers_are_unknown(tmp_path: Path) -> None:
     run = run_with_two_halves(tmp_path)
-    choose_runs([run], ChooseRequest(device="cpu"), Silent())
+    choose_runs([run], ChooseRequest(device="cpu", combine=True), Silent())
     for split in ("validation", "test"):
         with h5py.File(run.rank_file(2, split), "a") as file:
             file["c1+c2@max/none/cosine"].attrs["queries"] = "{}"
