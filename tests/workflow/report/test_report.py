@@ -77,7 +77,9 @@ def test_a_module_that_gives_the_output_is_the_embedding_and_never_compared_with
     (page,) = made.runs
     assert [ranked.layer.layer for ranked in page.layers] == ["stages.1", "stages.2", "head", "output"]
     assert [page.layers[i].layer.layer for i in page.few] == ["stages.1", "output"]
-    assert made.findings[0].startswith("stages.1@avg, the layer before the embedding, against the embedding")
+    assert made.findings[0].startswith(
+        "stages.1@avg, the last layer probed before the embedding, against the embedding"
+    )
 
 
 def test_the_file_holds_the_digits_of_scores_csv_and_asks_for_nothing(tmp_path: Path) -> None:
